@@ -7,14 +7,14 @@ export type StoredAnswer = {
   expiresAt: number
 }
 
-/** Bytes of one payer; `rowBytes` count for each answer beside headers and body. */
+/** Bytes of one payer; `rowBytes` are added for each answer to headers and body. */
 export type AnswerUsage = { payer: string; bytes: number }
 
 export type AnswerLedger = {
   find(paymentId: string): Promise<StoredAnswer | undefined>
-  /** Keeps the first one of a payment. */
+  /** Stores only the first one of a payment. */
   store(paymentId: string, answer: StoredAnswer): Promise<void>
-  /** Forgets what has expired; answers when the oldest that is left expires. */
+  /** Deletes expired answers; resolves with the time (unix ms) at which the next one expires. */
   sweep(now: number): Promise<number | undefined>
   usage(rowBytes: number): Promise<readonly AnswerUsage[]>
 }

@@ -3,7 +3,7 @@ import type * as Network from '../src/protocol/Network'
 import type { Budget, Tally } from './GrantBudget'
 import type { GrantRow, TopUpRow } from './grants'
 
-/** A grant or a top-up whose transfer is written with it: the job's transaction is its hash. */
+/** A grant or a top-up that is written with its job: the job's transaction is its hash. */
 export type NewGrant = (
   | { isTopUp: false; row: Omit<GrantRow, 'transactionHash'> }
   | { isTopUp: true; row: Omit<TopUpRow, 'transactionHash'> }
@@ -18,11 +18,11 @@ export type GrantLedger = {
   find(network: Network.Id, address: Address): Promise<GrantRow | undefined>
   /** The top-up of a grant. */
   findTopUp(network: Network.Id, address: Address): Promise<TopUpRow | undefined>
-  /** What a transfer cost in gas, once that is known. */
+  /** Sets the gas cost of a transfer, once that is known. */
   setFee(
     grant: { network: Network.Id; address: Address; isTopUp: boolean },
     feeWei: bigint,
   ): Promise<void>
-  /** What was given since a time (unix ms). From memory once it was read. */
+  /** Sum of the grants since a time (unix ms). From memory after the first read. */
   tallySince(network: Network.Id, from: number): Promise<Tally>
 }

@@ -10,16 +10,16 @@ import type { Payment } from './Payment'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 
 /**
- * All that outlives the process, and the only way to it. Every function answers with a promise; each
- * commit is one database transaction, all of it or nothing, and is on the disk when it resolves unless
- * its comment says otherwise. Nothing waits inside a transaction: what a product wants written with a
- * payment or a job comes as data. Amounts are atomic, times unix ms, gas in wei.
+ * All persistent state, behind one interface. Every function returns a promise. Each commit is one
+ * database transaction, and is on the disk when it resolves unless its comment says otherwise.
+ * Nothing waits inside a transaction: rows of a product, for a payment or a job, are passed as
+ * data. Amounts are atomic, times unix ms, gas in wei.
  */
 export type Ledger = Readonly<{
   payments: PaymentReads
   transactions: TransactionReads
   jobs: JobReads
-  /** What settlement writes. */
+  /** The writes of settlement. */
   settling: SettlingCommits
   deliveries: DeliveryCommits
   gas: GasTotals
@@ -27,13 +27,15 @@ export type Ledger = Readonly<{
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
-  /** Code of the fault that the storage has now, e.g. `SQLITE_FULL`; undefined while it can be written. */
+  /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */
   writable(signal: AbortSignal): Promise<void>
-  /** Tells of each changed payment and job, by id, after the commit. May tell without a change. */
+  /**
+   * Notifies of each changed payment and job, by id, after the commit. May notify without a change.
+   */
   onChange(listener: ChangeListener): void
-  /** Commits now what waits to share a commit. */
+  /** Commits the changes that wait to share a commit. */
   flush(): void
 }>
 
@@ -44,16 +46,16 @@ export type ChangeListener = {
   job(id: string): void
 }
 
-/** A buyer's own key means something only together with these. */
+/** A buyer's own key is unique only within these. */
 export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
 
 /** A payer of one asset. */
 export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
 
-/** What was known when the request came in whose simulation passed. */
-export type Evidence = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
+/** When the simulated request arrived: its time (unix ms) and the newest known block. */
+export type Arrival = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
 
-/** Which Transfer log pays. */
+/** The Transfer log that pays. */
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
 
 export type PaymentReads = {
@@ -70,16 +72,16 @@ export type PaymentReads = {
   /** Whether a payment of the payer is confirmed. */
   hasPaid(payer: PayerOfAsset): Promise<boolean>
   /** Throws when there is no such payment. */
-  evidenceOf(id: string): Promise<Evidence>
+  arrivalOf(id: string): Promise<Arrival>
   /** Those that are `broadcast` or `reverted`. */
   unfinished(): Promise<readonly Payment[]>
   /** Those that are `broadcast`, by network. */
   countBroadcast(): Promise<ReadonlyMap<Network.Id, number>>
   /** How many are unfinished, and the oldest of them. */
   pending(limit: number): Promise<Pending>
-  /** Ids of those whose external settlement a reorganisation took away. */
+  /** Ids of payments whose external settlement a reorganisation removed. */
   orphans(network: Network.Id): Promise<readonly string[]>
-  /** Gas that was set aside for payments of the facilitator since then, by payee. */
+  /** Reserved gas of payments of the facilitator since a time (unix ms), by payee. */
   payeeGasSince(at: number): Promise<readonly PayeeGas[]>
   /** The same for one payment; zero for one that is not the facilitator's. */
   payeeGasOf(id: string): Promise<number>
@@ -136,7 +138,7 @@ export type Rows = {
 /** A payment whose row is not written. */
 export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
 
-/** What a product wants written with a job, or the job is not sent. */
+/** Rows of a product that are written with a job; the job is not sent without them. */
 export type JobRider =
   /**
    * The order must be able to make this change. `confirmed`: only while that payment is confirmed;
@@ -145,7 +147,7 @@ export type JobRider =
   | { kind: 'order'; ride: OrderRide; confirmed?: string; withoutEffect?: readonly string[] }
   | { kind: 'grant'; grant: NewGrant }
 
-/** Why the rows of a product were not written; nothing else of the commit was either. */
+/** Why the rows of a product were not written. Then the whole commit was rolled back. */
 export type RowsRefusal =
   | 'order-quota'
   | 'order-changed'
@@ -167,7 +169,7 @@ export type Inclusion = {
   included: TransactionRow
   blockNumber: bigint
   success: boolean
-  /** What it cost, with what a job gave away. */
+  /** Cost of the transaction, with the native coin that a job sent. Wei. */
   spentWei: bigint
   /** JSON of the receipt, kept with a job. */
   receipt: string
@@ -187,14 +189,14 @@ export type IncludedPayment = {
 }
 
 /**
- * What settlement writes. Every change of a state is a compare-and-swap: a payment that is in another
+ * The writes of settlement. Every change of a state is a compare-and-swap: a payment in another
  * state stays as it is.
  */
 export type SettlingCommits = {
   /**
    * Writes a signed transaction with its payments: new ones, and those (by id, `reverted`) that are
-   * sent again. UNIQUE on the money is the verdict on every race. Throws when one that is sent again is
-   * in another state.
+   * sent again. UNIQUE on the money decides every race. Throws when one that is sent again is in
+   * another state.
    */
   launch(input: {
     transaction: TransactionRow
@@ -223,9 +225,9 @@ export type SettlingCommits = {
     at: number
   }): Promise<void>
   /**
-   * The end of an account nonce. Assigns one log to each payment, in their order; answers with those
-   * that are confirmed, undefined for each that is `reverted`. Shares a commit with others. A loss of
-   * power may undo it for up to 100 ms unless a delivery starts in it.
+   * Records the end of an account nonce. Assigns one log to each payment, in their order. Resolves
+   * with the confirmed payments, undefined for each that is `reverted`. Shares a commit with
+   * others. A power loss may undo it for up to 100 ms unless a delivery starts in it.
    */
   record(
     inclusion: Inclusion,
@@ -234,31 +236,32 @@ export type SettlingCommits = {
       /** Counts what it cost as wasted unless the first payment is confirmed. */ isCostly: boolean
     },
   ): Promise<readonly (Payment | undefined)[]>
-  /** One payment that this log pays. Throws when the log pays for another one. */
+  /** Confirms one payment with this log. Throws when the log pays for another one. */
   confirm(id: string, assignment: Assignment, at: number): Promise<void>
-  /** A payment that somebody else settled before it came. */
-  adopt(input: NewPayment): Promise<'stored' | 'known' | { refused: RowsRefusal }>
-  /** `isUsed`: the chain has its nonce used, by something else. */
+  /** Stores a payment that an external transaction settled before it arrived. */
+  storeExternal(input: NewPayment): Promise<'stored' | 'known' | { refused: RowsRefusal }>
+  /** `isUsed`: the chain has its nonce as used, by something else. */
   expire(id: string, isUsed: boolean): Promise<void>
-  /** Only what still hangs on one of these transactions. */
+  /** Reverts only a payment whose current transaction is one of these. */
   revert(id: string, hashes: readonly Hex[]): Promise<void>
   /**
-   * All transactions of a job that is under way may be included, also those that were given up for a
-   * sibling that a reorganisation took away. Answers with them, the oldest first.
+   * Marks replaced transactions of an open job as sent, because any may be included. This covers
+   * those that were abandoned for a sibling that a reorganisation removed. Resolves with them,
+   * the oldest first.
    */
   resendJob(id: string): Promise<readonly TransactionRow[]>
-  /** A reorganisation took the transaction away: it and what it paid are under way again. */
+  /** A reorganisation removed the transaction: it and its payments are open again. */
   reopen(
     network: Network.Id,
     hash: Hex,
   ): Promise<{ payments: readonly string[]; job: string | undefined }>
 }
 
-/** The delivery state of payments. All that are changed at the same time share a commit. */
+/** The delivery state of payments. Changes at the same time share a commit. */
 export type DeliveryCommits = {
   /** `delivering` and one attempt more. Undefined when it is not to be delivered. */
   begin(id: string): Promise<Payment | undefined>
-  /** False when no delivery was started. A loss of power may undo it for up to 100 ms. */
+  /** False when no delivery was started. A power loss may undo it for up to 100 ms. */
   deliver(
     id: string,
     result: { upstreamStatus: number; truncated: boolean },
@@ -275,9 +278,9 @@ export type DeliveryCommits = {
   markAnswered(id: string): Promise<void>
 }
 
-/** What transactions cost by UTC day, from memory: every 402 asks for it. */
+/** Cost of transactions by UTC day, from memory, because every 402 reads it. Wei. */
 export type GasTotals = {
   spentOn(network: Network.Id, product: GasProduct, at: number): bigint
-  /** Of it what failed payments of payers with code cost. */
+  /** The part that failed payments of payers with code cost. */
   wastedOn(network: Network.Id, product: GasProduct, at: number): bigint
 }

@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
 
-/** A merchant as the last configuration left it; `json` is without secrets. */
+/** A merchant of the last configuration; `json` has no secrets. */
 export type MerchantRow = { slug: string; title: string; hash: string; json: string }
 
 export type RetiredOffer = {
@@ -17,11 +17,11 @@ export type RetiredOffer = {
 
 export type OfferLedger = {
   merchants(): Promise<readonly MerchantRow[]>
-  /** Offers that a configuration made and its successor does not. */
+  /** Offers of a configuration that its successor does not make. */
   retired(): Promise<readonly RetiredOffer[]>
   /**
-   * Takes a configuration over: its merchants, and the offers that end with it. Forgets offers that
-   * ended before `keptFrom` (unix ms).
+   * Applies a configuration: stores its merchants, and the offers that end with it. Deletes offers
+   * that ended before `keptFrom` (unix ms).
    */
   replace(input: {
     merchants: readonly MerchantRow[]

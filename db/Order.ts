@@ -2,10 +2,10 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 
 /**
- * State of a stock order. `settling`: the buyer's transfer to the desk was written and may have been
- * sent. `settled`: the desk holds the money and has sent nothing. `swapping`: a swap was written.
- * `refunding`: it is decided that the money goes back. `held`: an operator must look; the money or the
- * shares are accounted for, but no rule says what to do. `failed`: the transfer never happened.
+ * State of a stock order. `settling`: the buyer's transfer to the desk was written and may have
+ * been sent. `settled`: the desk has the money and has sent nothing. `swapping`: a swap was
+ * written. `refunding`: a refund is decided. `held`: an operator must decide. The money or the
+ * shares are accounted for, but no rule covers the case. `failed`: the transfer never happened.
  */
 export type State = (typeof states)[number]
 
@@ -21,10 +21,10 @@ export const states = [
 ] as const
 
 /**
- * Every change that may ever be made; the database refuses all others, too. A reorganisation can take
- * away what a state rests on: the same signed transaction is then under way again, so `delivered` goes
- * back to `swapping` and never to `refunding`, `refunded` only to `refunding`, and `refunding`, as long
- * as no refund was written, to `swapping`.
+ * Every permitted change; the database refuses all others, too. A reorganisation can remove the
+ * transaction of a state. The same signed transaction is then open again, so `delivered` goes back
+ * to `swapping` and never to `refunding`. `refunded` goes only to `refunding`. `refunding` goes to
+ * `swapping` as long as no refund was written.
  */
 export const transitions: Readonly<Record<State, readonly State[]>> = {
   settling: ['settled', 'failed'],
@@ -40,7 +40,7 @@ export const transitions: Readonly<Record<State, readonly State[]>> = {
 /** States that the desk drives on by itself. */
 export const unfinished: readonly State[] = ['settling', 'settled', 'swapping', 'refunding']
 
-/** Why the money went back. */
+/** Why the money was refunded. */
 export type RefundReason = (typeof refundReasons)[number]
 
 export const refundReasons = [
@@ -48,19 +48,19 @@ export const refundReasons = [
   'below-floor',
   /** The pool does not quote at all. */
   'no-quote',
-  /** What is checked before an order is taken no longer holds: halted, paused, blocked, moved. */
+  /** A check of the admission no longer holds: halted, paused, blocked, moved. */
   'check-failed',
   /** The swap is included and reverted. */
   'swap-failed',
   /** Another transaction took the account nonce of the swap. */
   'swap-replaced',
-  /** Of an earlier version, in which the router had an allowance. */
+  /** Used by an earlier version, in which the router had an allowance. */
   'no-allowance',
   /** The desk could not swap for too long. */
   'too-late',
 ] as const
 
-/** Why an operator must look. */
+/** Why an operator must decide. */
 export type HeldReason = (typeof heldReasons)[number]
 
 export const heldReasons = [
@@ -70,7 +70,7 @@ export const heldReasons = [
   'refund-failed',
   /** The refund succeeded and its receipt has no Transfer to the payer. */
   'refund-not-found',
-  /** The chain proves that the payment, which was confirmed before, never happened. */
+  /** The chain proves that the confirmed payment never happened. */
   'settlement-lost',
   /** One node shows the payment, and another one has its transaction without the transfer. */
   'settlement-disputed',
@@ -86,14 +86,14 @@ export type Order = {
   pool: Address
   /** Fee tier of the pool, hundredths of a basis point. */
   poolFee: number
-  /** Payer of record: a refund goes nowhere else. */
+  /** Payer of record, and the only recipient of a refund. */
   payer: Address
   recipient: Address
-  /** What is swapped. */
+  /** The amount that is swapped. */
   usdgAtomic: bigint
-  /** What was paid, and is refunded: the swapped amount and the fee. */
+  /** The paid amount, which a refund returns: the swapped amount and the fee. */
   totalAtomic: bigint
-  /** Estimate that the order was taken on. */
+  /** The quote at admission. */
   quotedAtomic: bigint
   /** Fewer shares than this are never delivered. */
   floorAtomic: bigint
@@ -102,13 +102,13 @@ export type Order = {
   swapTx: Hex | undefined
   refundTx: Hex | undefined
   deliveredAtomic: bigint | undefined
-  /** Of what was to be swapped, the part that the pool did not take: the swap gave it to the payer. */
+  /** The part of the amount that the pool did not take: the swap returned it to the payer. */
   returnedAtomic: bigint | undefined
   refundReason: RefundReason | undefined
   heldReason: HeldReason | undefined
-  /** Refunds that were tried: each has its own transaction, and the earlier ones can never succeed. */
+  /** Number of refund attempts. Each has its own transaction, and only the last can succeed. */
   refundAttempts: number
-  /** An operator asked to go on with a held order. */
+  /** An operator requested to resume the held order. */
   retryAt: number | undefined
   createdAt: number
   updatedAt: number

@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from './Order'
 
-/** What was agreed on, before the payment is written and anything is sent. */
+/** The terms of an order, before the payment is written and anything is sent. */
 export type NewOrder = Pick<
   Order,
   | 'id'
@@ -19,7 +19,7 @@ export type NewOrder = Pick<
   | 'createdAt'
 >
 
-/** Most orders of a payer that are under way, or were refunded since the time of an order id. */
+/** Most orders of a payer that are open, or were refunded since the time of an order id. */
 export type OrderQuota = { payer: Address; since: string; max: number }
 
 export type HistoryQuery = {
@@ -32,15 +32,15 @@ export type HistoryQuery = {
 /** One change of an order: a compare-and-swap on its state. `at`: unix ms. */
 export type OrderMove = { id: string; at: number } & (
   | { kind: 'settle'; hash: Hex }
-  /** The settlement is not on the chain any more. */
+  /** The settlement is no longer on the chain. */
   | { kind: 'unsettle' }
   | { kind: 'fail' }
   | { kind: 'swap'; hash: Hex }
   | { kind: 'deliver'; hash: Hex; amountAtomic: bigint; returnedAtomic: bigint }
-  /** A reorganisation took the swap away: the same bytes are under way again. */
+  /** A reorganisation removed the swap: the same bytes are open again. */
   | { kind: 'undeliver' }
   /**
-   * A reorganisation took the failed swap away, so that it may succeed now, or brought it back.
+   * A reorganisation removed the failed swap, which may succeed now, or included it again.
    * `refundTx`: the refund that has moved no money; undefined: none was written.
    */
   | { kind: 'reswap'; refundTx: Hex | undefined }
@@ -49,22 +49,22 @@ export type OrderMove = { id: string; at: number } & (
   | { kind: 'unrefund' }
   /** A refund is written: the attempt after `attempts`. */
   | { kind: 'attempt-refund'; attempts: number; hash: Hex }
-  /** The refund under way can never succeed: the next attempt may be written. */
+  /** The current refund can never succeed: the next attempt may be written. */
   | { kind: 'abandon-refund'; attempts: number }
-  /** The refund that had failed is under way again, or has paid after all. */
+  /** The refund that had failed is open again, or has paid after all. */
   | { kind: 'resume-attempt'; attempts: number; hash: Hex }
   | { kind: 'hold'; reason: HeldReason }
   | { kind: 'resume-settled' }
   | { kind: 'resume-swap' }
-  /** `refundTx` undefined: what was sent can never succeed, and a new attempt may be written. */
+  /** `refundTx` undefined: the sent refund can never succeed, and a new attempt may be written. */
   | { kind: 'resume-refund'; refundTx: Hex | undefined }
-  /** An operator asks to go on with an order that is held. */
+  /** An operator requests to resume a held order. */
   | { kind: 'request-retry' }
   /** The retry requested at that time had no effect. */
   | { kind: 'dismiss-retry'; retryAt: number }
 )
 
-/** A move that is written with the job that makes it: the job's transaction is its hash. */
+/** A move that is written with its job: the job's transaction is its hash. */
 export type OrderRide =
   | { kind: 'swap'; id: string; at: number }
   | { kind: 'attempt-refund'; id: string; at: number; attempts: number }
@@ -72,18 +72,18 @@ export type OrderRide =
 export type OrderLedger = {
   find(id: string): Promise<Order | undefined>
   findByPayment(paymentId: string): Promise<Order | undefined>
-  /** Everything that is not at an end, oldest first. */
+  /** All orders that have not ended, oldest first. */
   open(): Promise<readonly Order[]>
-  /** Those among the newest that have ended on a transaction that has not, or not so any more. */
+  /** Ids of recent orders whose end is no longer confirmed by its transaction. */
   toRecheck(): Promise<readonly string[]>
-  /** Orders that are under way. */
+  /** Number of open orders. */
   countOpen(): Promise<number>
   /** Newest first. */
   history(query: HistoryQuery): Promise<readonly Order[]>
-  /** Orders of a payer since an id whose money went back, or is on its way back. */
+  /** Orders of a payer since an id that were refunded or will be. */
   countRefunds(payer: Address, since: string): Promise<number>
   /** Orders of a payer that may still be delivered. */
   countUnderWay(payer: Address): Promise<number>
-  /** The order as it is then; undefined when it was in another state. */
+  /** The order after the move; undefined when it was in another state. */
   move(move: OrderMove): Promise<Order | undefined>
 }

@@ -2,15 +2,15 @@ import type { Hex } from 'viem'
 import type { Transfer } from '../src/protocol/Transfer'
 
 /**
- * Settlement state. `broadcast`: a transaction may have been sent. `confirmed`: exactly one Transfer
- * log is assigned. `reverted`: our transaction failed, the authorization may still pay. `expired`: the
- * chain proves that it did not pay and no longer can.
+ * Settlement state. `broadcast`: a transaction may have been sent. `confirmed`: exactly one
+ * Transfer log is assigned. `reverted`: our transaction failed, the authorization may still pay.
+ * `expired`: the chain proves that it did not pay and no longer can.
  */
 export type State = 'broadcast' | 'confirmed' | 'reverted' | 'expired'
 
 export const transitions: Readonly<Record<State, readonly State[]>> = {
   broadcast: ['confirmed', 'reverted', 'expired'],
-  // A reorganisation took the receipt away.
+  // A reorganisation removed the receipt.
   confirmed: ['broadcast'],
   reverted: ['broadcast', 'confirmed', 'expired'],
   expired: [],
@@ -22,7 +22,7 @@ export type Delivery = 'none' | 'delivering' | 'delivered'
 export type Product = 'gateway' | 'facilitator' | 'desk'
 export type Protocol = 'mpp' | 'x402'
 
-/** What the money is for. Stored with the payment and compared when the credential comes back. */
+/** What the money pays for. Stored with the payment and compared when the credential returns. */
 export type Purpose = {
   product: Product
   protocol: Protocol
@@ -35,19 +35,22 @@ export type Purpose = {
   /** Absolute URL of the resource, for receipts. */
   resource: string
   /**
-   * The buyer's `Idempotency-Key` (or x402 payment-identifier), stored in the same insert as the
-   * payment and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
+   * The buyer's `Idempotency-Key` (or x402 payment-identifier). Stored in the insert of the payment
+   * and indexed with (merchant, route, payer), so that a repeat after a crash finds it.
    */
   idempotencyKey: string | undefined
   /** Id of the MPP challenge that the credential answers. */
   challengeId: string | undefined
   /**
-   * sha256 (hex) of the x402 credential as it was sent. The chain publishes what was signed, so only
-   * the same bytes continue the payment. Undefined for MPP, whose challenge id is not published, and
-   * for payments that are older than this field.
+   * sha256 (hex) of the x402 credential as it was sent. The chain publishes what was signed, so
+   * only the same bytes continue the payment. Undefined for MPP, whose challenge id is not
+   * published, and for payments that are older than this field.
    */
   credentialHash?: string | undefined
-  /** The credential can only be meant for us: an MPP challenge of ours, or the mppx route-bound nonce. */
+  /**
+   * The credential is bound to this service: an MPP challenge of ours, or the mppx route-bound
+   * nonce.
+   */
   bound: boolean
 }
 
@@ -57,7 +60,9 @@ export type Payment = {
   transfer: Transfer
   purpose: Purpose
   state: State
-  /** Of an expired one: its nonce was used or cancelled, not only its time over. */
+  /**
+   * True when an expired payment has a used or cancelled nonce; false when only its time is over.
+   */
   nonceUsed: boolean
   /** The settling transaction once confirmed; before, the newest one sent. */
   transaction: Hex

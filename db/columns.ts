@@ -2,12 +2,12 @@ import { type SQL, sql } from 'drizzle-orm'
 import { customType, integer } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 
-// Prepared statements hand nulls to these functions too.
+// Prepared statements pass nulls to these functions too.
 function nullable<In, Out>(value: In, map: (value: In) => Out): Out {
   return value === null ? (null as Out) : map(value)
 }
 
-/** Non-negative integer of any size as decimal TEXT: SQLite's INTEGER loses digits above 2^53 here. */
+/** Non-negative integer of any size as decimal TEXT: bun:sqlite rounds INTEGER above 2^53. */
 export const decimal = customType<{ data: bigint; driverData: string }>({
   dataType: () => 'text',
   toDriver: (value) => nullable(value, String),
@@ -22,8 +22,8 @@ export const hex = customType<{ data: Hex; driverData: string }>({
 })
 
 /**
- * Address, written in its checksummed form. NOCASE, so that the same money cannot pass a UNIQUE a
- * second time in other letters.
+ * Address, written in its checksummed form. NOCASE, so that the same money cannot pass a UNIQUE
+ * twice in different letter case.
  */
 export const address = customType<{ data: Address; driverData: string }>({
   dataType: () => 'text COLLATE NOCASE',

@@ -1,11 +1,11 @@
 /**
- * Codes that say that the storage cannot be read or written: a full disk, an I/O error, a read-only
- * volume, a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
+ * Codes for storage that cannot be read or written: a full disk, an I/O error, a read-only volume,
+ * a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
  */
 const faultCodes = /^SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$)/
 const causesMax = 8
 
-/** Code of a fault of the storage, of the error itself or of a cause; undefined for any other error. */
+/** Code of a storage fault, of the error itself or of a cause; undefined for any other error. */
 export function storageCode(error: unknown): string | undefined {
   let each = error
   for (let depth = 0; depth < causesMax && each instanceof Error; depth++) {

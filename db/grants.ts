@@ -6,9 +6,9 @@ import { address, at, decimal, hex, isAddress, isDecimal, isHex, oneOf } from '.
 export const grantKinds = ['grant', 'approval'] as const
 
 /**
- * Native coin given to addresses so that they can approve Permit2, by request (`grant`) or for an
- * approve that they had signed (`approval`). Written with the signed transfer, before it leaves; how
- * that transfer stands is its job's matter.
+ * Native coin given to addresses so that they can approve Permit2: by request (`grant`) or for a
+ * signed approve (`approval`). Written with the signed transfer, before it is sent. The job has the
+ * state of the transfer.
  */
 export const grants = sqliteTable(
   'grants',
@@ -20,14 +20,14 @@ export const grants = sqliteTable(
     /** The first one signed; a replacement has the same account nonce. */
     transactionHash: hex('transaction_hash').notNull(),
     amountWei: decimal('amount_wei').notNull(),
-    /** What the transfer cost in gas; the most it may cost until that is known. */
+    /** Gas cost of the transfer; the upper limit until it is known. */
     feeWei: decimal('fee_wei').notNull(),
     /** Hash of the approve that the address had signed. */
     approveHash: hex('approve_hash'),
     createdAt: at('created_at').notNull(),
   },
   (table) => [
-    // One for each address, for ever. This constraint is the verdict on every race.
+    // One per address, ever. This constraint decides every race.
     primaryKey({ columns: [table.network, table.address] }),
     index('grants_day').on(table.network, table.createdAt),
     check('grants_kind', oneOf(table.kind, grantKinds)),
@@ -53,7 +53,7 @@ export const grantTopUps = sqliteTable(
     address: address('address').notNull(),
     transactionHash: hex('transaction_hash').notNull(),
     amountWei: decimal('amount_wei').notNull(),
-    /** Its states are those of a grant. */
+    /** Gas cost, as in a grant. */
     feeWei: decimal('fee_wei').notNull(),
     createdAt: at('created_at').notNull(),
   },

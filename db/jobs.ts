@@ -7,17 +7,17 @@ import { type GasProduct, products, transactions } from './schema'
 export const jobStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
 export const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
 
-/** Transactions of our own that are nobody's payment. A row is there before its bytes leave. */
+/** Transactions of our own that carry no payment. A row is written before its bytes are sent. */
 export const jobs = sqliteTable(
   'jobs',
   {
     id: text('id').primaryKey(),
     kind: text('kind').$type<(typeof jobKinds)[number]>().notNull(),
-    /** Whose gas budget pays. */
+    /** The product whose gas budget pays. */
     product: text('product').$type<GasProduct>().notNull(),
     network: text('network').$type<Network.Id>().notNull(),
     relayer: address('relayer').notNull(),
-    /** Account nonce of the relayer: one for ever, whatever the fees. */
+    /** Account nonce of the relayer: constant over all replacements. */
     nonce: integer('nonce').notNull(),
     to: address('to').notNull(),
     valueWei: decimal('value_wei').notNull(),

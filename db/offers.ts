@@ -2,7 +2,7 @@ import { check, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
 import { address, at, decimal, isAddress, isDecimal } from './columns'
 
-/** Offers that a configuration made and its successor does not: buyers may still hold them. */
+/** Offers of a configuration that its successor does not make: buyers may still use them. */
 export const offers = sqliteTable(
   'offers',
   {

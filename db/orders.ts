@@ -6,15 +6,15 @@ import { type State, states } from './Order'
 import { payments } from './schema'
 
 /**
- * Stock orders. Between settlement and delivery the desk holds a buyer's money, so the CHECKs make
- * the rows impossible that would lose or double it; the migration adds a trigger that refuses every
- * change of state that is not in Order.ts, and every change of what was agreed on.
+ * Stock orders. Between settlement and delivery the desk has a buyer's money. So the CHECKs refuse
+ * rows that would lose or double it. The migration adds a trigger that refuses every change of
+ * state that is not in Order.ts, and every change of the agreed terms.
  */
 
 export const orders = sqliteTable(
   'orders',
   {
-    /** Grows with time: it orders the history. */
+    /** Grows with time, so it sorts the history. */
     id: text('id').primaryKey(),
     paymentId: text('payment_id')
       .notNull()
@@ -32,17 +32,20 @@ export const orders = sqliteTable(
     floorAtomic: decimal('floor_atomic').notNull(),
     state: text('state').$type<State>().notNull(),
     settlementTx: hex('settlement_tx').notNull(),
-    /** Set when the swap is written, for ever: nothing is refunded that may have been swapped. */
+    /** Set permanently when the swap is written: what may have been swapped is not refunded. */
     swapTx: hex('swap_tx'),
     /** Of the newest attempt. */
     refundTx: hex('refund_tx'),
     deliveredAtomic: decimal('delivered_atomic'),
-    /** Of `usdg_atomic`, what the pool did not take and the swap gave back; the migration has a CHECK. */
+    /**
+     * Part of `usdg_atomic` that the pool did not take and the swap returned; the migration has a
+     * CHECK.
+     */
     returnedAtomic: decimal('returned_atomic'),
     refundReason: text('refund_reason'),
     heldReason: text('held_reason'),
     refundAttempts: integer('refund_attempts').notNull().default(0),
-    /** A retry that the operator requested, written by another process. */
+    /** Time of a retry that the operator requested; another process writes it. */
     retryAt: at('retry_at'),
     createdAt: at('created_at').notNull(),
     updatedAt: at('updated_at').notNull(),
@@ -69,7 +72,7 @@ export const orders = sqliteTable(
     check('orders_settlement', isHex(table.settlementTx, 64)),
     check('orders_swap', sql`${table.swapTx} IS NULL OR ${isHex(table.swapTx, 64)}`),
     check('orders_refund', sql`${table.refundTx} IS NULL OR ${isHex(table.refundTx, 64)}`),
-    // Nothing was sent for an order whose money is not here.
+    // Nothing was sent for an order before its money arrived.
     check(
       'orders_unsent',
       sql`${table.state} NOT IN ('settling', 'settled', 'failed') OR (${table.swapTx} IS NULL AND ${table.refundTx} IS NULL AND ${table.refundReason} IS NULL)`,

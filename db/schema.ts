@@ -27,8 +27,8 @@ import {
 } from './columns'
 
 /**
- * The CHECKs repeat what the code believes, so that a mistake in the code is an error at the write
- * and never a payment in an impossible state.
+ * The CHECKs repeat the rules of the code. A mistake in the code is then an error at the write, and
+ * no payment is in an impossible state.
  */
 
 export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
@@ -73,14 +73,15 @@ export const payments = sqliteTable(
     /** Of the MPP challenge that the credential answers. */
     challengeId: text('challenge_id'),
     /**
-     * sha256 (hex) of the x402 credential that began the payment. NULL for MPP, and for payments of
-     * versions that did not keep it: those continue only by data that the chain does not publish.
+     * sha256 (hex) of the x402 credential that started the payment. NULL for MPP, and for payments
+     * of versions without this column: those continue only with data that the chain does not
+     * publish.
      */
     credentialHash: text('credential_hash'),
     bound: flag('bound').notNull(),
-    /** When the request came in whose simulation passed. */
+    /** When the request arrived whose simulation passed. */
     receivedAt: at('received_at').notNull(),
-    /** Newest block that was known before that simulation. */
+    /** Newest known block before that simulation. */
     knownBlock: block('known_block').notNull(),
     state: text('state').$type<(typeof paymentStates)[number]>().notNull(),
     /** The settling transaction once confirmed; before, the newest one signed. */
@@ -98,18 +99,20 @@ export const payments = sqliteTable(
     permit2612Value: decimal('permit2612_value'),
     permit2612Deadline: decimal('permit2612_deadline'),
     permit2612Signature: hex('permit2612_signature'),
-    /** Of an expired payment: its nonce was used or cancelled, not only its time over. */
+    /**
+     * True when an expired payment has a used or cancelled nonce; false when only its time is over.
+     */
     nonceUsed: flag('nonce_used').notNull().default(false),
     createdAt: at('created_at').notNull(),
     confirmedAt: at('confirmed_at'),
     deliveredAt: at('delivered_at'),
   },
   (table) => [
-    // The money settles once. This constraint is the verdict on every race.
+    // The money settles once. This constraint decides every race.
     unique('payments_money').on(table.network, table.asset, table.payer, table.nonce),
     // One Transfer log pays for one payment.
     unique('payments_log').on(table.network, table.transactionHash, table.logIndex),
-    // What most rows have not is not in their index: one page less for each commit to write.
+    // Partial indexes leave out most rows, which saves one page per commit.
     uniqueIndex('payments_redeem')
       .on(table.redeemTokenHash)
       .where(sql`redeem_token_hash IS NOT NULL`),
@@ -117,7 +120,7 @@ export const payments = sqliteTable(
     index('payments_idempotency')
       .on(table.merchant, table.route, table.payer, table.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
-    // What a reorganisation could take away.
+    // Payments that a reorganisation could remove.
     index('payments_block')
       .on(table.network, table.blockNumber)
       .where(sql`block_number IS NOT NULL`),
@@ -148,7 +151,7 @@ export const payments = sqliteTable(
       sql`(${table.state} = 'confirmed') = (${table.logIndex} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.blockNumber} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.confirmedAt} IS NOT NULL)`,
     ),
     check('payments_delivery', oneOf(table.delivery, deliveryStates)),
-    // Not bound to the state: a delivered payment whose receipt vanished stays delivered.
+    // Independent of the state: a delivered payment whose receipt vanished stays delivered.
     check(
       'payments_attempts',
       sql`${table.attempts} >= 0 AND (${table.delivery} = 'none' OR ${table.attempts} > 0)`,
@@ -182,7 +185,7 @@ export const transactions = sqliteTable(
     /** Account nonce of the relayer. */
     nonce: integer('nonce').notNull(),
     kind: text('kind').$type<(typeof transactionKinds)[number]>().notNull(),
-    /** Whose gas budget pays. */
+    /** The product whose gas budget pays. */
     product: text('product').$type<(typeof products)[number]>().notNull(),
     to: address('to').notNull(),
     raw: hex('raw').notNull(),
@@ -191,7 +194,7 @@ export const transactions = sqliteTable(
     maxTipWei: decimal('max_tip_wei').notNull(),
     state: text('state').$type<Exclude<(typeof transactionStates)[number], 'signed'>>().notNull(),
     createdAt: at('created_at').notNull(),
-    /** Written before the bytes leave, which they do as soon as it is on the disk. */
+    /** Written before the bytes are sent, which happens as soon as the row is on the disk. */
     firstSentAt: at('first_sent_at'),
     blockNumber: block('block_number'),
   },
@@ -229,7 +232,7 @@ export const transactions = sqliteTable(
   ],
 )
 
-/** Which payments a transaction carries. */
+/** The payments in a transaction. */
 export const transactionMembers = sqliteTable(
   'transaction_members',
   {
@@ -250,8 +253,8 @@ export const transactionMembers = sqliteTable(
 )
 
 /**
- * Answers kept for the buyer's own key, which is in the payment: a repeat gets the same bytes. The
- * payment's insert is the reservation of the key.
+ * Answers stored for the buyer's own key, which is in the payment: a repeat gets the same bytes.
+ * The payment's insert is the reservation of the key.
  */
 export const answers = sqliteTable(
   'answers',
@@ -274,7 +277,7 @@ export const answers = sqliteTable(
   ],
 )
 
-/** Mirror of the configuration file, for people who read the database. */
+/** Mirror of the configuration file, for operators that read the database. */
 export const merchants = sqliteTable('merchants', {
   slug: text('slug').primaryKey(),
   title: text('title').notNull(),
@@ -292,7 +295,7 @@ export const gasSpent = sqliteTable(
     /** `2026-11-20`. */
     day: text('day').notNull(),
     wei: decimal('wei').notNull(),
-    /** Of it what failed payments of payers with code cost. */
+    /** The part that failed payments of payers with code cost. */
     wastedWei: decimal('wasted_wei').notNull().default(sql`'0'`),
   },
   (table) => [

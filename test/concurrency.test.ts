@@ -9,7 +9,7 @@ let target: Target
 beforeAll(async () => {
   target = await startTarget({
     // A buyer that does not read fills the system's buffers first.
-    paceMin: { stepBytes: 1024 * 1024, stepMs: 500 },
+    transferRateMin: { stepBytes: 1024 * 1024, stepMs: 500 },
     idleSeconds: 1,
     more: (upstreamUrl) =>
       ['narrow', 'slow']

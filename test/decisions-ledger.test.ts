@@ -59,7 +59,7 @@ describe.concurrent('a ledger that takes its time', () => {
     })
 
   for (const seed of ['a', 'b'])
-    test(`behavior: one balance is not promised twice (${seed})`, async () => {
+    test(`behavior: one balance is not reserved twice (${seed})`, async () => {
       await using own = await scripted({ ledger: anySpeed(seed), settlement: { relayerKeys } })
       // Enough for three.
       own.chain.fundsAtomic = 17_500n

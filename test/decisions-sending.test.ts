@@ -53,7 +53,7 @@ describe.concurrent('a batch', () => {
     const failed = own.sign({ from: 1 })
     own.chain.failing.add(failed.nonce)
     await Promise.all([failed, own.sign({ from: 2 })].map((each) => own.pay(each)))
-    expect(own.heard('batch-failed')).toMatchObject([{ fields: { blamed: [failed.payer] } }])
+    expect(own.heard('batch-failed')).toMatchObject([{ fields: { attributed: [failed.payer] } }])
     await occupy(own)
     const again = own.sign({ from: 1 })
     const others = [2, 3].map((from) => own.sign({ from }))

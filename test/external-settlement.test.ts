@@ -244,8 +244,8 @@ describe.concurrent('logs', () => {
       const before = signTransfer(own.network)
       const transaction = await settleByOther(own, before)
       const asked = own.asked('eth_getLogs')
-      const adopted = await own.fixture.pay(before, { bound: true })
-      expect(adopted).toMatchObject({ kind: 'confirmed', payment: { transaction } })
+      const settledExternally = await own.fixture.pay(before, { bound: true })
+      expect(settledExternally).toMatchObject({ kind: 'confirmed', payment: { transaction } })
       // The span that worked is stored.
       expect(own.asked('eth_getLogs') - asked).toBeLessThan(4)
       expect(widest).toBeGreaterThan(0n)

@@ -182,8 +182,8 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     const gateway = 20n * 600_000n * gwei
     const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
     await own.reopen({ gasPerDayWei })
-    let burnt = 0
-    for (; ; burnt++) {
+    let failures = 0
+    for (; ; failures++) {
       const payer = await greedy(own)
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${gwei.toString(16)}`])
       await mine(own.net.chain)
@@ -192,7 +192,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
       expect(kind).toBe('reverted')
     }
     // Fewer than the shared limit of wallets with the same code.
-    expect([1, 2, 3, 4]).toContain(burnt)
+    expect([1, 2, 3, 4]).toContain(failures)
     await own.reopen({ gasPerDayWei })
     const payer = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
     await mint(own, payer)

@@ -41,7 +41,7 @@ async function ownReorg() {
       return payment
     },
     /** Settled by account 8 and accepted by us. */
-    async adopted(): Promise<Payment> {
+    async settledExternally(): Promise<Payment> {
       const transfer = signTransfer(network)
       await execute(net.chain, [
         { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -209,7 +209,7 @@ describe.concurrent('a reorganisation', () => {
 describe.concurrent('an external settlement', () => {
   test('behavior: an external settlement that a reorganisation removes is sent again with its own bytes', async () => {
     await using own = await ownReorg()
-    const payment = await own.adopted()
+    const payment = await own.settledExternally()
     await until(own.hasRaw)
     await own.reorganise(3)
     expect(await own.paid()).toBe(0n)
@@ -226,7 +226,7 @@ describe.concurrent('an external settlement', () => {
       method === 'eth_getRawTransactionByHash'
         ? { error: { code: -32601, message: 'method not found' } }
         : undefined
-    const payment = await own.adopted()
+    const payment = await own.settledExternally()
     await until(own.hasRaw)
     await own.reorganise(3)
     await until(() => own.isConfirmed(payment))
@@ -238,7 +238,7 @@ describe.concurrent('an external settlement', () => {
 
   test('behavior: a removed external settlement is found after a restart', async () => {
     await using own = await ownReorg()
-    const payment = await own.adopted()
+    const payment = await own.settledExternally()
     await own.fixture.crash()
     await own.reorganise(3)
     await own.open()
@@ -249,7 +249,7 @@ describe.concurrent('an external settlement', () => {
   test('behavior: an external settlement that no node accepts now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
-    const payment = await own.adopted()
+    const payment = await own.settledExternally()
     await until(own.hasRaw)
     net.tap.intercept = losing
     await own.reorganise(3)

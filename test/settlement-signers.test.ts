@@ -85,8 +85,8 @@ test.concurrent('error: a forged signature in a batch is found, and the other me
 })
 
 for (const method of ['eip3009', 'permit2'] as const) {
-  for (const company of [0, 4]) {
-    test.concurrent(`error: a payment that the payer settled is not delivered for a credential that names its nonce (${method}, ${company} beside)`, async () => {
+  for (const others of [0, 4]) {
+    test.concurrent(`error: a payment that the payer settled is not delivered for a credential that names its nonce (${method}, ${others} beside)`, async () => {
       await using own = await ownSettlement({ settlement: { payoutExclusive: true } })
       const { fixture, net, network } = own
       await fixture.pay(signTransfer(network))
@@ -99,7 +99,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
         nonce: genuine.nonce,
         validBefore: genuine.validBefore,
       })
-      const beside = Array.from({ length: company }, (_, at) =>
+      const beside = Array.from({ length: others }, (_, at) =>
         signTransfer(network, { amountAtomic: BigInt(at + 1) }),
       )
       // Bound to a challenge of ours: the payer itself would be served.

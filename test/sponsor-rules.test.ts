@@ -120,7 +120,7 @@ describe('the conditions for a grant', () => {
     // It must also be included when the base fee rises by the most that one block allows.
     const least = 46_000n * 528_750_000n
     expect(Grant.leastWei(dear)).toBe(least)
-    expect(Grant.amountOf(0n, dear, least - 1n)).toEqual({ kind: 'too-dear' })
+    expect(Grant.amountOf(0n, dear, least - 1n)).toEqual({ kind: 'too-expensive' })
     expect(Grant.amountOf(0n, dear, least)).toEqual({ kind: 'amount', wei: least })
   })
 
@@ -300,7 +300,7 @@ describe('clients', () => {
     expect(others.filter((isIn) => isIn)).toHaveLength(15)
     expect(take('10.0.1.1')).toBe(true)
     expect(take('10.0.0.1', 2)).toBe(true)
-    clients.giveBack('10.0.0.1', 2, wallet(asked))
+    clients.releaseReservation('10.0.0.1', 2, wallet(asked))
     expect(Array.from({ length: 5 }, () => take('10.0.0.1', 2))).not.toContain(false)
   })
 
@@ -319,7 +319,7 @@ describe('clients', () => {
     expect(neighbours).toEqual([true, true, true, true, false])
     expect(clients.take('10.0.1.1', 1, wallet(7))).toBe(true)
     // A grant that was not sent does not count.
-    clients.giveBack('10.0.0.2', 1, wallet(2))
+    clients.releaseReservation('10.0.0.2', 1, wallet(2))
     expect(clients.take('10.0.0.6', 1, wallet(6))).toBe(true)
     expect(clients.take('10.0.0.6', 2, wallet(8))).toBe(true)
   })

@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import type { Order } from '../db/Order'
 import { createDriver } from '../src/stock/driver'
-import { createWaiters } from '../src/stock/waiters'
+import { createOrderWaits } from '../src/stock/order-waits'
 import { orderOf } from './harness/deskorders'
 import { createRandom } from './soak/random'
 
@@ -34,11 +34,11 @@ const turn = () => new Promise((resolve) => setImmediate(resolve))
 
 test('behavior: a change that is told while the order is read wakes who waits for it', async () => {
   const reads = createReads()
-  const waiters = createWaiters(reads.find)
-  const waiting = waiters.wait(id, ({ state }) => state === 'delivered', forMinutes)
+  const waits = createOrderWaits(reads.find)
+  const waiting = waits.wait(id, ({ state }) => state === 'delivered', forMinutes)
   expect(reads.asked()).toBe(1)
   reads.state = 'delivered'
-  waiters.tell(id)
+  waits.notify(id)
   expect(reads.asked()).toBe(2)
   // The older answer wakes nobody.
   reads.answer(0)

@@ -35,7 +35,7 @@ export function createAnswers(db: Db): AnswerLedger {
   }
 }
 
-/** An answer whose payment is not there counts for an empty payer. */
+/** An answer without a payment counts for an empty payer. */
 function usageOf({ orm }: Db, rowBytes: number): AnswerUsage[] {
   const length = sql`length(${answers.body}) + length(${answers.headers}) + ${rowBytes}`
   return orm

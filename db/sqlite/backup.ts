@@ -9,10 +9,10 @@ export class BackupError extends Error {
 }
 
 /**
- * Writes a copy of the data directory's database to `file`: the state of one moment, also while a
- * gateway works on it, which does not wait for it. The copy is for its owner only, is checked, and is
- * on the disk when this returns its size in bytes. Throws BackupError when there is no database, when
- * there is something at `file` already, or when the copy cannot be written; nothing is left then.
+ * Writes a copy of the data directory's database to `file`: a consistent state, also while a
+ * gateway runs, without delaying it. The copy is readable by its owner only, is checked, and is on
+ * the disk on return. Returns its size in bytes. Throws BackupError without a database, when `file`
+ * exists, or when the copy cannot be written; then no file is left.
  */
 export function backup(options: { dataDir: string; file: string }): number {
   const { dataDir } = options
@@ -20,7 +20,7 @@ export function backup(options: { dataDir: string; file: string }): number {
   const file = resolve(options.file)
   const source = join(dataDir, databaseName)
   if (!existsSync(source)) throw new BackupError(`there is no database in ${dataDir}`)
-  // Made here, for its mode, and so that nothing is overwritten; SQLite accepts an empty file.
+  // Created here to set its mode and to overwrite nothing; SQLite accepts an empty file.
   create(file)
   try {
     const from = new Database(source, { readonly: true })
@@ -73,7 +73,7 @@ function remove(path: string): void {
   try {
     unlinkSync(path)
   } catch {
-    // Was not there.
+    // The file did not exist.
   }
 }
 

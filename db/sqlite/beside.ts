@@ -5,9 +5,9 @@ import { openBeside } from './open'
 export type LedgerBeside = { ledger: Ledger; close(): void }
 
 /**
- * The ledger of a data directory whose process may be running, for commands of the operator: write only
- * what that process expects others to write. `missing`: there is no database. `old`: its orders have
- * not the columns of this version, or it has none.
+ * The ledger of a data directory whose process may be running, for commands of the operator. Write
+ * only what that process expects others to write. `missing`: there is no database. `old`: its table
+ * of orders lacks a column of this version.
  */
 export function openLedgerBeside(options: { dataDir: string }): LedgerBeside | 'missing' | 'old' {
   const db = openBeside(options)

@@ -5,7 +5,7 @@ import type { Statements } from './statements'
 export function createDeliveries(group: Group, { payments }: Statements): DeliveryCommits {
   return {
     begin: (id) => group.add(() => payments.beginDelivery(id)),
-    // What was delivered has left already: its record comes after the fact anyway.
+    // A delivered answer has been sent already, so its record need not wait for the disk.
     deliver: (id, { upstreamStatus, truncated }, at) =>
       group.addSoon(() => payments.deliver(id, upstreamStatus, truncated, at)),
     // The token must be on the disk before its buyer has it.

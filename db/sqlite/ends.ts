@@ -10,7 +10,7 @@ export function createEnds(parts: Parts): Ends {
   const { db, group, statements } = parts
   return {
     record(inclusion, members, options) {
-      // What is lost with the power is read from the chain again, but not that a delivery was started.
+      // After a power loss the chain restores this, except that a delivery was started.
       const add = members.some((each) => each.startsDelivery) ? group.add : group.addSoon
       return add(() => {
         end(parts, inclusion)
@@ -28,7 +28,7 @@ export function createEnds(parts: Parts): Ends {
   }
 }
 
-/** The end of everything at the nonce, and of the job that it is for. */
+/** Ends everything at the nonce, and the job of the transaction. */
 function end(
   { statements: { transactions, jobs, gas }, changes }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
@@ -46,7 +46,9 @@ function end(
   gas.addGas(included.network, included.product, at, spentWei)
 }
 
-/** The confirmed payments; undefined for what the receipt does not pay, which is reverted. */
+/**
+ * The confirmed payments; undefined for those that the receipt does not pay, which are reverted.
+ */
 function pay(
   { statements: { payments }, changes }: Parts,
   { included, success, blockNumber, hashes, at }: Inclusion,
@@ -57,7 +59,7 @@ function pay(
   return members.map(({ id, logs, startsDelivery }) => {
     const logIndex = success ? logs.find((each) => !taken.has(each)) : undefined
     if (logIndex !== undefined) {
-      // No log pays twice: it is gone also where its payment had ended before.
+      // No log pays twice, even where its payment had ended before.
       taken.add(logIndex)
       const assignment = { transaction, logIndex, blockNumber }
       const started = startsDelivery && payments.confirmAndBegin(id, assignment, at)

@@ -6,21 +6,21 @@ import { later, parameter, placeholders } from './statement'
 
 type Spent = {
   wei: bigint
-  /** Of it what failed payments of payers with code cost. */
+  /** The part that failed payments of payers with code cost. */
   wastedWei: bigint
 }
 
 const nothing: Spent = { wei: 0n, wastedWei: 0n }
 const dayMs = 86_400_000
 
-/** Sums read since the last change of the database, because every 402 asks for the budget. */
+/** Sums cached since the last change, because every 402 reads the budget. */
 const kept = new WeakMap<Db, Known>()
 
 type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
 
 export type GasStatements = ReturnType<typeof createGas>
 
-/** What transactions cost, by product and UTC day. Changes belong inside `write`. */
+/** Cost of transactions, by product and UTC day. Make changes inside `write`. */
 export function createGas(db: Db) {
   const { orm } = db
   const known: Known = kept.get(db) ?? new Map()
@@ -79,7 +79,7 @@ export function createGas(db: Db) {
   return {
     gasSpentOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
       spentOn(network, product, at).wei,
-    /** Of it what failed payments of payers with code cost. */
+    /** The part that failed payments of payers with code cost. */
     gasWastedOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
       spentOn(network, product, at).wastedWei,
     addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>

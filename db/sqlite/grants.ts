@@ -10,10 +10,10 @@ import { RefusedError, type Riders } from './riders'
 import { later, parameter } from './statement'
 import { isDuplicate, write } from './write'
 
-/** Grants and top-ups. They are only ever added; of one that is there, only the gas is learnt. */
+/** Grants and top-ups. Rows are only added; only their gas cost changes. */
 export function createGrants(db: Db): { ledger: GrantLedger; riders: Riders['grants'] } {
   const rows = createRows(db)
-  /** Of the day that began at `from`, by network. */
+  /** Sums of the day that began at `from`, by network. */
   const tallies = new Map<Network.Id, Tally & { from: number }>()
 
   function tallySince(network: Network.Id, from: number): Tally {
@@ -112,7 +112,7 @@ function createRows(db: Db) {
       const isOne = and(eq(grantTopUps.network, network), eq(grantTopUps.address, address))
       write(db, () => void orm.update(grantTopUps).set({ feeWei }).where(isOne).run())
     },
-    /** What was given since a time (unix ms), gas included. */
+    /** Sum since a time (unix ms), gas included. */
     tallySince(network: Network.Id, at: number): Tally {
       const all = [...since.all({ network, at }), ...moreSince.all({ network, at })]
       const wei = all.reduce((sum, row) => sum + row.amountWei + row.feeWei, 0n)

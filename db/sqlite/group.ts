@@ -2,20 +2,20 @@ import { storageCode } from '../fault'
 import type { Db } from './open'
 import { write } from './write'
 
-/** Shares commits: a commit costs a flush of the disk, however many changes are in it. */
+/** Shares commits, because every commit costs a flush of the disk. */
 export type Group = {
   /**
    * Runs `change` together with those of the same turn of the event loop. Resolves with its result
-   * once that is on the disk; rejects with what it threw, which touches no other change. It may run
+   * once that is on the disk. Rejects with what it threw, which affects no other change. It may run
    * twice, so it must do nothing but SQLite.
    */
   add<T>(change: Change<T>): Promise<T>
   /**
-   * The same for what can be found out again: kept when the process is killed, but for up to 100 ms a
-   * loss of power may undo it. That saves the wait for the disk.
+   * The same for changes that can be restored otherwise. They survive a killed process, but for up
+   * to 100 ms a power loss may undo them. That saves the wait for the disk.
    */
   addSoon<T>(change: Change<T>): Promise<T>
-  /** Commits what waits now. */
+  /** Commits the waiting changes. */
   flush(): void
   /** Commits so far. */
   commits(): number
@@ -31,7 +31,7 @@ type Entry = {
 }
 type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
 
-/** Longest time that a commit of `addSoon` is only in the memory of the system. */
+/** Longest time (ms) that a commit of `addSoon` is only in the system's memory. */
 const soonMs = 100
 
 export function createGroup(db: Db): Group {
@@ -45,7 +45,7 @@ export function createGroup(db: Db): Group {
     commits++
     const mayWait = entries.every((entry) => entry.mayWait)
     const ends = commit(mayWait ? db.withoutSync : now, db, entries)
-    // Not taken back by a commit that waits: one that changes nothing does not reach the disk.
+    // Do not reset it for a commit that waits: one without changes does not reach the disk.
     if (mayWait && !isSyncing) {
       isSyncing = true
       setTimeout(sync, soonMs)
@@ -61,7 +61,7 @@ export function createGroup(db: Db): Group {
   }
   const enter = <T>(change: Change<T>, mayWait: boolean) =>
     new Promise<T>((resolve, reject) => {
-      // Everything that the turn's answers set off joins before the check phase of the loop.
+      // Changes that the turn's answers cause join before the check phase of the loop.
       if (waiting.length === 0) setImmediate(flush)
       waiting.push({ run: change, mayWait, resolve: resolve as Entry['resolve'], reject })
     })
@@ -77,7 +77,7 @@ function now<T>(run: () => T): T {
   return run()
 }
 
-/** All at once; when one of them throws, again with a savepoint for each. */
+/** Commits all at once; when one of them throws, again with a savepoint for each. */
 function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): End[] {
   const [first] = entries
   try {

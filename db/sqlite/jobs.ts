@@ -107,7 +107,7 @@ function changeJobs(db: Db) {
   }
 }
 
-/** What a reorganisation changes. */
+/** The changes of a reorganisation. */
 function reopenJobs(db: Db) {
   const { orm } = db
   const reopen = later(orm, () =>
@@ -139,11 +139,13 @@ function reopenJobs(db: Db) {
       .prepare(),
   )
   return {
-    /** A reorganisation took the transaction away. The id of its job, which is under way again. */
+    /**
+     * Reopens the job of a transaction that a reorganisation removed. Returns the id of the job.
+     */
     reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
     /**
-     * All transactions of a job that is under way may be included, also those that were given up for
-     * a sibling that a reorganisation took away.
+     * Marks replaced transactions of an open job as sent, because any may be included. This
+     * covers those that were abandoned for a sibling that a reorganisation removed.
      */
     resend: (id: string): void => void resend.run({ id }),
   }

@@ -5,10 +5,10 @@ import { fromRow } from './payments'
 import { RefusedError } from './riders'
 import { isDuplicate, write } from './write'
 
-type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'adopt'>
+type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
 type Launch = Parameters<SettlingCommits['launch']>[0]
 
-/** What is written before bytes leave, or for a payment that somebody else has sent. */
+/** Writes before bytes are sent, or for a payment with an external settlement. */
 export function createLaunches(parts: Parts): Launches {
   const { db, changes } = parts
   return {
@@ -26,7 +26,7 @@ export function createLaunches(parts: Parts): Launches {
       }
     },
     launchJob: (input) => launchJob(parts, input),
-    async adopt(input) {
+    async storeExternal(input) {
       try {
         write(db, () => void insert(parts, input))
         changes.payment(input.row.id)
@@ -40,7 +40,7 @@ export function createLaunches(parts: Parts): Launches {
   }
 }
 
-/** `progress` tells which payment is being inserted. */
+/** `progress` reports which payment is being inserted. */
 function store(
   { statements, changes, ...parts }: Parts,
   { transaction, fresh, again }: Launch,
@@ -74,7 +74,7 @@ function insert(
   return fromRow(row)
 }
 
-/** Of the payments that were to be written, those whose money is there already. */
+/** New payments whose money is stored already. */
 function findKnown({ statements }: Parts, { fresh }: Launch): Map<string, Payment> {
   const known = new Map<string, Payment>()
   for (const { row } of fresh) {

@@ -10,7 +10,7 @@ import { createJobReads, createPaymentReads, createTransactionReads } from './re
 import { createSettling } from './settling'
 import { createStatements } from './statements'
 
-/** The ledger of an open SQLite database: every function has done its work when it returns. */
+/** The ledger of an open SQLite database. Every function is synchronous inside. */
 export function createLedger(db: Db): Ledger {
   const listeners: ChangeListener[] = []
   const changes: ChangeListener = {

@@ -2,7 +2,7 @@ import { Database } from 'bun:sqlite'
 import { chmodSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** Another live process works on this data directory. Not retryable. */
+/** Another live process uses this data directory. Not retryable. */
 export class DatabaseLockedError extends Error {
   override name = 'DatabaseLockedError'
   readonly directory: string
@@ -17,16 +17,16 @@ export class DatabaseLockedError extends Error {
 }
 
 /**
- * Takes the data directory for this process. Two gateways on one database would allocate the same
- * account nonces, so the lock is the operating system's on a small database of its own: it ends
- * with the process however that ends, and needs no cleaning. Call the result to give it back.
+ * Locks the data directory for this process. Two gateways on one database would allocate the same
+ * account nonces. The lock is the operating system's, on a small database of its own. It ends with
+ * the process in every case, and needs no cleaning. Call the result to release it.
  */
 export function lock(directory: string): () => void {
   const file = join(directory, 'turnpike.lock')
   const pidFile = join(directory, 'turnpike.pid')
   const holder = new Database(file, { create: true })
   try {
-    // Kept until the connection closes; no journal file that a kill would leave behind.
+    // Kept until the connection closes; without a journal file that a kill would leave.
     holder.run('PRAGMA busy_timeout = 0')
     holder.run('PRAGMA locking_mode = EXCLUSIVE')
     holder.run('PRAGMA journal_mode = MEMORY')

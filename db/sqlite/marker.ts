@@ -12,16 +12,16 @@ export class DatabaseLostError extends Error {
   constructor(file: string, marker: string) {
     super(
       `${file} is empty or missing, and ${basename(marker)} says that there was one: restore a ` +
-        `backup of it. Without it paid credentials are honoured again and orders are forgotten; ` +
-        `to begin anew all the same, remove ${marker} and challenge.secret`,
+        `backup of it. Without it paid credentials are accepted again and orders are lost; ` +
+        `to start with an empty database, remove ${marker} and challenge.secret`,
     )
     this.file = file
   }
 }
 
 /**
- * Throws `DatabaseLostError` when the directory has been used and its database is empty or missing. An
- * empty ledger would take old credentials for new ones and would know of no order.
+ * Throws `DatabaseLostError` when the directory has been used and its database is empty or missing.
+ * With an empty ledger, old credentials would pass as new ones and orders would be lost.
  */
 export function assertNotLost(directory: string, file: string): void {
   const marker = join(directory, markerName)
@@ -41,7 +41,7 @@ function isEmpty(file: string): boolean {
   }
 }
 
-/** Notes that the directory has a database from now on. */
+/** Marks the directory as having a database. */
 export function markUsed(directory: string, now: number): void {
   const path = join(directory, markerName)
   if (existsSync(path)) return

@@ -14,7 +14,7 @@ import grantTopUps from '../migrations/0012_grant_top_ups.sql' with { type: 'tex
 import transactionsSent from '../migrations/0013_transactions_sent.sql' with { type: 'text' }
 import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 
-/** In order. Embedded as text, so that the compiled binary carries them. */
+/** In order. Embedded as text, so that the compiled binary contains them. */
 export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0001_payments', sql: payments },
   { name: '0002_errands', sql: errands },

@@ -29,7 +29,7 @@ const keyColumns = [
   offers.amountAtomic,
 ]
 
-/** Adds offers, or renews the time of those that are there. */
+/** Adds offers, or renews the time of existing ones. */
 function createRetire({ orm }: Db) {
   const upsert = later(orm, () =>
     orm
@@ -57,7 +57,7 @@ function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: number): voi
   orm.delete(merchants).where(notInArray(merchants.slug, slugs)).run()
   for (const { slug, title, hash, json } of rows) {
     const before = known.get(slug)
-    // The hash does not see what the merchant takes from other tables, such as the payout.
+    // The hash does not cover values from other tables, such as the payout.
     if (before?.hash === hash && before.json === json) continue
     const set = { title, hash, json, updatedAt: now }
     orm

@@ -18,16 +18,16 @@ export type Db = {
   file: string
   /** Whether the file can be written. */
   storage: Storage
-  /** Commits in `run` are not waited for: they are on the disk after the next other one, or `sync`. */
+  /** Commits in `run` return early: the next other commit, or `sync`, brings them to the disk. */
   withoutSync<T>(run: () => T): T
-  /** Brings to the disk what was committed without waiting. Never rejects. */
+  /** Brings early commits to the disk. Never rejects. */
   sync(): Promise<void>
   /**
-   * Makes the log as long as it gets before it is written back: a commit that lengthens the file waits
+   * Extends the log to its length at a checkpoint, because a commit that lengthens the file takes
    * half as long again. Takes about 20 ms.
    */
   reserveLog(): void
-  /** Writes the log back and gives the data directory free. Idempotent. */
+  /** Writes the log back and releases the data directory. Idempotent. */
   close(): void
 }
 
@@ -43,11 +43,12 @@ const inMemory = ':memory:'
 export const databaseName = 'turnpike.sqlite'
 
 /**
- * Opens `turnpike.sqlite` in the data directory, which is created when it is missing, takes the
- * directory for this process and applies pending migrations. A commit is on the disk when it
- * returns, but for those inside `withoutSync`. Throws `DatabaseLockedError` while another process has
- * the directory, `MigrationError` when the database does not fit, `DatabaseFileError` when the file is
- * damaged or cannot be written, `DatabaseLostError` when it is empty or missing where there was one.
+ * Opens `turnpike.sqlite` in the data directory, which it creates when missing, locks the directory
+ * and applies pending migrations. A commit is on the disk when it returns, except inside
+ * `withoutSync`. Throws `DatabaseLockedError` while another process has the directory. Throws
+ * `MigrationError` when the database does not fit. Throws `DatabaseFileError` when the file is
+ * damaged or cannot be written. Throws `DatabaseLostError` when it is empty or missing where there
+ * was one.
  */
 export function open(options: { dataDir: string; now: () => number }): Db {
   mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
@@ -59,7 +60,7 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     // Check before SQLite opens the file: it deletes the WAL beside an empty file.
     assertNotLost(options.dataDir, file)
     sqlite = new Database(file, { create: true, strict: true })
-    // It holds signatures: for its owner only.
+    // It contains signatures, so only its owner may read it.
     chmodSync(file, 0o600)
     prepare(sqlite, file, options.now())
     markUsed(options.dataDir, options.now())
@@ -73,7 +74,7 @@ export function open(options: { dataDir: string; now: () => number }): Db {
 }
 
 /**
- * A database that only this process sees and that ends with `close`: the schema, statements and
+ * A database that only this process can open and that ends with `close`: the schema, statements and
  * settings of `open` without the directory, its lock, its marker and the log. For tests.
  */
 export function openInMemory({ now }: { now: () => number }): Db {
@@ -84,13 +85,14 @@ export function openInMemory({ now }: { now: () => number }): Db {
 
 /** Settings of the connection and pending migrations. */
 function prepare(sqlite: Database, file: string, now: number): void {
-  // First: somebody may be reading, and after a crash the log is recovered under a lock.
+  // First, because another process may be reading, and after a crash the log is recovered under a
+  // lock.
   sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
   sqlite.run('PRAGMA journal_mode = WAL')
   sqlite.run('PRAGMA synchronous = FULL')
-  // 16 MiB: the indexes of a long history are read all over.
+  // 16 MiB: commits read the indexes of the whole history.
   sqlite.run(`PRAGMA cache_size = ${cacheSize}`)
-  // Pages that one payment after the other changes are written back once for all of them.
+  // A page that many payments change is written back once for all of them.
   sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
   sqlite.run('PRAGMA foreign_keys = ON')
   assertSound(sqlite, file)
@@ -98,9 +100,9 @@ function prepare(sqlite: Database, file: string, now: number): void {
 }
 
 /**
- * A connection beside a process that may own the data directory, for commands of the operator. Takes
- * no lock and migrates nothing: write only what that process expects others to write. Undefined when
- * there is no database.
+ * A connection to a data directory that another process may own, for commands of the operator.
+ * Takes no lock and migrates nothing. Write only what that process expects others to write.
+ * Undefined when there is no database.
  */
 export function openBeside(options: { dataDir: string }): Db | undefined {
   const file = join(options.dataDir, databaseName)
@@ -113,8 +115,8 @@ export function openBeside(options: { dataDir: string }): Db | undefined {
 }
 
 /**
- * The file cannot be used: it is damaged, cannot be written, or is not there any more. The message
- * names it and says what to do.
+ * The file cannot be used: it is damaged, cannot be written, or no longer exists. The message names
+ * it and the remedy.
  */
 export class DatabaseFileError extends Error {
   override name = 'DatabaseFileError'
@@ -123,15 +125,15 @@ export class DatabaseFileError extends Error {
   constructor(file: string, code: string, cause?: unknown) {
     const what = isDamage(code)
       ? `is damaged (${code}): restore a backup of it`
-      : `cannot be read and written (${code}): see to the disk and the permissions`
+      : `cannot be read and written (${code}): check the disk and the permissions`
     super(`${file} ${what}`, { cause })
     this.file = file
   }
 }
 
 /**
- * Throws `DatabaseFileError` when a page is damaged. Reads the whole file, about a second for 1 GB: the
- * CHECKs of the rows are left out, which would take ten times as long.
+ * Throws `DatabaseFileError` when a page is damaged. Reads the whole file, about a second for 1 GB.
+ * Leaves out the CHECKs of the rows, which would take ten times as long.
  */
 function assertSound(sqlite: Database, file: string): void {
   sqlite.run('PRAGMA ignore_check_constraints = ON')
@@ -168,9 +170,9 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     },
     sync,
     reserveLog() {
-      // What does not fit into the cache goes to the log, and no commit ever names it.
+      // Pages beyond the cache go to the log, and no commit includes them.
       sqlite.run('PRAGMA cache_size = 64')
-      // Not worth a wait for whoever writes just now.
+      // Do not wait for another writer.
       sqlite.run('PRAGMA busy_timeout = 0')
       try {
         sqlite.run('BEGIN IMMEDIATE')

@@ -12,7 +12,7 @@ type Rule = {
   /** State afterwards; undefined: it stays as it is. */
   to?: State
   set?: SQLiteUpdateSetSource<typeof orders>
-  /** What must hold beside the state. */
+  /** Conditions in addition to the state. */
   when?: readonly SQL[]
 }
 
@@ -24,7 +24,7 @@ const isUnrefunded = isNull(orders.refundReason)
 
 /** Every change of an order that this program makes. */
 export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
-  // By its payment.
+  // Caused by the payment.
   settle: {
     from: ['settling'],
     to: 'settled',
@@ -32,7 +32,7 @@ export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
   },
   unsettle: { from: ['settled'], to: 'settling', set: { settledAt: null } },
   fail: { from: ['settling'], to: 'failed' },
-  // By its swap.
+  // Caused by the swap.
   swap: { from: ['settled'], to: 'swapping', set: { swapTx: hash } },
   deliver: {
     from: ['swapping'],
@@ -54,7 +54,7 @@ export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
     set: { refundReason: null, refundTx: null },
     when: [sql`refund_tx IS ${parameter('refundTx')}`],
   },
-  // By its refund.
+  // Caused by the refund.
   refund: {
     from: ['settled', 'swapping'],
     to: 'refunding',
@@ -69,7 +69,7 @@ export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
   },
   'abandon-refund': { from: ['refunding'], set: { refundTx: null }, when: [isAttempt] },
   'resume-attempt': { from: ['refunding'], set: { refundTx: hash }, when: [isAttempt, isUnsent] },
-  // By an operator.
+  // Caused by an operator.
   hold: {
     from: ['settled', 'swapping', 'refunding'],
     to: 'held',
@@ -102,7 +102,7 @@ export function assertKnown({ from, to }: Rule): void {
   throw new Error(`${from.join(', ')} do not lead to ${to}`)
 }
 
-/** What the statement of a move is run with. */
+/** The parameters of a move's statement. */
 export function parametersOf(move: OrderMove): Record<string, string | number | null> {
   switch (move.kind) {
     case 'deliver': {

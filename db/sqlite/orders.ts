@@ -11,7 +11,7 @@ import { RefusedError, type Riders } from './riders'
 import { later, parameter, placeholders } from './statement'
 import { write } from './write'
 
-/** The orders of the stock desk, and what is written of them with payments and jobs. */
+/** The orders of the stock desk, and their rows in commits of payments and jobs. */
 export function createOrders(db: Db): { ledger: OrderLedger; riders: Riders['orders'] } {
   const counts = countOrders(db)
   const change = changeOrders(db)
@@ -43,10 +43,10 @@ function findOrders({ orm }: Db): Pick<OrderLedger, 'find' | 'findByPayment'> {
   }
 }
 
-/** What a reorganisation can reach: the orders that came last. */
+/** The newest orders, which a reorganisation can reach. */
 const recentMax = 10_000
 
-/** Reads of the orders that are not at an end, or not for good. */
+/** Reads of orders that have not ended, or whose end is not final. */
 function findOpen({ orm }: Db): Pick<OrderLedger, 'open' | 'countOpen' | 'toRecheck'> {
   const open = later(orm, () =>
     orm
@@ -60,7 +60,7 @@ function findOpen({ orm }: Db): Pick<OrderLedger, 'open' | 'countOpen' | 'toRech
     orm
       .select({ count: sql<number>`count(*)` })
       .from(orders)
-      // The states of the partial index, word for word: only so is it used.
+      // The states must equal those of the partial index as text, or SQLite does not use it.
       .where(
         sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held') AND state <> 'held'`,
       )
@@ -85,13 +85,13 @@ function findOpen({ orm }: Db): Pick<OrderLedger, 'open' | 'countOpen' | 'toRech
   }
 }
 
-/** Whether a job is not confirmed: what rests on it was told too early. */
+/** Whether a job is not confirmed, so that the end of its order was premature. */
 function isUndone(id: SQL): SQL {
   return sql`EXISTS (SELECT 1 FROM jobs WHERE jobs.id = ${id} AND jobs.state <> 'confirmed')`
 }
 
 function readHistory({ orm }: Db): OrderLedger['history'] {
-  // Show an order to its buyer alone until a chain has it.
+  // Hide an order from others until its payment is on a chain.
   const isPublic = sql`state NOT IN ('settling', 'failed')`
   const feed = (...conditions: Parameters<typeof and>) =>
     later(orm, () =>
@@ -127,9 +127,9 @@ function countOrders({ orm }: Db) {
   const refunds = count(gt(orders.id, parameter('since')), sql`refund_reason IS NOT NULL`)
   const underWay = count(sql`state IN ('settling', 'settled', 'swapping')`)
   return {
-    /** Whose money went back, or is on its way back, since an id. */
+    /** Orders of a payer since an id that were refunded or will be. */
     refunds: (payer: Address, since: string): number => refunds.get({ payer, since })?.count ?? 0,
-    /** Which may still be delivered. */
+    /** Orders of a payer that may still be delivered. */
     underWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
   }
 }
@@ -204,7 +204,7 @@ function createRiders(
   }
 }
 
-/** What an order has of which nothing was sent. */
+/** Columns of an order for which nothing was sent. */
 const unsent = {
   state: 'settling',
   swapTx: null,

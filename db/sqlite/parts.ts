@@ -4,7 +4,7 @@ import type { Db } from './open'
 import type { Riders } from './riders'
 import type { Statements } from './statements'
 
-/** What the commits of settlement are made of. */
+/** The dependencies of the commits of settlement. */
 export type Parts = {
   db: Db
   group: Group

@@ -5,13 +5,14 @@ import { payments, transactionMembers, transactions } from '../schema'
 import type { Db } from './open'
 import { later, parameter } from './statement'
 
-/** Gas that was set aside for the payments of a payee. */
+/** Reserved gas of the payments of a payee. */
 export type PayeeGas = { network: Network.Id; payee: Address; gas: number }
 
 /**
- * Reads the gas of the facilitator by payee, as parts of the gas limits of its transactions: what each of
- * them used is not kept, and the limit tells a wallet that burns gas from one that does not. Members
- * of a batch have equal parts of it. A replacement counts once, a payment that is sent again twice.
+ * Reads the gas of the facilitator by payee, as parts of the gas limits of its transactions. The
+ * gas that each of them used is not stored, and the limit distinguishes a wallet that uses it all.
+ * Members of a batch have equal parts of it. A replacement counts once, a payment that is sent
+ * again twice.
  */
 export function createPayeeGas(db: Db) {
   const { orm } = db
@@ -45,7 +46,7 @@ export function createPayeeGas(db: Db) {
       .prepare(),
   )
   return {
-    /** Of payments that were asked for since then (unix ms): their ids begin with the time. */
+    /** Gas of payments that arrived since then (unix ms): their ids begin with the time. */
     gasSince: (at: number): PayeeGas[] =>
       since.all({ id: `pay_${at.toString(16).padStart(12, '0')}` }),
     /** Zero for a payment that is not the facilitator's. */

@@ -3,7 +3,7 @@ import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money, Transfer } from '../../src/protocol/Transfer'
-import type { Assignment, Evidence, KeyScope, PayerOfAsset } from '../Ledger'
+import type { Arrival, Assignment, KeyScope, PayerOfAsset } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
@@ -42,7 +42,7 @@ function readPayments(db: Db) {
     orm
       .select({ network: payments.network, count: sql<number>`count(*)` })
       .from(payments)
-      // The states of the partial index, word for word: only so is it used.
+      // The states must equal those of the partial index as text, or SQLite does not use it.
       .where(sql`state IN ('broadcast', 'reverted') AND state = 'broadcast'`)
       .groupBy(payments.network)
       .prepare(),
@@ -55,7 +55,7 @@ function readPayments(db: Db) {
     /** Id of the payment that a Transfer log is assigned to. */
     logOwner: (network: Network.Id, hash: Hex, index: number): string | undefined =>
       byLog.get({ network, hash, index })?.id,
-    evidenceOf(id: string): Evidence {
+    arrivalOf(id: string): Arrival {
       const row = byId.get({ id })
       if (!row) throw new Error(`no payment ${id}`)
       return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
@@ -67,7 +67,7 @@ function readPayments(db: Db) {
   }
 }
 
-/** Reads of payments by what is not unique. */
+/** Reads of payments by columns that are not unique. */
 function searchPayments(db: Db) {
   const { orm } = db
   const byKey = later(orm, () =>
@@ -153,7 +153,8 @@ function changePayments(db: Db) {
     block: Number(blockNumber),
     at,
   })
-  // Only what still hangs on these transactions: a newer one may contain the payment by now.
+  // Only payments whose current transaction is one of these: a newer one may contain the payment by
+  // now.
   const isMember = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
   const revert = change({ state: 'reverted' }).when(into('reverted'), isMember)
   const expire = change({ state: 'expired', nonceUsed: parameter('used') }).when(into('expired'))
@@ -168,23 +169,23 @@ function changePayments(db: Db) {
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
     confirm: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirm.get(assigned(id, assignment, at))),
-    /** The same, and its first delivery starts. */
+    /** The same, and starts its first delivery. */
     confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
     revert: (id: string, hashes: readonly Hex[]) =>
       revert.get({ id, hashes: JSON.stringify(hashes) }) !== undefined,
-    /** `isUsed`: the chain has its nonce used, by something else. */
+    /** `isUsed`: the chain has its nonce as used, by something else. */
     expire: (id: string, isUsed: boolean) => expire.get({ id, used: isUsed ? 1 : 0 }) !== undefined,
-    /** Another transaction at the nonce of these carries the payment. */
+    /** Moves the payment to another transaction at the nonce of these. */
     renew: (id: string, hash: Hex, hashes: readonly Hex[]) =>
       renew.get({ id, hash, hashes: JSON.stringify(hashes) }) !== undefined,
-    /** A new transaction carries the payment. */
+    /** Moves the payment to a new transaction. */
     rebroadcast: (id: string, hash: Hex) => rebroadcast.get({ id, hash }) !== undefined,
     ...changeDelivery(change),
   }
 }
 
-/** States from which the table of transitions leads to this one. */
+/** States from which the table of transitions permits this one. */
 function sourcesOf(target: State): State[] {
   const states = Object.keys(transitions) as State[]
   return states.filter((state) => transitions[state].includes(target))
@@ -233,7 +234,7 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
   }).when(eq(payments.delivery, 'delivering'))
   return {
     markAnswered: (id: string) => answered.get({ id }) !== undefined,
-    /** The payment as it is then; undefined when it is not to be delivered. */
+    /** The payment after the change; undefined when it is not to be delivered. */
     beginDelivery: (id: string) => toPayment(begin.get({ id })),
     deliver: (id: string, status: number, truncated: boolean, at: number) =>
       deliver.get({ id, status, truncated: truncated ? 1 : 0, at }) !== undefined,

@@ -2,7 +2,7 @@ import { asc, count, sql } from 'drizzle-orm'
 import { payments } from '../schema'
 import type { Db } from './open'
 
-// As text: only so is the partial index used.
+// As text, because only then SQLite uses the partial index.
 const isUnfinished = sql`state IN ('broadcast', 'reverted')`
 
 /** How many payments are sent and not decided, and the oldest of them. */

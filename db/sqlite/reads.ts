@@ -14,7 +14,7 @@ export function createPaymentReads(db: Db, { payments, recent }: Statements): Pa
     logOwner: async (network, hash, index) => payments.logOwner(network, hash, index),
     takenLogs: async (network, hash) => payments.takenLogs(network, hash),
     hasPaid: async (payer) => payments.hasPaid(payer),
-    evidenceOf: async (id) => payments.evidenceOf(id),
+    arrivalOf: async (id) => payments.arrivalOf(id),
     unfinished: async () => payments.unfinishedPayments(),
     countBroadcast: async () => payments.countBroadcast(),
     pending: async (limit) => readPending(db, limit),

@@ -6,7 +6,7 @@ import { payments, transactions } from '../schema'
 import type { Db } from './open'
 import { later, parameter } from './statement'
 
-/** Reads what a reorganisation can take away. */
+/** Reads of what a reorganisation can remove. */
 export type Recent = ReturnType<typeof createRecent>
 
 export function createRecent(db: Db) {
@@ -80,7 +80,7 @@ function readConfirmed({ orm }: Db) {
     orm
       .select({ id: payments.id })
       .from(payments)
-      // The state as text: only so is the partial index used.
+      // The state as text, because only then SQLite uses the partial index.
       .where(
         and(
           sql`state IN ('broadcast', 'reverted')`,
@@ -95,7 +95,7 @@ function readConfirmed({ orm }: Db) {
     /** Payments that a transaction confirmed. */
     paidBy: (id: Network.Id, hash: Hex): string[] =>
       paidBy.all({ network: id, hash }).map((row) => row.id),
-    /** Payments whose external settlement was taken away. */
+    /** Payments whose external settlement was removed. */
     orphans: (id: Network.Id): string[] => orphans.all({ network: id }).map((row) => row.id),
   }
 }

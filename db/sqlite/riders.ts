@@ -2,8 +2,8 @@ import type { Hex } from 'viem'
 import type { JobRider, Rows, RowsRefusal } from '../Ledger'
 
 /**
- * Rows of products inside a commit of settlement. Each function is called inside its transaction, and
- * throws RefusedError to have nothing written.
+ * Rows of products inside a commit of settlement. Each function is called inside its transaction,
+ * and throws RefusedError to roll it back.
  */
 export type Riders = {
   orders: {
@@ -13,12 +13,12 @@ export type Riders = {
   }
   grants: {
     ride(rider: Extract<JobRider, { kind: 'grant' }>, transaction: Hex): void
-    /** Tells that the transaction of `ride` was not committed: what is in memory is read again. */
+    /** The transaction of `ride` was not committed: what is in memory is read again. */
     undo(): void
   }
 }
 
-/** Takes a transaction back because the rows of a product cannot be written. */
+/** Rolls a transaction back because the rows of a product cannot be written. */
 export class RefusedError extends Error {
   override readonly name = 'RefusedError'
   readonly reason: RowsRefusal

@@ -15,7 +15,7 @@ type Changes = Pick<
 
 function createChanges({ db, statements, changes }: Parts): Changes {
   const { payments, transactions, jobs, recent } = statements
-  /** One payment whose state changes, or does not. */
+  /** Changes the state of one payment, and reports a change. */
   const change = (id: string, make: () => boolean) => {
     if (write(db, make)) changes.payment(id)
   }

@@ -2,7 +2,7 @@ import { getTableColumns, type Placeholder, sql } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import type { Db } from './open'
 
-/** A parameter that is written as it is given: no column's encoder sees it. */
+/** A parameter that is written as it is given, without a column's encoder. */
 export function parameter(name: string) {
   return sql`${sql.placeholder(name)}`
 }
@@ -18,8 +18,8 @@ export function placeholders<T extends SQLiteTable>(
 }
 
 /**
- * A prepared statement of `orm` that is made when it is first used: writing the SQL of all of them was
- * a third of a cold start. `unused` names those that are left.
+ * A prepared statement of `orm` that is made on first use: writing the SQL of all of them was a
+ * third of a cold start. `unused` returns the remaining ones.
  */
 export function later<S extends Statement>(
   orm: Db['orm'],
@@ -56,7 +56,7 @@ function bound<S extends Statement, N extends keyof Statement>(statement: S, nam
 
 const unmade = new WeakMap<Db['orm'], Set<() => unknown>>()
 
-/** Makers of the statements that nobody has used yet, each to be called or not. */
+/** Makers of the statements that are not in use yet. Each may be called or not. */
 export function unused({ orm }: Db): readonly (() => unknown)[] {
   return [...(unmade.get(orm) ?? [])]
 }

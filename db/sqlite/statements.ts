@@ -5,7 +5,7 @@ import { createPayments } from './payments'
 import { createRecent } from './recent'
 import { createTransactions } from './transactions'
 
-/** The prepared statements on money and on what was signed for it. */
+/** The prepared statements on payments and transactions. */
 export type Statements = ReturnType<typeof createStatements>
 
 export function createStatements(db: Db) {

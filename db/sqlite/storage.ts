@@ -2,19 +2,19 @@ import type { Database } from 'bun:sqlite'
 import { basename } from 'node:path'
 import { storageCode } from '../fault'
 
-/** Whether the database file can be read and written, as far as the last attempts tell. */
+/** Whether the database file can be read and written, according to the last attempts. */
 export type Storage = {
   /** Path of the database file. */
   file: string
   /** Name of the file without its directory; safe to publish. */
   name: string
-  /** Code of the fault that lasts, e.g. `SQLITE_FULL`; undefined while the file can be written. */
+  /** Code of the current fault, e.g. `SQLITE_FULL`; undefined while the file can be written. */
   fault(): string | undefined
   /** Faults since the start, by code. */
   counts(): ReadonlyMap<string, number>
-  /** Takes note of an error if it is a fault of the storage. Never throws. */
+  /** Records an error if it is a storage fault. Never throws. */
   note(error: unknown): void
-  /** Calls back with the code when a fault begins, and with undefined when it is over. */
+  /** Calls back with the code when a fault begins, and with undefined when it ends. */
   onChange(listener: (code: string | undefined) => void): void
   /** Resolves when the file can be written, at once when it can; rejects when the signal fires. */
   writable(signal: AbortSignal): Promise<void>
@@ -26,18 +26,19 @@ const damageCodes = /^SQLITE_(?:CORRUPT|NOTADB)(?:_|$)/
 /** Errors of the system that a flush of the log reports. */
 const systemCodes = new Set(['EIO', 'ENOSPC', 'EDQUOT', 'EROFS'])
 
-/** Whether a code says that the file is damaged, which no attempt to write mends. */
+/** Whether a code means that the file is damaged, which no write can repair. */
 export function isDamage(code: string): boolean {
   return damageCodes.test(code)
 }
 
 const probeMs = 250
-/** Room for several payments: a smaller write could succeed and the next payment still fail. */
+/** Size of several payments: a smaller write could succeed and the next payment still fail. */
 const probeBytes = 64 * 1024
 
 /**
- * Watches every prepared statement of a connection. While there is a fault, writes 64 KiB four times a second
- * until that succeeds. A damaged file stays a fault until the next start: it must be restored.
+ * Guards every prepared statement of a connection. During a fault it writes 64 KiB four times a
+ * second until that succeeds. A damaged file stays a fault until the next start: it must be
+ * restored.
  */
 export function watchStorage(sqlite: Database, file: string): Storage {
   const counts = new Map<string, number>()

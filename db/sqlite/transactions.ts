@@ -7,7 +7,7 @@ import { later, parameter, placeholders } from './statement'
 
 export type TransactionStatements = ReturnType<typeof createTransactions>
 
-/** Prepared statements on what was signed. Changes belong inside `write`. */
+/** Prepared statements on transactions. Make changes inside `write`. */
 export function createTransactions(db: Db) {
   return {
     ...insertTransactions(db),
@@ -18,7 +18,7 @@ export function createTransactions(db: Db) {
 }
 
 function insertTransactions({ orm }: Db) {
-  // Signing is deterministic: what was given up comes back with the same hash.
+  // Signing is deterministic: an abandoned transaction returns with the same hash.
   const insert = later(orm, () =>
     orm
       .insert(transactions)
@@ -61,7 +61,7 @@ function endTransactions({ orm }: Db) {
   }
 }
 
-/** What a reorganisation changes. */
+/** The changes of a reorganisation. */
 function reopenTransactions({ orm }: Db) {
   const reopen = later(orm, () =>
     orm
@@ -104,12 +104,12 @@ function reopenTransactions({ orm }: Db) {
       .prepare(),
   )
   return {
-    /** A reorganisation took the transaction away: it and what it paid are under way again. */
+    /** A reorganisation removed the transaction: it and its payments are open again. */
     reopen(network: Network.Id, hash: Hex): void {
       reopen.run({ hash })
       unconfirm.run({ network, hash })
     },
-    /** The chain has this one at its nonce: whatever was there before a reorganisation is not. */
+    /** The chain has this transaction at its nonce, so others at the nonce are displaced. */
     displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
       displace.run({ network, relayer, nonce, hash }),
   }

@@ -1,9 +1,9 @@
 import type { Db } from './open'
 
 /**
- * Runs `change` in one immediate transaction: all of it or nothing. Inside another `write` it is a
- * savepoint of that. Nothing but SQLite may happen in it: a promise is refused and rolled back,
- * because drizzle and bun:sqlite would commit before it settles. Throws what `change` throws.
+ * Runs `change` in one immediate transaction. Inside another `write` it is a savepoint of that.
+ * Only SQLite may run in it: a promise is refused and rolled back, because drizzle and bun:sqlite
+ * would commit before it settles. Throws what `change` throws.
  */
 export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? never : T): T {
   const run = db.sqlite.transaction(() => {

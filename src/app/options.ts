@@ -2,7 +2,7 @@ import type { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
-import type { PaceMin } from '../paywall/pace'
+import type { TransferRateMin } from '../paywall/transfer-rate'
 
 export type AppOptions = Limits & {
   config: Config
@@ -39,7 +39,7 @@ type Limits = {
   /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
   fetchesMax?: number | undefined
   /** Minimum rate at which buyers must read streams. */
-  paceMin?: Partial<PaceMin>
+  transferRateMin?: Partial<TransferRateMin>
   /** Longest idle time of a connection without a sale in progress, s. */
   idleSeconds?: number
 }

@@ -1,9 +1,9 @@
 import { salts } from '../http/ids'
 import { withChallenges, withDeliveries } from '../paywall/metrics'
 import { createPaywall, type Paywall } from '../paywall/paywall'
+import { createPlausibility, type IsPlausible } from '../paywall/plausible'
 import { createQuoter, type Quoter } from '../paywall/quote'
 import { createReclaim } from '../paywall/reclaim'
-import { createRecognise, type Recognise } from '../paywall/recognise'
 import { createAnswers } from '../paywall/store'
 import * as Crypto from '../protocol/Crypto'
 import { type OpenMarket, openMarket } from '../stock/open'
@@ -16,7 +16,7 @@ import type { Money } from './money'
 export type Sales = {
   paywall: Paywall
   /** Whether the credential of a request may pay for its body. */
-  recognise: Recognise
+  isPlausible: IsPlausible
   /** Undefined without `[stock]`, as `startedStock` is. */
   exchange: OpenMarket | undefined
   startedStock: StartedStock | undefined
@@ -45,10 +45,10 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     sponsor: sponsoring.approvals,
     quoter,
     answers: await createAnswers(base.ledger.answers, options.answersMaxBytes),
-    paceMin: {
+    transferRateMin: {
       stalledMax: options.config.service.stalledStreamsMax,
       reclaim: createReclaim(collect),
-      ...options.paceMin,
+      ...options.transferRateMin,
     },
     get settleWaitMs() {
       return waitMs()
@@ -76,7 +76,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
       log,
     })
   base.onFailure(() => startedStock?.desk.stop())
-  return { paywall, recognise: createRecognise(terms), exchange, startedStock, receiptAddress }
+  return { paywall, isPlausible: createPlausibility(terms), exchange, startedStock, receiptAddress }
 }
 
 type Terms = Omit<

@@ -1,6 +1,6 @@
 import type { KeyScope } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
-import { holdMoney, scopeKey } from '../paywall/hold'
+import { claimMoney, scopeKey } from '../paywall/claims'
 import { moneyKey } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
@@ -154,18 +154,18 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
   if (reserved !== undefined && (keys.get(reserved) ?? money) !== money) {
     return { answer: otherMoney }
   }
-  const hold = holdMoney(settlement, transfer)
-  if (hold === undefined) {
+  const claim = claimMoney(settlement, transfer)
+  if (claim === undefined) {
     const conflict = await findConflict(options, call)
     // Another product holds the money: what becomes of it is not known yet.
     return conflict ? { answer: conflict } : { outcome: Refusals.busy }
   }
-  const end = run(options, call, waitMs).finally(hold.release)
+  const end = run(options, call, waitMs).finally(claim.release)
   runs.set(money, { form: formOf(call.subject), end })
-  hold.add(() => runs.delete(money))
+  claim.add(() => runs.delete(money))
   if (reserved !== undefined) {
     keys.set(reserved, money)
-    hold.add(() => keys.delete(reserved))
+    claim.add(() => keys.delete(reserved))
   }
   return end
 }

@@ -23,14 +23,14 @@ export function keyConflict(fault: string): Problem.ProblemError {
   })
 }
 
-/** Another request holds the same money or the same key. */
+/** Another request has claimed the same money or the same key. */
 export function inProgress(): Problem.ProblemError {
   return Problem.of('payment-in-progress', 'This payment is being processed.', {
     headers: { 'retry-after': '1' },
   })
 }
 
-/** A credential whose money has already bought something. */
+/** The money of the credential has already bought something. */
 export function spent(payment: Payment): Problem.ProblemError {
   const reason =
     payment.transfer.method === 'permit2'
@@ -41,7 +41,7 @@ export function spent(payment: Payment): Problem.ProblemError {
   })
 }
 
-/** 402 with the x402 reason; for a used nonce it is the challenge that is void. */
+/** 402 with the x402 reason; for a used nonce the challenge is invalid. */
 export function verificationFailed(reason: string, detail: string): Problem.ProblemError {
   const used =
     reason === 'invalid_exact_evm_nonce_already_used' || reason === 'permit2_invalid_nonce'
@@ -50,7 +50,7 @@ export function verificationFailed(reason: string, detail: string): Problem.Prob
   })
 }
 
-/** 400 before any money moves; 404 when all that is wrong is that they name nothing. */
+/** 400 before any money moves; 404 when the only fault is that the parameters name nothing. */
 export function invalidParameters(
   invalidParams: readonly { name: string; reason: string; status?: 404 }[],
 ): Problem.ProblemError {
@@ -74,14 +74,14 @@ export function storeFull(): Problem.ProblemError {
   )
 }
 
-/** Money that was paid for another request. */
+/** The money was paid for another request. */
 export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
 }
 
 /**
- * 409, not 402: the money is on its way or has arrived, and a client that lost the bytes of its
- * credential must not pay again. A stranger that read the payment on the chain learns no more.
+ * 409, not 402: the money has been sent or has arrived, and a client that lost the bytes of its
+ * credential must not pay again. The answer contains no more than the chain publishes.
  */
 export function otherCredential(): Problem.ProblemError {
   return mismatch(
@@ -91,8 +91,8 @@ export function otherCredential(): Problem.ProblemError {
 }
 
 /**
- * The problem of a transfer that is not confirmed: for every product the only place that makes one
- * of an outcome. 402 only when it is proven that the transfer does not pay.
+ * The problem of a transfer that is not confirmed. Every product uses it for outcomes. 402 only
+ * when it is proven that the transfer does not pay.
  */
 export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Problem.ProblemError {
   switch (outcome.kind) {

@@ -4,17 +4,21 @@ import type { Declaration } from '../protocol/X402'
 
 /** One thing for sale: a route with one method (HEAD is sold as GET). */
 export type Item = {
-  /** `slug:GET /path`; bound into every MPP challenge, so that a credential opens no other route. */
+  /**
+   * `slug:GET /path`; part of every MPP challenge, so that a credential pays for no other route.
+   */
   id: string
   merchant: string
   /** Route path below the merchant. */
   route: string
-  /** HTTP method it is sold under. */
+  /** HTTP method that it is sold for. */
   method: string
   resource: { url: string; description: string; mimeType: string }
   /** In file order, which is the order of x402 `accepts`. */
   offers: readonly Offer[]
-  /** The same offers in the order of MPP challenges: stock MPP clients pay the first or give up. */
+  /**
+   * The same offers in the order of MPP challenges: unmodified MPP clients pay the first or fail.
+   */
   mppOffers: readonly Offer[]
   /**
    * Id of a second item with the same offers: its challenges are valid here for requests without
@@ -23,11 +27,11 @@ export type Item = {
   twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
-  /** Whose gas budget pays for its settlement; the gateway's by default. */
+  /** The product whose gas budget pays for its settlement; the gateway by default. */
   product?: 'desk'
-  /** Bytes of further headers that callers add to its 402. */
+  /** Bytes of other headers that callers add to its 402. */
   besideBytes?: number
-  /** What was offered here before the configuration changed. */
+  /** Offers of this item before the configuration changed. */
   retired?: readonly RetiredOffer[]
   /**
    * Of a route whose price depends on the request: the most that any request costs. The offers are
@@ -38,7 +42,7 @@ export type Item = {
 
 /** An offer that is no longer made. */
 export type RetiredOffer = Offer & {
-  /** Unix ms up to which a new payment may take it; a payment that is known already always may. */
+  /** Unix ms until which a new payment may use it; a payment that is known already always may. */
   until: number
 }
 
@@ -64,7 +68,7 @@ export function isOutside({ offers, mostAtomic }: Item, amountAtomic: bigint): b
   return amountAtomic < least || amountAtomic > mostAtomic
 }
 
-/** Orders offers by the networks of `mppOrder`; networks it does not name keep their order behind. */
+/** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */
 export function inMppOrder(
   offers: readonly Offer[],
   mppOrder: readonly Network.Id[],

@@ -2,8 +2,8 @@ import type { Settlement } from '../settlement/settlement'
 import type { Presentation } from './credential'
 
 /**
- * Without `accepted`, an EIP-3009 payload names no chain, and only the payer's contract can tell
- * which offer was signed.
+ * Chooses among the transfers that a credential may mean. Without `accepted`, an EIP-3009 payload
+ * names no chain, and only the payer's contract can decide which offer was signed.
  */
 export async function chooseAlternative(
   settlement: Settlement,

@@ -6,9 +6,9 @@ import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { settleSponsored } from '../settlement/sponsorship'
 import { chooseAlternative } from './alternatives'
+import { claimMoney, createClaim, type RequestClaim, scopeKey } from './claims'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
-import { createHold, type Hold, holdMoney, scopeKey } from './hold'
 import { idempotencyKey } from './idempotency'
 import type { Checkout, Product, Sale } from './Product'
 import type { Quoter } from './quote'
@@ -17,7 +17,7 @@ import { failingOf, failureHeaders } from './receipts'
 export type CheckoutOptions = {
   settlement: Settlement
   quoter: Quoter
-  /** Sends the approves that payers sign; undefined when there is no sponsor. */
+  /** Sends the approves that payers sign; undefined without a sponsor. */
   sponsor: ApprovalSponsor | undefined
   challengeSecrets: readonly Uint8Array[]
   realm: string
@@ -28,28 +28,28 @@ export type CheckoutOptions = {
 export type Checkouts<R> = {
   /** Sells to a request that presents a credential. Throws ProblemError. */
   buy(sale: Sale<R>): Promise<Response>
-  /** Goes on with a payment that a redeem token stands for. Throws ProblemError. */
+  /** Continues the payment of a redeem token. Throws ProblemError. */
   redeem(sale: Sale<R>, payment: Payment): Promise<Response>
 }
 
 type State<R, A> = {
   options: CheckoutOptions
   product: Product<R, A>
-  /** By the key of the money: what other requests wait for. */
-  held: Map<string, Hold>
-  /** Keys of buyers with which a purchase is looked for or settled now. */
+  /** By the key of the money: other requests wait for these claims. */
+  claims: Map<string, RequestClaim>
+  /** Keys of buyers whose purchase is being looked up or settled. */
   keys: Set<string>
 }
 
 /**
- * Sells a product: takes the money in memory, finds what is known of it, proves and reserves the
- * buyer's key, settles, and hands over.
+ * Sells a product. Claims the money in memory, looks up its payment, verifies and reserves the
+ * buyer's key, settles, and delivers.
  */
 export function createCheckouts<R, A>(
   options: CheckoutOptions,
   product: Product<R, A>,
 ): Checkouts<R> {
-  const state = { options, product, held: new Map(), keys: new Set<string>() }
+  const state = { options, product, claims: new Map(), keys: new Set<string>() }
   return {
     buy: (sale) => buy(state, sale),
     redeem: (sale, payment) => redeem(state, sale, payment),
@@ -60,11 +60,11 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
   const { options, product } = state
   let named: Named | undefined
   try {
-    // First, so that the buyer finds its purchase even where the offer has changed since.
+    // First, so that the buyer finds its purchase even when the offer has changed since.
     named = product.peek?.(sale)
-    const known = named && (await meet(state, named.transfer))
+    const known = named && (await findReleased(state, named.transfer))
     if (named && known) {
-      return await comeBack(state, open(state, sale, named, createHold()), named, known)
+      return await resumeKnown(state, open(state, sale, named, createClaim()), named, known)
     }
     const { item, url, digest } = sale
     const { challengeSecrets, realm, now } = options
@@ -83,7 +83,7 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
   }
 }
 
-/** Answers a problem in the terms of the protocol that the buyer speaks. */
+/** Converts a problem to the protocol of the buyer. */
 function refuse<R, A>(
   { product }: State<R, A>,
   sale: Sale<R>,
@@ -101,11 +101,11 @@ function refuse<R, A>(
   throw Problem.withHeaders(problem, headers)
 }
 
-/** The payment of this money, once the request that holds the money now has given it back. */
-async function meet<R, A>({ options, held }: State<R, A>, money: Money) {
-  const hold = held.get(moneyKey(money))
-  // Before the read: what the other request writes must be seen.
-  if (hold !== undefined) await new Promise<void>((resolve) => hold.add(resolve))
+/** The payment of this money, after the current claim on it is released. */
+async function findReleased<R, A>({ options, claims }: State<R, A>, money: Money) {
+  const claim = claims.get(moneyKey(money))
+  // Wait before the read, because the other request may write meanwhile.
+  if (claim !== undefined) await new Promise<void>((resolve) => claim.add(resolve))
   return options.settlement.find(money)
 }
 
@@ -113,7 +113,7 @@ function open<R, A>(
   { product }: State<R, A>,
   sale: Sale<R>,
   named: Named,
-  hold: Hold,
+  claim: RequestClaim,
 ): Checkout<R> {
   return {
     sale,
@@ -121,19 +121,19 @@ function open<R, A>(
     presentation: named,
     fingerprint: product.fingerprintOf(sale, named.transfer.payer),
     key: idempotencyKey(sale.headers, named.identifier),
-    hold,
+    claim,
   }
 }
 
-/** Takes the money. What is under way is registered here, before the first await. */
-function claim<R, A>({ options, product, held }: State<R, A>, money: Money): Hold {
-  const hold = holdMoney(options.settlement, money)
-  if (hold === undefined) throw Denial.inProgress()
-  if (product.peek === undefined) return hold
+/** Claims the money. Registered here, before the first await. */
+function takeClaim<R, A>({ options, product, claims }: State<R, A>, money: Money): RequestClaim {
+  const claim = claimMoney(options.settlement, money)
+  if (claim === undefined) throw Denial.inProgress()
+  if (product.peek === undefined) return claim
   const key = moneyKey(money)
-  held.set(key, hold)
-  hold.add(() => held.delete(key))
-  return hold
+  claims.set(key, claim)
+  claim.add(() => claims.delete(key))
+  return claim
 }
 
 async function spend<R, A>(
@@ -142,22 +142,22 @@ async function spend<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { transfer } = presentation
-  // Of the requests that waited together another one may have been first to try again.
-  while (state.held.has(moneyKey(transfer))) {
-    const known = await meet(state, transfer)
+  // Another request that waited for the same claim may have taken it first.
+  while (state.claims.has(moneyKey(transfer))) {
+    const known = await findReleased(state, transfer)
     if (known !== undefined) {
-      return comeBack(state, open(state, sale, presentation, createHold()), presentation, known)
+      return resumeKnown(state, open(state, sale, presentation, createClaim()), presentation, known)
     }
   }
-  const hold = claim(state, transfer)
+  const claim = takeClaim(state, transfer)
   try {
-    const checkout = open(state, sale, presentation, hold)
-    // Read under the claim: what was read before may be out of date.
+    const checkout = open(state, sale, presentation, claim)
+    // Read under the claim: an earlier read may be outdated.
     const known = await state.options.settlement.find(transfer)
-    if (known !== undefined) return await comeBack(state, checkout, presentation, known)
+    if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
     return await pay(state, checkout, presentation)
   } catch (error) {
-    hold.release()
+    claim.release()
     throw error
   }
 }
@@ -188,7 +188,7 @@ async function reserve<R, A>(
 ): Promise<{ outcome: Outcome } | { previous: Payment }> {
   const { settlement } = state.options
   const { transfer } = presentation
-  // Only the payer itself may find or hold its key: without this proof a stranger could squat it.
+  // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
   if (!presentation.isKeySigned()) {
     const verdict = await settlement.verify(transfer)
     if (!('ok' in verdict)) return { outcome: verdict }
@@ -244,55 +244,55 @@ async function settle<R, A>(
 /** The purchase that the same payer made before with the same key. */
 async function repeat<R, A>(
   state: State<R, A>,
-  { hold, ...presented }: Checkout<R>,
+  { claim, ...presented }: Checkout<R>,
   payment: Payment,
 ): Promise<Response> {
   const { product } = state
   const presentation = { ...presented.presentation, transfer: payment.transfer }
-  const checkout: Checkout<R> = { ...presented, presentation, hold, by: 'key' }
+  const checkout: Checkout<R> = { ...presented, presentation, claim, by: 'key' }
   const replay = await product.replay?.(checkout, payment)
   if (replay !== undefined) {
-    hold.release()
+    claim.release()
     return replay
   }
-  checkout.hold = product.peek ? createHold() : claim(state, payment.transfer)
+  checkout.claim = product.peek ? createClaim() : takeClaim(state, payment.transfer)
   try {
-    // Before it could be claimed another request may have got its answer.
+    // Another request may have delivered it before the claim.
     const current = (await state.options.settlement.findById(payment.id)) ?? payment
     const late = await product.replay?.(checkout, current)
     if (late !== undefined) {
-      checkout.hold.release()
-      hold.release()
+      checkout.claim.release()
+      claim.release()
       return late
     }
     await product.readmit(checkout, current)
     // The credential just presented stays unspent: the money of the previous purchase pays.
-    hold.release()
-    return await pursue(state, checkout, current)
+    claim.release()
+    return await driveKnown(state, checkout, current)
   } catch (error) {
-    checkout.hold.release()
+    checkout.claim.release()
     throw error
   }
 }
 
-/** A credential whose money is known already. */
-async function comeBack<R, A>(
+/** A credential of a known payment. */
+async function resumeKnown<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
   { transfer, isKeySigned, signatureReason }: Named,
   payment: Payment,
 ): Promise<Response> {
-  // A contract's signature has been judged by the chain: here it must be the one that was.
+  // The chain has accepted one signature of a contract: the credential must have the same one.
   if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
     throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
   }
   const replay = await state.product.replay?.(checkout, payment)
   if (replay !== undefined) {
-    checkout.hold.release()
+    checkout.claim.release()
     return replay
   }
   await state.product.readmit(checkout, payment)
-  return pursue(state, checkout, payment)
+  return driveKnown(state, checkout, payment)
 }
 
 async function redeem<R, A>(
@@ -301,23 +301,24 @@ async function redeem<R, A>(
   payment: Payment,
 ): Promise<Response> {
   const { transfer, purpose } = payment
-  const hold = claim(state, transfer)
+  const claim = takeClaim(state, transfer)
   try {
     const fingerprint = state.product.fingerprintOf(sale, transfer.payer)
     const { protocol } = purpose
     const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
-    const checkout = { sale, by: 'token', presentation, fingerprint, key: undefined, hold } as const
+    const key = undefined
+    const checkout = { sale, by: 'token', presentation, fingerprint, key, claim } as const
     const current = (await state.options.settlement.findById(payment.id)) ?? payment
     await state.product.readmit(checkout, current)
-    return await pursue(state, checkout, current)
+    return await driveKnown(state, checkout, current)
   } catch (error) {
-    hold.release()
+    claim.release()
     throw error
   }
 }
 
-/** Drives a known payment on from whatever state it is in. */
-async function pursue<R, A>(
+/** Drives a known payment on from any state. */
+async function driveKnown<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
   payment: Payment,

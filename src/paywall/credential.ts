@@ -15,49 +15,52 @@ import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
 import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
 
-/** A credential that pays an offer of the item exactly, as far as can be told without the chain. */
+/**
+ * A credential that pays an offer of the item exactly, as far as that can be checked without the
+ * chain.
+ */
 export type Presentation = {
   protocol: Protocol
   transfer: Transfer.Transfer
-  /** Further transfers that it may mean; only the chain can tell. */
+  /** Other transfers that it may mean; only the chain can decide. */
   alternatives: readonly Pick<Presentation, 'transfer' | 'window'>[]
   /**
-   * Whether the payer's key signed it; otherwise its contract may still accept the signature. Recovered
-   * when first asked, because settling it tells, too.
+   * Whether the payer's key signed it; otherwise its contract may still accept the signature.
+   * Recovered at the first call, because a settlement may decide it without that.
    */
   isKeySigned: () => boolean
   signatureReason: Reason
-  /** Why the time is over or has not come; a payment that is known already does not care. */
+  /** Why the time is over or has not come. Not applied to a payment that is known already. */
   window: Problem.Fault | undefined
-  /** It can only have been meant for this service. */
+  /** The credential is bound to this service. */
   bound: boolean
   /** x402 payment-identifier. */
   identifier: string | undefined
-  /** Of the MPP challenge that it answers; part of the receipt. */
+  /** Id of the MPP challenge that it answers; part of the receipt. */
   challengeId: string | undefined
-  /** Of an x402 credential as it was sent; see `mayContinue`. */
+  /** Hash of an x402 credential as it was sent; see `mayContinue`. */
   credentialHash: string | undefined
-  /** The payer's signed approve of Permit2, for the sponsor that sends it. */
+  /** The payer's signed approve of Permit2, for the sponsor. */
   approval: Hex | undefined
 }
 
 export type CredentialContext = {
   item: Item
-  /** What was asked for, absolute and with its query. */
+  /** The requested URL, absolute and with its query. */
   url: string
   /** RFC 9530 digest of the received body. */
   digest: string | undefined
   challengeSecrets: readonly Uint8Array[]
   realm: string
-  /** Whether approves that payers signed are sent here. */
+  /** Whether this service sends approves that payers signed. */
   takesApprovals: boolean
   now: () => number
 }
 
 /**
- * Decodes a credential and compares it with what is sold. No I/O. Throws ProblemError: 402 for what a
- * new payment would mend, 400 for a malformed `PAYMENT-SIGNATURE` or credentials that exclude each
- * other.
+ * Decodes a credential and compares it with the item. No I/O. Throws ProblemError: 402 for what a
+ * new payment would correct, 400 for a malformed `PAYMENT-SIGNATURE` or credentials that exclude
+ * each other.
  */
 export function present(presented: Presented, context: CredentialContext): Presentation {
   switch (presented.kind) {
@@ -73,7 +76,10 @@ export function present(presented: Presented, context: CredentialContext): Prese
   }
 }
 
-/** What a credential names before it is compared with an offer: for looking up what is known. */
+/**
+ * The money that a credential names, before it is compared with an offer: used to look up its
+ * payment.
+ */
 export type Named = Pick<
   Presentation,
   | 'protocol'
@@ -85,7 +91,7 @@ export type Named = Pick<
   | 'credentialHash'
 >
 
-/** The transfer that a credential names if it pays on this network. Undefined when unreadable. */
+/** The transfer of a credential if it pays on this network. Undefined when unreadable. */
 export function peek(presented: Presented, network: Network): Named | undefined {
   if (presented.kind === 'mpp') {
     const parsed = Credential.parse(presented.value)
@@ -109,8 +115,8 @@ function isSignedIn(transfer: Transfer.Transfer, asset: Asset): boolean {
 }
 
 /**
- * Whether a challenge was issued for an item. What a body asks for is bound by the digest alone, so
- * the challenge of the other method is good only without a body.
+ * Whether a challenge was issued for an item. Only the digest binds the body, so the challenge of
+ * the other method is valid only without a body.
  */
 function isFor(route: string, { id, twin }: Item, digest: string | undefined): boolean {
   const isOf = (of: string) => route === Challenge.routeTag(of) || route === of
@@ -132,7 +138,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
     network.chainId === request.chainId &&
     network.asset.address === request.currency &&
     payTo === request.recipient
-  // The price is the challenge's, even if it has changed since; the payee must still be ours.
+  // The challenge fixes the price, even if it has changed since; the payee must still be ours.
   const offer =
     item.offers.find(isMeant) ??
     item.retired?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
@@ -189,12 +195,12 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
   }
 }
 
-/** Time, which a payment that is known already does not care about. */
+/** Whether a fault is only about time, which does not apply to a known payment. */
 function isLate(sponsored: object): sponsored is Problem.Fault {
   return Problem.isFault(sponsored) && sponsored.code === 'eip2612_deadline_expired'
 }
 
-/** Whether an offer may be taken by a new payment. */
+/** Whether a new payment may use an offer. */
 function checkOffer(
   offer: Offer | RetiredOffer,
   now: number,
@@ -224,7 +230,7 @@ function signed(
   return { ...own, transfer: { ...transfer, signature } }
 }
 
-/** A transfer with the proof that its payer's key signed it, made when first asked for. */
+/** A transfer with the check of its signature, made at the first call. */
 function named(
   transfer: Transfer.Transfer,
   asset: Asset,

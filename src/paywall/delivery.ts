@@ -2,12 +2,18 @@ import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { createPaces, type PaceMin, type Paces } from './pace'
 import { createReceipts, type Receipts } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
-import { createKept, createRests, type Envelope, type Rests, readWhole } from './rest'
+import {
+  createKept,
+  createRemainders,
+  type Envelope,
+  type Remainders,
+  readWhole,
+} from './remainder'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
+import { createTransferRates, type TransferRateMin, type TransferRates } from './transfer-rate'
 import {
   brokenOff,
   createRedeeming,
@@ -18,7 +24,10 @@ import {
   type Undelivered,
 } from './undelivered'
 
-/** Makes what was paid for, once per call. Never throws for a fault of the maker: that is data. */
+/**
+ * Makes the paid answer, once per call. Returns faults of the maker as data and never throws for
+ * them.
+ */
 export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
 
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
@@ -29,7 +38,7 @@ type Made = {
   delivered: true
   status: number
   headers: Headers
-  /** Bytes when the whole answer is known, else a stream. */
+  /** Bytes when the whole answer is available, else a stream. */
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Called when the stream ends, before its end is sent. */
   onEnd?: (isCut: boolean) => void
@@ -42,9 +51,9 @@ export type DeliveryRequest = {
   /** Absolute URL of what is bought, for receipts. */
   resource: string
   requestId: string
-  /** Fires when the buyer leaves. */
+  /** Aborts when the buyer disconnects. */
   signal: AbortSignal
-  /** Passes the answer on inside a message; undefined when the response is sent as it is. */
+  /** Sends the answer inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
   fulfil: Fulfilment
 }
@@ -54,19 +63,19 @@ export type DeliveryOptions = {
   answers: Answers
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** Of buyers that read a stream. */
-  paceMin?: Partial<PaceMin> | undefined
+  /** Minimum transfer rate of buyers that read a stream. */
+  transferRateMin?: Partial<TransferRateMin> | undefined
   now: () => number
   log: (event: string, fields: Readonly<Record<string, unknown>>) => void
 }
 
 export type Deliveries = {
-  /** Signs the receipt of a payment that is on its way, while there is nothing to do but wait for it. */
+  /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
   expect(payment: Payment): void
   /**
-   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state is
-   * recorded for good, which for a stream is at its end. Throws ProblemError, with the redeem token
-   * when the maker failed.
+   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
+   * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
+   * maker failed.
    */
   deliver(
     request: DeliveryRequest,
@@ -77,10 +86,10 @@ export type Deliveries = {
   /** The stored answer of an idempotency key, marked as a replay. */
   replay(answer: Answer, payment: Payment, protocol: Protocol): Response
   findByToken(token: string): Promise<Payment | undefined>
-  /** Whether a failed delivery of the payment was answered, with the token that redeems it. */
+  /** Whether a failed delivery of the payment was answered with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
   inFlight(): number
-  /** Gives up the rests of answers that are read for keys; resolves when that is recorded. */
+  /** Cancels the answers that are still read for keys; resolves when that is recorded. */
   stop(): Promise<void>
 }
 
@@ -88,19 +97,19 @@ type Context = {
   options: DeliveryOptions
   receipts: Receipts
   redeeming: ReturnType<typeof createRedeeming>
-  rests: Rests
-  paces: Paces
-  /** Payments whose failed delivery was answered, which is not on the disk yet. */
+  remainders: Remainders
+  rates: TransferRates
+  /** Payments whose failed delivery was answered, and not yet written to the disk. */
   answering: Set<string>
   recorder: Recorder
-  /** Deliveries under way. */
+  /** Number of running deliveries. */
   open: number
 }
 
-/** One delivery under way. */
+/** One running delivery. */
 type Delivery = {
   request: DeliveryRequest
-  /** With the attempt that is under way, and until when it may be redeemed. */
+  /** With the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
   record: RecordEnd
@@ -118,13 +127,13 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     options,
     receipts: createReceipts(issuer, now),
     redeeming,
-    rests: createRests(),
-    paces: createPaces(options.paceMin),
+    remainders: createRemainders(),
+    rates: createTransferRates(options.transferRateMin),
     answering: new Set(),
     recorder: createRecorder({ ...options, redeeming }),
     open: 0,
   }
-  const { receipts, rests, answering } = context
+  const { receipts, remainders, answering } = context
   return {
     expect: receipts.expect,
     async deliver(request, outcome, protocol, release) {
@@ -150,13 +159,13 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     },
     inFlight: () => context.open,
     async stop() {
-      await rests.stop()
+      await remainders.stop()
       await context.recorder.idle()
     },
   }
 }
 
-/** Begins the next attempt, unless it was started with the confirmation. Throws ProblemError. */
+/** Starts the next attempt, unless it was started with the confirmation. Throws ProblemError. */
 async function begin(
   { options: { settlement, now }, redeeming }: Context,
   { signal }: DeliveryRequest,
@@ -176,7 +185,7 @@ async function begin(
     throw gone(payment, 'The time to redeem this payment is over.')
   }
   const started = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
-  // One time for what the buyer is told and what is stored.
+  // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
@@ -199,12 +208,12 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   }
   const { body } = made
   if (body instanceof Uint8Array) {
-    // The answer is stored for the key: an abort does not count another delivery.
+    // The answer is stored for the key, so an abort does not count another delivery.
     const isStored = (await keep?.(body)) === true
     const isTaken = () => isStored || !request.signal.aborted
     return answer(context, delivery, { ...made, body }, () => {
-      // The answer is written in this turn of the event loop; recording it afterwards means that a
-      // crash in between can only repeat an answer, never lose one that was paid for.
+      // The answer is written in this turn of the event loop and recorded afterwards. A crash in
+      // between can repeat an answer, and never lose a paid one.
       return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
     })
   }
@@ -215,15 +224,15 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
     finish: delivery.finish,
     onEnd,
     kept: createKept(keep),
-    storeRest: context.rests.store.bind(undefined, payment.transfer.payer),
-    watch: context.paces.watch,
+    storeRemainder: context.remainders.store.bind(undefined, payment.transfer.payer),
+    watch: context.rates.watch,
   }
   return new Response(observed(body, request.signal, observer), { status, headers })
 }
 
 type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
-/** Reads an answer completely and passes it on inside a message. Throws ProblemError. */
+/** Reads a whole answer and sends it inside a message. Throws ProblemError. */
 async function enclose(
   context: Context,
   delivery: Delivery,
@@ -232,8 +241,8 @@ async function enclose(
   const { request, payment, record } = delivery
   const { signal } = request
   const kept = createKept(keep)
-  const storeRest = context.rests.store.bind(undefined, payment.transfer.payer)
-  const whole = await readWhole(body, { envelope, signal, kept, storeRest })
+  const storeRemainder = context.remainders.store.bind(undefined, payment.transfer.payer)
+  const whole = await readWhole(body, { envelope, signal, kept, storeRemainder })
   if (whole.kind === 'left') {
     await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
     context.open--
@@ -278,7 +287,7 @@ async function refuse(
   // The token must be on the disk before its buyer has it.
   const ended = redeeming.undelivered(payment, upstreamStatus)
   await options.settlement.endDelivery(payment.id, ended)
-  // After the answer is written: until then its buyer has no token, only the credential.
+  // Mark it after the answer is made: until then its buyer has only the credential, no token.
   answering.add(payment.id)
   const answered = request.envelope?.taken ?? Promise.resolve(true)
   void answered.then((isTaken) =>
@@ -292,8 +301,8 @@ async function refuse(
 }
 
 /**
- * Stores the answer under the buyer's key, without receipt: a replay brings its own. A fault costs
- * the replay, not the answer.
+ * Stores the answer under the buyer's key, without a receipt, because a replay adds its own. A
+ * fault costs the replay, not the answer.
  */
 function keeper(
   { options: { answers, now, log } }: Context,

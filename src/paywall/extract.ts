@@ -1,6 +1,6 @@
 import type { Fault } from '../protocol/Problem'
 
-/** The one thing a request pays with, still undecoded; `none` asks for a challenge. */
+/** The only credential of a request, still encoded; `none` requests a challenge. */
 export type Presented =
   | { kind: 'none' }
   | { kind: 'mpp'; value: string }
@@ -8,15 +8,15 @@ export type Presented =
   | { kind: 'redeem'; token: string }
   | { kind: 'fault'; fault: Fault }
 
-/** Nothing is presented. */
+/** The request has no credential. */
 export const none: Presented = { kind: 'none' }
 const scheme = /^payment(?: |$)/i
 const redeemToken = /^[A-Za-z0-9_-]{43}$/
 
 /**
- * Finds the credential among the headers of a request. A server joins repeated headers with commas,
+ * Finds the credential in the headers of a request. A server joins repeated headers with commas,
  * and no credential contains one, so a comma means two credentials. `Authorization` of another
- * scheme is not ours and counts as none.
+ * scheme counts as none.
  */
 export function extract(headers: Headers): Presented {
   const authorization = headers.get('authorization')
@@ -34,7 +34,7 @@ export function extract(headers: Headers): Presented {
   if (legacy !== null && legacy !== signature) found.push({ kind: 'x402', value: legacy })
   if (redeem !== null) found.push({ kind: 'redeem', token: redeem })
 
-  // Before "none": a buyer that sends a payment behind another scheme must not be asked for a second.
+  // Before "none": a buyer with a payment behind another scheme must not get a second challenge.
   if (hidesPayment(authorization) || found.length > 1 || found.some(hasComma))
     return fault('multiple-credentials', 'Send exactly one payment credential.')
   const [first] = found

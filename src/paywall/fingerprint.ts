@@ -7,7 +7,7 @@ export function bodyDigest(body: Uint8Array): string | undefined {
 }
 
 /**
- * sha256 (hex) of an x402 credential as it was sent: the chain publishes the signed values, but not
+ * sha256 (hex) of an x402 credential as it was sent. The chain publishes the signed values, but not
  * these bytes. Undefined for MPP, whose challenge id is not on the chain.
  */
 export function credentialHash(presented: Presented): string | undefined {
@@ -16,8 +16,8 @@ export function credentialHash(presented: Presented): string | undefined {
 }
 
 /**
- * What a payment was made for: sha256 (hex) over method, canonical path, query and body digest. The
- * parts cannot contain a line feed, so the joined text is unambiguous.
+ * Identifies what a payment was made for: sha256 (hex) over method, canonical path, query and body
+ * digest. The parts cannot contain a line feed, so the joined text is unambiguous.
  */
 export function fingerprint(
   method: string,

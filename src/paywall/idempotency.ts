@@ -3,8 +3,8 @@ import * as Problem from '../protocol/Problem'
 const keyPattern = /^[\x21-\x7e]{1,255}$/
 
 /**
- * `Idempotency-Key`, or the x402 payment-identifier of a credential; both at once must agree. Throws
- * ProblemError `bad-request`.
+ * `Idempotency-Key`, or the x402 payment-identifier of a credential; if both are sent, they must be
+ * equal. Throws ProblemError `bad-request`.
  */
 export function idempotencyKey(
   headers: Headers,

@@ -3,10 +3,10 @@ import type { Delivered } from '../settlement/delivery'
 import type { Settlement } from '../settlement/settlement'
 import type { Quoter } from './quote'
 
-/** Counts the challenges that go out, by merchant. */
+/** Counts the challenges that are sent, by merchant. */
 export function withChallenges(quoter: Quoter, registry: Registry): Quoter {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  // Finding the series costs more than counting: it is done when metrics are read.
+  // Looking up the series costs more than counting, so it is done when metrics are read.
   const fresh = new Map<string, number>()
   registry.onRender(() => {
     for (const [merchant, times] of fresh) count.inc({ merchant }, times)
@@ -21,7 +21,7 @@ export function withChallenges(quoter: Quoter, registry: Registry): Quoter {
   }
 }
 
-/** Counts the forwards of paid requests and how they ended. */
+/** Counts the forwards of paid requests, and their results. */
 export function withDeliveries(settlement: Settlement, registry: Registry): Settlement {
   const attempts = registry.counter('delivery_attempts_total', 'Paid requests that were forwarded.')
   const count = registry.counter(
@@ -40,16 +40,16 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
       attempts.inc()
       return settlement.beginDelivery(id)
     },
-    async endDelivery(id, told) {
-      if (typeof told !== 'function') {
-        await settlement.endDelivery(id, told)
-        count.inc({ outcome: outcomeOf(told) })
+    async endDelivery(id, given) {
+      if (typeof given !== 'function') {
+        await settlement.endDelivery(id, given)
+        count.inc({ outcome: outcomeOf(given) })
         return
       }
-      // Decided at the write, so known after it.
+      // The callback decides at the write, so the result is available after it.
       let result: Delivered | undefined
       await settlement.endDelivery(id, () => {
-        result = told()
+        result = given()
         return result
       })
       if (result !== undefined) count.inc({ outcome: outcomeOf(result) })

@@ -16,41 +16,44 @@ import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl } from './receipts'
 
-/** A request for a merchant's resource that presents something. */
+/** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {
   item: Item
   /** Canonical path and query, as forwarded. */
   path: string
   search: string
   headers: Headers
-  /** What `extract` found among the headers. */
+  /** The result of `extract` on the headers. */
   presented: Presented
   body: Uint8Array
-  /** Parameters that cannot be served; named in the 402, refused before money moves. */
+  /** Parameters that cannot be served: named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /** Why nothing can be delivered now; asked before a payment. A promise only while unknown. */
+  /**
+   * Why nothing can be delivered now; called before a payment. A promise only while that is
+   * unknown.
+   */
   unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /**
-   * Takes a place for the sale, until the result is called. Throws ProblemError when all are taken:
-   * nothing may be charged that could not be forwarded.
+   * Reserves a place for the sale, until the result is called. Throws ProblemError when no place is
+   * free: nothing may be charged that could not be forwarded.
    */
   reserve(): () => void
 }
 
 export type PaywallOptions = CheckoutOptions &
   DeliveryOptions & {
-    /** Longest wait of a buyer for the confirmation. */
+    /** Longest wait (ms) of a buyer for the confirmation. */
     settleWaitMs: number
   }
 
 export type Paywall = {
   /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
   ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response
-  /** Sells to a request that presents something. Throws ProblemError. */
+  /** Sells to a request with a credential. Throws ProblemError. */
   serve(request: PaidRequest): Promise<Response>
-  /** Answers and settlements under way. */
+  /** Running answers and settlements. */
   inFlight(): number
-  /** Gives up what is still read for buyers that have left; resolves when that is recorded. */
+  /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
   stop(): Promise<void>
 }
 
@@ -122,7 +125,7 @@ function createGatewayProduct(
       fingerprint(method, path, search, digest),
     waitMs: () => options.settleWaitMs,
     assertServable({ request }) {
-      // Read once: each time looks through the whole body.
+      // Read it once, because each read parses the whole body.
       const { invalidParams } = request
       if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     },
@@ -137,21 +140,21 @@ function createGatewayProduct(
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
-      checkout.hold.add(checkout.sale.request.reserve())
+      checkout.claim.add(checkout.sale.request.reserve())
     },
     admit: (checkout) => admit(options, checkout),
     settling: ({ sale: { request }, presentation: { transfer } }, purpose) => ({
       onSent: deliveries.expect,
-      // A payment that needs a second node is not delivered on the first node's word.
+      // A payment that needs a second node is not delivered after one node confirms it.
       deliverOnConfirm: () =>
         !request.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     }),
-    async fulfil({ sale, presentation, hold }, outcome) {
+    async fulfil({ sale, presentation, claim }, outcome) {
       const { payment } = outcome
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
-      return deliveries.deliver(sale.request, outcome, presentation.protocol, hold.release)
+      return deliveries.deliver(sale.request, outcome, presentation.protocol, claim.release)
     },
   }
 }
@@ -177,7 +180,7 @@ async function assertUndelivered(
       return
     case 'credential':
       if (payment.delivery === 'delivered') throw Denial.spent(payment)
-      // Not 402: the money is on its way or has arrived, and still buys what it was paid for.
+      // Not 402: the money has been sent or has arrived, and still pays for its own request.
       if (paidFor !== fingerprint || protocol !== presentation.protocol) {
         throw Denial.mismatch('The credential pays for another request.')
       }
@@ -189,16 +192,16 @@ async function assertUndelivered(
   }
 }
 
-/** Takes room for the answer of a key, and a place at the upstream. */
+/** Reserves room for the answer of a key, and a place at the upstream. */
 async function admit(
   { settlement, answers, now }: PaywallOptions,
-  { sale: { request }, presentation, key, hold }: Checkout<PaidRequest>,
+  { sale: { request }, presentation, key, claim }: Checkout<PaidRequest>,
 ): Promise<void> {
   const { transfer, bound } = presentation
   if (key !== undefined) {
     const free = await answers.reserve(transfer.payer, now())
     if (free === undefined) throw Denial.storeFull()
-    hold.add(free)
+    claim.add(free)
   }
   const state = request.unavailable()
   const isReady = settlement.isReady(transfer.network)
@@ -208,5 +211,5 @@ async function admit(
     if (bound) settlement.noteUnsettled(transfer)
     throw unavailable
   }
-  hold.add(request.reserve())
+  claim.add(request.reserve())
 }

@@ -2,29 +2,31 @@ import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import type { Sale } from '../settlement/availability'
-import * as Denial from './Denial'
-import type { Item } from './Item'
 import {
+  type CompiledOffers,
+  type CompileOptions,
   compile,
   keptMs,
   type Page,
   pageFor,
   refusedPage,
-  type Sheet,
-  type SheetOptions,
   toBody,
   validForSeconds,
-} from './sheet'
+} from './compile'
+import * as Denial from './Denial'
+import type { Item } from './Item'
 
-export type QuoterOptions = SheetOptions & {
-  /** Why a network is not offered for a price now, as the end of a sentence; undefined when it is. */
+export type QuoterOptions = CompileOptions & {
+  /**
+   * Why a network is not offered for a price now, as the end of a sentence; undefined when it is.
+   */
   whyNot: (network: Network.Id, sale: Sale) => string | undefined
   now: () => number
   /** A random salt of 15 letters, digits, `-` and `_`; see `createSalts`. */
   salt: () => string
 }
 
-/** Why a 402 is answered although a credential came, for the body and `PAYMENT-RESPONSE`. */
+/** Why a request with a credential gets a 402, for the body and `PAYMENT-RESPONSE`. */
 export type CredentialRefusal = {
   problem: Problem.ProblemError
   headers?: Readonly<Record<string, string>>
@@ -32,10 +34,10 @@ export type CredentialRefusal = {
 
 export type Quoter = {
   /**
-   * The 402 of an item, with a fresh MPP challenge per network and the x402 offers, or undefined when
-   * none of its networks can settle. `url` is what was asked for, absolute and with its query: some
-   * clients refuse an x402 resource that is not the URL they asked, others pay where it points.
-   * Touches neither the database nor the chain.
+   * The 402 of an item, with a fresh MPP challenge per network and the x402 offers. Undefined when
+   * none of its networks can settle. `url` is the requested URL, absolute and with its query. Some
+   * clients refuse an x402 resource that is not the URL they requested, others pay for what it
+   * names. Uses neither the database nor the chain.
    */
   challenge(
     item: Item,
@@ -50,21 +52,23 @@ export type Quoter = {
 export type ChallengeDetails = {
   /** RFC 9530 digest of the request body, bound into the MPP challenges. */
   digest?: string | undefined
-  /** Parameters that cannot be served, looked for only when the answer is not known yet. */
+  /** Parameters that cannot be served, computed only when the answer is not cached yet. */
   invalidParams?: () => readonly { name: string; reason: string }[]
-  /** There was no body, so that the URL alone decides about the parameters. */
+  /** There was no body, so only the URL determines the parameters. */
   isBodiless?: boolean
-  /** Further members of the body, for people and programs that read it. */
+  /** Additional members of the body, for people and programs that read it. */
   members?: Readonly<Record<string, unknown>> | undefined
   refusal?: CredentialRefusal | undefined
 }
 
-/** Makes the 402 answers of all items; constants are built once per item and minute, on first use. */
+/**
+ * Makes the 402 answers of all items; constants are built once per item and minute, on first use.
+ */
 export function createQuoter(options: QuoterOptions): Quoter {
   const { now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
-  const sheets = new WeakMap<Item, Sheet>()
+  const compiledByItem = new WeakMap<Item, CompiledOffers>()
   const expires = expiresSource()
 
   return {
@@ -72,10 +76,10 @@ export function createQuoter(options: QuoterOptions): Quoter {
       const at = now()
       const ready = readiness(item, options, at)
       if (ready === 0) return undefined
-      let sheet = sheets.get(item)
-      if (sheet === undefined || sheet.ready !== ready || !isFresh(sheet, at)) {
-        sheet = compile(item, { ready, madeAt: at }, secret, options)
-        sheets.set(item, sheet)
+      let compiled = compiledByItem.get(item)
+      if (compiled === undefined || compiled.ready !== ready || !isFresh(compiled, at)) {
+        compiled = compile(item, { ready, madeAt: at }, secret, options)
+        compiledByItem.set(item, compiled)
       }
       const fresh: Fresh = {
         salt: options.salt(),
@@ -84,11 +88,11 @@ export function createQuoter(options: QuoterOptions): Quoter {
         digest: details?.digest,
       }
       const refusal = details?.refusal
-      if (refusal !== undefined) return refuse(sheet, url, fresh, refusal)
-      const page = pageFor(sheet, url, details?.digest !== undefined)
+      if (refusal !== undefined) return refuse(compiled, url, fresh, refusal)
+      const page = pageFor(compiled, url, details?.digest !== undefined)
       const headers = freshen(page, fresh)
-      // Creating a Response copies the headers, so that the page's can be used again.
-      return new Response(bodyOf(sheet, page, fresh, details), { status: 402, headers })
+      // Creating a Response copies the headers, so the page's headers can be reused.
+      return new Response(bodyOf(compiled, page, fresh, details), { status: 402, headers })
     },
     whyNone(item) {
       const at = now()
@@ -118,13 +122,13 @@ type Fresh = {
   digest: string | undefined
 }
 
-/** The headers of a page as those of this answer. */
+/** The headers of a page with the values of this answer. */
 function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
   const { salt, expires } = fresh
   const digest = hasDigest ? fresh.digest : undefined
   const encoded = btoa(salt)
-  // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them,
-  // and then the draft allows a server to send them nevertheless.
+  // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them.
+  // In that case the draft permits a server to send them.
   headers.set(
     'www-authenticate',
     Challenge.issue(challenges, { expires, unique: salt, encoded, digest }),
@@ -135,14 +139,19 @@ function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh)
 }
 
 /** The body's `challenges`, when the header shortens or omits a challenge. */
-function leftOut(sheet: Sheet, { expires, salt, digest }: Fresh): Record<string, string>[] {
-  const all = Challenge.issue(sheet.challengesOf('full'), { expires, unique: salt, digest })
+function leftOut(
+  compiled: CompiledOffers,
+  { expires, salt, digest }: Fresh,
+): Record<string, string>[] {
+  const all = Challenge.issue(compiled.challengesOf('full'), { expires, unique: salt, digest })
   return Challenge.parseHeader(all)
 }
 
-/** Also when the clock was set back, which would promise the signed offers for too long. */
-function isFresh(sheet: Sheet, now: number): boolean {
-  const age = now - sheet.madeAt
+/**
+ * False also when the clock was set back, because the signed offers would be promised for too long.
+ */
+function isFresh(compiled: CompiledOffers, now: number): boolean {
+  const age = now - compiled.madeAt
   return age >= 0 && age < keptMs
 }
 
@@ -165,19 +174,24 @@ function whyNot(
   return options.whyNot(network.id, { product: item.product ?? 'gateway', amountAtomic, at })
 }
 
-/** The problem of a refused credential, whose header and body name the same error. */
-function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: CredentialRefusal): Response {
+/** The problem of a refused credential; its header and body name the same error. */
+function refuse(
+  compiled: CompiledOffers,
+  url: string,
+  fresh: Fresh,
+  refusal: CredentialRefusal,
+): Response {
   const { problem, headers: more = {} } = refusal
   const error = problem.reason ?? problem.code
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
   const isX402 = more['payment-response'] !== undefined
   const hasDigest = fresh.digest !== undefined
-  const page = refusedPage(sheet, { url, hasDigest, error, moreBytes, isX402 })
+  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...toBody(sheet.required, url),
-    ...sheet.beside,
-    ...(page.isShort ? { challenges: leftOut(sheet, fresh) } : {}),
+    ...toBody(compiled.required, url),
+    ...compiled.beside,
+    ...(page.isShort ? { challenges: leftOut(compiled, fresh) } : {}),
     ...Problem.toJson(problem),
     error,
   }
@@ -187,14 +201,14 @@ function refuse(sheet: Sheet, url: string, fresh: Fresh, refusal: CredentialRefu
 
 /** The body; requests with the same content share one string. */
 function bodyOf(
-  sheet: Sheet,
+  compiled: CompiledOffers,
   page: Page,
   fresh: Fresh,
   details: ChallengeDetails | undefined,
 ): string {
   const isSame = details?.isBodiless === true && !page.isShort
   if (isSame && page.bodiless !== undefined) return page.bodiless
-  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(sheet, fresh))}` : ''
+  const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(compiled, fresh))}` : ''
   const body = `${page.open}${more}${membersOf(details)}}`
   if (isSame) page.bodiless = body
   return body

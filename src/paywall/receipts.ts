@@ -7,7 +7,7 @@ import * as SettlementResponse from '../protocol/SettlementResponse'
 import type { Presented } from './extract'
 import type { Item } from './Item'
 
-/** Who signs receipts. The address is that of the key, which takes a while to compute. */
+/** The signer of receipts: its key, and the address of that key, which takes a while to compute. */
 export type Issuer = { key: Uint8Array; address: Address }
 
 /**
@@ -26,7 +26,7 @@ export function receiptUrl(url: string, { resource }: Pick<Item, 'resource'>): s
   return url.length > urlMaxLength ? resource.url : url
 }
 
-/** The signed receipt of a payment, whatever carries it. `now` is unix ms. */
+/** The signed receipt of a payment. `now` is unix ms. */
 export function signReceipt(payment: Payment, issuer: Issuer, now: number): Receipt.Signed {
   const { transaction, transfer, purpose } = payment
   const fields = {
@@ -39,7 +39,7 @@ export function signReceipt(payment: Payment, issuer: Issuer, now: number): Rece
   return Receipt.sign(fields, issuer.key)
 }
 
-/** Receipt headers of a delivered answer, in the protocol that it was paid with. */
+/** Receipt headers of a delivered answer, in the protocol of its payment. */
 export function successHeaders(
   payment: Payment,
   protocol: Protocol,
@@ -67,14 +67,14 @@ export function successHeaders(
     : { 'payment-response': response, 'x-payment-response': response }
 }
 
-/** A receipt that was signed ahead tells its own time: not one that a buyer would wonder about. */
+/** Most age (ms) of a receipt that was signed in advance, because it contains its own time. */
 const aheadMs = 2_000
-/** So many are ahead at most; those whose payment never came are forgotten first. */
+/** Most receipts that are signed in advance; the oldest ones are dropped first. */
 const aheadMax = 1_000
 
-/** Receipts that are signed before their payments are confirmed, while there is nothing else to do. */
+/** Receipts that are signed in advance, while their payments are being confirmed. */
 export type Receipts = {
-  /** Signs the receipt of a payment that is on its way. */
+  /** Signs the receipt of a payment that is being confirmed. */
   expect(payment: Payment): void
   /** Receipt headers of an answer that is sent now. */
   headersOf(payment: Payment, protocol: Protocol): Readonly<Record<string, string>>
@@ -128,8 +128,8 @@ export function failureHeaders(
 }
 
 /**
- * Network of a payment that could not be read, for `failureHeaders`: what it says it accepted, else
- * that of the first offer.
+ * Network of a payment that could not be read, for `failureHeaders`: the one it accepted, else that
+ * of the first offer.
  */
 export function failingOf(
   presented: Presented,

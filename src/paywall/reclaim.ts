@@ -1,18 +1,20 @@
-/** Collects what streams that were cut leave behind. */
+/** Collects the memory of streams that were cut. */
 export type Reclaim = {
-  /** To be called for every such stream. */
+  /** Call it for every such stream. */
   after(): void
 }
 
-/** Until the connection of a stream that was cut has ended, too: it keeps the stream until then. */
+/** Until the connection of a cut stream has ended, too: it keeps the stream until then, ms. */
 const delayMs = 5_000
-/** So many times as long as a collection took there is none, so that it never takes a hundredth. */
+/**
+ * Pause after a collection, as a multiple of its duration: collections use at most 1 % of the time.
+ */
 const restFactor = 100
 
 /**
- * The collector leaves megabytes of every stream for minutes, because the heap itself hardly grows:
- * buyers that stand still and are cut, one after the other, would fill the memory. One collection
- * serves all streams of its time. `collect` returns how many ms it took.
+ * The collector frees the megabytes of a stream only after minutes, because the heap itself hardly
+ * grows. Stalled buyers that are cut in sequence would fill the memory. One collection serves all
+ * streams of its time. `collect` returns its duration in ms.
  */
 export function createReclaim(collect: () => number, waitMs = delayMs): Reclaim {
   let timer: ReturnType<typeof setTimeout> | undefined
@@ -26,7 +28,7 @@ export function createReclaim(collect: () => number, waitMs = delayMs): Reclaim 
         },
         Math.max(waitMs, restMs),
       )
-      // The end of the process has not to wait for it.
+      // The timer must not delay the end of the process.
       timer.unref()
     },
   }

@@ -3,13 +3,13 @@ import type { Settlement } from '../settlement/settlement'
 import type { Reach } from './stream'
 import type { createRedeeming } from './undelivered'
 
-/** Records how much of an answer its buyer got, as asked when it is written. Never rejects. */
+/** Records how much of an answer its buyer got; `decide` is called at the write. Never rejects. */
 export type RecordEnd = (status: number, decide: () => Reach) => Promise<void>
 
-/** Writes how deliveries end. */
+/** Writes the ends of deliveries. */
 export type Recorder = {
   of(request: { requestId: string }, payment: Payment): RecordEnd
-  /** Resolves when the ends that are known in this turn of the event loop are written, or cannot be. */
+  /** Resolves when the ends of this turn of the event loop are written, or have failed. */
   idle(): Promise<void>
 }
 
@@ -34,7 +34,8 @@ export function createRecorder({ settlement, redeeming, log }: RecorderOptions):
           })
           log('payment-delivery', { ...fields, outcome })
         } catch (error) {
-          // No caller is left to report to. The buyer has the answer; at worst it is delivered again.
+          // No caller is left to report to. The buyer has the answer; at worst it is delivered
+          // again.
           log('payment-delivery-unrecorded', { ...fields, error })
         }
       }

@@ -3,20 +3,23 @@ import type { Config, Merchant } from '../config/Config'
 import type * as Network from '../protocol/Network'
 import type { RetiredOffer } from './Item'
 
-/** What was offered at a merchant's route before the configuration changed; undefined: nothing else. */
+/** Offers of a merchant's route before the configuration changed; undefined: none. */
 export type RetiredOffers = (merchant: string, route: string) => readonly RetiredOffer[] | undefined
 
-/** From the change on, new payments may still take what was offered: as long as a signature may last. */
+/**
+ * New payments may still use a retired offer for this time (ms), the longest validity of a
+ * signature.
+ */
 export const honouredMs = 360_000
 
-/** A payment that is known needs its offer to be recognised for as long as it may be redeemed. */
+/** A known payment needs its offer for as long as it may be redeemed, ms. */
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
 /**
- * What a configuration must still honour of the one before, whether that ran in this process or in
- * another. `write` makes it the one that is served: it mirrors the merchants in the database and
- * keeps the offers that ended. Until then a crash changes nothing: the next start finds the same.
- * Between this and `write` no other configuration may be taken over: its offers would be forgotten.
+ * The retired offers that a configuration must still accept, from this process or another one.
+ * `write` makes it the served one: it mirrors the merchants in the database and keeps the offers
+ * that ended. Until then a crash changes nothing: the next start gets the same result. Between this
+ * and `write` no other configuration may be applied, because its offers would be lost.
  */
 export async function succeed(
   ledger: OfferLedger,
@@ -33,11 +36,11 @@ export async function succeed(
   }
 }
 
-/** What the database keeps of a merchant: header values may be secret and stay out. */
+/** The stored row of a merchant. Header values may be secret and are left out. */
 type Kept = {
   tag: string
   description: string
-  /** Nothing was offered. */
+  /** The merchant makes no offers. */
   outOfService: boolean
   networks: readonly Network.Id[]
   /** Of the networks, in their order; rows of earlier programs have none. */

@@ -10,9 +10,9 @@ export type Answers = {
   /** Stores an answer; false when it is too long and was not stored. */
   store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): Promise<boolean>
   /**
-   * Holds room for an answer of a payer, until the result is called: when the answer is stored, or never
-   * will be. Undefined when the cap or the payer's share of it is reached: then nothing with a key may
-   * be charged.
+   * Reserves room for an answer of a payer, until the result is called: when the answer is stored,
+   * or never will be. Undefined when the cap or the payer's share of it is reached. Then nothing
+   * with a key may be charged.
    */
   reserve(payer: string, now: number): Promise<(() => void) | undefined>
 }
@@ -21,15 +21,15 @@ const keptMs = 24 * 60 * 60 * 1000
 /** Longest body that is kept. */
 export const answerMaxBytes = 1024 * 1024
 
-/** What a row takes beside headers and body. */
+/** Bytes of a row in addition to headers and body. */
 const rowBytes = 256
-/** Most answers are shorter; those that are not may exceed a share while they are under way. */
+/** Most answers are shorter; longer ones may exceed a share until they are stored. */
 const reservedBytes = 256 * 1024
-/** One payer may fill this part of the store: the others can still buy with a key. */
+/** One payer may use this part of the store: the others can still buy with a key. */
 const shares = 8
 const sweepMs = 60_000
 
-/** The answers of a database. `totalMaxBytes` bounds what strangers can make us store. */
+/** The answers of a database. `totalMaxBytes` bounds what clients can store. */
 export async function createAnswers(
   ledger: AnswerLedger,
   totalMaxBytes = 256 * answerMaxBytes,
@@ -59,13 +59,13 @@ export async function createAnswers(
   }
 }
 
-/** What the answers take, in total and by payer, with what is reserved for those under way. */
+/** The bytes of the answers, in total and by payer, with the reservations of running ones. */
 function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonly AnswerUsage[]) {
   let usage = createUsage(stored)
   const reserved = createUsage([])
   let sweepAt = 0
   let sweeping: Promise<void> | undefined
-  /** What was stored while the usage is read again. */
+  /** Answers stored while the usage is read again. */
   let meanwhile: AnswerUsage[] = []
 
   function hasRoom(payer: string): boolean {
@@ -81,11 +81,11 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
     sweepAt = Math.max(oldestAt ?? now, now + sweepMs)
     meanwhile = []
     const read = await ledger.usage(rowBytes)
-    // An answer may count twice until the next time, and never not at all.
+    // Until the next sweep an answer may count twice, and is never left out.
     usage = createUsage([...read, ...meanwhile])
   }
 
-  /** Forgets what has expired, when there may be some: once for all that ask meanwhile. */
+  /** Deletes expired answers, when there may be some: once for all concurrent calls. */
   function sweepIfDue(now: number): Promise<void> {
     if (sweeping === undefined && now < sweepAt) return Promise.resolve()
     sweeping ??= sweep(now).finally(() => {
@@ -97,7 +97,7 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
   return {
     async reserve(payer: string, now: number): Promise<(() => void) | undefined> {
       if (!hasRoom(payer)) await sweepIfDue(now)
-      // Asked again in the turn that takes it: others may have taken room meanwhile.
+      // Check again in the turn that reserves: others may have taken room meanwhile.
       if (!hasRoom(payer)) return undefined
       let bytes = reservedBytes
       reserved.add({ payer, bytes })

@@ -1,5 +1,5 @@
-import type { Pace, Paces } from './pace'
-import type { Kept, Reader, StoreRest } from './rest'
+import type { Kept, Reader, StoreRemainder } from './remainder'
+import type { TransferRate, TransferRates } from './transfer-rate'
 
 /** How much of an answer its buyer got. */
 export type Reach = 'complete' | 'truncated' | 'nothing'
@@ -9,18 +9,18 @@ export type Observer = {
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
   kept: Kept
-  storeRest: StoreRest
+  storeRemainder: StoreRemainder
   /** Called once, before the end is sent. */
   onEnd: ((isCut: boolean) => void) | undefined
-  watch: Paces['watch']
+  watch: TransferRates['watch']
 }
 
 /**
- * Passes a stream on and records how far it got. A stream that goes on is recorded as complete at
- * its first chunk, so that a replay is refused from then on, and corrected when it is cut later. What
- * is to be stored is read to its end when the buyer has left.
- * `signal` fires when the buyer leaves: the server would still take a first chunk then. One that
- * stays and hardly reads would hold a connection to the upstream for ever: it is cut.
+ * Passes a stream on and records how much of it was delivered. A stream that continues is recorded
+ * as complete at its first chunk, so that a replay is refused from then on. The record is corrected
+ * when the stream is cut later. What is to be stored is read to its end when the buyer has left.
+ * `signal` fires when the buyer leaves: the server would still accept a first chunk then. A buyer
+ * that stays and hardly reads is cut, because it would keep an upstream connection open.
  */
 export function observed(
   source: ReadableStream<Uint8Array>,
@@ -31,7 +31,7 @@ export function observed(
   const reader = source.getReader()
   let cut = () => {}
   const progress = follow(reader, signal, observer, () => cut())
-  const { pace } = progress
+  const { rate } = progress
   return new ReadableStream<Uint8Array>({
     start(controller) {
       cut = () => {
@@ -40,7 +40,7 @@ export function observed(
       }
     },
     async pull(controller) {
-      pace.taken()
+      rate.taken()
       try {
         const { done, value } = await reader.read()
         if (progress.hasEnded()) return controller.error()
@@ -53,11 +53,11 @@ export function observed(
           return
         }
         controller.enqueue(value)
-        pace.put(value.byteLength)
+        rate.put(value.byteLength)
         progress.begin()
       } catch {
         progress.breakOff()
-        // Without the error, which the server would print; the connection breaks all the same.
+        // Without the error, which the server would print; the connection is closed all the same.
         controller.error()
       }
     },
@@ -66,13 +66,13 @@ export function observed(
 }
 
 type Progress = {
-  /** How fast the buyer reads. */
-  pace: Pace
+  /** The transfer rate of the buyer. */
+  rate: TransferRate
   /** A chunk was passed on. */
   begin(): void
-  /** The source has ended: stores what is to be stored, records that and finishes. */
+  /** The source has ended: stores what is to be stored, records the end and finishes. */
   complete(): Promise<void>
-  /** The source broke off. */
+  /** The source aborted. */
   breakOff(): void
   /** The buyer has left. */
   leave(): void
@@ -80,14 +80,14 @@ type Progress = {
   hasLeft(): boolean
 }
 
-/** How far a stream has got. `onSlow` is called when the buyer hardly reads. */
+/** The progress of a stream. `onSlow` is called when the buyer hardly reads. */
 function follow(
   reader: Reader,
   signal: AbortSignal,
-  { record, finish, kept, storeRest, onEnd, watch }: Observer,
+  { record, finish, kept, storeRemainder, onEnd, watch }: Observer,
   onSlow: () => void,
 ): Progress {
-  const pace = watch(onSlow)
+  const rate = watch(onSlow)
   let hasStarted = false
   let hasLeft = false
   let isComplete = false
@@ -97,7 +97,7 @@ function follow(
   /** Called once when the buyer's connection closes. */
   let letGo = (isCut: boolean) => {
     letGo = () => {}
-    pace.stop()
+    rate.stop()
     onEnd?.(isCut)
   }
   const end = (outcome: Reach) => {
@@ -114,10 +114,10 @@ function follow(
     hasLeft = true
     letGo(true)
     signal.removeEventListener('abort', leave)
-    // `complete` records it, when it is known whether the answer is stored.
+    // `complete` records the end after storing the answer.
     if (isComplete) return
     const got = reach()
-    const rest = storeRest(reader, kept)
+    const rest = storeRemainder(reader, kept)
     if (rest !== undefined) {
       void rest.then((isStored) => end(isStored ? 'complete' : got))
       return
@@ -128,7 +128,7 @@ function follow(
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   return {
-    pace,
+    rate,
     begin() {
       if (hasStarted) return
       hasStarted = true

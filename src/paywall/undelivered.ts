@@ -7,13 +7,13 @@ import { failureHeaders } from './receipts'
 
 /** First forward and five redemptions. */
 const attemptsMax = 6
-/** Attempts at most where a crash of ours cut the last one off: the buyer did not cause it. */
+/** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
 const cutAttemptsMax = 12
 const redeemableMs = 24 * 60 * 60 * 1000
 
 /**
- * Whether a paid answer may not be fetched again. Call it while no delivery of the payment is under
- * way: `delivering` then means that the process died in the last attempt.
+ * Whether a paid answer may not be fetched again. Call it while no delivery of the payment is
+ * running: then `delivering` means that the process stopped in the last attempt.
  */
 export function isExhausted({
   delivery,
@@ -24,7 +24,7 @@ export function isExhausted({
 
 export type Undelivered = {
   delivered: false
-  /** Status of the upstream, if it answered at all. */
+  /** Status of the upstream, if it answered. */
   upstreamStatus: number | undefined
   code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
   detail: string
@@ -38,7 +38,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
   const untilOf = (payment: Payment): number => payment.redeemUntil ?? now() + redeemableMs
 
   return {
-    /** Unix ms up to which a payment may be redeemed. */
+    /** Unix ms until which a payment may be redeemed. */
     untilOf,
     undelivered: (payment: Payment, upstreamStatus: number | undefined): Delivered => ({
       delivered: false,
@@ -68,7 +68,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
   }
 }
 
-/** An answer that ended too early, and of which the buyer has nothing. */
+/** An answer that ended too early, of which the buyer has nothing. */
 export function brokenOff(upstreamStatus: number): Undelivered {
   const detail = 'The upstream broke its answer off.'
   return { delivered: false, upstreamStatus, code: 'upstream-failed', detail }
@@ -79,7 +79,7 @@ export function left(): ProblemError {
   return of('payment-in-progress', 'The buyer has left.')
 }
 
-/** Of a payment that cannot be redeemed. */
+/** The problem of a payment that cannot be redeemed. */
 export function gone(payment: Payment, detail: string): ProblemError {
   return of('redeem-exhausted', detail, {
     members: { transaction: payment.transaction, network: payment.transfer.network },

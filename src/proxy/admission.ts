@@ -3,7 +3,7 @@ import { type Body, type Budget, readBody } from '../http/body'
 import { assertUnpacked } from '../http/methods'
 import { clientOf } from '../http/peer'
 import * as RateLimit from '../http/ratelimit'
-import type { Recognise } from '../paywall/recognise'
+import type { IsPlausible } from '../paywall/plausible'
 import * as Problem from '../protocol/Problem'
 import type { IncomingRequest } from './incoming'
 import { droppedBody, emptyBody, type Sales, sell } from './sale'
@@ -13,7 +13,7 @@ export type Admission = {
   readonly limits: Pick<Config['service'], 'paidPerMinute' | 'trustProxy' | 'unpaidBodyMaxBytes'>
   readonly rateLimit: RateLimit.RateLimit
   readonly budget: Budget
-  readonly recognise: Recognise
+  readonly isPlausible: IsPlausible
   readonly now: () => number
   /** False while the process stops: nothing new is started. */
   readonly accepts: () => boolean
@@ -81,7 +81,7 @@ function open(admission: Admission, incoming: IncomingRequest): Response | Promi
   const pays = presented.kind !== 'none'
   if (pays) {
     return admission
-      .recognise(presented, incoming.item)
+      .isPlausible(presented, incoming.item)
       .then((isPaid) => readBody(request, bodyMaxBytes, budget, { client, isPaid }))
       .then(sellWith)
   }

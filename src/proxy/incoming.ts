@@ -1,7 +1,7 @@
 import type { Peer } from '../http/peer'
 import type { Presented } from '../paywall/extract'
 import type { Item } from '../paywall/Item'
-import type { Envelope } from '../paywall/rest'
+import type { Envelope } from '../paywall/remainder'
 import type * as Route from './Route'
 
 /** A request for something that is sold, and what it selects. */

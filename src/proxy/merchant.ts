@@ -8,9 +8,9 @@ import { splitUrl } from '../http/url'
 import type { Log } from '../log'
 import { extract, none } from '../paywall/extract'
 import type { Paywall } from '../paywall/paywall'
+import type { IsPlausible } from '../paywall/plausible'
 import { failingOf, failureHeaders } from '../paywall/receipts'
-import type { Recognise } from '../paywall/recognise'
-import type { Envelope } from '../paywall/rest'
+import type { Envelope } from '../paywall/remainder'
 import type { RetiredOffers } from '../paywall/retired'
 import * as Problem from '../protocol/Problem'
 import { type Admission, admit } from './admission'
@@ -27,7 +27,7 @@ export type GatewayOptions = {
   config: Config
   retired: RetiredOffers
   paywall: Paywall
-  recognise: Recognise
+  isPlausible: IsPlausible
   upstream: Upstream
   breaker: Breaker
   concurrency: Concurrency
@@ -87,13 +87,13 @@ export function createGateway(options: GatewayOptions): Gateway {
  * answer.
  */
 function admissionOf(options: GatewayOptions): Admission {
-  const { rateLimit, budget, recognise, accepts, paywall, concurrency, now } = options
+  const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
   const { upstream, breaker, stocks, log } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax } = service
   const sources = { upstream, breaker, stocks, now, log, failureKeys: new Map() }
   const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
-  return { limits: service, rateLimit, budget, recognise, accepts, now, sales }
+  return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }
 
 function handle(state: State, request: Request, caller: Caller): Response | Promise<Response> {

@@ -6,7 +6,7 @@ import type * as Network from '../protocol/Network'
 
 /** A transaction of our own that carries no payment: a swap, a refund, a grant, an allowance. */
 export type Job = {
-  /** Unique for ever, e.g. `refund:ORDER`: one id is never under way at two account nonces. */
+  /** Unique permanently, e.g. `refund:ORDER`: one id is never sent at two account nonces. */
   id: string
   kind: 'swap' | 'refund' | 'grant' | 'allowance'
   /** Whose gas budget pays. */
@@ -15,7 +15,7 @@ export type Job = {
   /** The account that must send it; undefined: any relayer of the network. */
   relayer: Address | undefined
   valueWei: bigint
-  /** What is not used costs nothing; at least 100,000 is asked for. */
+  /** Unused gas costs nothing. The relayer asks for at least 100,000. */
   gasLimit: bigint
 } & (JobCall | { compose: (sender: Sender) => JobCall })
 
@@ -23,9 +23,9 @@ export type Job = {
 export type JobCall = { to: Address; data: Hex; isCreation?: boolean }
 
 /**
- * For calls that contain a signature of their sender or the address that they create. Both are
- * known only when the job is written. `compose` must be pure: it runs once, inside the decision
- * to send.
+ * For calls that contain a signature of their sender, or the address that they create. Both are
+ * known only when the job is written. `compose` must be pure. It runs once, inside the decision to
+ * send.
  */
 export type Sender = {
   address: Address
@@ -36,16 +36,16 @@ export type Sender = {
 }
 
 /**
- * How a job stands. `confirmed` and `failed` are final as far as `reorg_depth` allows; `replaced`:
- * the chain has another confirmed transaction at its nonce, so that it did not run and never will.
+ * The state of a job. `confirmed` and `failed` are final within `reorg_depth`. `replaced`: the
+ * chain has another confirmed transaction at its nonce, so the job did not run and never will.
  */
 export type JobEnd =
   | { kind: 'confirmed'; transaction: Hex; receipt: Receipt }
   | { kind: 'failed'; transaction: Hex; receipt: Receipt }
   | { kind: 'replaced'; transaction: Hex }
-  /** Sent, not decided in time; the work goes on. */
+  /** Sent, not decided in time; settlement continues in the background. */
   | { kind: 'pending'; transaction: Hex }
-  /** The rows of its product could not be written: nothing was written or sent. */
+  /** The rows of the product could not be written: nothing was written or sent. */
   | { kind: 'refused'; reason: RowsRefusal }
   /** Nothing was written or sent. */
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }

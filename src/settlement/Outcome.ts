@@ -2,13 +2,13 @@ import type { RowsRefusal } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 
 /**
- * How `settle` ends. Only `refused` and `dead` may be answered with a new challenge: in every other
- * case money moved or may still move.
+ * The result of `settle`. Only `refused` and `dead` may be answered with a new challenge. In every
+ * other case money moved or may still move.
  */
 export type Outcome =
-  /** `deliveryStarted`: in the commit of the confirmation, for this caller. */
+  /** `deliveryStarted`: the commit of the confirmation started the delivery, for this caller. */
   | { kind: 'confirmed'; payment: Payment; deliveryStarted?: true }
-  /** Not confirmed in time; the work goes on. */
+  /** Not confirmed in time; settlement continues in the background. */
   | { kind: 'pending'; payment: Payment }
   /** Our transaction failed but the authorization may still pay: try again with the same credential. */
   | { kind: 'reverted'; payment: Payment; reason: Reason }
@@ -19,7 +19,7 @@ export type Outcome =
   /** The network cannot settle now; the credential is unspent. */
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-/** A payment on its way through the stages, with what its request wants. */
+/** A payment between the stages, with the options of its request. */
 export type Underway = {
   payment: Payment
   /** For the log. */
@@ -29,20 +29,26 @@ export type Underway = {
 
 /** A request of the caller to start its delivery in the commit of the confirmation. */
 export type DeliverOnConfirm = {
-  /** Asked when the money has arrived, before it is written. */
+  /** Called when the money has arrived, before that is written. */
   isWanted: () => boolean
   /** The caller still waits. */
   isOpen: boolean
-  /** The commit that starts it; its caller waits for that, because it may have been started. Never rejects. */
+  /**
+   * The commit that starts the delivery. The caller waits for it, because the delivery may have
+   * been started. Never rejects.
+   */
   commit: Promise<void> | undefined
-  /** It was done, for this caller. */
+  /** The delivery was started for this caller. */
   isStarted: boolean
 }
 
-/** What the last stage makes of a payment that was sent. */
+/** The result of the last stage for a payment that was sent. */
 export type Ending =
   | Outcome
-  /** Another payment of its batch, or another program with the relayer's key, may be to blame: send it alone. */
+  /**
+   * Send it alone. Another payment of its batch, or another program with the relayer's key, may
+   * have caused the failure.
+   */
   | { kind: 'resend'; member: Underway }
 
 /** x402 reason codes of the `exact` scheme that settlement itself can find. */
@@ -70,7 +76,7 @@ export type Reason =
   /** Why a signed approve is not sponsored. */
   | `erc20_approval_${string}`
 
-/** What a product wanted written with its payment was refused: nothing was written or sent. */
+/** The rows of a product were refused: nothing was written or sent. */
 export class RowsRefusedError extends Error {
   override readonly name = 'RowsRefusedError'
   readonly reason: RowsRefusal

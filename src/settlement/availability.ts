@@ -14,7 +14,7 @@ import { aheadOf, type ChainState, skewOf } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'now' | 'monotonic'>
 
-/** What can be sold now. No I/O: all from memory. */
+/** What can be sold now. No I/O: everything is read from memory. */
 export type Availability = {
   /** Networks with the reason why one cannot settle. */
   status(): readonly Status[]
@@ -22,7 +22,7 @@ export type Availability = {
   isReady(network: Network.Id): boolean
   /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
   whyNot(network: Network.Id, sale: Sale): string | undefined
-  /** What a lone payment costs now. */
+  /** Cost of a lone payment now. */
   costOf(network: Network.Id): SaleCost
   /** Whether a product may still spend gas today. */
   hasBudget(network: Network.Id, product: Product): boolean
@@ -35,7 +35,7 @@ export type Status = {
   /** The first one; `relayers` has all. */
   relayer: Address
   balanceWei?: bigint
-  /** How far our clock may be ahead of the chain's; infinite where blocks prove nothing. */
+  /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
   clockAheadMs: Ahead
   relayers: readonly RelayerStatus[]
 }
@@ -53,10 +53,10 @@ export type RelayerStatus = {
 /** What is to be sold, by which product, and when (unix ms). */
 export type Sale = { product: Product; amountAtomic: bigint; at: number }
 
-/** What a lone payment costs now. */
+/** Cost of a lone payment now: gas, and its price in wei. */
 export type SaleCost = { gas: bigint; priceWei: bigint }
 
-/** Gas of a lone payment until one was seen. */
+/** Gas of a lone payment, used until one was observed. */
 const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
 
 export function createAvailability(context: Uses): Availability {
@@ -77,7 +77,7 @@ export function createAvailability(context: Uses): Availability {
   }
 }
 
-/** A fault of the storage stops every network: a payment that is not recorded must not be sent. */
+/** A storage fault stops every network, because a payment that is not recorded must not be sent. */
 function storageFault({ ledger }: Uses): string | undefined {
   return ledger.fault()
 }
@@ -110,7 +110,7 @@ function statusOf(context: Uses, chain: ChainState): Status {
   }
 }
 
-/** A 402 offers no payment that would be refused or whose gas costs too much. */
+/** Leaves a network out of a 402 when its payment would be refused or its gas costs too much. */
 function whyNot(context: Uses, chain: ChainState, sale: Sale): string | undefined {
   if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
   if (storageFault(context) !== undefined) return 'the database cannot be written'
@@ -130,7 +130,7 @@ function costOf({ network, gas, head }: ChainState): SaleCost {
   return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }
 }
 
-/** Typical gas by the preferred method, used until a payment was seen. */
+/** Typical gas by the preferred method, used until a payment was observed. */
 export function usualGasOf({ asset }: Pick<NetworkConfig, 'asset'>): bigint {
   return usualGas[asset.transfer[0] ?? 'permit2']
 }
@@ -143,7 +143,7 @@ export function microUsdOf(
   return (Number(gas * priceWei) / 1e18) * ethPriceUsd * 1e6
 }
 
-/** What the metrics are read from. */
+/** The values that the metrics report. */
 export function sourcesOf({
   ledger,
   chains,

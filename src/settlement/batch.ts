@@ -3,7 +3,14 @@ import { findEoas, isIdentified } from '../chain/code'
 import type { Context } from './context'
 import type { Simulation } from './examine'
 import * as Gas from './gas'
-import { createPromised, giveBack, type Payer, payerKey, payerOf, reserve } from './payers'
+import {
+  createReservedAmounts,
+  type Payer,
+  payerKey,
+  payerOf,
+  releaseReservation,
+  reserve,
+} from './payers'
 import * as Refusals from './refusals'
 import { pausedBy } from './relayer'
 import { simulate } from './simulate'
@@ -11,9 +18,10 @@ import { type ChainState, chainNow, isForged, type QueuedPayment, type Relayer }
 import { prepare, writeAndSend } from './transaction'
 
 /**
- * Simulates payments together and sends those that pass in one transaction: directly when it is one,
- * else inside Multicall3. Every payment is `done`, unless it is returned: it could not be sent now,
- * and nothing was written. The relayer is preparing meanwhile. Never rejects.
+ * Simulates payments together and sends those that pass in one transaction: directly when it is
+ * one, else inside Multicall3. Calls `done` for every payment except those that it returns: these
+ * could not be sent now, and nothing was written for them. The relayer is marked as preparing
+ * meanwhile. Never rejects.
  */
 export async function dispatch(
   context: Context,
@@ -28,7 +36,7 @@ export async function dispatch(
   try {
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
     simulating.add(simulation)
-    // While the node works: its answer is waited for anyway.
+    // Sign while the node simulates, which takes longer.
     const draft = batch.length === 1 ? prepare(context, chain, relayer, batch) : undefined
     const [simulations, eoas] = await Promise.all([
       simulation.finally(() => simulating.delete(simulation)),
@@ -55,19 +63,19 @@ export async function dispatch(
     return []
   } finally {
     for (const { transfer, reservation } of batch) {
-      if (reservation) giveBack(context.payers, transfer, reservation)
+      if (reservation) releaseReservation(context.payers, transfer, reservation)
     }
     for (const each of batch) each.reservation = undefined
   }
 }
 
-/** Which payers are EOAs was read earlier: a payer can delegate to code at any time. */
+/** Read the code again: a payer can delegate to code at any time (EIP-7702). */
 async function findEoasAgain({ client }: ChainState, batch: readonly QueuedPayment[]) {
   if (batch.length < 2) return undefined
   return findEoas(client, [...new Set(batch.map(({ transfer }) => transfer.payer))])
 }
 
-/** Those whose signer is known, or need not be known before a node is asked. */
+/** Returns the payments whose signer is known, or need not be known before the node call. */
 function dropForged(
   { payers: { signers } }: Context,
   queued: readonly QueuedPayment[],
@@ -76,7 +84,8 @@ function dropForged(
   return queued.filter((each) => {
     const { transfer, isAlone, signer } = each
     if (signer.kind === 'checked') return true
-    // A payment is also sent alone for the code of its payer, which says nothing of its signer.
+    // A payment may also be sent alone because its payer has code, which does not identify the
+    // signer.
     if (!isAlone && signers.mayDefer(payerKey(transfer), isOne)) return true
     if (isForged(signer)) {
       each.done({ kind: 'unsigned' })
@@ -87,7 +96,7 @@ function dropForged(
   })
 }
 
-/** Payers with code leave the shared transaction, and are sent alone at their next turn. */
+/** Removes payers with code from the shared transaction. They are sent alone at their next turn. */
 function separate(
   { known }: ChainState,
   accepted: readonly QueuedPayment[],
@@ -110,8 +119,8 @@ function separate(
 }
 
 /**
- * The signer is known the next time. Recovering it now takes no time, because the bytes have left.
- * `isOne`: it shared no transaction, so that nothing told payers with code apart.
+ * Adds the signer to the cache. Recovering it delays nothing here, because the bytes are already
+ * sent. `isOne`: it shared no transaction, so no read separated payers with code.
  */
 function noteSigner(
   { payers: { signers } }: Context,
@@ -124,8 +133,8 @@ function noteSigner(
 }
 
 /**
- * Returns the payments that pass, each with its reservation, and tells the others the reason. `eoas`:
- * payers without code, where several were simulated together.
+ * Returns the payments that pass, each with its reservation, and reports the reason to the others.
+ * `eoas`: payers without code, where several were simulated together.
  */
 async function accept(
   context: Context,
@@ -134,27 +143,28 @@ async function accept(
   { simulations, eoas }: Seen,
 ): Promise<QueuedPayment[]> {
   const accepted: QueuedPayment[] = []
-  /** The simulation has taken these from the balances of the later ones already. */
-  const own = createPromised()
+  /** The simulation has already subtracted these from the balances of later members. */
+  const own = createReservedAmounts()
   for (const [index, queued] of batch.entries()) {
     const { transfer, signer } = queued
-    // The payment may have waited long since it arrived.
+    // The time window may have ended while the payment waited.
     const late = Refusals.checkWindow(transfer, context.now())
     const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
     if (simulation.kind !== 'passes') {
-      // The verdict on a forged signature must not affect payments that the payer did sign.
+      // The result of a forged signature must not affect payments that the payer did sign.
       const isUnsigned = simulation.kind !== 'unavailable' && isForged(signer)
       queued.done(isUnsigned ? { kind: 'unsigned' } : simulation)
       continue
     }
-    // A payer with code passed although its key did not sign: do not settle it as a key's payment.
+    // A payer with code passed although its key did not sign. Do not settle it as a key's payment.
     if (eoas && !eoas.has(transfer.payer) && isForged(signer)) {
       queued.done({ kind: 'unsigned' })
       continue
     }
     note(queued, simulation, eoas)
     const payer = await payerOf(context.ledger.payments, transfer, queued.simulatedCode)
-    // From the checks to the reservation nothing waits: one balance is not promised twice.
+    // Do not await between the checks and the reservation, so that one balance is not reserved
+    // twice.
     const balance = simulation.balanceAtomic + own.of(transfer)
     const refusal = refuse(context, chain, queued, { payer, balance })
     if (refusal) {
@@ -170,7 +180,7 @@ async function accept(
 
 type Seen = { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined }
 
-/** Keeps the results of the simulation for the transaction. */
+/** Stores the results of the simulation for the transaction. */
 function note(
   queued: QueuedPayment,
   { code, fees }: Extract<Simulation, { kind: 'passes' }>,
@@ -189,8 +199,8 @@ function refuse(
   { purpose, transfer }: QueuedPayment,
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
-  const { promised, failures } = context.payers
-  if (promised.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
+  const { reserved, failures } = context.payers
+  if (reserved.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined

@@ -9,26 +9,28 @@ import type { ChainState, Relayer, Slot } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'metrics' | 'now' | 'log'>
 
-/** How a nonce ends. */
+/** How an account nonce ends. */
 export type End =
   | { kind: 'included'; receipt: Receipt.Receipt }
   /** The chain has another transaction at this nonce: none of ours can be included. */
   | { kind: 'consumed' }
   | { kind: 'stopped' }
 
-/** Looks at which our nonce must seem taken, and our hashes unknown, before that is believed. */
-const proofLooks = 3
+/**
+ * Polls in a row that must show our nonce as taken and our hashes as unknown before that counts.
+ */
+const proofPolls = 3
 const pollMaxMs = 2_000
 const resendMaxMs = 15_000
 
-/** What one drive remembers; its time starts at 0. */
-type Pace = {
+/** State of one `drive`; its time starts at 0. */
+type Polling = {
   elapsedMs: number
   sendAtMs: number
   sends: number
   replaceAtMs: number
   intervalMs: number
-  /** Looks in a row at which the nonce was taken. */
+  /** Polls in a row at which the nonce was taken. */
   misses: number
   /** Newest block at the first of them. */
   takenAt: bigint | undefined
@@ -36,13 +38,13 @@ type Pace = {
 }
 
 /**
- * Sends and watches until the nonce is decided. The same bytes are sent again and again, because a
- * node may forget them; when they stay out, they are replaced at the same nonce with higher fees,
- * and by an empty transaction once their payload can no longer succeed. Never rejects.
+ * Sends and polls until the nonce is decided. Sends the same bytes repeatedly, because a node may
+ * drop them. When they are not included, replaces them at the same nonce with higher fees. When
+ * their payload can no longer succeed, replaces them with an empty transaction. Never rejects.
  */
 export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
   const replaceMs = chain.network.replaceAfterSeconds * 1000
-  const pace: Pace = {
+  const polling: Polling = {
     elapsedMs: 0,
     sendAtMs: 0,
     sends: 0,
@@ -53,89 +55,98 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
     takenAtMs: 0,
   }
   while (!context.progress.signal.aborted) {
-    let isDoubtful = pace.misses > 0
-    if (pace.elapsedMs >= pace.sendAtMs) {
-      const sent = await send(chain, newest(slot).raw, pace.sends === 0)
+    let isDoubtful = polling.misses > 0
+    if (polling.elapsedMs >= polling.sendAtMs) {
+      const sent = await send(chain, newest(slot).raw, polling.sends === 0)
       if (sent.receipt && isOf(slot, sent.receipt)) return included(chain, slot, sent.receipt)
       note(context, chain, slot, sent)
-      isDoubtful ||= pace.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
-      planSends(pace, sent, context.policy)
+      isDoubtful ||= polling.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
+      planSends(polling, sent, context.policy)
     }
     const seen = await inspect(chain, slot, isDoubtful)
     if (seen.receipt) return included(chain, slot, seen.receipt)
-    count(chain, pace, seen)
-    if (pace.misses >= proofLooks) {
-      if (isConsumed(context, chain, slot, { pace, top: seen.top })) return { kind: 'consumed' }
-      if (pace.misses === proofLooks) await passOver(chain, slot.relayer)
+    countTaken(chain, polling, seen)
+    if (polling.misses >= proofPolls) {
+      if (isConsumed(context, chain, slot, { polling, top: seen.top })) return { kind: 'consumed' }
+      if (polling.misses === proofPolls) await skipTakenNonce(chain, slot.relayer)
     }
-    if (pace.elapsedMs >= pace.replaceAtMs && pace.misses === 0) {
-      pace.replaceAtMs = pace.elapsedMs + replaceMs
-      if (await tryReplace(context, chain, slot)) pace.sendAtMs = pace.elapsedMs
+    if (polling.elapsedMs >= polling.replaceAtMs && polling.misses === 0) {
+      polling.replaceAtMs = polling.elapsedMs + replaceMs
+      if (await tryReplace(context, chain, slot)) polling.sendAtMs = polling.elapsedMs
     }
-    await rest(context, chain, pace)
+    await waitForBlock(context, chain, polling)
   }
   return { kind: 'stopped' }
 }
 
-/** When the bytes are sent again, and replaced. */
-function planSends(pace: Pace, sent: NodeReply, { resendMs }: Pick<Policy, 'resendMs'>): void {
-  // The node wants a higher tip, so bid its suggestion at once.
+/** Sets the times of the next send and of the replacement. */
+function planSends(
+  polling: Polling,
+  sent: NodeReply,
+  { resendMs }: Pick<Policy, 'resendMs'>,
+): void {
+  // The node requires a higher tip, so bid its suggestion at once.
   if (sent.kind === 'rejected' && sent.isFee) {
-    pace.replaceAtMs = Math.min(pace.replaceAtMs, pace.elapsedMs)
+    polling.replaceAtMs = Math.min(polling.replaceAtMs, polling.elapsedMs)
   }
   if (sent.kind === 'early') {
-    pace.sendAtMs = pace.elapsedMs + 100
+    polling.sendAtMs = polling.elapsedMs + 100
     return
   }
-  // Bytes that no node has taken are offered again soon: their buyer waits.
+  // Bytes that no node has accepted are sent again soon, because their buyer waits.
   const firstMs = sent.kind === 'accepted' ? resendMs : 250
-  pace.sendAtMs = pace.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** pace.sends)
-  pace.sends++
+  polling.sendAtMs = polling.elapsedMs + Math.min(resendMaxMs, firstMs * 2 ** polling.sends)
+  polling.sends++
 }
 
-/** Counts the looks in a row at which the nonce was taken. */
-function count({ head }: ChainState, pace: Pace, { isTaken, top }: Inspection): void {
-  // The nonce is free again: what was passed over is wanted now.
-  if (isTaken === false && pace.misses > 0) {
-    pace.sendAtMs = pace.elapsedMs
-    pace.intervalMs = pollMs(head)
+/** Counts the polls in a row at which the nonce was taken. */
+function countTaken({ head }: ChainState, polling: Polling, { isTaken, top }: Inspection): void {
+  // The nonce is free again, so the skipped transaction is needed now.
+  if (isTaken === false && polling.misses > 0) {
+    polling.sendAtMs = polling.elapsedMs
+    polling.intervalMs = pollMs(head)
   }
-  if (pace.misses === 0) pace.takenAtMs = pace.elapsedMs
-  if (isTaken !== undefined) pace.misses = isTaken ? pace.misses + 1 : 0
-  pace.takenAt = pace.misses === 0 ? undefined : (pace.takenAt ?? top)
+  if (polling.misses === 0) polling.takenAtMs = polling.elapsedMs
+  if (isTaken !== undefined) polling.misses = isTaken ? polling.misses + 1 : 0
+  polling.takenAt = polling.misses === 0 ? undefined : (polling.takenAt ?? top)
 }
 
-async function rest(context: Uses, { head, heads }: ChainState, pace: Pace): Promise<void> {
-  if (pace.misses > 0) pace.intervalMs = pace.misses > proofLooks ? head.blockTimeMs : pollMs(head)
-  const { intervalMs } = pace
+async function waitForBlock(
+  context: Uses,
+  { head, heads }: ChainState,
+  polling: Polling,
+): Promise<void> {
+  if (polling.misses > 0)
+    polling.intervalMs = polling.misses > proofPolls ? head.blockTimeMs : pollMs(head)
+  const { intervalMs } = polling
   const waitsFrom = context.now()
   const why = await heads.wait(intervalMs, context.progress.signal)
-  // A clock that was set counts for no more than the wait itself.
+  // Count no more than the wait itself, in case the clock was set.
   const waitedMs = Math.min(intervalMs, Math.max(0, context.now() - waitsFrom))
-  pace.elapsedMs += why === 'time' ? intervalMs : waitedMs
-  pace.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
+  polling.elapsedMs += why === 'time' ? intervalMs : waitedMs
+  polling.intervalMs = Math.min(pollMaxMs, Math.ceil(intervalMs * 1.3))
 }
 
 /**
- * Whether another transaction has the nonce for good. For a job it must be out of the reach of a
- * reorganisation. On a fast chain that is a matter of seconds, in which a provider's receipts may lag
- * behind its state: time must have passed, too (`jobProofMs`). What follows a job that did not run
- * (the refund for a swap) moves the same money: our bytes must never be included after that.
+ * Whether another transaction has the nonce finally. For a job, no reorganisation may reach it. On
+ * a fast chain that takes seconds, in which a provider's receipts may lag behind its state. So a
+ * minimum time must have passed, too (`jobProofMs`). What follows a job that did not run (the
+ * refund for a swap) moves the same money: our bytes must never be included after that.
  */
 function isConsumed(
   { policy }: Uses,
   { network }: ChainState,
   { job }: Slot,
-  { pace, top }: { pace: Pace; top: bigint | undefined },
+  { polling, top }: { polling: Polling; top: bigint | undefined },
 ): boolean {
   if (!job) return true
-  if (pace.elapsedMs - pace.takenAtMs < policy.jobProofMs) return false
-  if (pace.takenAt === undefined || top === undefined) return false
-  return top >= pace.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
+  if (polling.elapsedMs - polling.takenAtMs < policy.jobProofMs) return false
+  if (polling.takenAt === undefined || top === undefined) return false
+  return top >= polling.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
 }
 
-/** The relayer goes on above a nonce that another program used, while that is being made sure of. */
-async function passOver(chain: ChainState, relayer: Relayer): Promise<void> {
+/** Moves the relayer past a nonce that another program used, while that is still being verified. */
+async function skipTakenNonce(chain: ChainState, relayer: Relayer): Promise<void> {
   relayer.stuck = undefined
   relayer.refused = undefined
   await synchronize(chain, relayer)
@@ -160,7 +171,7 @@ function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): E
     const paid = slot.transactions.find(({ hash }) => hash === receipt.hash)
     const tip = paid?.maxTipWei ?? 0n
     const price = receipt.effectiveGasPriceWei
-    // Below the cap of the transaction the price is base fee and tip.
+    // Below the fee cap of the transaction the price is the base fee plus the tip.
     if (paid && price > tip && price < paid.maxFeeWei) head.baseFeeWei = price - tip
   }
   return { kind: 'included', receipt }
@@ -171,25 +182,25 @@ function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): vo
   if (sent.kind === 'accepted') relayer.refused = undefined
   if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
   relayer.refused = sent.reason
-  tellPause(context, chain, slot, sent.reason)
+  logPause(context, chain, slot, sent.reason)
 }
 
-function tellPause(
+function logPause(
   { log }: Uses,
   { network, room }: ChainState,
   { relayer, nonce }: Slot,
   reason: string | undefined,
 ): void {
   log('relayer-paused', { network: network.id, relayer: relayer.address, nonce, reason })
-  // What waits goes to the other relayers, or is told that there is none.
+  // Waiting payments go to other relayers, or are refused when there is none.
   room.emit()
 }
 
 type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
 
 /**
- * Receipt of any of the slot's transactions; else whether the nonce is taken all the same. The count
- * is read first: a transaction of ours that is included in between has a receipt then.
+ * Receipt of any of the slot's transactions; else whether the nonce is taken. The count is read
+ * first, so a transaction of ours that is included in between has a receipt then.
  */
 async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promise<Inspection> {
   try {
@@ -206,7 +217,7 @@ async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promi
   }
 }
 
-/** A disk that cannot take the replacement must not end the watch over what was sent. */
+/** A disk that cannot store the replacement must not end the polling for what was sent. */
 async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   try {
     return await slot.relayer.turn(() => replace(context, chain, slot))
@@ -217,8 +228,8 @@ async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise
 }
 
 /**
- * Signs the slot again with at least an eighth more (nodes want a tenth). False at the fee cap, which
- * stops the relayer: all that it sends later waits behind this nonce.
+ * Signs the slot again with at least an eighth more, because nodes require a tenth. Returns false
+ * at the fee cap, which pauses the relayer: its later transactions all wait for this nonce.
  */
 async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
   const { ledger, now } = context
@@ -231,7 +242,7 @@ async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<bo
   if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
     if (relayer.stuck === undefined) {
       relayer.stuck = 'a transaction stays out at the fee cap'
-      tellPause(context, chain, slot, relayer.stuck)
+      logPause(context, chain, slot, relayer.stuck)
     }
     return false
   }

@@ -4,7 +4,7 @@ import type { TransactionRow } from '../../db/schema'
 import { isIdentified } from '../chain/code'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import { type Blamed, findBlamed } from './blame'
+import { type Attributed, attributeFailure } from './attribution'
 import { drive } from './broadcast'
 import type { Context } from './context'
 import * as Gas from './gas'
@@ -17,9 +17,8 @@ import * as Resolve from './resolve'
 import type { ChainState, Relayer, Slot } from './state'
 
 /**
- * Drives a slot that is written and in its relayer to its end, and tells of each of its payments what
- * became of it. `reservations`: those of its members, in their order; where there are none, they are
- * made.
+ * Drives a slot that is written and occupied to its end, and reports the result of each payment.
+ * `reservations`: those of the members, in their order; made here when absent.
  */
 export function launch(
   context: Context,
@@ -30,7 +29,7 @@ export function launch(
   const { members } = slot
   const { payers, progress } = context
   if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
-  const ways = members.map((member, index): Way => {
+  const slotMembers = members.map((member, index): SlotMember => {
     const { transfer } = member.payment
     const payer = { address: transfer.payer, code: 'unknown' as const, isNew: false }
     return { member, ...(reservations[index] ?? reserve(payers, transfer, payer)) }
@@ -40,17 +39,19 @@ export function launch(
     .catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
     .finally(() => progress.driving.delete(driving))
   progress.driving.add(driving)
-  return ways.map((way) => endOf(context, chain, slot, { ...way, work }))
+  return slotMembers.map((way) => endOf(context, chain, slot, { ...way, work }))
 }
 
-/** A member of a slot, its payer as it was before it paid, and what ends its being under way. */
-type Way = { member: Underway } & Reservation
+/** A member of a slot with its reservation. */
+type SlotMember = { member: Underway } & Reservation
 
-/** A simulation that began before may still know the balance from before: its promise counts. */
+/**
+ * Releases after the running simulations, which may still read the balance from before the payment.
+ */
 function releaseLater({ progress, payers }: Context, { members }: Slot): void {
   void Promise.allSettled(progress.simulating).then(() =>
     setImmediate(() => {
-      for (const { payment } of members) payers.promised.release(payment.transfer)
+      for (const { payment } of members) payers.reserved.release(payment.transfer)
     }),
   )
 }
@@ -59,7 +60,7 @@ async function endOf(
   context: Context,
   chain: ChainState,
   slot: Slot,
-  { member, payer, leave, work }: Way & { work: Promise<Conclusion> },
+  { member, payer, leave, work }: SlotMember & { work: Promise<Conclusion> },
 ): Promise<Ending> {
   const { id, transfer } = member.payment
   const { failures } = context.payers
@@ -72,7 +73,7 @@ async function endOf(
     end()
     throw error
   })
-  const { paid, unpaid, isConsumed, blamed } = conclusion
+  const { paid, unpaid, isConsumed, attributed } = conclusion
   const confirmed = paid.get(id)
   const reason = unpaid.get(id)
   if (confirmed || reason === undefined) {
@@ -81,12 +82,12 @@ async function endOf(
     return confirmed ? { kind: 'confirmed', payment: confirmed } : Resolve.current(context, { id })
   }
   const outcome = await Resolve.decide(context, member, reason)
-  if (blamed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
-    const code = blamed.get(id) ?? 'unknown'
+  if (attributed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
+    const code = attributed.get(id) ?? 'unknown'
     failures.record(await payerOf(context.ledger.payments, transfer, code))
     context.metrics.failed(chain.network.id)
   }
-  // Release only after it is recorded, so that no further payment passes in between.
+  // Release only after the failure is recorded, so that no further payment passes in between.
   end()
   if (outcome.kind !== 'reverted') return outcome
   const isBatch = slot.transactions[0]?.kind === 'batch'
@@ -106,7 +107,7 @@ export function slotOf(
   return { relayer, nonce, transactions: [row], members, validBefore, code: 'unknown', job }
 }
 
-/** Unix seconds after which none of the payments can succeed; undefined for none. */
+/** Unix seconds after which none of the payments can succeed; undefined without such a limit. */
 export function lastOf(members: readonly Underway[]): bigint | undefined {
   let last: bigint | undefined
   for (const { payment } of members) {
@@ -116,29 +117,29 @@ export function lastOf(members: readonly Underway[]): bigint | undefined {
   return last
 }
 
-/** What the slot paid, and what it did not pay with why. */
+/** What the slot paid, and why it did not pay the rest. */
 type Conclusion = {
   paid: ReadonlyMap<string, Payment>
   unpaid: ReadonlyMap<string, Reason>
   isConsumed: boolean
-  /** The unpaid payments that cost gas by their payer's fault. */
-  blamed: Blamed
+  /** The unpaid payments whose payer caused the failure, which cost gas. */
+  attributed: Attributed
 }
 
 const nothing: Conclusion = {
   paid: new Map(),
   unpaid: new Map(),
   isConsumed: false,
-  blamed: new Map(),
+  attributed: new Map(),
 }
 
-/** Drives the slot and writes its end. */
+/** Drives the slot and records its end. */
 async function conclude(context: Context, chain: ChainState, slot: Slot): Promise<Conclusion> {
   const { relayer, members, code } = slot
   for (;;) {
     const end = await drive(context, chain, slot)
     if (end.kind === 'stopped') return nothing
-    // The relayer goes on while the end is confirmed and written.
+    // The relayer continues while the end is confirmed and written.
     relayer.open--
     if (end.kind === 'consumed') {
       const conclusion = await giveUp(context, chain, slot)
@@ -152,7 +153,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
       relayer.open++
       continue
     }
-    Reorg.remember(chain, receipt)
+    Reorg.storeInclusion(chain, receipt)
     let recorded: Recorded
     try {
       recorded = await record(context, chain, slot, receipt)
@@ -163,8 +164,9 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     const payments = members.map(({ payment }) => payment)
     const failed = payments.filter(({ id }) => unpaid.has(id))
     const found = { included, receipt, members: payments, unpaid: failed, code }
-    const blamed = failed.length === 0 ? nothing.blamed : await findBlamed(context, chain, found)
-    return { paid, unpaid, isConsumed: false, blamed }
+    const attributed =
+      failed.length === 0 ? nothing.attributed : await attributeFailure(context, chain, found)
+    return { paid, unpaid, isConsumed: false, attributed }
   }
 }
 
@@ -174,7 +176,7 @@ async function giveUp(
   slot: Slot,
 ): Promise<Conclusion> {
   const { relayer, nonce, members, job } = slot
-  // The transaction that stayed out at the fee cap is out of the way.
+  // The transaction that stayed out at the fee cap no longer blocks the relayer.
   relayer.stuck = undefined
   const hashes = slot.transactions.map(({ hash }) => hash)
   const ids = members.map(({ payment }) => payment.id)
@@ -233,7 +235,7 @@ async function record(
   return { paid, unpaid, included }
 }
 
-/** What the ledger keeps of a receipt. */
+/** The part of a receipt that the ledger stores. */
 export function inclusionOf(
   { now }: Pick<Context, 'now'>,
   { transactions, job }: Pick<Slot, 'transactions' | 'job'>,

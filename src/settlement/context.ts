@@ -10,7 +10,7 @@ import type { ChainState } from './state'
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
-/** The parts of settlement. A stage names those that it uses. */
+/** The parts of settlement. Each stage names the parts that it uses. */
 export type Context = Readonly<{
   ledger: Ledger
   chains: ReadonlyMap<Network.Id, ChainState>
@@ -18,9 +18,9 @@ export type Context = Readonly<{
   progress: Progress
   policy: Policy
   events: {
-    /** With the id of a payment whose state has changed. */
+    /** Emits the id of a payment whose state has changed. */
     payments: Events
-    /** With the id of a job whose state or newest transaction has changed. */
+    /** Emits the id of a job whose state or newest transaction has changed. */
     jobs: Events
   }
   metrics: Metrics
@@ -31,26 +31,26 @@ export type Context = Readonly<{
   log: Log
 }>
 
-/** What is under way. The promises never reject. */
+/** Work that is running. The promises never reject. */
 export type Progress = {
   /** Payments that are being driven, by id. */
   running: Map<string, Promise<Outcome>>
   /** Slots that are being driven. */
   driving: Set<Promise<unknown>>
-  /** Simulations under way: what they read may be older than what is included meanwhile. */
+  /** Running simulations: their reads may be older than what is included meanwhile. */
   simulating: Set<Promise<unknown>>
-  /** Nothing new is accepted. */
+  /** No new work is accepted. */
   isStopping: boolean
-  /** Ends the waiting, not the money: what is unfinished is in the database. */
+  /** Ends the waits. Unfinished payments stay in the database and continue after a restart. */
   signal: AbortSignal
 }
 
-/** What the operator decides. */
+/** Settings of the operator. */
 export type Policy = Readonly<{
   jobProofMs: number
   resendMs: number
   clockSkewMaxMs: number
-  /** Atomic; undefined: one node's word is enough for every payment. */
+  /** Atomic amount; undefined: one node is enough for every payment. */
   confirmTwiceAbove: () => bigint | undefined
   payoutExclusive: () => boolean
   isOwnPayee: (payee: Address) => boolean
@@ -63,12 +63,12 @@ export function chainOf({ chains }: Pick<Context, 'chains'>, id: Network.Id): Ch
   return chain
 }
 
-/** What a log line tells of one payment. */
+/** Log fields of one payment. */
 export function about({ id, requestId }: { id: string; requestId?: string | undefined }) {
   return requestId === undefined ? { payment: id } : { payment: id, requestId }
 }
 
-/** A payment on its way without a request that waits for it. */
+/** A payment without a request that waits for it. */
 export function unattended(payment: Payment): Underway {
   return { payment, requestId: undefined, deliverOnConfirm: undefined }
 }

@@ -10,15 +10,15 @@ export type Deliveries = {
    */
   beginDelivery(id: string): Promise<Payment>
   /**
-   * Resolves when it is on the disk. Rejects when no delivery was started. A function is asked when it
-   * is written, which is after this turn of the event loop; while the disk takes nothing it is kept and
-   * written later. A token is not: then this rejects.
+   * Resolves when it is on the disk. Rejects when no delivery was started. A function is called at
+   * the write, after this turn of the event loop. While the disk fails it is kept and written
+   * later. A token is not kept: then this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /**
-   * Delivery none -> delivered in one commit: true for exactly one caller ever, false for the others
-   * and while the payment is not confirmed. Undefined when that could not be written: it has been handed
-   * to no caller, and the same call may succeed later. Never rejects.
+   * Changes delivery from none to delivered in one commit. True for exactly one caller ever, false
+   * for the others and while the payment is not confirmed. Undefined when the write failed: no
+   * caller has it, and the same call may succeed later. Never rejects.
    */
   handOver(id: string): Promise<boolean | undefined>
   /** An answer of any status was sent for this payment. */
@@ -58,7 +58,9 @@ export function createDeliveries({
 
   const writes: (() => void)[] = []
 
-  /** What is told when this turn of the event loop is over. All that a turn tells shares a commit. */
+  /**
+   * Runs the write after this turn of the event loop, so that all writes of a turn share a commit.
+   */
   function afterTurn(write: () => Promise<boolean>): Promise<boolean> {
     return new Promise((resolve, reject) => {
       writes.push(() => void write().then(resolve, reject))
@@ -70,13 +72,13 @@ export function createDeliveries({
     })
   }
 
-  /** A token must be on the disk before its buyer has it: while that cannot be, this rejects. */
-  function end(id: string, told: Delivered | (() => Delivered)): Promise<boolean> {
-    if (typeof told !== 'function' && !told.delivered) return deliveries.fail(id, told)
+  /** A token must be on the disk before its buyer has it, so this rejects while the disk fails. */
+  function end(id: string, given: Delivered | (() => Delivered)): Promise<boolean> {
+    if (typeof given !== 'function' && !given.delivered) return deliveries.fail(id, given)
     const write = (result: Delivered) =>
       result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
     return persist(() =>
-      typeof told === 'function' ? afterTurn(async () => write(told())) : write(told),
+      typeof given === 'function' ? afterTurn(async () => write(given())) : write(given),
     )
   }
 
@@ -86,14 +88,14 @@ export function createDeliveries({
       if (!payment) throw new Error(`payment ${id} is not to be delivered`)
       return payment
     },
-    async endDelivery(id, told) {
-      if (!(await end(id, told))) throw new Error(`no delivery of payment ${id} was started`)
+    async endDelivery(id, given) {
+      if (!(await end(id, given))) throw new Error(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {
         return await deliveries.handOver(id, now())
       } catch (error) {
-        // That no caller knows it is better than that two do.
+        // On a fault answer no caller, because answering two would give a paid answer away.
         log('settlement-fault', { payment: id, error })
         return undefined
       }

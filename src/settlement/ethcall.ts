@@ -21,14 +21,17 @@ export type EthCall = {
   data: Hex
   gas: bigint
   fees?: Fees
-  /** Time of the block that it runs in (unix seconds), where the node can; undefined: that of the newest. */
+  /**
+   * Time of the block that it runs in (unix seconds), where the node supports it; undefined: that
+   * of the newest.
+   */
   atSeconds?: bigint | undefined
 }
 
 /**
- * The answer of eth_call in the state of the newest block. Limit, fees and sender are those of the
- * transaction, and nodes subtract the cost from the balance alike, so that the called code cannot
- * tell a simulation from them. Throws RpcFault or RpcError.
+ * Calls eth_call in the state of the newest block. Limit, fees and sender are those of the
+ * transaction, and nodes subtract the cost from the balance alike. So the called code cannot tell a
+ * simulation from the transaction. Throws RpcFault or RpcError.
  */
 export async function ethCall(chain: NodeState, call: EthCall): Promise<unknown> {
   try {
@@ -40,7 +43,7 @@ export async function ethCall(chain: NodeState, call: EthCall): Promise<unknown>
       return ethCall(chain, call)
     }
     if (!/base fee|max fee|fee cap/i.test(error.message)) throw error
-    // The base fee rose since it was last seen.
+    // The base fee rose since it was last read.
     const block = parseBlock(await chain.client.call('eth_getBlockByNumber', ['latest', false]))
     if (!block) throw error
     observe(chain.head, block)
@@ -72,7 +75,7 @@ function isUnknownOverride(error: RpcError): boolean {
 }
 
 /**
- * The call ran out of gas: a payer's wallet may burn all of it, also that of the reads beside it.
+ * The call ran out of gas. A payer's wallet may use all of it, including that of the other reads.
  */
 export function isSpentGas(error: unknown): boolean {
   if (!(error instanceof RpcError)) return false
@@ -80,9 +83,9 @@ export function isSpentGas(error: unknown): boolean {
 }
 
 /**
- * The time (unix seconds) to simulate transfers at, when the newest block is old and earlier than
- * the `validAfter` of one of them: where blocks are rare, the next block is as late as the
- * transaction. Undefined: simulate in the newest block.
+ * The time (unix seconds) to simulate transfers at. Used when the newest block is old and earlier
+ * than a `validAfter`: where blocks are rare, the next block is as late as the transaction.
+ * Undefined: simulate in the newest block.
  */
 export function timeFor(
   { head }: Pick<ChainState, 'head'>,
@@ -111,7 +114,7 @@ export async function aggregate(
 }
 
 /**
- * Whether the money's nonce is used, and the time of the block that says so: atomic, so that
+ * Whether the money's nonce is used, and the time of the same block. Read atomically, so that
  * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
  */
 export async function readMoney(
@@ -140,7 +143,7 @@ export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
     : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
 }
 
-/** What the read of the nonce says; undefined when it says nothing. */
+/** Decodes the read of the nonce; undefined for anything but 0 or 1. */
 export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
   if (word === undefined) return undefined
   return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n

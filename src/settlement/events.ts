@@ -1,12 +1,12 @@
 type Listener = (id: string) => void
 
-/** Changes of many things, told by id after the change is on the disk. */
+/** Notifications by id, emitted after the change is on the disk. */
 export type Events = {
-  /** Tells the listeners after the database transaction that it is called in. */
+  /** Notifies the listeners after the database transaction that it is called in. */
   emit(id: string): void
   on(listener: Listener): void
   /**
-   * Resolves to true when the id changes, to false after the time, `release`, or `end`. Begin to wait
+   * Resolves to true when the id changes, and to false after the time, `release` or `end`. Call it
    * before you read the state: a change between reading and waiting is lost.
    */
   wait(id: string, ms: number): Wait
@@ -16,7 +16,7 @@ export type Events = {
 
 export type Wait = { changed: Promise<boolean>; end(): void }
 
-/** Tells its listeners at once, in the caller's turn. */
+/** Notifies its listeners synchronously. */
 export type Signal = { emit(): void; on(listener: () => void): void }
 
 export function createSignal(): Signal {
@@ -32,16 +32,16 @@ export function createSignal(): Signal {
 /** `fault` gets what a listener throws. */
 export function createEvents(fault: (error: unknown) => void): Events {
   const listeners: Listener[] = []
-  const waiters = new Map<string, Set<(isChanged: boolean) => void>>()
+  const waits = new Map<string, Set<(isChanged: boolean) => void>>()
 
-  const wake = (id: string, isChanged: boolean) => {
-    const waiting = waiters.get(id)
-    waiters.delete(id)
+  const settle = (id: string, isChanged: boolean) => {
+    const waiting = waits.get(id)
+    waits.delete(id)
     for (const end of waiting ?? []) end(isChanged)
   }
 
-  const tell = (id: string) => {
-    wake(id, true)
+  const notify = (id: string) => {
+    settle(id, true)
     for (const listener of listeners) {
       try {
         listener(id)
@@ -54,17 +54,17 @@ export function createEvents(fault: (error: unknown) => void): Events {
   return {
     // A database transaction is synchronous: a microtask comes after its end.
     emit(id) {
-      if (listeners.length > 0 || waiters.size > 0) queueMicrotask(() => tell(id))
+      if (listeners.length > 0 || waits.size > 0) queueMicrotask(() => notify(id))
     },
     on: (listener) => void listeners.push(listener),
     wait(id, ms) {
       const { promise: changed, resolve } = Promise.withResolvers<boolean>()
-      const waiting = waiters.get(id) ?? new Set()
-      waiters.set(id, waiting)
+      const waiting = waits.get(id) ?? new Set()
+      waits.set(id, waiting)
       const end = (isChanged: boolean) => {
         clearTimeout(timer)
         waiting.delete(end)
-        if (waiting.size === 0 && waiters.get(id) === waiting) waiters.delete(id)
+        if (waiting.size === 0 && waits.get(id) === waiting) waits.delete(id)
         resolve(isChanged)
       }
       const timer = setTimeout(() => end(false), ms)
@@ -72,7 +72,7 @@ export function createEvents(fault: (error: unknown) => void): Events {
       return { changed, end: () => end(false) }
     },
     release() {
-      for (const id of [...waiters.keys()]) wake(id, false)
+      for (const id of [...waits.keys()]) settle(id, false)
     },
   }
 }

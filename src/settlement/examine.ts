@@ -23,26 +23,26 @@ import { type ChainState, isForged, type QueuedPayment } from './state'
 
 export type Simulation =
   /**
-   * The transfer would succeed now; `balanceAtomic` is the payer's before it. `code`: what is behind
-   * the payer, where that was read. `fees`: those that its code was shown.
+   * The transfer would succeed now. `balanceAtomic` is the payer's before it. `code`: the payer's
+   * code, where that was read. `fees`: those that the simulation used.
    */
   | { kind: 'passes'; balanceAtomic: bigint; code: AccountCode; fees?: Fees }
-  /** The chain says that this nonce is used or cancelled. */
+  /** The chain shows this nonce as used or cancelled. */
   | { kind: 'used' }
   | Refusals.PaymentRefusal
 
 /** What is simulated: a signed transfer and its settling call. */
 export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'>
 
-/** A signature that is still to be judged. */
+/** A signature that is not verified yet. */
 export type SignatureCheck = {
   /** When the transfer passes with it, it is the payer's: the chain reads it as we do. */
   isDecidedByChain: boolean
-  /** Whether the payer's own key signed the digest; asked when the chain does not decide. */
+  /** Whether the payer's own key signed the digest; called when the chain does not decide. */
   isSigned: () => boolean
-  /** It came with the call that would deploy the wallet (ERC-6492). */
+  /** It was sent with the call that would deploy the wallet (ERC-6492). */
   isWrapped: boolean
-  /** What was signed: of the domain below, which need not be the token's. */
+  /** The signed digest, in the domain below, which need not be the token's. */
   digest: Uint8Array
   eip712: Asset['eip712']
 }
@@ -51,8 +51,8 @@ export type SignatureCheck = {
 type Asked = { now: number; check?: SignatureCheck | undefined }
 
 /**
- * All that one call can say of a transfer: whether the payer's contract accepts the signature, whether
- * the transfer would succeed now, and if not the first reason in the order of the reference facilitator.
+ * Checks in one call whether the payer's contract accepts the signature and whether the transfer
+ * would succeed now. Otherwise gives the first reason in the order of the reference facilitator.
  */
 export async function examine(
   chain: ChainState,
@@ -112,15 +112,15 @@ function callsFor(
 }
 
 /** The answers to `callsFor`. */
-type Observation = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
+type CallReads = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   code: AccountCode
   baseFeeWei: bigint | undefined
   isSettled: boolean
-  /** What a contract of the payer says to the signature; undefined where none was asked. */
+  /** The answer of a contract of the payer to the signature; undefined where none was called. */
   wallet: ReturnType<typeof judgeWallet> | undefined
 }
 
-function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): Observation {
+function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): CallReads {
   const isPermit = transfer.method === 'permit2'
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
   const wallet = results[isPermit ? 7 : 5]
@@ -139,7 +139,7 @@ function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer):
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: Observation,
+  { isSettled, used, wallet }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
   const passes = isSettled && used === false
@@ -159,7 +159,7 @@ function judge(
 function explain(
   chain: ChainState,
   { transfer, code, signer }: Candidate,
-  seen: Observation,
+  seen: CallReads,
   { now, check }: Asked,
 ): Simulation {
   const { wallet } = seen
@@ -177,14 +177,14 @@ function explain(
 }
 
 /**
- * Simulates again with exactly the transaction that would follow, up to the gas limit, so that the
+ * Simulates again with exactly the transaction that would follow, up to the gas limit. So the
  * payer's code cannot tell the call from the transaction. Only the block differs.
  */
 async function confirm(
   chain: ChainState,
   from: Address | undefined,
   candidate: Candidate,
-  { balance, code, atSeconds }: Observation & { atSeconds: bigint | undefined },
+  { balance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
 ): Promise<Simulation> {
   const { transfer, call } = candidate
   const balanceAtomic = balance ?? 0n
@@ -218,7 +218,10 @@ const creationGas = 700_000n
 
 type CallAnswer = { code: AccountCode; results: Multicall.Result[] }
 
-/** Results of the calls, and the payer's code where the node tells it. Throws RpcFault or RpcError. */
+/**
+ * Results of the calls, and the payer's code where the node returns it. Throws RpcFault or
+ * RpcError.
+ */
 async function aggregateWithCode(
   chain: ChainState,
   from: Address | undefined,
@@ -240,15 +243,15 @@ async function aggregateWithCode(
     answer = await EthCall.ethCall(chain, { from, data, gas: gas + creationGas, ...rest })
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    // Without an answer of the code read, only the payer's code can have burnt that much gas.
-    return withoutCode(EthCall.isSpentGas(error) ? { key: 'burning' } : 'unknown')
+    // When the read of the code fails, only the payer's code can have used that much gas.
+    return withoutCode(EthCall.isSpentGas(error) ? { key: 'out-of-gas' } : 'unknown')
   }
   const split = splitCode(answer)
   const results = split && Multicall.parseResults(split.data, calls.length)
   return split && results && { code: split.code, results }
 }
 
-/** `absent`: there is no code that could judge, or none that answers. */
+/** `absent`: there is no code that could verify the signature, or none that answers. */
 function judgeWallet({ success, data }: Multicall.Result): 'accepts' | 'refuses' | 'absent' {
   if (success && Token.isMagic(data)) return 'accepts'
   return success && data === '0x' ? 'absent' : 'refuses'

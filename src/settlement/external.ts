@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { Assignment, Evidence } from '../../db/Ledger'
+import type { Arrival, Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import { type Node, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
@@ -11,28 +11,28 @@ import * as Transfer from '../protocol/Transfer'
 import type { Context } from './context'
 import { aheadOf, type ChainState, skewOf } from './state'
 
-/** A settlement of this very authorization by a transaction that is not ours. */
+/** A settlement of exactly this authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }
 
 /**
- * Blocks that are searched: the nodes of the fastest chain keep about this many, and an
- * authorization lives for 360 s.
+ * Blocks that are searched. Nodes of the fastest chain keep about this many, and an authorization
+ * is valid for 360 s.
  */
 const searchedBlocks = 5_000n
 
 /**
- * How far a chain's clock may be behind ours: timestamps are whole seconds, a block carries the
- * second in which its slot began, sequencers and hosts drift. A buyer whose money is on the chain
+ * How far a chain's clock may be behind ours. Timestamps are whole seconds, a block has the second
+ * in which its slot started, and sequencers and hosts drift. A buyer whose money is on the chain
  * must not be refused for that.
  */
 const clockToleranceMs = 5_000
-/** A clock that is further ahead is not corrected for: then nothing is sold. */
+/** A clock that is further ahead is not corrected. Then nothing is sold. */
 const aheadMaxMs = 60_000
 
 type Ledger = Pick<Context['ledger'], 'payments' | 'transactions'>
 type Clocks = Pick<Context, 'now' | 'monotonic'>
 
-/** Where a settlement is looked for. */
+/** The range and the node of a search. */
 export type Search = {
   /** Undefined: the newest blocks, the last one first. */
   fromBlock?: bigint | undefined
@@ -46,11 +46,11 @@ export type Search = {
 }
 
 /**
- * Looks for a transaction in which this authorization moved this money. A used nonce alone proves
- * nothing: the payer may have cancelled it, or signed another transfer with the same nonce. So for
- * EIP-3009 the AuthorizationUsed log must stand next to the Transfer, and for Permit2 the calldata
- * must carry payer, nonce, payee and amount. Undefined when there is none. Throws RpcFault or RpcError
- * when it cannot be known.
+ * Finds a transaction in which this authorization moved this money. A used nonce alone is no proof:
+ * the payer may have cancelled it, or signed another transfer with the same nonce. For EIP-3009 the
+ * AuthorizationUsed log must be next to the Transfer. For Permit2 the calldata must contain payer,
+ * nonce, payee and amount. Undefined when there is none. Throws RpcFault or RpcError when that
+ * cannot be determined.
  */
 export async function find(
   context: { ledger: Ledger },
@@ -75,7 +75,7 @@ export async function find(
       if (isPermit && !Token.isTransfer(log, transfer)) continue
       seen.add(log.transactionHash)
       const hash = log.transactionHash
-      // Our own transactions were searched before, for the payments that they carry.
+      // Our own transactions were searched before, for their payments.
       if (isOursAlone && (await context.ledger.transactions.hasPayment(hash))) continue
       if (isPermit && !isOursAlone && !(await carries(node, transfer, hash))) continue
       const found = await inspect(context.ledger, node, transfer, hash)
@@ -86,52 +86,49 @@ export async function find(
 }
 
 /**
- * Whether an external settlement pays for this request.
- *
- * The desk's account holds the money of its orders, so the desk swaps or refunds it, whatever the
- * clocks say. The facilitator accepts only payees of this configuration: for other payees another
- * facilitator may have reported success to another server. With exclusive payouts, a credential
- * that is bound to this service is enough.
- *
- * Otherwise the money may have bought something at another service before this request. Our
- * simulation saw the nonce unused, but a lagging node shows old state. So the settlement must also
- * lie above the newest block known when the request came. By the chain's clock it must not lie
- * before the request, within the accuracy of the two clocks.
+ * Whether an external settlement pays for this request. The desk's account holds the money of its
+ * orders, so the desk swaps or refunds it at any time. The facilitator accepts only payees of this
+ * configuration: for other payees another facilitator may have reported success to another server.
+ * With exclusive payouts, a credential that is bound to this service is enough. Otherwise the money
+ * may have bought something at another service before this request. Our simulation read the nonce
+ * as unused, but a lagging node returns old state. So the settlement must also lie above the newest
+ * block known when the request arrived. By the chain's clock it must not lie before the request,
+ * within the accuracy of the two clocks.
  */
 export function counts(
   context: Clocks & Pick<Context, 'policy'>,
   chain: ChainState,
   { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
-  { found, evidence }: { found: Found; evidence: Evidence | undefined },
+  { found, arrival }: { found: Found; arrival: Arrival | undefined },
 ): boolean {
   const { product, bound } = purpose
   if (product === 'desk') return true
   if (product === 'facilitator' && !context.policy.isOwnPayee(transfer.payee)) return false
   if (bound && context.policy.payoutExclusive()) return true
-  if (!evidence) return false
+  if (!arrival) return false
   const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, chain)))
-  return isAfter(found, evidence, evidence.receivedAt - clockToleranceMs - aheadMs)
+  return isAfter(found, arrival, arrival.receivedAt - clockToleranceMs - aheadMs)
 }
 
 /**
- * Whether a settlement lies after the moment at which a credential was shown, in whole seconds of
+ * Whether a settlement lies after the time at which a credential was presented, in whole seconds of
  * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
 export function isSince(
   context: Clocks,
   chain: ChainState,
   found: Found,
-  evidence: Evidence,
+  arrival: Arrival,
 ): boolean {
   const provenMs = Math.max(0, skewOf(context, chain))
-  return isAfter(found, evidence, evidence.receivedAt + 1_000 - provenMs)
+  return isAfter(found, arrival, arrival.receivedAt + 1_000 - provenMs)
 }
 
-function isAfter(found: Found, { knownBlock }: Evidence, earliestMs: number): boolean {
+function isAfter(found: Found, { knownBlock }: Arrival, earliestMs: number): boolean {
   return found.blockNumber > knownBlock && found.timestamp >= BigInt(Math.floor(earliestMs / 1000))
 }
 
-/** Whether one of our accounts sent it: then this or an earlier database of ours recorded it. */
+/** Whether one of our accounts sent it: then this database or another one of ours recorded it. */
 export async function isSentByUs(chain: ChainState, { transaction }: Found): Promise<boolean> {
   const answer = await chain.client.call('eth_getTransactionByHash', [transaction])
   const from = Receipt.senderOf(answer)

@@ -9,13 +9,13 @@ import type { PaymentRefusal } from './refusals'
 import { deploys } from './signature'
 import type { ChainState, Slot } from './state'
 
-/** Room for new storage (a payee's first money, a fresh word of nonces) above what was used lately. */
+/** Margin for new storage (a payee's first money, a new word of nonces) above recent use. */
 const marginGas = 60_000n
-/** What deploying a wallet may use beside the transfer itself. */
+/** Gas for deploying a wallet, in addition to the transfer. */
 const deployGas = 1_000_000n
 /**
- * A product's budget of a day is cut into so many parts. Failed payments of payers with code may cost
- * one part, batches that burnt their gas in vain another.
+ * A product's budget of a day has this many parts. Failed payments of payers with code may cost one
+ * part, batches that failed and used their gas another.
  */
 const budgetParts = 10n
 
@@ -24,8 +24,8 @@ type Clock = Pick<Context, 'now'>
 type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 
 /**
- * Gas limit of a payment that is sent alone: what is not used costs nothing, what is burnt is
- * bounded. `isContract`: allow the gas of a contract signature.
+ * Gas limit of a payment that is sent alone. Unused gas costs nothing, and the limit bounds a
+ * failure. `isContract`: allow the gas of a contract signature.
  */
 export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boolean): bigint {
   const { method, signature } = transfer
@@ -34,14 +34,14 @@ export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boo
     return 600_000n + (isNew ? deployGas : 0n)
   }
   if (transfer.permit2612) return 400_000n
-  // Chains that charge for L1 data fold it into gas: wide.
+  // Chains that charge for L1 data include it in gas, so the limit is wide.
   return method === 'permit2' ? 300_000n : 200_000n
 }
 
 /**
- * Gas of one member of a batch: what such a call used lately with room, never above what a lone one
- * may use. Multicall3 hands all that is left to each call (63/64 of it), so what one does not use is
- * there for the next; only a payer's code could burn it, and such payers are alone.
+ * Gas limit of one member of a batch: recent use of such a call with a margin, at most that of a
+ * lone payment. Multicall3 passes all remaining gas to each call (63/64 of it), so unused gas is
+ * available to the next. Only a payer's code could use it up, and such payers are sent alone.
  */
 export function limitOfMember({ gas }: Pick<ChainState, 'gas'>, transfer: Call): bigint {
   const alone = limitAlone(transfer, false)
@@ -51,13 +51,16 @@ export function limitOfMember({ gas }: Pick<ChainState, 'gas'>, transfer: Call):
   return wanted < alone ? wanted : alone
 }
 
-/** Limit of the whole batch: its members, the transaction itself, and the 64th that is held back. */
+/**
+ * Limit of the whole batch: its members, the transaction itself, and the 64th that a call does not
+ * pass on.
+ */
 export function limitOfBatch(members: bigint): bigint {
   const total = members + 50_000n
   return total + total / 32n
 }
 
-/** Learns from a transaction that succeeded with members of one kind only. */
+/** Updates the gas use from a successful transaction with members of one kind only. */
 export function learn(
   { gas }: Pick<ChainState, 'gas'>,
   transfers: readonly Call[],
@@ -68,7 +71,7 @@ export function learn(
   const each = gasUsed / BigInt(transfers.length)
   if (transfers.length === 1) gas.lone.set(kind, gasUsed)
   const known = gas.used.get(kind) ?? 0n
-  // Upwards at once, downwards slowly.
+  // Raise at once, lower slowly.
   gas.used.set(kind, each > known ? each : known - (known - each) / 16n)
 }
 
@@ -77,12 +80,12 @@ function kindOf({ method, permit2612 }: Call): string {
   return permit2612 ? `${method} with permit` : method
 }
 
-/** Native money that is given away for others to pay gas with: it counts as gas. */
+/** Native coin of a grant counts as gas, wei. */
 export function givenWei({ kind, valueWei }: Pick<JobRow, 'kind' | 'valueWei'>): bigint {
   return kind === 'grant' ? valueWei : 0n
 }
 
-/** Whether a product has spent what it may spend on gas on the day of `at`, unix ms. From memory. */
+/** Whether a product has spent its gas budget of the day of `at` (unix ms). Reads memory only. */
 export function isSpent(
   { ledger }: Pick<Spending, 'ledger'>,
   { network }: Pick<ChainState, 'network'>,
@@ -113,8 +116,8 @@ export function refuseBudget(
 }
 
 /**
- * Why nothing is sent for a payer with code now; undefined when it may be. Its code may burn all
- * gas of the transaction even when its simulation passed. Other payers are not affected.
+ * Why nothing is sent for a payer with code now; undefined when it may be. Its code may use all gas
+ * of the transaction even when its simulation passed. Other payers are not affected.
  */
 export function refuseCode(
   { ledger, now }: Spending,
@@ -163,32 +166,32 @@ function spent(detail: string): PaymentRefusal {
 }
 
 /**
- * Whether payments of a product may share transactions. An account without code can delegate to some
- * that burns all gas in the very block, which costs its owner next to nothing. Once batches have burnt
- * their part of the budget so, payments leave alone for the rest of the day, where each burns its own
- * limit. In memory: a restart forgives.
+ * Whether payments of a product may share transactions. An account without code can delegate, in
+ * the same block, to code that uses all gas, at almost no cost to its owner. Once batches have
+ * wasted their part of the budget, payments are sent alone for the rest of the day. Then each uses
+ * only its own limit. Kept in memory: a restart resets it.
  */
 export function mayShare(
   { now }: Clock,
   { network, gas }: Pick<ChainState, 'network' | 'gas'>,
   product: Product,
 ): boolean {
-  const wei = gas.burnt.get(dayKey(product, now())) ?? 0n
+  const wei = gas.wasted.get(dayKey(product, now())) ?? 0n
   return wei === 0n || wei < network.gasPerDayWei[product] / budgetParts
 }
 
-/** Takes note of a batch that burnt its gas in vain. */
-export function addBurnt(
+/** Adds the gas of a batch that failed. */
+export function addWasted(
   { now }: Clock,
-  { gas: { burnt } }: Pick<ChainState, 'gas'>,
+  { gas: { wasted } }: Pick<ChainState, 'gas'>,
   product: Product,
   wei: bigint,
 ): void {
   const key = dayKey(product, now())
-  const before = burnt.get(key) ?? 0n
+  const before = wasted.get(key) ?? 0n
   const today = key.slice(key.indexOf(' '))
-  for (const each of burnt.keys()) if (!each.endsWith(today)) burnt.delete(each)
-  burnt.set(key, before + wei)
+  for (const each of wasted.keys()) if (!each.endsWith(today)) wasted.delete(each)
+  wasted.set(key, before + wei)
 }
 
 function dayKey(product: Product, at: number): string {

@@ -15,17 +15,17 @@ import { type ChainState, chainNow, skewOf } from './state'
 
 type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
 
-/** Checks between two looks at what hardly ever changes: code and signing domain. */
+/** Checks between two reads of what rarely changes: code and signing domain. */
 const rareEvery = 20
 /** The relayer must be able to pay for this many transfers. */
 const transfersMin = 3n
-/** Limit of the dearest transfer of a payer without code. */
+/** Gas limit of the most expensive transfer of a payer without code. */
 const transferGas = 300_000n
 /** Short, so that other URLs do not delay the check of the URL in use. */
 const otherMs = 2_000
 
 /**
- * Asks the network whether it can settle, and each relayer's account, and keeps the answers in
+ * Checks whether the network can settle, reads each relayer's account, and stores the results in
  * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
 export async function check(context: Uses, chain: ChainState): Promise<void> {
@@ -67,9 +67,9 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
     Promise.all(relayers.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(relayers.map((relayer) => readCount(chain, relayer, 'pending'))),
   ])
-  const heard = others.filter(isDefined)
+  const answers = others.filter(isDefined)
   // The number of other URLs that answer for this chain.
-  health.others = heard.length
+  health.others = answers.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
     return `${client.hosts.join(', ')} is not chain ${network.chainId}`
   }
@@ -84,13 +84,13 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
   }
   Clock.observe(chain.clock, newest, times)
   observeTime(head, newest.timestamp, chainNow(context, chain))
-  const said: Said[] = [{ tip, block: newest }, ...heard]
+  const said: OtherFees[] = [{ tip, block: newest }, ...answers]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
     baseFees: said.flatMap(({ block }) => block?.baseFeeWei ?? []),
   })
   if (health.checks % rareEvery === 0 || !health.ready) {
-    const fault = await lookRarely(chain)
+    const fault = await checkRarely(chain)
     if (fault !== undefined) return fault
   }
   const { maxFeeWei } = fees(head, network.feeCapWei)
@@ -109,10 +109,10 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
 }
 
 /** Fees as another node reports them, so that no single node decides what we pay. */
-type Said = { tip: unknown; block: Receipt.Block | undefined }
+type OtherFees = { tip: unknown; block: Receipt.Block | undefined }
 
-/** Undefined for one that does not answer for this chain. Never rejects. */
-async function askOther({ network }: ChainState, node: Node): Promise<Said | undefined> {
+/** Undefined for a node that does not answer for this chain. Never rejects. */
+async function askOther({ network }: ChainState, node: Node): Promise<OtherFees | undefined> {
   const ask = (method: string, params: readonly unknown[]) =>
     node.call(method, params, { timeoutMs: otherMs }).catch(() => undefined)
   const [chainId, tip, latest] = await Promise.all([
@@ -143,7 +143,7 @@ function assess(
   relayer.stuck = undefined
 }
 
-async function lookRarely(chain: ChainState): Promise<string | undefined> {
+async function checkRarely(chain: ChainState): Promise<string | undefined> {
   const { client, network } = chain
   const { asset } = network
   const contracts: [string, Address][] = [
@@ -164,20 +164,20 @@ async function lookRarely(chain: ChainState): Promise<string | undefined> {
   const answer = await client
     .call('eth_call', [Token.domainSeparator(asset.address), 'latest'])
     .catch(ignoreRpcError)
-  // Signatures of buyers would not be accepted: better to sell nothing.
+  // The token would reject buyers' signatures, so sell nothing.
   if (answer === `0x${expected}`) return undefined
   return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
 }
 
-/** Below this number every nonce of ours is decided; undefined before the first check. */
+/** Every nonce of ours below this number is decided; undefined before the first check. */
 function decidedBelow({ slots, next }: ChainState['relayers'][number]): number | undefined {
   return slots.size === 0 ? next : Math.min(...slots.keys())
 }
 
 /**
- * Follows the chain's count of the relayer's transactions. Upwards at once. A count below what was
- * decided before it was asked for means a node that lags or a chain that lost blocks: believed when
- * two checks agree.
+ * Follows the chain's count of the relayer's transactions. Raises the nonce at once. A count below
+ * what was decided before the read means that the node lags or the chain lost blocks. It counts
+ * when two checks agree.
  */
 function follow(
   relayer: ChainState['relayers'][number],

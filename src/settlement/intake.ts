@@ -2,8 +2,9 @@ import type { Rows } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
-import { adopt, type Unsettled } from './adopt'
+import { acceptExternal, type Unsettled } from './accept-external'
 import { type Context, chainOf } from './context'
+import { needsSecond } from './cross-check'
 import * as Gas from './gas'
 import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
 import { payerBefore } from './payers'
@@ -14,9 +15,8 @@ import * as Resolve from './resolve'
 import * as Signature from './signature'
 import type { Admission, ChainState, Signer } from './state'
 import { within } from './wait'
-import { needsSecond } from './witnesses'
 
-/** A payment that is asked for. */
+/** A requested payment. */
 export type PaymentRequest = {
   id: string
   requestId: string | undefined
@@ -26,14 +26,19 @@ export type PaymentRequest = {
   isKeySigned: KeySigned
   rows: Rows | undefined
   onSent: ((payment: Payment) => void) | undefined
-  /** Asked when the money has arrived; undefined: the delivery is not started with it. */
+  /**
+   * Called when the money has arrived; undefined: the delivery is not started with the
+   * confirmation.
+   */
   deliverOnConfirm: (() => boolean) | undefined
 }
 
-/** Whether the payer's own key signed; a function is asked when it must be known. Repeatable, no I/O. */
+/**
+ * Whether the payer's own key signed; a function is called when that is needed. Repeatable, no I/O.
+ */
 export type KeySigned = boolean | (() => boolean)
 
-/** Credentials that were shown before, beside the parts of settlement. */
+/** The parts of settlement, and the credentials that arrived while nothing could settle. */
 export type Intake = Context & { unsettled: Unsettled }
 
 /** Settles money that is not known yet. Rejects with RowsRefusedError. */
@@ -79,18 +84,18 @@ async function admit(
   if (outcome === undefined) {
     if (submitted.cancel()) return Refusals.busy
     if (onConfirm) onConfirm.isOpen = false
-    // A delivery that starts in the commit under way is this caller's.
+    // The running commit may start the delivery of this caller.
     await onConfirm?.commit
   }
-  // Too late to take it back: it is being simulated or has been written.
+  // It cannot be cancelled any more: it is being simulated or has been written.
   const result = outcome ?? (await admission)
   switch (result.kind) {
     case 'sent':
       return latest(context, result.payment)
     case 'known':
-      return meet(context, result.payment, request, waitMs)
+      return joinKnown(context, result.payment, request, waitMs)
     case 'used':
-      return meetUsed(context, chain, request, waitMs)
+      return handleUsedNonce(context, chain, request, waitMs)
     case 'unsigned': {
       const leftMs = Math.min(waitMs, Math.max(0, until - context.now()))
       return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
@@ -102,7 +107,7 @@ async function admit(
   }
 }
 
-/** The refusal that needs no simulation, or the place in the queue. */
+/** Returns a refusal that needs no simulation, or the place in the queue. */
 async function examineAndSubmit(
   context: Context,
   chain: ChainState,
@@ -117,7 +122,7 @@ async function examineAndSubmit(
   if (refusal) return refusal
   if (!isReady(chain)) return Refusals.unavailable(undefined)
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
-  // After the payment it would wait for a node that does not answer now.
+  // Without a second node the confirmed payment would wait, so refuse it before.
   if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
   const spent = Gas.refuseBudget(context, chain, purpose)
   if (spent) return spent
@@ -140,7 +145,7 @@ async function examineAndSubmit(
   })
 }
 
-/** Recovers the signer, unless the simulation may judge the signature. */
+/** Recovers the signer, unless the simulation may verify the signature. */
 async function checkSigner(
   { payers, now }: Context,
   chain: ChainState,
@@ -178,7 +183,7 @@ async function refusePayer(
   return code === 'contract' ? Gas.refuseCode(context, chain, purpose) : undefined
 }
 
-async function meetUsed(
+async function handleUsedNonce(
   context: Intake,
   chain: ChainState,
   request: PaymentRequest,
@@ -186,12 +191,12 @@ async function meetUsed(
 ): Promise<Outcome> {
   const { transfer } = request
   const written = await context.ledger.payments.find(transfer)
-  if (written) return meet(context, written, request, waitMs)
-  return adopt(context, chain, request, context.unsettled.find(transfer))
+  if (written) return joinKnown(context, written, request, waitMs)
+  return acceptExternal(context, chain, request, context.unsettled.find(transfer))
 }
 
-/** Money that is known already: the same purpose waits for it, another one comes too late. */
-export async function meet(
+/** Money that is known already: the same purpose waits for it, another purpose is refused. */
+export async function joinKnown(
   context: Context,
   known: Payment,
   { purpose, requestId }: Pick<PaymentRequest, 'purpose' | 'requestId'>,
@@ -208,7 +213,7 @@ export async function meet(
   return resume(context, known, { transfer: known.transfer, requestId, waitMs })
 }
 
-/** Waits for what is under way; sends a reverted payment again. */
+/** Waits for the running settlement, or sends a reverted payment again. */
 export async function resume(
   context: Context,
   { id }: Payment,
@@ -224,12 +229,12 @@ export async function resume(
     return Resolve.current(context, payment)
   }
   const member: Underway = { payment, requestId, deliverOnConfirm: undefined }
-  const work = context.progress.running.get(id) ?? takeUp(context, member, transfer)
+  const work = context.progress.running.get(id) ?? resumeReverted(context, member, transfer)
   return (await within(work, waitMs)) ?? latest(context, payment)
 }
 
 /** The stored signature was valid; the one presented now may be another form of it. */
-function takeUp(
+function resumeReverted(
   context: Context,
   member: Underway,
   transfer: Transfer | undefined,

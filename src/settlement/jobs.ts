@@ -14,33 +14,32 @@ import type { ChainState, JobRefusal, Relayer, WaitingJob } from './state'
 /** Transactions of our own that carry no payment. */
 export type Jobs = {
   /**
-   * Sends a transaction of our own, exactly once for its id: the rider is written in the database
-   * transaction that stores the signed bytes, before they leave; the same id again, with any other
-   * content, waits for what is under way or answers how it ended. `waitMs` bounds the wait, not the
-   * work: it is driven to its end in the background and after a restart. `refused`: the rider could
-   * not be written, and nothing was written or sent. Rejects for an account that is no relayer of the
-   * network.
+   * Sends a transaction of our own, exactly once for its id. The rider is written in the database
+   * transaction that stores the signed bytes, before they are sent. The same id again, with any
+   * content, waits for the running job or returns its end. `waitMs` bounds the wait only: the job
+   * continues in the background and after a restart. `refused`: the rider could not be written, and
+   * nothing was written or sent. Rejects for an account that is no relayer of the network.
    */
   run(job: Job, options: RunOptions): Promise<JobEnd>
-  /** How a job stands, from the database. Undefined when it was never written. */
+  /** The state of a job, from the database. Undefined when it was never written. */
   job(id: string): Promise<JobStatus | undefined>
   /**
-   * Calls back after every change of a job's state or newest transaction (also when a reorganisation
-   * takes it back to broadcast), with its id. May call without a change: read it.
+   * Calls back with the id after every change of a job's state or newest transaction, also when a
+   * reorganisation returns it to broadcast. May call without a change, so read the state.
    */
   onJob(listener: (id: string) => void): void
 }
 
 type RunOptions = { waitMs: number; rider?: JobRider }
 
-/** Chains that fold L1 data into gas refuse less, and a refused nonce holds up all above it. */
+/** Chains that include L1 data in gas refuse less, and a refused nonce blocks all above it. */
 const gasLimitMin = 100_000n
 
 type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
 const tooBusy = unavailable('The relayer has too much under way.', 2)
 
-/** How a job stands, from the database. */
+/** The state of a job, from the database. */
 export type JobStatus = {
   state: JobRow['state']
   /** The included transaction; before, the newest one sent. */
@@ -63,7 +62,7 @@ export function createJobRunner(context: Context): Jobs {
   }
 }
 
-/** Sends it unless its id is known, and waits for its end. */
+/** Sends the job unless its id is known, and waits for its end. */
 async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
   const startedAt = context.now()
   if (!(await context.ledger.jobs.find(job.id))) {
@@ -74,7 +73,7 @@ async function run(context: Context, job: Job, options: RunOptions): Promise<Job
   return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
 }
 
-/** Undefined when nothing was ever written of it. */
+/** Undefined when the job was never written. */
 async function statusOf({ ledger: { jobs } }: Context, id: string): Promise<JobStatus | undefined> {
   const row = await jobs.find(id)
   if (!row) return undefined
@@ -82,7 +81,7 @@ async function statusOf({ ledger: { jobs } }: Context, id: string): Promise<JobS
   return { state, transaction, blockNumber: blockNumber ?? undefined }
 }
 
-/** Why it cannot be sent now; undefined when it is on its way. */
+/** Queues the job and dispatches; the refusal, or undefined when it is sent. */
 function begin(
   context: Context,
   job: Job,
@@ -120,8 +119,8 @@ function begin(
 }
 
 /**
- * Sends the jobs that wait for room in a relayer, oldest first. One dispatch of a network at a time: one
- * id makes one transaction, however many ask for it. Never rejects.
+ * Sends the jobs that wait for room in a relayer, oldest first. Runs one dispatch of a network at a
+ * time, so that one id makes one transaction for any number of callers. Never rejects.
  */
 export function dispatch(context: Context, chain: ChainState): Promise<void> {
   const { queue } = chain
@@ -139,7 +138,7 @@ async function offerAll(context: Context, chain: ChainState): Promise<void> {
       waiting.isOffered = true
       await offer(context, chain, waiting).catch(waiting.fail)
       waiting.isOffered = false
-      // Not before: its caller must not think that nothing was sent while it is being written.
+      // Not earlier: while it is being written, its caller must not conclude that nothing was sent.
       if (waiting.isOver) waiting.done(tooBusy)
     }
   }
@@ -153,7 +152,7 @@ async function offer(context: Context, chain: ChainState, waiting: WaitingJob): 
   const relayer = chooseRelayer(context, chain, job)
   if (relayer === undefined) return
   if ('kind' in relayer) return done(relayer)
-  // While the turn is waited for, the choice may have become wrong: it is made again in it.
+  // The choice may be outdated after waiting for the turn, so it is made again inside it.
   const refusal = await relayer.turn(async () => {
     const again = chooseRelayer(context, chain, job)
     if (again !== relayer) return again !== undefined && 'kind' in again ? again : 'wait'
@@ -192,17 +191,17 @@ function relayersFor({ relayers, network }: ChainState, { relayer }: Job): Relay
   return found
 }
 
-/** What an account holds beyond the native money that is on its way out. */
+/** Native coin of an account, less what its open transactions send. Wei. */
 function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
   let spare = balanceWei
   for (const { job } of slots.values()) spare -= job?.valueWei ?? 0n
   return spare
 }
 
-/** What is under way counts as spent: many at once must not pass the budget together. */
+/** Open transactions count as spent: concurrent ones must not exceed the budget together. */
 function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
-  // Money of buyers goes on its way, or back, whatever it costs: the budget is asked when a payment
-  // comes in.
+  // Swaps and refunds move money of buyers and run at any cost. The budget is checked when their
+  // payment arrives.
   if (kind !== 'grant') return false
   const { network, relayers } = chain
   let wei = context.ledger.gas.spentOn(network.id, product, context.now())
@@ -220,7 +219,7 @@ function gasLimitOf({ gasLimit }: Job): bigint {
   return gasLimit > gasLimitMin ? gasLimit : gasLimitMin
 }
 
-/** The write that decides, then the send. Call in a turn of the relayer. */
+/** Decides by one write, then sends. Call in a turn of the relayer. */
 async function launch(
   context: Context,
   chain: ChainState,

@@ -19,25 +19,28 @@ type Labels = Readonly<Record<string, string>>
 type Counter = { inc(labels?: Labels, by?: number): void }
 type Gauge = { set(value: number, labels?: Labels): void }
 
-/** What settlement tells while it works. */
+/** Events that settlement reports while it runs. */
 export type Metrics = {
   /** A caller got its outcome. `seconds`: from the receipt of the request. */
   settled(payment: Pick<Payment, 'transfer' | 'purpose'>, outcome: Outcome, seconds: number): void
-  /** A transaction with this many payments leaves for the first time. */
+  /** A transaction with this many payments is sent for the first time. */
   batched(network: string, size: number): void
   replaced(network: string): void
   reorged(network: string, payments: number): void
   failed(network: string): void
 }
 
-/** What is read when the metrics are rendered; from memory, but for the gas, which is one indexed read each. */
+/**
+ * Values that are read when the metrics are rendered; from memory, except gas, which takes one
+ * indexed read each.
+ */
 export type Sources = {
   networks(): readonly {
     network: string
     calls: ReadonlyMap<string, number>
     faults: ReadonlyMap<string, number>
     ready: boolean
-    /** What the blocks prove that our clock is ahead; negative: behind. */
+    /** Ms by which blocks prove our clock ahead; negative: behind. */
     clockSkewMs: number
     newHeads: boolean
     relayers: readonly {
@@ -55,7 +58,7 @@ export type Sources = {
 const secondsBuckets = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128]
 
-/** Registers everything once. */
+/** Registers all metrics once. */
 export function createMetrics(meter: Meter, sources: Sources): Metrics {
   const payments = meter.counter('payments_total', 'Settlements asked for, by how they ended.', [
     'network',
@@ -78,7 +81,7 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
   )
   const reorged = meter.counter(
     'reorged_payments_total',
-    'Confirmed payments whose transaction a reorganisation took away.',
+    'Confirmed payments whose transaction a reorganisation removed.',
     ['network'],
   )
   const failed = meter.counter(
@@ -157,7 +160,7 @@ function observer(meter: Meter, sources: Sources): () => void {
   }
 }
 
-/** A reason without its figures: each would be a series of its own. */
+/** A reason without its figures, because each figure would create a series. */
 function kindOf(reason: string): string {
   return reason.replace(/\b(0x[0-9a-f]+|\d+)\b/gi, 'N')
 }
@@ -173,7 +176,7 @@ function totals(counter: Counter): (labels: Labels, total: number) => void {
   }
 }
 
-/** A gauge that is 0 for what was there before and is not any more. */
+/** Sets the gauge to 0 for labels that are no longer present. */
 function states(gauge: Gauge) {
   let before = new Map<string, Labels>()
   let current = new Map<string, Labels>()

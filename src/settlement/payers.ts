@@ -2,37 +2,37 @@ import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
 
-/** What settlement remembers of payers, in memory: a restart forgives. */
+/** State about payers, in memory: a restart resets it. */
 export type Payers = {
   failures: Failures
   signers: Signers
-  promised: Promised
+  reserved: ReservedAmounts
 }
 
-/** `now` is unix ms; `failuresMax`: failures that a payer has at once. */
+/** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
 export function createPayers(now: () => number, failuresMax?: number): Payers {
   return {
     failures: createFailures(now, failuresMax),
     signers: createSigners(now),
-    promised: createPromised(),
+    reserved: createReservedAmounts(),
   }
 }
 
 /**
- * What payers cost us in vain. A payer whose signature is proven and whose transaction then fails
- * has burnt our gas: a few times that is bad luck, then it is an attack and the payer waits. Only
- * proven signatures count here, so that forgeries in a payer's name cannot lock that payer out.
+ * Failures of payers that cost us gas. A payer with a proven signature whose transaction fails has
+ * wasted our gas. After a few failures that counts as an attack, and the payer waits. Only proven
+ * signatures count, so that forgeries in a payer's name cannot block that payer.
  */
 export type Failures = {
   /**
-   * Seconds until one more payment of the payer may be sent; 0 when it may now. A payer with a
-   * failure on record, and one with code (which may fail at will), has no more payments under way
-   * than it may still fail.
+   * Seconds until one more payment of the payer may be sent; 0 when it may now. Payers with a
+   * recorded failure, or with code (which may fail at will), are limited: they have at most as many
+   * open payments as they may still fail.
    */
   waitSeconds(payer: Payer): number
-  /** How many more payments of an address may be under way. */
+  /** How many more payments of an address may be open. */
   roomOf(address: string): number
-  /** A payment of the payer is on its way, until the result is called. */
+  /** Counts a payment of the payer as open until the result is called. */
   begin(payer: Payer): () => void
   /** A transaction with a payment of this payer was included and failed. */
   record(payer: Payer): void
@@ -46,11 +46,11 @@ export type Payer = {
   /** Its code, as far as it was read. */
   code: AccountCode
   /**
-   * A payer with code that never paid may fail once, and all new payers with the same code share one
-   * limit, because creating a wallet costs next to nothing. Each wallet of the code that has paid
-   * gives the new ones one failure more: otherwise an attacker could block all wallets of a popular
-   * code for the gas of a few failures. The code alone proves little, because a proxy may change its
-   * contract and an account may delegate to other code and back in one block.
+   * A payer with code that never paid may fail once. All new payers with the same code share one
+   * limit, because creating a wallet costs almost nothing. Each wallet of the code that has paid
+   * raises this limit by one failure. Otherwise an attacker could block all wallets of a common
+   * code with a few failures. The code alone is no identity: a proxy may change its contract, and
+   * an account may delegate and revert that in one block.
    */
   isNew: boolean
 }
@@ -65,7 +65,7 @@ export async function payerOf(
   return { address: transfer.payer, code, isNew }
 }
 
-/** The same before its code is read: `kind` is what is believed to be there. */
+/** The same before its code is read: `kind` is the assumed code. */
 export async function payerBefore(
   { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
   transfer: Transfer,
@@ -75,53 +75,53 @@ export async function payerBefore(
   return { address: transfer.payer, code: 'unknown', isNew }
 }
 
-/** What a payer has promised with a payment that may be sent, and its place among those under way. */
+/** The amount that a payment reserves, and its place among the open payments of the payer. */
 export type Reservation = { payer: Payer; leave: () => void }
 
 /** Call it in the same turn of the event loop as the checks of balance and failures. */
 export function reserve(
-  { promised, failures }: Pick<Payers, 'promised' | 'failures'>,
+  { reserved, failures }: Pick<Payers, 'reserved' | 'failures'>,
   transfer: Transfer,
   payer: Payer,
 ): Reservation {
-  promised.add(transfer)
+  reserved.add(transfer)
   return { payer, leave: failures.begin(payer) }
 }
 
-/** For a payment that is not sent. */
-export function giveBack(
-  { promised }: Pick<Payers, 'promised'>,
+/** Releases the reservation of a payment that is not sent. */
+export function releaseReservation(
+  { reserved }: Pick<Payers, 'reserved'>,
   transfer: Transfer,
   { leave }: Reservation,
 ): void {
   leave()
-  promised.release(transfer)
+  reserved.release(transfer)
 }
 
 /** Most failures that new payers with the same code have together. */
 const sharedMax = 100
-/** The time in which all failures of a payer are forgotten. */
+/** The time in which all failures of a payer expire. */
 const windowMs = 600_000
 const payersMax = 10_000
-/** Codes whose payers are remembered. */
+/** Codes whose payers are stored. */
 const codesMax = 1_000
-/** Payments that an address may have under way: at first, and once it has paid often. */
+/** Payments that an address may have open: initially, and after many paid ones. */
 const roomMin = 16
 const roomMax = 64
 
 export function createFailures(now: () => number, most = 5): Failures {
-  const debts = createDebts(now)
+  const debts = createFailureBuckets(now)
   const underWay = createCounts()
   const paid = new Map<string, number>()
   /** Payers that have paid, by their code. */
   const paidOfCode = new Map<string, Set<string>>()
 
-  /** Failures that all new payers with a code have together. */
+  /** Failures that all new payers with a code may have together. */
   const sharedBy = (key: string) => Math.min(most + (paidOfCode.get(key)?.size ?? 0), sharedMax)
 
   /**
-   * `size`: failures that the bucket of the key holds, of which `failures` may be used. `isBounded`:
-   * limited even without a failure on record.
+   * `size`: capacity of the key's bucket, of which `failures` may be used. `isBounded`: limited
+   * even without a recorded failure.
    */
   const waitOf = (
     key: string,
@@ -154,7 +154,7 @@ export function createFailures(now: () => number, most = 5): Failures {
     },
     record({ address, code, isNew }) {
       debts.add(address, most)
-      // One that has paid answers for itself.
+      // A payer that has paid counts only under its own address.
       if (!isIdentified(code) || !isNew) return
       const key = keyOfCode(code)
       debts.add(key, sharedBy(key))
@@ -170,19 +170,22 @@ export function createFailures(now: () => number, most = 5): Failures {
   }
 }
 
-/** Failures on record (GCRA), by address or by code. */
-function createDebts(now: () => number) {
+/** Recorded failures (GCRA), by address or by code. */
+function createFailureBuckets(now: () => number) {
   /** When a bucket is full again. */
   const fullAt = new Map<string, number>()
 
   const ms = (key: string) => {
     const debt = (fullAt.get(key) ?? 0) - now()
-    // More than a full bucket: the clock was set back, and the time means nothing.
+    // More than a full bucket: the clock was set back, and the time is meaningless.
     return debt > windowMs ? 0 : Math.max(debt, 0)
   }
 
-  /** Every entry cost a failed transaction: as many as fit are far below any gas budget. */
-  const forget = () => {
+  /**
+   * Drops expired entries. Each entry cost a failed transaction, so the gas budget bounds their
+   * number.
+   */
+  const dropExpired = () => {
     const time = now()
     for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
     for (const [key] of fullAt) {
@@ -193,18 +196,18 @@ function createDebts(now: () => number) {
 
   return {
     ms,
-    /** A failure is forgotten after its part of the time. */
+    /** Adds a failure, which expires after its part of the time. */
     add(key: string, size: number): void {
       const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
-      // Last in the order of insertion: the oldest go first.
+      // Keep the order of insertion: the oldest are dropped first.
       fullAt.delete(key)
       fullAt.set(key, next)
-      if (fullAt.size > payersMax) forget()
+      if (fullAt.size > payersMax) dropExpired()
     },
   }
 }
 
-/** Payments under way, by address and by code. */
+/** Open payments, by address and by code. */
 function createCounts() {
   const counts = new Map<string, number>()
   const change = (key: string, by: 1 | -1) => {
@@ -231,7 +234,7 @@ function keyOfCode({ key }: IdentifiedCode): string {
   return `code ${key}`
 }
 
-/** Of more than `max` entries the newest are kept. */
+/** Keeps the newest `max` entries. */
 function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void {
   map.delete(key)
   map.set(key, value)
@@ -240,21 +243,23 @@ function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void 
 }
 
 /**
- * Payers whose own key signed lately. Their signer need not be recovered before a node is asked:
- * recovering costs a quarter of a payment, and the simulation fails for another signer anyway. A
- * client that presents forged signatures must not cost us a call to a node for each of them, so one
- * forgery suspends the cache.
+ * Payers whose own key signed recently. Their signer need not be recovered before the node call:
+ * recovering costs a quarter of a payment, and the simulation fails for another signer. A client
+ * that presents forged signatures must not cost a node call for each, so one forgery suspends the
+ * cache.
  */
 export type Signers = {
-  /** Whether the simulation may judge the signature. `isAlone`: the payer shares no simulation. */
+  /** Whether the simulation may verify the signature. `isAlone`: the payer shares no simulation. */
   mayDefer(payer: string, isAlone: boolean): boolean
   /** Whether every signer must be recovered now. */
   isSuspended(): boolean
   /** A payment that the payer's own key signed was sent. */
   add(payer: string): void
-  /** A payment was sent that the payer's own key did not sign: the payer has code that accepts it. */
+  /**
+   * The payer's own key did not sign a payment that was sent: the payer has code that accepts it.
+   */
   remove(payer: string): void
-  /** A signature was forged: recover every signer for a while. */
+  /** A signature was forged: every signer is recovered for a while. */
   suspend(): void
 }
 
@@ -267,7 +272,7 @@ function createSigners(now: () => number): Signers {
   const isSuspended = () => suspendedAt !== undefined && Math.abs(now() - suspendedAt) < suspendedMs
   return {
     isSuspended,
-    // A forgery among several adds no call to a node; alone it would.
+    // One forgery among several payments adds no node call; alone it would.
     mayDefer: (payer, isAlone) => !isSuspended() && (!isAlone || payers.has(payer)),
     add(payer) {
       if (payers.size >= payersMax) payers.clear()
@@ -280,15 +285,15 @@ function createSigners(now: () => number): Signers {
   }
 }
 
-/** Money on its way by payer, so that one balance is not promised twice. */
-export type Promised = {
+/** Amounts of open payments by payer, so that one balance is not reserved twice. */
+export type ReservedAmounts = {
   /** Of the payer, atomic. */
   of(transfer: Transfer): bigint
   add(transfer: Transfer): void
   release(transfer: Transfer): void
 }
 
-export function createPromised(): Promised {
+export function createReservedAmounts(): ReservedAmounts {
   const amounts = new Map<string, bigint>()
   const of = (transfer: Transfer) => amounts.get(payerKey(transfer)) ?? 0n
   return {

@@ -12,13 +12,16 @@ import * as Resolve from './resolve'
 import * as Signature from './signature'
 import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from './state'
 
-/** Longest time that payments collect behind a transaction that is under way. */
+/** Longest time (ms) that payments collect behind an open transaction. */
 const collectMs = 15
-/** Only sorts what waits: a payer may delegate at any time (EIP-7702), so a batch asks again. */
+/**
+ * Only sorts the queue: a payer may delegate at any time (EIP-7702), so a batch reads the code
+ * again.
+ */
 const eoaKeptMs = 30_000
 const eoasMax = 20_000
 
-/** A payment as its stage before hands it to the queue. */
+/** A payment as intake submits it. */
 type Submission = Pick<
   QueuedPayment,
   | 'id'
@@ -37,13 +40,13 @@ export type Submitted = {
   /** Never rejects. */
   admission: Promise<Admission>
   /**
-   * Takes it out of the queue; false when its turn has come already: then the admission follows as
-   * soon as that is over.
+   * Removes the payment from the queue. False when its turn has started: then the admission follows
+   * at the end of that turn.
    */
   cancel(): boolean
 }
 
-/** Puts a payment in the queue of its network. */
+/** Adds a payment to the queue of its network. */
 export function submit(context: Context, chain: ChainState, input: Submission): Submitted {
   const { promise, resolve } = Promise.withResolvers<Admission>()
   const { queue } = chain
@@ -61,7 +64,7 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
     done: (verdict) => resolve(admissionOf(context, verdict)),
   }
   queue.payments.push(queued)
-  // What comes in the same turn of the event loop leaves together.
+  // Payments of one turn of the event loop are sent together.
   queue.arrival ??= setImmediate(() => {
     queue.arrival = undefined
     pump(context, chain)
@@ -83,7 +86,7 @@ function admissionOf(context: Context, verdict: Verdict): Admission {
   return { kind: 'sent', payment: member.payment, outcome: follow(context, member, ending) }
 }
 
-/** Registers a payment that was sent, and sends it again when its ending says so. */
+/** Registers a payment that was sent, and sends it again when its ending requires that. */
 export function follow(
   context: Context,
   member: Underway,
@@ -96,8 +99,8 @@ export function follow(
 }
 
 /**
- * Sends a reverted payment again, alone, when the simulation says that it would pay. Only a consumed
- * nonce leads to one more: what fails alone is not sent again by itself.
+ * Sends a reverted payment again, alone, when the simulation passes. Only a consumed nonce leads to
+ * one more attempt: a payment that fails alone is not sent again by itself.
  */
 export async function resend(context: Context, member: Underway): Promise<Outcome> {
   const { payment, requestId, deliverOnConfirm } = member
@@ -142,7 +145,7 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
   }
 }
 
-/** Gives what waits to the relayers that are free. When no relayer can send, nothing waits. */
+/** Assigns waiting payments to free relayers. When no relayer can send, all are refused. */
 export function pump(context: Context, chain: ChainState): void {
   const { queue } = chain
   dispatchJobs(context, chain)
@@ -175,9 +178,9 @@ export function pump(context: Context, chain: ChainState): void {
 }
 
 /**
- * The relayer with the least under way, if it may take something now. A lone payment leaves at once
- * when a relayer has nothing under way; else what comes collects, but not for longer than the time,
- * and not when it is enough for a batch or gains nothing by waiting.
+ * The relayer with the fewest open transactions that may take a payment now. A lone payment is sent
+ * at once when a relayer has none open. Otherwise payments collect until the time is over, a batch
+ * is full, or waiting gains nothing.
  */
 function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefined {
   let best: Relayer | undefined
@@ -193,8 +196,8 @@ function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefi
 }
 
 /**
- * The oldest payment and what may share its transaction: payers without code, the same product, logs
- * that can be told apart, within the limits. In the order of arrival.
+ * The oldest payment and those that may share its transaction, in the order of arrival: payers
+ * without code, the same product, distinguishable logs, within the limits.
  */
 function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPayment[] {
   const { queue, network } = chain
@@ -230,7 +233,7 @@ function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPaym
       gas = more
       continue
     }
-    // Two that cannot leave together gain nothing by waiting for each other.
+    // Two payments that cannot share a transaction gain nothing by waiting.
     if (fits) queued.isUrgent = true
     left.push(queued)
   }
@@ -238,7 +241,7 @@ function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPaym
   return taken
 }
 
-/** How many more payments of a payer may be under way. */
+/** How many more payments of a payer may be open. */
 function roomFor({ payers }: Context): (queued: QueuedPayment) => number {
   const rooms = new Map<string, number>()
   return ({ transfer: { payer } }) => {
@@ -248,7 +251,7 @@ function roomFor({ payers }: Context): (queued: QueuedPayment) => number {
   }
 }
 
-/** Nodes want the whole limit paid for in advance: half of what the relayer has, for one batch. */
+/** Nodes require the balance for the whole limit, so one batch uses at most half of it. */
 function gasMaxOf(chain: ChainState, { balanceWei }: Relayer): bigint {
   const most = BigInt(chain.network.batchGasMax)
   const { maxFeeWei } = feesNow(chain)
@@ -270,7 +273,7 @@ function isEoa({ now }: Context, { known }: ChainState, payer: string): boolean 
   return (known.eoas.get(payer) ?? 0) > now()
 }
 
-/** Looks which waiting payers have code, all in one call, while they wait anyway. */
+/** Reads in one call which waiting payers have code, while they wait. */
 function probe(context: Context, chain: ChainState): void {
   const { queue, known, client } = chain
   if (queue.isProbing) return
@@ -285,7 +288,7 @@ function probe(context: Context, chain: ChainState): void {
     for (const queued of unread) {
       const { payer } = queued.transfer
       if (eoas.has(payer)) known.eoas.set(payer, until)
-      // Unknown is treated as code: alone it harms no other payment.
+      // Treat unknown as code: sent alone, it cannot affect other payments.
       queued.code = eoas.has(payer) ? 'eoa' : 'unknown'
       if (queued.code === 'unknown') queued.isAlone = true
       queued.isUrgent ||= queued.isAlone

@@ -10,8 +10,8 @@ import type { ChainState, Relayer } from './state'
 /** What products read from the chains. */
 export type ChainReads = {
   /**
-   * Read-only calls of products in the state of the newest block, results in order, undefined for each
-   * that failed. Throws RpcFault.
+   * Read-only calls of products in the state of the newest block. Results are in order, undefined
+   * for each that failed. Throws RpcFault.
    */
   read(
     network: Network.Id,
@@ -20,7 +20,10 @@ export type ChainReads = {
   ): Promise<Read>
   /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
   rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  /** Fees of a transaction that would be signed now, the newest base fee, and the tip of the nodes. */
+  /**
+   * Fees of a transaction that would be signed now, the newest base fee, and the suggested tip.
+   * Wei.
+   */
   fees(network: Network.Id): {
     maxFeeWei: bigint
     maxTipWei: bigint
@@ -43,7 +46,7 @@ export function createChainReads(context: Pick<Context, 'chains'>): ChainReads {
   }
 }
 
-/** All in one eth_call. A node that refuses the whole call is an RpcFault, too. */
+/** Sends all calls in one eth_call. Throws RpcFault, also when a node refuses the whole call. */
 async function read(
   { client }: ChainState,
   calls: readonly { to: Address; data: Hex }[],
@@ -77,7 +80,7 @@ export async function readReceipt(
   hash: Hex,
 ): Promise<Receipt.Receipt | undefined> {
   const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
-  // That is not to say that there is none.
+  // Another receipt does not show that there is none.
   if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
   return receipt
 }
@@ -123,7 +126,7 @@ export async function confirmations(
         receipt = again
       }
     } catch {
-      // The next look may reach a node.
+      // Ignore the fault: the next poll may reach a node.
     }
     await chain.heads.wait(pollMs(chain.head), signal)
   }

@@ -10,24 +10,24 @@ import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer } from './state'
 
-/** Gaps are filled this many nonces at a time. */
+/** Gaps are filled with this many nonces at a time. */
 const gapMax = 16
-/** Longest pause between two checks of a payment that is over and that no node explains. */
+/** Longest pause between two checks of a payment whose time is over and whose end no node shows. */
 const checksEveryMs = 600_000
 
-/** When payments that are over were last checked (unix ms), by id. */
+/** When these payments were last checked (unix ms), by id. */
 export type Checked = Map<string, number>
 
 /**
- * Takes up everything that the database has unfinished and that is not under way: after a start, and
- * after a fault. Safe to repeat. With `checked`, a reverted payment whose credential can still come
- * back is left alone, because asking the chain about it costs calls.
+ * Resumes everything that is unfinished in the database and not running: after a start, and after a
+ * fault. Safe to repeat. With `checked`, skips a reverted payment whose credential can still
+ * return, because checking it costs calls.
  */
 export async function recover(context: Context, checked?: Checked): Promise<void> {
   const { ledger, progress, now } = context
   const seconds = BigInt(Math.floor(now() / 1000))
   const work: Promise<unknown>[] = []
-  // What was under way before the rows were read may have ended since: it is not taken up again.
+  // What was running before the read may have ended since, so it is not resumed.
   const driven = new Map(
     [...context.chains.values()].flatMap(({ relayers }) =>
       relayers.map((each) => [each, new Set(each.slots.keys())] as const),
@@ -38,15 +38,15 @@ export async function recover(context: Context, checked?: Checked): Promise<void
     const chain = first && context.chains.get(first.transaction.network)
     if (!first || !chain) continue
     const relayer = relayerOf(chain, first.transaction.relayer)
-    // Another key's transactions can be sent and watched, but not replaced; its nonces are not ours.
+    // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
     if (!relayer) work.push(watchUnowned(context, chain, rows))
     else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
-      await takeUp(context, chain, relayer, rows)
+      await resumeSlot(context, chain, relayer, rows)
     }
   }
   const running = new Set(progress.running.keys())
   const unfinished = await ledger.payments.unfinished()
-  if (checked) forget(checked, unfinished)
+  if (checked) dropStale(checked, unfinished)
   for (const payment of unfinished) {
     if (!context.chains.has(payment.transfer.network) || running.has(payment.id)) continue
     if (progress.running.has(payment.id)) continue
@@ -63,7 +63,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
 
 /**
  * A payment whose receipt no node shows stays open for a day. Pauses between checks grow with its
- * age, because each check asks every node.
+ * age, because each check calls every node.
  */
 function isDue(checked: Checked, { id, transfer }: Payment, now: number): boolean {
   const overMs = now - Number(transfer.validBefore) * 1000
@@ -73,13 +73,13 @@ function isDue(checked: Checked, { id, transfer }: Payment, now: number): boolea
   return true
 }
 
-function forget(checked: Checked, unfinished: readonly Payment[]): void {
+function dropStale(checked: Checked, unfinished: readonly Payment[]): void {
   if (checked.size === 0) return
   const ids = new Set(unfinished.map(({ id }) => id))
   for (const id of checked.keys()) if (!ids.has(id)) checked.delete(id)
 }
 
-/** Sets the relayers above what the database knows. */
+/** Raises the relayers above every nonce in the database. */
 export async function raiseFloors({
   ledger,
   chains,
@@ -96,7 +96,7 @@ function relayerOf({ relayers }: ChainState, address: string): Relayer | undefin
   return relayers.find((relayer) => relayer.address === address)
 }
 
-async function takeUp(
+async function resumeSlot(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
@@ -104,7 +104,7 @@ async function takeUp(
 ): Promise<void> {
   const [first] = rows
   if (!first) return
-  if (first.job !== undefined) return takeUpJob(context, chain, relayer, first.job)
+  if (first.job !== undefined) return resumeJob(context, chain, relayer, first.job)
   const transactions = rows.map(({ transaction }) => transaction)
   const payments = await context.ledger.transactions.paymentsOf(transactions.map(hashOf))
   const members = payments.map(unattended)
@@ -123,10 +123,10 @@ async function takeUp(
 }
 
 /**
- * With every transaction that was ever signed for it: one that was given up for its sibling may be
- * the one that is included after a reorganisation, and then the job has run.
+ * Includes every transaction that was ever signed for the job. After a reorganisation one that was
+ * abandoned for its sibling may be included, and then the job has run.
  */
-async function takeUpJob(
+async function resumeJob(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
@@ -149,8 +149,8 @@ function hashOf({ hash }: TransactionRow): Hex {
 }
 
 /**
- * After a chain lost blocks: continues at its count when nothing is under way, and uses up the nonces
- * that it waits for when something is, which could never be included above them.
+ * Closes a nonce gap after a chain lost blocks. Without open transactions, continues at the chain's
+ * count. Otherwise uses up the missing nonces, because nothing above them could be included.
  */
 export async function closeGap(
   context: Context,
@@ -183,7 +183,7 @@ export async function closeGap(
   })
 }
 
-/** Sends and watches transactions of a key that is no longer configured. */
+/** Sends and polls transactions of a key that is no longer configured. */
 async function watchUnowned(
   context: Context,
   chain: ChainState,
@@ -201,7 +201,7 @@ async function watchUnowned(
       const job = id === undefined ? undefined : await ledger.jobs.find(id)
       const slot = { transactions: rows.map((each) => each.transaction), job }
       const end = Confirm.inclusionOf(context, slot, { receipt, included: transaction })
-      // Its payments ask the chain themselves what became of them.
+      // Each of its payments reads its result from the chain itself.
       await ledger.settling.record(end, [])
       return
     } catch (error) {
@@ -215,7 +215,7 @@ async function unfinishedSlots({ ledger }: Context): Promise<Unfinished[][]> {
   const slots = new Map<string, Unfinished[]>()
   for (const row of await ledger.transactions.unfinished()) {
     const { network, relayer, nonce } = row.transaction
-    // After a chain lost its blocks, a job may compete for its nonce with something else.
+    // After a chain lost blocks, a job may compete with something else for its nonce.
     const key = `${network}/${relayer}/${nonce}/${row.job ?? ''}`
     const rows = slots.get(key)
     if (rows) rows.push(row)
@@ -224,7 +224,7 @@ async function unfinishedSlots({ ledger }: Context): Promise<Unfinished[][]> {
   return [...slots.values()]
 }
 
-/** Ends payments that the chain proves to be over, though their transaction is still under way. */
+/** Ends payments that the chain proves to be over, though their transaction is still open. */
 export async function expire(context: Context): Promise<void> {
   const seconds = BigInt(Math.floor(context.now() / 1000))
   for (const payment of await context.ledger.payments.unfinished()) {

@@ -6,7 +6,7 @@ import type { Asset } from '../protocol/Asset'
 import type { Transfer } from '../protocol/Transfer'
 import type { Reason } from './Outcome'
 
-/** Why a payment is not sent: the fault of the money, or of no party. */
+/** Why a payment is not sent: an invalid payment, or a temporary fault. */
 export type PaymentRefusal =
   | { kind: 'refused'; reason: Reason; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
@@ -35,22 +35,22 @@ export function checkWindow(transfer: Transfer, now: number): PaymentRefusal | u
   return undefined
 }
 
-/** A wallet that is not deployed yet: the relayer calls only the factories that are listed. */
+/** A wallet that is not deployed yet: the relayer calls only the listed factories. */
 export function refuseFactory(): PaymentRefusal {
   return refuse('eip6492_factory_not_allowed', 'the wallet of the payer is not deployed')
 }
 
-/** The nonce of the authorization was used by something else. */
+/** Another transfer or a cancellation used the nonce of the authorization. */
 export function refuseUsed(transfer: Transfer): PaymentRefusal {
   return refuse(usedReason(transfer), 'the nonce of the authorization is used')
 }
 
-/** Neither the payer's key nor a contract of the payer stands behind the signature. */
+/** Neither the payer's key nor a contract of the payer accepts the signature. */
 export function refuseSignature(transfer: Transfer): PaymentRefusal {
   return refuse(signatureReason(transfer), 'the signature is not of the payer')
 }
 
-/** The reason code for a nonce that something else used. */
+/** The reason code for a nonce that is used otherwise. */
 export function usedReason(transfer: Pick<Transfer, 'method'>): Reason {
   return transfer.method === 'permit2'
     ? 'permit2_invalid_nonce'
@@ -70,7 +70,7 @@ export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
-/** Alone it would pay: other payments of the same payer go first. */
+/** Sent later it would pass: other payments of the same payer go first. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
   detail: 'Other payments of this payer are under way.',
@@ -91,7 +91,7 @@ export const unrecordable: PaymentRefusal = {
   retryAfterSeconds: 5,
 }
 
-/** Network trouble as an outcome: the credential is unspent. */
+/** A network fault as an outcome: the credential is unspent. */
 export function unavailable(error: unknown): PaymentRefusal {
   if (storageCode(error) !== undefined) return unrecordable
   const detail =
@@ -106,7 +106,7 @@ export function signatureReason(transfer: Transfer): Reason {
   return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
 }
 
-/** Whether it is the signature that is refused, which comes before all that it would settle. */
+/** Whether the signature is refused, which takes precedence over the reasons of the transfer. */
 export function isUnsigned({ reason }: { reason: Reason }): boolean {
   return (
     reason === 'invalid_exact_evm_signature' ||
@@ -122,12 +122,12 @@ export function simulationReason(transfer: Transfer): Reason {
     : 'invalid_exact_evm_transaction_simulation_failed'
 }
 
-/** The money's fault. */
+/** A refusal that the payment itself causes. */
 export function refuse(reason: Reason, detail: string): PaymentRefusal {
   return { kind: 'refused', reason, detail }
 }
 
-/** Results of the reads beside a failed transfer. */
+/** Results of the other reads of a failed transfer. */
 export type Facts = {
   used: boolean | undefined
   balance: bigint | undefined
@@ -135,7 +135,7 @@ export type Facts = {
   allowance: bigint | undefined
   hasProxy: boolean
   refusedByWallet: boolean
-  /** The signing domain that the payer was told, if it need not be the token's. */
+  /** The signing domain that the payer was given, if it need not be the token's. */
   eip712: Asset['eip712'] | undefined
 }
 
@@ -193,8 +193,8 @@ type Clocked = {
 }
 
 /**
- * Whether only the old time of the newest block may make the transfer fail: by our clock it is
- * valid, and the next block is as late as the transaction. Asked where a node cannot override the
+ * Whether only the old time of the newest block may make the transfer fail. By our clock it is
+ * valid, and the next block is as late as the transaction. Used where a node cannot override the
  * time.
  */
 export function isEarly(

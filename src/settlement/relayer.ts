@@ -23,12 +23,12 @@ export type Payload = {
 }
 
 /**
- * Transactions of one account that may wait for a block: nodes keep a limited number of each (16 in
- * geth when its pool is full), and drop what is above first.
+ * Transactions of one account that may wait for a block. Nodes keep a limited number of each (16 in
+ * geth when its pool is full), and drop the highest nonces first.
  */
 export const openMax = 16
 
-/** `isReserved`: for the jobs that name it. */
+/** `isReserved`: sends only the jobs that name it. */
 export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Relayer {
   return {
     address: Crypto.addressOf(privateKey),
@@ -63,7 +63,7 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
 }
 
 /**
- * Signs for a nonce. Nothing is reserved by it: sign, `occupy` and write in one turn of the relayer, and
+ * Signs for a nonce without reserving it. Sign, `occupy` and write in one turn of the relayer, and
  * `vacate` when the write fails, so that it leaves no gap.
  */
 export function sign(
@@ -90,7 +90,7 @@ export function sign(
     raw,
     gasLimit,
     ...price,
-    // Written before the bytes leave, which they do as soon as the row is on the disk.
+    // Written before the bytes are sent, which happens as soon as the row is on the disk.
     state: 'sent',
     createdAt: at,
     firstSentAt: at,
@@ -103,13 +103,13 @@ export function feesNow({ head, network }: ChainState): Fees {
   return fees(head, network.feeCapWei)
 }
 
-/** The nonce of the next transaction; undefined until the chain was asked. */
+/** The nonce of the next transaction; undefined until the chain was read. */
 export function freeNonce(relayer: Relayer): number | undefined {
   while (relayer.next !== undefined && relayer.slots.has(relayer.next)) relayer.next++
   return relayer.next
 }
 
-/** Takes a slot into its relayer; before it is written, so that budgets count it meanwhile. */
+/** Adds a slot to its relayer; before it is written, so that budgets count it meanwhile. */
 export function occupy(slot: Slot): void {
   const { relayer, nonce } = slot
   relayer.slots.set(nonce, slot)
@@ -117,24 +117,26 @@ export function occupy(slot: Slot): void {
   relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
 }
 
-/** Takes a slot back that was not written. Call in the turn that occupied it. */
+/** Removes a slot that was not written. Call in the turn that occupied it. */
 export function vacate({ relayer, nonce }: Slot): void {
   relayer.slots.delete(nonce)
   relayer.open--
   if (relayer.next === nonce + 1) relayer.next = nonce
 }
 
-/** Skips account nonces that other programs used. Never rejects: the next health check tries again. */
+/**
+ * Skips account nonces that other programs used. Never rejects: the next health check repeats it.
+ */
 export async function synchronize(chain: ChainState, relayer: Relayer): Promise<void> {
   try {
     const count = await readCount(chain, relayer, 'pending')
     relayer.next = Math.max(relayer.next ?? 0, count)
   } catch {
-    // Then the next transaction meets the same nonce and is signed again.
+    // The next transaction meets the same nonce and is signed again.
   }
 }
 
-/** A transaction that does nothing but use its nonce up. */
+/** A transaction that only uses its nonce up. */
 export function cancellation({ address }: Relayer): Payload {
   return {
     kind: 'cancel',
@@ -142,22 +144,22 @@ export function cancellation({ address }: Relayer): Payload {
     to: address,
     data: '0x',
     valueWei: 0n,
-    // Chains that fold L1 data into gas need more than 21,000.
+    // Chains that include L1 data in gas need more than 21,000.
     gasLimit: 100_000n,
   }
 }
 
-/** What a node said to the bytes. Only a receipt says that they are included. */
+/** A node's answer to the bytes. Only a receipt shows that they are included. */
 export type NodeReply = {
   kind:
     | 'accepted'
-    /** Nothing is known: they may be on their way. */
+    /** The result is unknown: the bytes may have been sent. */
     | 'unknown'
     /** The account nonce is used: by these bytes or by others. */
     | 'low'
     /** An earlier nonce has not arrived yet. */
     | 'early'
-    /** The node will not take them as things are. */
+    /** The node does not accept the bytes now. */
     | 'rejected'
   receipt?: Receipt
   /** Safe to show. */
@@ -168,9 +170,9 @@ export type NodeReply = {
   waited?: boolean
 }
 
-/** Longest wait inside eth_sendRawTransactionSync before receipts are asked for beside it. */
+/** Longest wait (ms) inside eth_sendRawTransactionSync before receipts are polled as well. */
 const graceMs = 3_000
-/** Nodes hold such a call for 20 s by default. */
+/** Nodes keep such a call open for 20 s by default. */
 const syncTimeoutMs = 30_000
 
 /** `isFirst`: wait for the receipt in the same call where the node can. Never rejects. */
@@ -183,7 +185,7 @@ export async function send(
     try {
       const timeoutMs = syncTimeoutMs
       const sending = client.call('eth_sendRawTransactionSync', [raw], { timeoutMs })
-      // It may fail after the wait for it is over.
+      // The call may fail after the wait for it is over.
       sending.catch(() => undefined)
       const answer = await within(sending, Math.max(graceMs, head.blockTimeMs * 3))
       const receipt = parse(answer)

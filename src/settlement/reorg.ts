@@ -7,11 +7,11 @@ import type { ChainState, Watch } from './state'
 type Uses = Pick<Context, 'ledger' | 'metrics' | 'log'>
 
 export function createWatch(): Watch {
-  return { seen: new Map(), from: undefined, lostRaw: new Map(), revivals: new Map() }
+  return { seen: new Map(), from: undefined, lostRaw: new Map(), restores: new Map() }
 }
 
-/** Keeps which block a transaction was included in, which saves reading it again. */
-export function remember(
+/** Stores the block of a transaction, which saves reading it again. */
+export function storeInclusion(
   chain: Pick<ChainState, 'watch'>,
   { blockNumber, blockHash, hash }: Receipt.Receipt,
 ): void {
@@ -19,10 +19,9 @@ export function remember(
 }
 
 /**
- * Looks whether the newest blocks, down to `reorg_depth`, still hold the transactions that payments
- * rest on. What a reorganisation took away goes back to `sent` and `broadcast`, to be driven again
- * with the same bytes; what was delivered stays delivered. True when something went back. Throws
- * RpcFault or RpcError.
+ * Checks that the newest blocks, down to `reorg_depth`, still contain the transactions of payments.
+ * What a reorganisation removed goes back to `sent` and `broadcast`, to be driven again with the
+ * same bytes. Deliveries stay. True when something went back. Throws RpcFault or RpcError.
  */
 export async function check(context: Uses, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
@@ -36,13 +35,13 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   for (const sequence of sequencesOf(rows)) {
     for (const row of sequence) {
       const state = await readState(chain, row, canonical)
-      // Account nonces are included in their order: those below are there as well.
+      // Account nonces are included in order, so those below are included as well.
       if (state !== 'gone') break
       await reopen(context, chain, row)
       isChanged = true
     }
   }
-  // What was deep enough at this look was seen there, and need not be seen again.
+  // What was deep enough at this check need not be checked again.
   watch.from = lowest
   for (const [hash, { blockNumber }] of watch.seen) {
     if (blockNumber < lowest) watch.seen.delete(hash)
@@ -50,7 +49,7 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   return isChanged
 }
 
-/** Rows of one relayer, newest nonce first; each external transaction stands alone. */
+/** Rows of one relayer, newest nonce first; each external transaction alone. */
 function sequencesOf(rows: readonly Included[]): Included[][] {
   const sequences = new Map<string, Included[]>()
   for (const row of rows) {
@@ -79,25 +78,25 @@ async function readState(
     receipt?.blockNumber === block &&
     (known?.blockHash === undefined || known.blockHash === receipt.blockHash)
   if (receipt && isHere) {
-    remember(chain, receipt)
+    storeInclusion(chain, receipt)
     if (row.relayer === undefined) await keepRaw(chain, row.hash)
     return 'there'
   }
   // In another block its logs have other numbers: it is recorded again.
   if (receipt || hash !== undefined) return 'gone'
-  // A node that lags has no such block yet: believed at the second look.
+  // A lagging node has no such block yet, so it counts at the second check.
   const misses = (known?.misses ?? 0) + 1
-  const sight = known ?? { blockNumber: block, blockHash: undefined, raw: undefined }
-  seen.set(row.hash, { ...sight, misses })
+  const inclusion = known ?? { blockNumber: block, blockHash: undefined, raw: undefined }
+  seen.set(row.hash, { ...inclusion, misses })
   return misses < 2 ? 'unclear' : 'gone'
 }
 
 async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
   const { network, watch, head } = chain
   const { payments, job } = await context.ledger.settling.reopen(network.id, row.hash)
-  const sight = watch.seen.get(row.hash)
+  const inclusion = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
-  if (sight?.raw !== undefined) watch.lostRaw.set(row.hash, sight.raw)
+  if (inclusion?.raw !== undefined) watch.lostRaw.set(row.hash, inclusion.raw)
   const block = BigInt(row.blockNumber)
   if (head.number >= block) head.number = block - 1n
   context.metrics.reorged(network.id, payments.length)
@@ -117,15 +116,15 @@ async function reopen(context: Uses, chain: ChainState, row: Included): Promise<
   }
 }
 
-/** External bytes are not in our database, and a node forgets what it dropped. */
+/** External bytes are not in our database, and a node drops what it evicted. */
 async function keepRaw(chain: ChainState, hash: Hex): Promise<void> {
-  const sight = chain.watch.seen.get(hash)
-  if (!sight || sight.raw !== undefined) return
+  const inclusion = chain.watch.seen.get(hash)
+  if (!inclusion || inclusion.raw !== undefined) return
   try {
     const raw = await chain.client.call('eth_getRawTransactionByHash', [hash])
-    if (Receipt.isHex(raw) && raw.length > 2) sight.raw = raw
+    if (Receipt.isHex(raw) && raw.length > 2) inclusion.raw = raw
   } catch {
-    // Then the authorization is settled by ourselves.
+    // Without the bytes, settlement sends the authorization itself.
   }
 }
 
@@ -134,7 +133,7 @@ async function readReceipt(chain: ChainState, hash: Hex): Promise<Receipt.Receip
   return receipt?.hash === hash ? receipt : undefined
 }
 
-/** Hash of the chain's block at a height, each asked for once; undefined above the newest block. */
+/** Hash of the chain's block at a height, read once each; undefined above the newest block. */
 function reader(chain: ChainState): (block: bigint) => Promise<Hex | undefined> {
   const known = new Map<bigint, Promise<Hex | undefined>>()
   return (block) => {

@@ -2,6 +2,7 @@ import { storageCode } from '../../db/fault'
 import type { Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import { about, type Context, chainOf } from './context'
+import * as CrossCheck from './cross-check'
 import { readMoney } from './ethcall'
 import * as External from './external'
 import type { Outcome, Reason, Underway } from './Outcome'
@@ -9,23 +10,22 @@ import { assertConfirmed } from './reads'
 import * as Refusals from './refusals'
 import type { ChainState } from './state'
 import { pause } from './wait'
-import * as Witnesses from './witnesses'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
-/** How far behind a node may have been when it passed the simulation. */
+/** How far behind a node may have been when it passed the simulation, blocks. */
 const lagBlocks = 300n
 
 /**
  * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
- * payment's time its used nonce may still be our own transaction, and the same credential is
- * answered.
+ * payment's time its used nonce may still be from our own transaction. Until then the same
+ * credential is answered.
  */
 const unseenSeconds = 86_400n
-/** After that a configured URL that does not answer at all keeps no payment open. */
-const silenceSeconds = 600n
+/** After this time a configured URL that does not answer at all keeps no payment open. */
+const unansweredSeconds = 600n
 
-/** Registers work on a payment, whose faults leave it to the next sweep. */
+/** Registers work on a payment; after a fault the next sweep repeats it. */
 export function track(
   { progress: { running }, ledger, log }: Pick<Context, 'progress' | 'ledger' | 'log'>,
   { payment, requestId }: Underway,
@@ -45,8 +45,8 @@ export function track(
 }
 
 /**
- * What is to be said of a payment whose transaction did not pay. Asks the chain: an external
- * transaction may have settled it, it may be over, or it may still pay.
+ * The outcome of a payment whose transaction did not pay. Reads the chain: an external transaction
+ * may have settled it, it may be over, or it may still pay.
  */
 export async function decide(
   context: Uses,
@@ -62,7 +62,7 @@ export async function decide(
   try {
     return await judge(context, { payment, requestId }, reason)
   } catch (error) {
-    // Not known is not lost: the same credential may ask again.
+    // An unknown result is not a failure: the same credential may be sent again.
     context.log('settlement-undecided', { ...about({ id, requestId }), error })
     const state = (await payments.findById(id)) ?? payment
     // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
@@ -74,7 +74,7 @@ export async function decide(
 
 type Subject = { payment: Payment; requestId: string | undefined }
 
-/** Throws when the chain does not tell. */
+/** Throws when the chain does not decide. */
 async function judge(context: Uses, subject: Subject, reason: Reason): Promise<Outcome> {
   const { payment } = subject
   const chain = chainOf(context, payment.transfer.network)
@@ -84,7 +84,7 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   const external = money.used ? await findExternal(context, chain, payment) : undefined
   if (external?.counts) return confirmExternal(context, subject, external.found)
   const isOver = money.timestamp > payment.transfer.validBefore
-  // While a transaction of ours may still be included, a used nonce may well be its own work.
+  // While a transaction of ours may still be included, that may be what used the nonce.
   if (payment.state === 'broadcast' && (money.used || !isOver)) return { kind: 'pending', payment }
   if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
   const sinceSeconds = money.timestamp - payment.transfer.validBefore
@@ -94,19 +94,19 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   const others = await askOthers(context, chain, payment)
   if (others.kind === 'paid') return confirmExternal(context, subject, others.assignment)
   if (isHidden) return { kind: 'reverted', payment, reason }
-  if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) {
+  if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) {
     return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
   }
   return expire(context, subject, { isUsed: money.used, found: external?.found })
 }
 
-/** A transaction of ours that paid after it was given up. */
+/** Confirms a transaction of ours that paid after it was abandoned. */
 async function confirmOwn(
   context: Uses,
   chain: ChainState,
   payment: Payment,
 ): Promise<Outcome | undefined> {
-  const own = await Witnesses.findOwn(context, chain, payment)
+  const own = await CrossCheck.findOwn(context, chain, payment)
   if (!own) return undefined
   await assertConfirmed(context, chain, own.transaction)
   await context.ledger.settling.confirm(payment.id, own, context.now())
@@ -131,7 +131,7 @@ async function expire(
 
 /**
  * Ends a payment when one block proves that it did not pay and is over, though its transaction may
- * still be under way. Never rejects.
+ * still be open. Never rejects.
  */
 export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
   const { id, transfer } = payment
@@ -142,14 +142,14 @@ export async function endIfOver(context: Uses, payment: Payment): Promise<void> 
     const others = await askOthers(context, chain, payment)
     const sinceSeconds = money.timestamp - transfer.validBefore
     if (others.kind === 'paid') return
-    if (others.kind === 'doubtful' && sinceSeconds <= patienceOf(others)) return
+    if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) return
     await context.ledger.settling.expire(id, false)
   } catch (error) {
     context.log('settlement-undecided', { ...about({ id }), error })
   }
 }
 
-/** The outcome that a payment's stored state stands for. */
+/** The outcome that a payment's stored state means. */
 export async function current(
   { ledger }: Pick<Context, 'ledger'>,
   { id }: Pick<Payment, 'id'>,
@@ -171,7 +171,7 @@ export async function current(
   }
 }
 
-/** Whether the chain has shown what became of each account nonce that we sent the payment at. */
+/** Whether the chain has shown the result of each account nonce that we sent the payment at. */
 async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> {
   const sent = await ledger.transactions.ofPayment(id)
   const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
@@ -181,22 +181,22 @@ async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> 
   return sent.every((each) => seen.has(nonceOf(each)))
 }
 
-/** Asks every URL that is not in use; with a single URL there is none. */
+/** Calls every URL that is not in use; with a single URL there is none. */
 async function askOthers(
   context: Uses,
   chain: ChainState,
   payment: Payment,
-): Promise<Witnesses.Answer> {
-  return Witnesses.ask(context, chain, payment, await searchedFrom(context, payment))
+): Promise<CrossCheck.Answer> {
+  return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
 }
 
-/** For how long after its time a payment stays open because URLs do not agree, or do not answer. */
-function patienceOf({ isSilent }: { isSilent: boolean }): bigint {
-  return isSilent ? silenceSeconds : unseenSeconds
+/** Seconds after its time for which a payment stays open because URLs disagree or do not answer. */
+function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
+  return isSilent ? unansweredSeconds : unseenSeconds
 }
 
 async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
-  const { knownBlock } = await ledger.payments.evidenceOf(id)
+  const { knownBlock } = await ledger.payments.arrivalOf(id)
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 
@@ -214,36 +214,39 @@ async function confirmExternal(
   return current(context, payment)
 }
 
-/** Says which transaction used the nonce: its payee has the money. */
+/** Adds the transaction that used the nonce: its payee has the money. */
 function withExternal(outcome: Outcome, found: External.Found | undefined): Outcome {
   if (!found || outcome.kind !== 'dead') return outcome
   const isTold = outcome.payment?.purpose.product === 'facilitator'
   const why = isTold
     ? 'another facilitator may have answered success for it'
-    : 'nothing shows that it was unspent when it came here'
+    : 'no record proves that it was unspent when it arrived here'
   const detail = `transaction ${found.transaction}, which is not ours, settled the authorization: ${why}`
   return { ...outcome, detail }
 }
 
-/** An external settlement, and whether it pays for this request. Throws when it cannot be known. */
+/**
+ * An external settlement, and whether it pays for this request. Throws when that cannot be
+ * determined.
+ */
 async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
   const { transfer, purpose } = payment
-  const evidence = await context.ledger.payments.evidenceOf(payment.id)
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
   const fromBlock = await searchedFrom(context, payment)
   let found = await External.find(context, chain, transfer, { fromBlock })
   if (!found) {
-    // The node may know the state of a block before its logs: look again before that is a verdict.
+    // A node may have the state of a block before its logs, so search again before concluding.
     await pause(Math.max(250, chain.head.blockTimeMs), context.progress.signal)
     found = await External.find(context, chain, transfer, { fromBlock })
   }
-  // The desk gives back what it does not swap: its buyer's money must not be kept for being unreadable.
+  // The desk refunds what it does not swap, so it must not keep a buyer's unreadable settlement.
   if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
-    const above = evidence.knownBlock + 1n
+    const above = arrival.knownBlock + 1n
     const search = { fromBlock: above, isOursAlone: true }
     found = await External.find(context, chain, transfer, search)
   }
   if (!found) return undefined
-  const counts = External.counts(context, chain, payment, { found, evidence })
+  const counts = External.counts(context, chain, payment, { found, arrival })
   if (counts) await assertConfirmed(context, chain, found.transaction)
   return { found, counts }
 }

@@ -4,9 +4,10 @@ import type { Payment, Purpose } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
-import { createUnsettled } from './adopt'
+import { createUnsettled } from './accept-external'
 import { type Availability, createAvailability } from './availability'
 import { type Context, chainOf } from './context'
+import * as CrossCheck from './cross-check'
 import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
@@ -17,41 +18,41 @@ import * as Refusals from './refusals'
 import { type Background, createContext, type SettlementOptions, start } from './start'
 import { verify } from './verify'
 import { within } from './wait'
-import * as Witnesses from './witnesses'
 
 /*
- * The way of a payment. Each stage calls those below it, and answers with a value.
+ * The stages of a payment. Each stage calls those below it, and returns a value.
  *
  *  1. intake       Refuses what needs no simulation: window, signer (signature), payer (payers), gas.
  *  2. queue        Waits for a relayer of its network, with the jobs.
- *  3. batch        Is simulated with its company (simulate; alone: examine), and accepted or refused.
+ *  3. batch        Is simulated with the others (simulate; alone: examine), and accepted or refused.
  *  4. transaction  Is signed, and written with its transaction: that insert decides whose money it is.
- *  5. confirm      Is driven to its end (broadcast), and gets its Transfer log in one commit, or a
- *                  member is found to blame (blame).
- *  6. broadcast    Is sent, watched, and replaced with higher fees until its nonce is decided.
+ *  5. confirm      Is driven to its end (broadcast), and gets its Transfer log in one commit, or the
+ *                  failure is attributed to members (attribution).
+ *  6. broadcast    Is sent, polled, and replaced with higher fees until its nonce is decided.
  *  7. resolve      Where no log pays: paid by an external transaction (external), over, or to be sent
  *                  again, in which case `{ kind: 'resend' }` goes back to the queue.
- *  8. delivery     What was paid for is handed over.
+ *  8. delivery     The paid answer is delivered.
  *
- * Beside it: adopt (settled externally before it came), reorg and revive (a reorganisation took it
- * away), recover (what a process left), witnesses (what other nodes say), health (of the networks).
+ * Not in the order of stages: accept-external (settled externally before the request), reorg and
+ * restore (a reorganisation removed the transaction), recover (unfinished work of a process),
+ * cross-check (what other nodes show), health (of the networks).
  */
 
-/** Exclusive hold on money, in memory: one process owns the database. */
+/** Exclusive claim on money, in memory: one process owns the database. */
 export type Claim = { release(): void }
 
 export type Payments = Pick<
   PaymentReads,
   'find' | 'findById' | 'findByRedeemToken' | 'findByIdempotencyKey'
 > & {
-  /** Undefined while another request holds the money. */
+  /** Undefined while another request has claimed the money. */
   claim(money: Money): Claim | undefined
   /**
-   * Signature, window and simulation in one call to a node; nothing is written or sent. `eip712`: the
-   * signing domain that the payer was told, by default the token's own.
+   * Checks signature, window and simulation in one call to a node; nothing is written or sent.
+   * `eip712`: the signing domain that the payer was given, by default the token's own.
    */
   verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
-  /** Verifies, writes, broadcasts and waits. The caller holds the claim. */
+  /** Verifies, writes, broadcasts and waits. The caller has the claim. */
   settle(transfer: Transfer, purpose: Purpose, options: SettleOptions): Promise<Outcome>
   /** A known payment: waits for its transaction, or sends a reverted one again. */
   resume(
@@ -60,28 +61,33 @@ export type Payments = Pick<
     options: { waitMs: number; requestId?: string },
   ): Promise<Outcome>
   /**
-   * Calls back when the state of a payment has changed (confirmed, reverted, expired, back to
-   * broadcast), with its id, after the change is on the disk. May call without a change: read it.
+   * Calls back with the id after a change of a payment's state (confirmed, reverted, expired, back
+   * to broadcast) is on the disk. May call without a change, so read the state.
    */
   onPayment(listener: (id: string) => void): void
-  /** Remembers a credential bound to this service that came while nothing could be sold. */
+  /**
+   * Stores the time of a credential, bound to this service, that arrived while nothing could be
+   * sold.
+   */
   noteUnsettled(transfer: Transfer): void
   /** Whether a payment counts only after `confirmTwice` returns true. No I/O. */
   needsSecond(payment: Pick<Payment, 'transfer' | 'purpose'>): boolean
   /**
-   * Whether a second node shows the transfer of a confirmed payment; waits seconds for one that lags
-   * behind, and logs what differs. True with one URL. Never rejects.
+   * Whether a second node shows the transfer of a confirmed payment. Waits seconds for one that
+   * lags behind, and logs differences. True with one URL. Never rejects.
    */
   confirmTwice(payment: Payment): Promise<boolean>
-  /** What the nodes show of a confirmed payment now. Throws RpcFault or RpcError with one URL. */
-  sightOf(payment: Payment): Promise<Witnesses.Sight>
+  /** What the nodes show of a confirmed payment now. With one URL, throws RpcFault or RpcError. */
+  observationOf(payment: Payment): Promise<CrossCheck.Observation>
 }
 
 export type SettleOptions = {
-  /** Bounds the wait, not the work. */
+  /** Milliseconds. Bounds the wait only: settlement continues. */
   waitMs: number
   receivedAt: number
-  /** Whether the payer's own key signed; a function is asked when the simulation does not tell. */
+  /**
+   * Whether the payer's own key signed; a function is called when the simulation does not decide.
+   */
   isKeySigned?: Intake.KeySigned
   requestId?: string
   /**
@@ -89,11 +95,12 @@ export type SettleOptions = {
    * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
    */
   rows?: Rows | undefined
-  /** Called when the transaction has left: what it computes then costs no time. Must not throw. */
+  /** Called after the transaction is sent, so its work adds no delay. Must not throw. */
   onSent?: (payment: Payment) => void
   /**
-   * Asked when the money has arrived: true starts the delivery in the same commit, which the outcome
-   * tells with `deliveryStarted`; then the caller delivers without `beginDelivery`, or ends it.
+   * Called when the money has arrived. True starts the delivery in the same commit, which the
+   * outcome shows as `deliveryStarted`. Then the caller delivers without `beginDelivery`, or ends
+   * the delivery.
    */
   deliverOnConfirm?: () => boolean
 }
@@ -101,9 +108,9 @@ export type SettleOptions = {
 export type Lifecycle = {
   /** Resolves after the first check of every network, ready or not. */
   ready: Promise<void>
-  /** Takes up what an earlier process left; returns when all has been looked at once. */
+  /** Resumes what an earlier process left; resolves when everything was checked once. */
   recover(): Promise<void>
-  /** Nothing new; resolves when nothing is under way or after the limit. */
+  /** Accepts nothing new; resolves when nothing is running or after the limit. */
   stop(limitMs: number): Promise<void>
 }
 
@@ -119,7 +126,7 @@ export type Settlement = Payments &
 
 export type { SettlementOptions }
 
-/** How money moves: one per process and database. Throws when there is no relayer key. */
+/** Creates settlement: one per process and database. Throws when there is no relayer key. */
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
@@ -163,7 +170,7 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
       const request = { ...about, rows, onSent, deliverOnConfirm }
       const outcome = await (known
-        ? Intake.meet(context, known, request, waitMs)
+        ? Intake.joinKnown(context, known, request, waitMs)
         : Intake.settle(intake, request, waitMs))
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
@@ -178,9 +185,9 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     onPayment: context.events.payments.on,
     noteUnsettled: (transfer) =>
       unsettled.note(transfer, { receivedAt: now(), knownBlock: headOf(transfer) }),
-    needsSecond: (payment) => Witnesses.needsSecond(context, chainOfPayment(payment), payment),
-    confirmTwice: (payment) => Witnesses.confirm(context, chainOfPayment(payment), payment),
-    sightOf: (payment) => Witnesses.sightOf(context, chainOfPayment(payment), payment),
+    needsSecond: (payment) => CrossCheck.needsSecond(context, chainOfPayment(payment), payment),
+    confirmTwice: (payment) => CrossCheck.confirm(context, chainOfPayment(payment), payment),
+    observationOf: (payment) => CrossCheck.observationOf(context, chainOfPayment(payment), payment),
   }
 }
 
@@ -231,7 +238,7 @@ function deskOf({ deskKey, relayerKeys }: SettlementOptions): Address {
   return Crypto.addressOf(key)
 }
 
-/** `pay_`, the time and randomness: grows with time, so that inserts stay local in the index. */
+/** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */
 function paymentId(now: number, random: (length: number) => Uint8Array): string {
   return `pay_${now.toString(16).padStart(12, '0')}${Buffer.from(random(10)).toString('hex')}`
 }

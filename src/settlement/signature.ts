@@ -8,7 +8,7 @@ import * as Transfer from '../protocol/Transfer'
 import * as Refusals from './refusals'
 import type { ChainState } from './state'
 
-/** A transfer whose signature is the payer's own, or that only the payer's code can judge. */
+/** A transfer whose signature is the payer's own, or that only the payer's code can verify. */
 export type Signed = {
   kind: 'signed'
   transfer: Transfer.Transfer
@@ -16,15 +16,15 @@ export type Signed = {
   code: 'contract' | 'unknown'
 }
 
-/** A wallet can be deployed, and a delegation withdrawn. */
+/** Code is cached for this long, because a wallet can be deployed and a delegation withdrawn. */
 const codeKeptMs = 60_000
 const noCodeKeptMs = 10_000
 const codesMax = 10_000
 
 /**
- * Recovers the signer without I/O. Only when that is not the payer the chain is asked whether the
- * payer has code, which may accept what no key signed (ERC-1271, EIP-7702). An ERC-6492 wrapper stays
- * on the signature when, and only when, the settling call is to deploy the payer.
+ * Recovers the signer without I/O. Only when that is not the payer, reads whether the payer has
+ * code, which may accept the signature (ERC-1271, EIP-7702). An ERC-6492 wrapper stays on the
+ * signature when, and only when, the settling call is to deploy the payer.
  */
 export async function checkSignature(
   chain: ChainState,
@@ -37,7 +37,7 @@ export async function checkSignature(
   }
   const own = unwrap(transfer)
   const mayDeploy = isAllowed(chain, transfer)
-  // It may have been deployed since: a second deployment would burn all gas.
+  // It may have been deployed since: a second deployment would use all gas.
   if (mayDeploy) chain.known.codes.delete(transfer.payer)
   try {
     if ((await codeOf(chain, transfer.payer, now)) === 'contract') {
@@ -51,14 +51,14 @@ export async function checkSignature(
   return Refusals.refuseSignature(transfer)
 }
 
-/** The same with the signature that the wallet itself judges, without an ERC-6492 wrapper. */
+/** The same with the signature that the wallet itself verifies, without an ERC-6492 wrapper. */
 export function unwrap(transfer: Transfer.Transfer): Transfer.Transfer {
   if (transfer.method === 'permit2') return transfer
   const signature = Counterfactual.innerOf(transfer.signature)
   return signature === transfer.signature ? transfer : { ...transfer, signature }
 }
 
-/** A transfer that no key of the payer signed, as it would be settled. Nothing is judged yet. */
+/** A transfer that no key of the payer signed, as it would be settled. Verifies nothing. */
 export async function openWrapper(
   chain: ChainState,
   transfer: Transfer.Transfer,
@@ -86,7 +86,7 @@ async function codeOf(chain: ChainState, payer: Address, now: number): Promise<'
   return code
 }
 
-/** How a transfer comes that must deploy its payer first; undefined for all others. */
+/** The wrapper of a transfer that must deploy its payer first; undefined for all others. */
 function wrapperOf({ method, signature }: Signature): Counterfactual.Counterfactual | undefined {
   return method === 'eip3009' ? Counterfactual.parse(signature) : undefined
 }
@@ -114,8 +114,8 @@ export function deploys(transfer: Signature): boolean {
 
 /**
  * The settling call. When the transfer still has its ERC-6492 wrapper, Multicall3 first calls the
- * factory: the payer's bytes never come from the account of a relayer. The deployment may fail, as it
- * does when the wallet was deployed meanwhile; the transfer must not.
+ * factory, so that a relayer never sends the payer's bytes itself. The deployment may fail, as it
+ * does when the wallet was deployed meanwhile. The transfer must not fail.
  */
 export function callOf(transfer: Transfer.Transfer): Multicall.Call {
   const wrapper = wrapperOf(transfer)

@@ -11,10 +11,10 @@ import { type ChainState, isForged } from './state'
 const readsGas = 60_000n
 
 /**
- * One eth_call of the exact calldata of all, in their order and in the state of one block, so that
- * what one payer spends first is missing later. `now` is unix ms. It runs inside Multicall3 because
- * some tokens accept a used nonce without a revert and without a transfer: only the read of the nonce
- * tells.
+ * Simulates the exact calldata of all candidates in one eth_call, in their order and in the state
+ * of one block. So what one payer spends first reduces the balance of later members. `now` is unix
+ * ms. Runs inside Multicall3 because some tokens accept a used nonce without a revert and without a
+ * transfer. Only the read of the nonce detects that.
  */
 export async function simulate(
   chain: ChainState,
@@ -30,12 +30,12 @@ export async function simulate(
     results = await simulateTogether(chain, from, candidates, now)
   } catch (error) {
     if (!(error instanceof RpcError)) return candidates.map(() => Refusals.unavailable(error))
-    // One of them burns what the others need, or the relayer could not pay for all of them.
+    // One of them uses the gas of the others, or the relayer cannot pay for all of them.
     return inSequence(candidates, await Promise.all(candidates.map(alone)))
   }
   if (!results) return candidates.map(() => Refusals.unavailable(undefined))
   const baseFeeWei = EthCall.uintOf(results[0])
-  // The price of the transaction that follows is that of this very block.
+  // The transaction that follows uses the price of this block.
   if (baseFeeWei) chain.head.baseFeeWei = baseFeeWei
   return Promise.all(
     candidates.map((each, index) => {
@@ -62,7 +62,7 @@ function simulateTogether(
   return EthCall.aggregate(chain, from, calls, { gas, atSeconds })
 }
 
-/** Each saw the whole balance of its payer: what the earlier ones spend is missing for the later. */
+/** Each was simulated with the whole balance of its payer, so subtract what earlier ones spend. */
 function inSequence(
   candidates: readonly Candidate[],
   simulations: readonly Simulation[],
@@ -78,7 +78,7 @@ function inSequence(
   })
 }
 
-/** Why it fails is asked for alone: that costs nothing while nothing fails. */
+/** Simulates a failed member alone to find the reason. */
 async function judge(
   { transfer, signer }: Candidate,
   [nonce, balance, settled]: readonly Multicall.Result[],
@@ -92,7 +92,7 @@ async function judge(
   return alone.kind === 'passes' ? Refusals.underWay : alone
 }
 
-/** Together with others the code of a payer is not read. */
+/** A joint simulation does not read the code of a payer. */
 function passes(balanceAtomic: bigint): Simulation {
   return { kind: 'passes', balanceAtomic, code: 'unknown' }
 }

@@ -11,15 +11,15 @@ export type ApprovalRefusal =
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
 /**
- * Sponsors the approve of Permit2 that a payer signed itself (`erc20ApprovalGasSponsoring`): once per
- * payer and token for ever, within the budget, in one ledger with the grants.
+ * Sponsors the approve of Permit2 that a payer signed (`erc20ApprovalGasSponsoring`): once ever per
+ * payer and token, within the budget, in one ledger with the grants.
  */
 export type ApprovalSponsor = {
   /** Checks every field of the signed transaction, and the ledger; nothing is written or sent. */
   check(transfer: Transfer, signedTransaction: Hex): Promise<{ kind: 'good' } | ApprovalRefusal>
   /**
-   * Funds the payer with exactly what the transaction costs, broadcasts it and waits until it is
-   * confirmed. The transfer must have passed everything but the allowance. Safe to repeat.
+   * Funds the payer with exactly the cost of the transaction, broadcasts it and waits until it is
+   * confirmed. The transfer must pass every check except the allowance. Safe to repeat.
    */
   approve(
     transfer: Transfer,
@@ -36,8 +36,9 @@ export type Sponsoring = {
 }
 
 /**
- * `Settlement.settle`; when only the allowance is missing and the payer has signed an approve, that is
- * sponsored first. Nothing is written before, because the simulation refuses. `waitMs` is for both.
+ * Calls `Settlement.settle`. When only the allowance is missing and the payer has signed an
+ * approve, sponsors that first. Nothing is written before, because the simulation refuses. `waitMs`
+ * bounds both.
  */
 export async function settleSponsored(
   { settlement, sponsor, now }: Sponsoring,
@@ -55,12 +56,12 @@ export async function settleSponsored(
   return settlement.settle(transfer, purpose, { ...options, waitMs: left() })
 }
 
-/** Everything but the allowance is as it must be. */
+/** Whether only the allowance is missing. */
 export function lacksAllowance(outcome: { kind?: string; reason?: string }): boolean {
   return outcome.kind === 'refused' && outcome.reason === 'permit2_allowance_required'
 }
 
-/** The code of a sponsor's refusal; codes of others are a fault of the payment itself. */
+/** The code of a sponsor's refusal; any other code is a fault of the payment itself. */
 export function reasonOf(code: string): Reason {
   return isApprovalCode(code) ? code : 'permit2_allowance_required'
 }

@@ -18,10 +18,10 @@ import { pump } from './queue'
 import * as Recover from './recover'
 import { createRelayer, isReady } from './relayer'
 import * as Reorg from './reorg'
-import { revive } from './revive'
+import { restore } from './restore'
 import type { ChainState, Relayer } from './state'
 
-/** Per attempt; a settlement waits longer than several of them. */
+/** Timeout of one attempt, ms; a settlement waits for several of them. */
 const rpcTimeoutMs = 8_000
 
 export type SettlementOptions = {
@@ -29,9 +29,12 @@ export type SettlementOptions = {
   networks: readonly NetworkConfig[]
   /** Each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
-  /** The stock desk's account: a relayer of its own when it is none of these; default the first of them. */
+  /**
+   * The stock desk's account. A relayer of its own when it is none of these; default the first of
+   * them.
+   */
   deskKey?: Uint8Array | undefined
-  /** Where the desk works; by default on every network. */
+  /** The network of the desk; by default every network. */
   deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
@@ -45,35 +48,35 @@ export type SettlementOptions = {
   /** Where events are counted; by default nowhere. */
   meter?: Meter
   /**
-   * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default none.
-   * The payer chooses what one of them is called with, and we pay the gas.
+   * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default
+   * none. The payer chooses the calldata for the factory, and we pay the gas.
    */
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
   /**
-   * Payments above this (atomic) count only when a second node shows them, where one is configured;
-   * undefined: none. Those to the desk always do. By default 10,000,000.
+   * Atomic amount. Payments above it count only when a second node shows them, where one is
+   * configured; undefined: none. Payments to the desk always need it. By default 10,000,000.
    */
   confirmTwiceAbove?: (() => bigint | undefined) | undefined
   /** Only this service sells for its payouts; by default false. */
   payoutExclusive?: (() => boolean) | undefined
   /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
   isOwnPayee?: ((payee: Address) => boolean) | undefined
-  /** Time between two looks at a network's health. */
+  /** Time between two health checks of a network, ms. */
   checkMs?: number
-  /** What a network's block time counts as before its blocks are known; a second by default. */
+  /** Assumed block time of a network before its blocks are known; a second by default. */
   blockTimeMs?: number | undefined
   /**
-   * How long the nonce of a job must seem used, and its receipt missing, before it counts as used by
-   * another transaction; a minute by default.
+   * How long the nonce of a job must be used without a receipt before it counts as used by another
+   * transaction; a minute by default.
    */
   jobProofMs?: number | undefined
-  /** First pause before bytes that a node took are sent again; doubles. Two seconds by default. */
+  /** First pause before accepted bytes are sent again; doubles. Two seconds by default. */
   resendMs?: number | undefined
 }
 
-/** Everything that the stages share. No I/O but the ledger. */
+/** The parts that the stages share. No I/O except the ledger. */
 export async function createContext(
   options: SettlementOptions,
   signal: AbortSignal,
@@ -117,19 +120,19 @@ export async function createContext(
   return context
 }
 
-/** What runs beside the payments. */
+/** Checks that run beside the payments. */
 export type Background = {
   /** Resolves after the first check of every network, ready or not. */
   ready: Promise<void>
-  /** Takes up what an earlier process left; returns when all has been looked at once. */
+  /** Resumes what an earlier process left; resolves when everything was checked once. */
   recover(): Promise<void>
-  /** Resolves after the signal, when no check runs any more. */
+  /** Resolves after the signal, when no check is running. */
   stopped: Promise<void>
 }
 
 /**
- * Checks every network at once and then at intervals; each check also takes up what is unfinished
- * and not under way.
+ * Checks every network at once and then at intervals. Each check also resumes what is unfinished
+ * and not running.
  */
 export function start(context: Context, checkMs: number): Background {
   const { signal } = context.progress
@@ -156,7 +159,7 @@ export function start(context: Context, checkMs: number): Background {
         const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
         if (signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
-        if (chain.health.ready && isRecovered) await revive(context, chain)
+        if (chain.health.ready && isRecovered) await restore(context, chain)
       } catch (error) {
         context.log('settlement-fault', { network: chain.network.id, error })
       }
@@ -174,15 +177,15 @@ export function start(context: Context, checkMs: number): Background {
   }
 }
 
-/** Then what waits goes to the relayers that can send. Never rejects. */
+/** Checks the network, then assigns waiting payments to the relayers. Never rejects. */
 async function checkHealth(context: Context, chain: ChainState): Promise<void> {
   await Health.check(context, chain)
   pump(context, chain)
 }
 
 /**
- * Time to the next look at a network. An operator waits for one that cannot settle; a relayer without
- * gas among others that work is not urgent.
+ * Ms to the next check of a network. Shorter for one that cannot settle, because an operator waits.
+ * A relayer without gas among others that work is not urgent.
  */
 export function checkAfterMs(
   chain: Pick<ChainState, 'health' | 'relayers'>,
@@ -191,7 +194,9 @@ export function checkAfterMs(
   return isReady(chain) ? checkMs : Math.min(checkMs, 2_000)
 }
 
-/** A reorganisation may have taken a confirmed payment away while the program was off. Never rejects. */
+/**
+ * A reorganisation may have removed a confirmed payment while the program was off. Never rejects.
+ */
 async function checkReorg(context: Context, chain: ChainState): Promise<void> {
   if (!chain.health.ready) return
   try {
@@ -243,7 +248,7 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
       isProbing: false,
     },
     known: { codes: new Map(), eoas: new Map(), unshared: new Set() },
-    gas: { used: new Map(), lone: new Map(), burnt: new Map() },
+    gas: { used: new Map(), lone: new Map(), wasted: new Map() },
     factories: new Set(options.walletFactories?.flatMap((each) => parseAddress(each) ?? [])),
     watch: Reorg.createWatch(),
     room: createSignal(),
@@ -261,6 +266,6 @@ function createRelayers(
   const relayers = relayerKeys.map((key) => createRelayer(key, false))
   if (deskKey === undefined || deskNetwork !== id) return relayers
   const desk = createRelayer(deskKey, true)
-  // Two relayers of one account would give its nonces out twice.
+  // Two relayers of one account would use its nonces twice.
   return relayers.some(({ address }) => address === desk.address) ? relayers : [...relayers, desk]
 }

@@ -17,7 +17,7 @@ import type { Reservation } from './payers'
 import type { PaymentRefusal } from './refusals'
 import type { Turn } from './turn'
 
-/** What settlement knows of one network while it runs. */
+/** State of one network in settlement while the process runs. */
 export type ChainState = {
   network: NetworkConfig
   client: Client
@@ -34,21 +34,23 @@ export type ChainState = {
   gas: GasLearnt
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
-  /** Where transactions were included that a reorganisation can still take away. */
+  /** Where transactions were included that a reorganisation can still remove. */
   watch: Watch
-  /** A relayer may have become free: the queue gives it what waits. */
+  /** Emits when a relayer may have become free: the queue then assigns waiting payments. */
   room: Signal
 }
 
-/** What the nodes of a network can do, as far as they have shown it. */
+/** Abilities of the nodes of a network, as far as observed. */
 export type Abilities = {
   /** Blocks that a node searches at once for logs, where it limits them; by host. */
   logSpans: Map<string, bigint>
-  /** Until a node says that it has no eth_sendRawTransactionSync (EIP-7966). */
+  /** True until a node reports that it has no eth_sendRawTransactionSync (EIP-7966). */
   hasSync: boolean
-  /** Until a node shows that it does not support block overrides. */
+  /** True until a node shows that it does not support block overrides. */
   hasOverrides: boolean
-  /** Whether a node runs creation code in a call, which reads a payer's code beside a simulation. */
+  /**
+   * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
+   */
   readsCode: boolean
 }
 
@@ -60,9 +62,9 @@ export type Queue = {
   jobs: WaitingJob[]
   /** Set while the jobs are being offered to the relayers. */
   dispatching: Promise<void> | undefined
-  /** They must be offered once more. */
+  /** The jobs must be offered once more. */
   isJobsDue: boolean
-  /** Set in the turn of the event loop in which a payment has come. */
+  /** Set in the turn of the event loop in which a payment has arrived. */
   arrival: ReturnType<typeof setImmediate> | undefined
   /** Runs while payments collect behind a busy relayer. */
   collecting: ReturnType<typeof setTimeout> | undefined
@@ -72,34 +74,35 @@ export type Queue = {
   isProbing: boolean
 }
 
-/** What was learnt of payers. */
+/** What was observed of payers. */
 export type KnownPayers = {
-  /** Payer code by address, asked only when the payer's own key did not sign. */
+  /** Payer code by address, read only when the payer's own key did not sign. */
   codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
-  /** Payers that had no code when they were looked at (unix ms until when that is believed). */
+  /** Payers that had no code when it was read (unix ms until when that counts). */
   eoas: Map<string, number>
   /** Payers that made a shared transaction fail: they never share one again. */
   unshared: Set<string>
 }
 
-/** What was learnt of gas. */
+/** What was observed of gas. */
 export type GasLearnt = {
-  /** Gas that a settling call used lately, by its kind. */
+  /** Recent gas of a settling call, by its kind. */
   used: Map<string, bigint>
   /** Gas of the newest lone payment, by its method. */
   lone: Map<string, bigint>
-  /** Wei that batches have burnt in vain, by product and day. */
-  burnt: Map<string, bigint>
+  /** Wei that failed batches cost, by product and day. */
+  wasted: Map<string, bigint>
 }
 
+/** The last health check of a network. */
 export type Health = {
-  /** The network itself can be used; the relayers have their own reasons. */
+  /** The network itself can be used; relayers have reasons of their own. */
   ready: boolean
   /** Safe to show: hosts and addresses, no URLs. */
   reason: string | undefined
   /** Checks so far that reached the node. */
   checks: number
-  /** URLs beside the one in use that answered for this chain at the last check. */
+  /** Other URLs that answered for this chain at the last check. */
   others: number
 }
 
@@ -109,11 +112,11 @@ export type Relayer = {
   privateKey: Uint8Array
   /** Sends the jobs that name it and nothing else. */
   isReserved: boolean
-  /** The next free account nonce; undefined until the chain was asked. */
+  /** The next free account nonce; undefined until the chain was read. */
   next: number | undefined
-  /** Above every nonce that the database has a transaction under way for. */
+  /** Above every nonce of an open transaction in the database. */
   floor: number
-  /** The chain's count of our transactions was below what we know to be included. */
+  /** The chain's count of our transactions was below the known included ones. */
   lag: { count: number; expected: number; isSure: boolean } | undefined
   /** Nonces that are being written or driven. */
   slots: Map<number, Slot>
@@ -121,12 +124,12 @@ export type Relayer = {
   open: number
   /** A batch is being simulated for this relayer. */
   isPreparing: boolean
-  /** From the choice of an account nonce to the disk. */
+  /** Covers the time from the choice of an account nonce to the disk. */
   turn: Turn
   balanceWei: bigint | undefined
   /**
-   * Why nothing new is sent. What was sent before is sent again until the reason is gone. Too little
-   * balance; refused by the node; a transaction that stays out at the fee cap.
+   * Why nothing new is sent: too little balance, refused by the node, or a transaction that stays
+   * out at the fee cap. Earlier transactions are sent again until the reason ends.
    */
   poor: string | undefined
   refused: string | undefined
@@ -150,11 +153,12 @@ export type Slot = {
 
 /**
  * Whether the payer's own key signed. `unchecked`: the signer was not recovered; then only a
- * simulation that passes may be believed. `checked`: the key signed, or the payer's code has judged.
+ * simulation that passes counts. `checked`: the key signed, or the payer's code accepted the
+ * signature.
  */
 export type Signer = { kind: 'checked' } | { kind: 'unchecked'; isKey: () => boolean }
 
-/** Whether the payer's own key is known not to have signed. Recovers the signer if need be. */
+/** Whether the payer's own key is known not to have signed. Recovers the signer if needed. */
 export function isForged(signer: Signer): boolean {
   return signer.kind === 'unchecked' && !signer.isKey()
 }
@@ -167,9 +171,9 @@ export type QueuedPayment = {
   purpose: Purpose
   /** Unix ms. */
   receivedAt: number
-  /** What is believed to be behind the payer. */
+  /** The assumed code of the payer. */
   code: 'eoa' | 'contract' | 'unknown'
-  /** What its simulation read there; `unknown` before, and where it was not read. */
+  /** Code of the payer in its simulation; `unknown` before, and where it was not read. */
   simulatedCode: AccountCode
   signer: Signer
   /** Fees that the payer's code was simulated with; undefined for others. */
@@ -180,32 +184,32 @@ export type QueuedPayment = {
   isAlone: boolean
   /** The caller has left: do not wait for another turn. */
   isGivenUp: boolean
-  /** Waiting longer gives it no company. */
+  /** Waiting longer adds no payment to its batch. */
   isUrgent: boolean
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
   rows: Rows | undefined
-  /** Held from the simulation that passed until the payment is written. */
+  /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
-  /** Equal for payments whose Transfer logs cannot be told apart. */
+  /** Equal for payments whose Transfer logs cannot be distinguished. */
   logKey: string
   /** The settling call. */
   call: { to: Address; data: Hex }
   done(verdict: Verdict): void
 }
 
-/** What the stages made of a queued payment when its turn came. */
+/** The result of the stages for a queued payment. */
 export type Verdict =
   /** Written and on its way. */
   { kind: 'sent'; member: Underway; ending: Promise<Ending> } | NotSent
 
-/** What the submitter of a queued payment is told. */
+/** The result that the submitter of a queued payment gets. */
 export type Admission = { kind: 'sent'; payment: Payment; outcome: Promise<Outcome> } | NotSent
 
 type NotSent =
   /** The same money was written before. */
   | { kind: 'known'; payment: Payment }
-  /** The chain says that the nonce is used or cancelled. */
+  /** The chain shows the nonce as used or cancelled. */
   | { kind: 'used' }
   /** No key of the payer signed it; nothing was written. */
   | { kind: 'unsigned' }
@@ -216,13 +220,13 @@ type NotSent =
 /** Why a job is not sent. */
 export type JobRefusal = Extract<JobEnd, { kind: 'unavailable' | 'refused' }>
 
-/** A job of which nothing is written. */
+/** A job that is not written yet. */
 export type WaitingJob = {
   job: Job
   rider: JobRider | undefined
   /** It is being offered to a relayer. */
   isOffered: boolean
-  /** Its caller waits no longer. */
+  /** Its caller no longer waits. */
   isOver: boolean
   /** Undefined: it is written and under way. */
   done(refusal: JobRefusal | undefined): void
@@ -231,33 +235,33 @@ export type WaitingJob = {
 }
 
 /**
- * Where transactions were seen. Only a memory: what has to be watched is in the database, and what
- * is not remembered is read again.
+ * Where transactions were included. Only a cache: the database has what must be checked, and
+ * missing entries are read again.
  */
 export type Watch = {
-  seen: Map<Hex, Sighting>
-  /** Lowest block whose transactions the next look must see; undefined before the first one. */
+  seen: Map<Hex, WatchedInclusion>
+  /** Lowest block whose transactions the next check must cover; undefined before the first one. */
   from: bigint | undefined
-  /** Bytes of external transactions that a reorganisation took away. */
+  /** Bytes of external transactions that a reorganisation removed. */
   lostRaw: Map<Hex, Hex>
-  /** Looks since then, by payment, and the newest block at the first of them. */
-  revivals: Map<string, { attempts: number; since: bigint }>
+  /** Checks since then, by payment, and the newest block at the first of them. */
+  restores: Map<string, { attempts: number; since: bigint }>
 }
 
 /** Where one transaction was included. */
-export type Sighting = {
+export type WatchedInclusion = {
   blockNumber: bigint
-  /** Undefined while the chain's answer to it is not understood. */
+  /** Undefined while the chain's answer is not understood. */
   blockHash: Hex | undefined
-  /** Looks at which the node had no such block. */
+  /** Checks at which the node had no such block. */
   misses: number
-  /** Bytes of an external transaction: a node forgets what it dropped. */
+  /** Bytes of an external transaction: a node drops what it evicted. */
   raw: Hex | undefined
 }
 
 type Clocks = { now: () => number; monotonic: () => number }
 
-/** How far our clock may be ahead of the chain's now, by its newest blocks. */
+/** How far our clock may be ahead of the chain's now, by its newest blocks, ms. */
 export function aheadOf(
   { now, monotonic }: Clocks,
   { clock }: Pick<ChainState, 'clock'>,
@@ -271,8 +275,8 @@ export function skewOf(clocks: Clocks, chain: Pick<ChainState, 'clock'>): number
 }
 
 /**
- * The time of the next block by our clock (unix ms), less what the newest blocks prove that it is
- * ahead: what is valid by ours alone would fail on chain.
+ * The time of the next block by our clock (unix ms), less the proven lead of our clock. What is
+ * valid by our clock alone would fail on chain.
  */
 export function chainNow({ now, monotonic }: Clocks, chain: Pick<ChainState, 'clock'>): number {
   const at = now()

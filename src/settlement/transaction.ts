@@ -16,15 +16,15 @@ type Uses = Pick<Context, 'now'>
 export type Batch = {
   relayer: Relayer
   members: readonly QueuedPayment[]
-  /** The newest block when their simulation began. */
+  /** The newest block at the start of their simulation. */
   knownBlock: bigint
   /** Signed while the node simulated. */
   draft: TransactionRow | undefined
 }
 
 /**
- * Signs the transaction of a lone payment before its simulation ends; undefined where there is nothing
- * to gain. Nothing is kept if it does not pass.
+ * Signs the transaction of a lone payment before its simulation ends; undefined where that saves
+ * nothing. The draft is discarded if the simulation fails.
  */
 export function prepare(
   { now }: Uses,
@@ -40,7 +40,7 @@ export function prepare(
   return sign({ now, network: chain.network }, relayer, payload, { nonce, ...feesNow(chain) })
 }
 
-/** Whether a draft is still what would be signed now; its fees leave room for the block's change. */
+/** Whether a draft is still what would be signed now; its fees allow for the block's change. */
 function isCurrent(
   draft: TransactionRow,
   chain: ChainState,
@@ -56,9 +56,9 @@ function isCurrent(
 }
 
 /**
- * The write that decides, then the send, in one turn of the relayer. Members that were written before,
- * or whose rows are refused, are told so. Returns those that were sent, and those that cannot be sent
- * now, of which nothing is written.
+ * Decides by one write, then sends, in one turn of the relayer. Members that were written before,
+ * or whose rows are refused, get that verdict. Returns the members that were sent, and those that
+ * cannot be sent now, which are not written.
  */
 export function writeAndSend(context: Context, chain: ChainState, batch: Batch): Promise<Written> {
   return batch.relayer.turn(async () => {
@@ -86,12 +86,12 @@ type Result =
   /** The first member may not be sent now. */
   | { kind: 'over-budget'; refusal: PaymentRefusal }
 
-/** Its slot is in the relayer before it is written, so that the budgets count it. */
+/** Occupies the slot before it is written, so that the budgets count it. */
 async function writeOnce(context: Context, chain: ChainState, batch: Batch): Promise<Result> {
   const { relayer, members, knownBlock } = batch
   const { ledger, now } = context
   const code = members[0]?.simulatedCode ?? 'unknown'
-  // Others may have taken what was left since it was accepted.
+  // Others may have used up the budget since it was accepted.
   const refusal =
     members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].purpose)
   if (refusal) return { kind: 'over-budget', refusal }
@@ -124,7 +124,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
   return { kind: 'stored', slot }
 }
 
-/** Sends it, and tells each member that it is on its way. */
+/** Sends the transaction, and reports to each member that it is sent. */
 function follow(
   context: Context,
   chain: ChainState,
@@ -152,7 +152,7 @@ function signBatch({ now }: Uses, chain: ChainState, batch: Batch): TransactionR
   return sign({ now, network: chain.network }, relayer, payload, { nonce, ...price })
 }
 
-/** Tells those that cannot be written. The others of the batch are not to blame. */
+/** Reports the refusal to members that cannot be written. The others of the batch stay. */
 function dropRefused(
   members: readonly QueuedPayment[],
   result: Exclude<Result, { kind: 'stored' }>,
@@ -171,7 +171,7 @@ function verdictOn(
 ): Verdict | undefined {
   switch (result.kind) {
     case 'known': {
-      // UNIQUE on the money is the verdict: what was written before is not sent a second time.
+      // UNIQUE on the money decides: what was written before is not sent a second time.
       const payment = result.payments.get(id)
       return payment && { kind: 'known', payment }
     }
@@ -212,7 +212,7 @@ function sentRow(
   return { ...rowOf(member, knownBlock, at), state: 'broadcast', transactionHash: hash }
 }
 
-/** The row of a payment that nothing has happened to. */
+/** The row of a payment without any transaction. */
 export function rowOf(
   {
     id,

@@ -1,7 +1,7 @@
 /**
- * Runs work of one relayer, one after the other: the account nonce that a turn chooses is on the disk,
- * or free again, when the next one begins. Work must not ask for another turn of the same relayer. The
- * result settles as the work does.
+ * Runs work of one relayer sequentially. The account nonce that a turn chooses is on the disk, or
+ * free again, when the next turn starts. Work must not ask for another turn of the same relayer.
+ * The result settles as the work does.
  */
 export type Turn = <T>(work: () => Promise<T>) => Promise<T>
 
@@ -21,7 +21,7 @@ export function createTurn(): Turn {
   }
 }
 
-/** At once: a turn that nobody has costs nothing. */
+/** Runs at once, so that an uncontended turn adds no delay. */
 async function begin<T>(work: () => Promise<T>): Promise<T> {
   return work()
 }

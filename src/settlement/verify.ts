@@ -11,17 +11,17 @@ import * as Signature from './signature'
 import { chainNow } from './state'
 
 /**
- * Signature, window and simulation in one call to a node; nothing is written or sent. `told`: the
- * signing domain that the payer was told, by default the token's own.
+ * Checks signature, window and simulation in one call to a node; nothing is written or sent.
+ * `given`: the signing domain that the payer got, by default the token's own.
  */
 export async function verify(
   context: Pick<Context, 'chains' | 'now' | 'monotonic'>,
   transfer: Transfer,
-  told: Asset['eip712'] | undefined,
+  given: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
   const chain = chainOf(context, transfer.network)
   const own = chain.network.asset.eip712
-  const eip712 = told ?? own
+  const eip712 = given ?? own
   const digest = digestOf(transfer, { eip712 })
   let signer: Address | undefined
   const isSigned = () => {
@@ -29,7 +29,7 @@ export async function verify(
     return signer === transfer.payer
   }
   const late = Refusals.checkWindow(transfer, context.now())
-  // A bad signature comes first: only the chain can tell when no key of the payer signed.
+  // Report a bad signature first: only the chain can decide it when no key of the payer signed.
   if (late && isSigned()) return late
   const isOtherDomain =
     transfer.method === 'eip3009' && (eip712.name !== own.name || eip712.version !== own.version)

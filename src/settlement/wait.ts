@@ -12,7 +12,7 @@ export function pause(ms: number, signal: AbortSignal): Promise<void> {
   })
 }
 
-/** The promise's value, or undefined after the time. The promise goes on. */
+/** The promise's value, or undefined after the time (ms). The promise continues. */
 export function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => resolve(undefined), ms)

@@ -6,23 +6,23 @@ import type { Transfer } from '../protocol/Transfer'
 import type * as Grant from './Grant'
 
 /**
- * The approve of Permit2 that a payer signed and cannot pay for
- * (x402 specs/extensions/erc20_gas_sponsoring.md). Everything that the payer is funded for must be in
- * the bytes: another target, a value or a dearer price would be money for something else.
+ * The approve of Permit2 that a payer signed and cannot pay for (x402
+ * specs/extensions/erc20_gas_sponsoring.md). The bytes must fix everything that the payer is funded
+ * for. Another target, a value or a higher price would spend the funds on something else.
  */
 
-/** Codes follow the reference facilitator's; those it has none for have its form. */
+/** Codes are the reference facilitator's; additional codes have the same form. */
 type Code = `erc20_approval_${string}`
 
 const selector = Abi.selector('approve(address,uint256)')
 /** Selector and two words. */
 const dataDigits = 2 + 8 + 128
-/** What the reference client puts into every approve. */
+/** Gas of every approve of the reference client. */
 const usualGas = 70_000n
 
 /**
- * Checks every field that needs no chain, in the reference's order and then what it leaves open.
- * `parsed` is undefined when the bytes are no such transaction.
+ * Checks every field that needs no chain: first in the reference's order, then those that the
+ * reference does not check. `parsed` is undefined when the bytes are no such transaction.
  */
 export function check(
   parsed: Transaction.Parsed | undefined,
@@ -81,8 +81,8 @@ export function checkEnough(parsed: Transaction.Parsed, price: Grant.Price): Fau
 }
 
 /**
- * Whether gas and fees are no more than clients ask for: all of it is the payer's once it is funded,
- * and nothing holds the payer to sending this transaction.
+ * Whether gas and fees are at most what clients request. Once funded the money belongs to the
+ * payer, and nothing forces the payer to send this transaction.
  */
 export function checkModest(parsed: Transaction.Parsed, price: Grant.Price): Fault | undefined {
   const { gas, baseFeeWei, tipWei } = price
@@ -90,8 +90,8 @@ export function checkModest(parsed: Transaction.Parsed, price: Grant.Price): Fau
   if (parsed.gasLimit > gasMax) {
     return fault('erc20_approval_tx_gas_too_high', `gas must be at most ${gasMax}.`)
   }
-  // Clients offer a base fee a fifth higher; it may have sunk a little since. No more than that: the
-  // whole sum must stay below the cost of moving the asset to the next address and sweeping.
+  // Clients bid a base fee a fifth higher, and it may have sunk a little since. A higher sum would
+  // exceed the cost of moving the asset to the next address and collecting the grant.
   const feeMax = (baseFeeWei * 13n) / 10n + tipWei
   if (parsed.maxFeeWei > feeMax) {
     return fault('erc20_approval_tx_fee_too_high', `maxFeePerGas must be at most ${feeMax}.`)
@@ -99,7 +99,7 @@ export function checkModest(parsed: Transaction.Parsed, price: Grant.Price): Fau
   return undefined
 }
 
-/** The most that it can cost the payer. */
+/** The most that it can cost the payer, wei. */
 export function worstCostWei(parsed: Transaction.Parsed): bigint {
   return parsed.gasLimit * parsed.maxFeeWei
 }

@@ -6,11 +6,12 @@ import type * as Network from '../protocol/Network'
 import type { Code } from '../protocol/Problem'
 
 /**
- * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the asset,
- * and never more than what it takes: what is left must be worth less than the way of getting it.
+ * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the
+ * asset get it, and never more than the approve needs. The rest must be worth less than collecting
+ * it costs.
  */
 
-/** What the chain says of an address, read in one block where that is possible. */
+/** The state of an address, read in one block where that is possible. */
 export type Facts = {
   code: 'eoa' | 'contract'
   assetAtomic: bigint
@@ -23,7 +24,7 @@ export type Facts = {
 }
 
 /**
- * What an approve costs now. `gas` is the node's estimate for this very address, `tipWei` the tip that
+ * The cost of an approve now. `gas` is the node's estimate for this address, `tipWei` the tip that
  * the node suggests to wallets.
  */
 export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
@@ -34,20 +35,23 @@ export type AddressRefusal = { code: Code; detail: string }
 /** Ways to pay that cost less than an approval, the cheapest first: x402 names. */
 export type Alternative = 'eip3009' | 'eip2612'
 
-/** A sponsored transfer runs no code of the receiver; chains that fold L1 data into gas need room. */
+/**
+ * A sponsored transfer runs no code of the receiver. Chains that include L1 data in gas need more
+ * than 21,000.
+ */
 export const transferGasLimit = 100_000n
 
-/** Id of the job that carries the only grant of an address. */
+/** Id of the job of the only grant of an address. */
 export function idOf(network: Network.Id, address: Address): string {
   return `grant:${network}:${address}`
 }
 
-/** Id of the job that carries the only top-up of a grant. */
+/** Id of the job of the only top-up of a grant. */
 export function topUpIdOf(network: Network.Id, address: Address): string {
   return `${idOf(network, address)}:2`
 }
 
-/** What an address signs (EIP-191) to show that it asks itself. */
+/** The message that an address signs (EIP-191) to prove that it made the request. */
 export function messageOf(network: Network.Id, address: Address): string {
   return `turnpike gas sponsor ${network} ${address}`
 }
@@ -74,7 +78,7 @@ export function alternatives(asset: Asset): Alternative[] {
   ]
 }
 
-/** Why nothing is given to the address, independent of the caller. */
+/** Why the address gets nothing, independent of the client. */
 export function refusalOf(
   facts: Facts,
   asset: Asset,
@@ -96,20 +100,22 @@ export function refusalOf(
   return undefined
 }
 
-/** Cost of an approve that is included even after one block of rising base fee. */
+/** Cost of an approve that is still included after one block of rising base fee, wei. */
 export function leastWei({ gas, baseFeeWei }: Price): bigint {
   return gas * ceilDiv(baseFeeWei * 9n, 8n)
 }
 
-/** viem's default offer where the node does not fill in transactions; the balance must cover it. */
+/**
+ * viem's default bid where the node does not fill in transactions; the balance must cover it. Wei.
+ */
 export function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
   return gas * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
 }
 
 /**
- * The most that wallets offer by default for a unit of gas: nodes that fill transactions in
- * (`eth_fillTransaction` of geth) and ethers write twice the base fee and the tip, and viem adds a
- * fifth to what was filled in. MetaMask stays below that.
+ * The highest default bid of wallets for a unit of gas. Nodes that fill transactions in
+ * (`eth_fillTransaction` of geth) and ethers use twice the base fee and the tip. viem adds a fifth
+ * to the filled value. MetaMask bids less.
  */
 export function bidWei({ baseFeeWei, tipWei }: Omit<Price, 'gas'>): bigint {
   return ceilDiv((2n * baseFeeWei + tipWei) * 6n, 5n)
@@ -126,7 +132,7 @@ export type Approve = {
   chainId: number
 }
 
-/** The approve that an address can pay for with what it has; undefined when that is too little. */
+/** The approve that an address can pay for with its balance; undefined when that is too little. */
 export function approveOf(
   call: { to: Address; data: Hex },
   chainId: number,
@@ -147,8 +153,8 @@ export function approveOf(
 }
 
 /**
- * The most that one grant may be: `max_grant_wei`, and never worth more than the balance that an
- * address must hold.
+ * The most that one grant may be, wei: `max_grant_wei`, and never worth more than the balance that
+ * an address must hold.
  */
 export function capWei(sponsor: Sponsor, decimals: number): bigint {
   // The price may have a fraction; six digits of it are kept.
@@ -159,17 +165,17 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
 
 /**
  * The amount that an address lacks for an approve at the default fees of wallets, within the cap.
- * `too-dear`: the cap is too low for the approve to be included.
+ * `too-expensive`: the cap is too low for the approve to be included.
  */
 export function amountOf(
   balanceWei: bigint,
   price: Price,
   cap: bigint,
-): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-dear' } {
+): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-expensive' } {
   if (balanceWei >= enoughWei(price)) return { kind: 'has-gas' }
   const wanted = price.gas * bidWei(price) - balanceWei
   const wei = wanted < cap ? wanted : cap
-  return balanceWei + wei < leastWei(price) ? { kind: 'too-dear' } : { kind: 'amount', wei }
+  return balanceWei + wei < leastWei(price) ? { kind: 'too-expensive' } : { kind: 'amount', wei }
 }
 
 /**

@@ -21,25 +21,25 @@ export type ApprovalOptions = {
   now: () => number
 }
 
-/** A transaction that may be sponsored, and what its payer lacks for it. */
+/** A transaction that may be sponsored, and the amount that its payer lacks. */
 type Plan = {
   kind: 'good'
   network: Sponsored
   approve: Transaction.Parsed
-  /** Zero: the payer can pay for it, nothing is given. */
+  /** Zero: the payer can pay for it, and gets nothing. */
   missingWei: bigint
 }
 
 /** It is on chain already, or the payer needs none. */
 type Done = { kind: 'done'; transaction: Hex }
 
-/** First wait for a receipt; each further one is half as long again, up to the last. */
+/** First wait (ms) for a receipt; each further one is half as long again, up to the last. */
 const pollMs = 100
 const pollMaxMs = 2_000
-/** Requests that read the chain at once, and that wait for it: one takes ten calls to a node. */
+/** Requests that read the chain at once, and those that wait: one takes ten calls to a node. */
 const readingMax = 16
 const waitingMax = 256
-/** Approves that are sent and waited for at once. */
+/** Most approves that are sent and not confirmed. */
 const underWayMax = 64
 
 type Context = ApprovalOptions & {
@@ -87,7 +87,7 @@ async function plan(
   raw: Hex,
 ): Promise<Plan | Done | ApprovalRefusal> {
   const judged = context.semaphore.run(() => examine(context, transfer, raw))
-  return judged ?? unavailable('Too many approves are being looked at.', 1)
+  return judged ?? unavailable('Too many approves are being checked.', 1)
 }
 
 async function examine(
@@ -110,7 +110,7 @@ async function examine(
   if (row?.approveHash === approve.hash && (await isMined(settlement, network, approve.hash))) {
     return { kind: 'done', transaction: approve.hash }
   }
-  // Everything but the allowance must be right: nothing is given for a payment that cannot be made.
+  // Everything but the allowance must be valid: a payment that cannot succeed gets no funds.
   const verdict = await settlement.verify(transfer)
   if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
   if (verdict.kind === 'unavailable') return verdict
@@ -123,7 +123,7 @@ async function examine(
 type Asked = {
   network: Sponsored
   approve: Transaction.Parsed
-  /** Of a payer that was sponsored before. */
+  /** The row of a payer that was sponsored before. */
   row: GrantRow | undefined
 }
 
@@ -144,7 +144,7 @@ async function judge(
   const cost = Approve.worstCostWei(approve)
   const missingWei = cost > facts.balanceWei ? cost - facts.balanceWei : 0n
   const good: Plan = { kind: 'good', network, approve, missingWei }
-  // Judged before, when it was funded; the price may have moved since.
+  // It was checked when it was funded; the price may have changed since.
   if (row?.approveHash === approve.hash) return good
   const gas = await estimateApprove(settlement, network, payer)
   if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
@@ -189,7 +189,7 @@ async function fund(
   waitMs: number,
 ): Promise<ApprovalRefusal | undefined> {
   const funded = await ledger.fund(
-    // Approves are not counted by their senders: the second half of the day is for requests.
+    // The budget does not count these by client: the second half of the day is for requests.
     {
       network,
       address: payer,
@@ -225,10 +225,11 @@ async function send(
     await settlement.rpc(network.id, 'eth_sendRawTransaction', [raw])
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    // Known already, or included, or refused: the receipt tells which.
+    // The node has it, or it was included or refused: the receipt decides.
     said = error.message
   }
-  // Longer each time: a payer can displace its transaction, and that it never comes costs nothing.
+  // Increase the pause: a payer can replace its transaction, and an approve that never comes costs
+  // nothing.
   for (let pause = pollMs; ; pause = Math.min(pause * 1.5, pollMaxMs)) {
     const receipt = await receiptOf(settlement, network, hash)
     if (receipt?.success) return { kind: 'approved', transaction: hash }
@@ -276,14 +277,14 @@ async function countOf(
   return Number(count)
 }
 
-/** Trouble of the network as an answer; refusals are counted. */
+/** Returns a network fault as an answer, and counts refusals. */
 async function guarded<T extends { kind: string }>(
   { refusals }: Context,
   work: Promise<T | ApprovalRefusal>,
 ) {
   const result = await work.catch((error: unknown): ApprovalRefusal => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-    return unavailable('The network does not tell what must be known.', 5)
+    return unavailable('The network gives no complete answer.', 5)
   })
   if (isRefusal(result)) {
     refusals.inc({ reason: result.kind === 'refused' ? result.code : 'unavailable' })
@@ -291,15 +292,15 @@ async function guarded<T extends { kind: string }>(
   return result
 }
 
-/** Not trouble that passes: the payer should choose another way now, and has lost nothing. */
+/** Not a temporary fault: the payer should choose another way now, and has lost nothing. */
 const spent = refuse(
   'erc20_approval_budget_spent',
-  'What is sponsored without a request today is spent; a grant may still be asked for.',
+  'The budget of today for signed approves is spent; a grant may still be requested.',
 )
 
 const unsponsored = 'erc20_approval_not_sponsored'
 
-/** x402 reasons for what keeps an address from being sponsored. */
+/** x402 reasons of the refusals of an address. */
 const codes: Readonly<Record<string, string>> = {
   'not-an-eoa': 'erc20_approval_payer_has_code',
   'asset-balance-too-low': 'erc20_approval_balance_too_low',

@@ -1,7 +1,7 @@
 /**
- * How many addresses one client may have sponsored on a UTC day, and all clients of its network
- * together, and how many of them may have left their grant unused. In memory: a map holds no more
- * entries than grants were given that day, and a restart gives no more than the budget has left.
+ * Limits per UTC day: addresses that are sponsored for one client and for its network, and how many
+ * of them may have an unused grant. Kept in memory. The map holds at most one entry per grant of
+ * the day, and after a restart the budget still applies.
  */
 export type Clients = {
   /** Whether the client and its network may have one more. */
@@ -16,7 +16,7 @@ export type Clients = {
   settle(addresses: Iterable<string>): void
   /** Counts one grant; false when there is no room, or too much is unused. */
   take(client: string, day: number, address: string): boolean
-  giveBack(client: string, day: number, address: string): void
+  releaseReservation(client: string, day: number, address: string): void
 }
 
 type Share = { count: number; unused: Set<string> }
@@ -24,7 +24,7 @@ type Share = { count: number; unused: Set<string> }
 const clientMax = { count: 5, unused: 1 }
 const networkMax = { count: 20, unused: 4 }
 
-/** No client has taken anything yet. */
+/** Creates empty counters. */
 export function createClients(): Clients {
   let today = 0
   let shares = new Map<string, Share>()
@@ -57,7 +57,7 @@ export function createClients(): Clients {
       }
     },
     take(client, day, address) {
-      // A top-up is not blocked by the grant of the same address.
+      // The grant of the same address does not block its top-up.
       if (!hasRoom(client, day)) return false
       if (unused(client, day).some((each) => each !== address)) return false
       for (const [key] of both(client)) {
@@ -68,7 +68,7 @@ export function createClients(): Clients {
       }
       return true
     },
-    giveBack(client, day, address) {
+    releaseReservation(client, day, address) {
       if (day !== today) return
       for (const [key] of both(client)) {
         const share = shares.get(key)
@@ -81,8 +81,8 @@ export function createClients(): Clients {
 }
 
 /**
- * The network around a client: the /24 of an IPv4 address, the /48 of an IPv6 one, of which the
- * client itself is counted under its /64.
+ * The network of a client: the /24 of an IPv4 address, the /48 of an IPv6 one. An IPv6 client
+ * itself is counted under its /64.
  */
 export function networkOf(client: string): string {
   if (client.includes(':')) return `${client.split(':').slice(0, 3).join(':')}::/48`

@@ -9,13 +9,13 @@ import type { Sponsored, SponsorSettlement } from './ledger'
 
 const maxUint256 = (1n << 256n) - 1n
 
-/** What the chain says of an address, and the base fee of that block. */
+/** The state of an address, and the base fee of that block. */
 export type AddressFacts = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint }
 
 /**
- * Reads what decides about an address, in at most three requests. The older balance is asked for only
- * when the present one suffices. Throws RpcFault when the node does not tell, for example because it
- * does not keep that state.
+ * Reads the state of an address in at most three requests. The older balance is read only when the
+ * present one suffices. Throws RpcFault when the node has no answer, for example because it does
+ * not keep that state.
  */
 export async function readFacts(
   settlement: SponsorSettlement,
@@ -78,8 +78,8 @@ async function balanceAt(
 }
 
 /**
- * The node's estimate of the gas of an approve of everything, L1 data included where the chain folds it
- * in. Undefined when the token refuses it for this address. Throws RpcFault.
+ * The node's estimate of the gas of an unlimited approve, with L1 data where the chain includes it.
+ * Undefined when the token refuses it for this address. Throws RpcFault.
  */
 export async function estimateApprove(
   settlement: SponsorSettlement,
@@ -104,8 +104,8 @@ export function approveCall(token: Address): { to: Address; data: Hex } {
 }
 
 /**
- * The tip that the node suggests to wallets, which may differ from our own bid. Nodes without that
- * method are asked as viem does it. Throws RpcFault or RpcError.
+ * The tip that the node suggests to wallets, which may differ from our own bid. Wei. For nodes
+ * without that method it is computed as viem does. Throws RpcFault or RpcError.
  */
 export async function tipOf(
   settlement: SponsorSettlement,
@@ -123,7 +123,7 @@ export async function tipOf(
   return BigInt(price) > baseFeeWei ? BigInt(price) - baseFeeWei : 0n
 }
 
-/** How many of the addresses have not let Permit2 take the asset. Throws RpcFault. */
+/** How many of the addresses have no allowance for Permit2. Throws RpcFault. */
 export async function idle(
   settlement: SponsorSettlement,
   { id, asset }: Sponsored,

@@ -18,16 +18,16 @@ import {
   spent,
   tooMany,
   unsigned,
-  wasteful,
+  unusedGrant,
 } from './refusals'
 import { createSemaphore, type Semaphore } from './semaphore'
 
-/** A request as it came. */
+/** A request for a grant. */
 export type SponsorRequest = {
   address: unknown
   network?: unknown
   signature?: unknown
-  /** What the client is counted under: its IPv4 address or the /64 of its IPv6 address. */
+  /** The client for the counters: its IPv4 address or the /64 of its IPv6 address. */
   client: string
 }
 
@@ -39,9 +39,9 @@ export type Granted = {
   network: string
   token: Address
   spender: Address
-  /** The approve to sign and send: what the address has now pays for it. */
+  /** The approve to sign and send: the address's balance now pays for it. */
   approve: Grant.Approve
-  /** What this address could have used without a grant. */
+  /** Ways that this address could have used without a grant. */
   alternatives: readonly Grant.Alternative[]
 }
 
@@ -50,7 +50,7 @@ export type Result = { kind: 'granted'; body: Granted } | GrantRefusal
 type Amount = Extract<Judged, { kind: 'amount' }>
 
 export type Granting = {
-  /** Answers one request; a grant is confirmed then. Rejects only on faults of ours. */
+  /** Answers one request; a grant is confirmed then. Rejects only on internal faults. */
   grant(request: SponsorRequest): Promise<Result>
 }
 
@@ -65,7 +65,7 @@ export type GrantingOptions = {
   waitMs: () => number
 }
 
-/** Requests that read the chain at once, and that wait for it. */
+/** Requests that read the chain at once, and those that wait. */
 const readingMax = 8
 const waitingMax = 256
 
@@ -88,11 +88,11 @@ type Context = GrantingOptions & {
   /** By the id of the grant; registered before the first await. */
   underWay: Map<string, Promise<Result>>
   semaphore: Semaphore
-  /** When it was last read, by the network of clients, whether grants are used. Unix ms. */
-  lookedAt: Map<string, number>
+  /** Last read of the use of grants, by the network of clients. Unix ms. */
+  readAt: Map<string, number>
 }
 
-/** Gives native coin for one approve, once to an address. */
+/** Gives native coin for one approve, once per address. */
 export function createGranting(options: GrantingOptions): Granting {
   const { networks, meter } = options
   const excluded = new Set(options.excluded.map((address) => address.toLowerCase()))
@@ -101,7 +101,7 @@ export function createGranting(options: GrantingOptions): Granting {
     clients: createClients(),
     underWay: new Map(),
     semaphore: createSemaphore(readingMax, waitingMax),
-    lookedAt: new Map(),
+    readAt: new Map(),
   }
   const refusals = meter.counter('sponsor_refusals_total', 'Grants refused.', ['reason'])
   return {
@@ -133,9 +133,9 @@ async function fund(
   const judging = semaphore.run(() =>
     row ? judgeAgain(settlement, network, row, isTopped) : judge(settlement, network, address),
   )
-  if (judging === undefined) return notReady('Too many requests are being looked at.', 1)
+  if (judging === undefined) return notReady('Too many requests are being checked.', 1)
   const judged = await judging
-  if (judged.kind === 'too-dear') return notReady('Gas costs more than a grant may be.', 60)
+  if (judged.kind === 'too-expensive') return notReady('Gas costs more than a grant may be.', 60)
   if (judged.kind === 'refused') return refusedBy(judged)
   if (!clients.take(client, day, address)) return tooMany(now())
   const request = {
@@ -147,24 +147,24 @@ async function fund(
     isTopUp: row !== undefined,
   }
   const funded = await ledger.fund(request, { waitMs: context.waitMs() })
-  // Only what was given counts against the client.
+  // Only what was given counts for the client.
   if (funded.kind !== 'funded' && funded.kind !== 'pending') {
-    clients.giveBack(client, day, address)
+    clients.releaseReservation(client, day, address)
   }
   return resultOf(funded, asked, judged, now())
 }
 
-/** Reads once a second for each network of clients, so that many requests cost few calls. */
-function isNew({ lookedAt, now }: Context, key: string): boolean {
-  if (Math.abs(now() - (lookedAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
-  lookedAt.delete(key)
-  lookedAt.set(key, now())
-  const [oldest] = lookedAt.keys()
-  if (lookedAt.size > lookedMax && oldest !== undefined) lookedAt.delete(oldest)
+/** Allows one read a second for each network of clients, so that many requests cost few calls. */
+function isNew({ readAt, now }: Context, key: string): boolean {
+  if (Math.abs(now() - (readAt.get(key) ?? 0)) < unusedMaxAgeMs) return false
+  readAt.delete(key)
+  readAt.set(key, now())
+  const [oldest] = readAt.keys()
+  if (readAt.size > lookedMax && oldest !== undefined) readAt.delete(oldest)
   return true
 }
 
-/** The refusal that needs no look at the address, if any. */
+/** The refusal that needs no read of the address, if any. */
 async function refuseEarly(
   context: Context,
   { network, address, signature }: Asked,
@@ -183,7 +183,7 @@ async function refuseEarly(
     const still = new Set(await idle(settlement, network, unused))
     clients.settle(unused.filter((each) => !still.has(each)))
   }
-  return clients.unused(client, day).some((each) => each !== address) ? wasteful : undefined
+  return clients.unused(client, day).some((each) => each !== address) ? unusedGrant : undefined
 }
 
 async function again(
@@ -193,7 +193,7 @@ async function again(
 ): Promise<Result> {
   const row = await ledger.find(network.id, address)
   if (row === undefined) throw new Error(`${address} has no grant`)
-  const { transaction, state } = await ledger.stands(row)
+  const { transaction, state } = await ledger.standingOf(row)
   const confirmed = state === 'confirmed'
   const members = { transaction, confirmed, ...(approve && { approve }) }
   return refuse('already-sponsored', known[state], members)
@@ -206,7 +206,7 @@ async function once(
   client: string,
   row: GrantRow,
 ): Promise<Result> {
-  const { state } = await context.ledger.stands(row)
+  const { state } = await context.ledger.standingOf(row)
   if (row.kind !== 'grant' || state !== 'confirmed') return again(context, asked)
   const result = await fund(context, asked, client, row)
   if (result.kind === 'granted' || result.code === 'settlement-pending') return result
@@ -225,23 +225,21 @@ async function grant(context: Context, asked: Asked, client: string): Promise<Re
   }
   const result = await running
   if (await ledger.find(network.id, address)) return again(context, asked)
-  // What was learnt of the address is true for this request too; what was asked of the sender is not.
+  // Share the result of the address with this request, but not a refusal of the other client.
   const isOwn = result.kind === 'refused' && ownCodes.includes(result.code)
   return isOwn ? grant(context, asked, client) : result
 }
 
-/** The only work on an address: its caller registers it before anything is read. */
+/** The only running work on an address: its caller registers it before anything is read. */
 async function begin(context: Context, asked: Asked, client: string): Promise<Result> {
   const { network, address } = asked
   const row = await context.ledger.find(network.id, address)
   const started = row ? once(context, asked, client, row) : fund(context, asked, client)
   const result = await started.catch((error: unknown): Result | Promise<Result> => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-    return row
-      ? again(context, asked)
-      : notReady('The network does not tell what must be known.', 5)
+    return row ? again(context, asked) : notReady('The network gives no complete answer.', 5)
   })
-  // An approve that came signed took the address meanwhile, or the transfer did not arrive.
+  // Meanwhile a signed approve of the address was sponsored, or the transfer did not arrive.
   const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
   return isLost ? again(context, asked) : result
 }

@@ -22,7 +22,7 @@ export type SponsorHandlerOptions = {
 }
 
 const bodyMaxBytes = 4096
-/** Requests in a minute of one client, and of all clients of its network together. */
+/** Requests per minute of one client, and of all clients of its network together. */
 const perClient = 10
 const perNetwork = 40
 
@@ -34,7 +34,7 @@ export async function sponsorApprove(
   const { granting, rateLimit, now } = options
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.addressOf(request), forwarded, options.trustProxy)
-  // The client first: what is refused to one must not use up what its neighbours may ask.
+  // Check the client first, so that its refused requests do not use up its network's limit.
   assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
   assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
   const { address, network, signature } = await read(request, options.budget, client)
@@ -62,7 +62,7 @@ async function read(request: Request, budget: Budget, client: string): Promise<J
   }
 }
 
-/** Body of a request. What its members hold is judged with the state of the address (granting.ts). */
+/** Body of a request. granting.ts checks the members together with the state of the address. */
 export const grantBody = Type.Object(
   {
     address: Type.String({

@@ -8,10 +8,10 @@ import type { Sponsored, SponsorSettlement } from './ledger'
 /** The grant for an address, and the approve that it can sign with it. */
 export type Judged =
   | { kind: 'amount'; wei: bigint; approve: Grant.Approve }
-  | { kind: 'too-dear' }
+  | { kind: 'too-expensive' }
   | { kind: 'refused'; code: Code; detail: string; approve?: Grant.Approve | undefined }
 
-/** Judges an address that was never sponsored. Throws RpcFault or RpcError. */
+/** Decides on an address that was never sponsored. Throws RpcFault or RpcError. */
 export async function judge(
   settlement: SponsorSettlement,
   network: Sponsored,
@@ -25,13 +25,13 @@ export async function judge(
     const detail = 'The address can pay for an approve.'
     return { kind: 'refused', code: 'has-gas', detail, approve: approveOf(network, seen, 0n) }
   }
-  if (amount.kind === 'too-dear') return amount
+  if (amount.kind === 'too-expensive') return amount
   return given(network, seen, amount.wei)
 }
 
 /**
- * The only top-up of a grant, or the reason against it, with the approve that the balance pays for
- * while the address has not approved. Throws RpcFault or RpcError.
+ * The only top-up of a grant, or the reason against it. While the address has not approved, the
+ * answer has the approve that the balance pays for. Throws RpcFault or RpcError.
  */
 export async function judgeAgain(
   settlement: SponsorSettlement,
@@ -79,7 +79,7 @@ async function survey(
 
 function given(network: Sponsored, seen: Survey, wei: bigint): Judged {
   const approve = approveOf(network, seen, wei)
-  return approve ? { kind: 'amount', wei, approve } : { kind: 'too-dear' }
+  return approve ? { kind: 'amount', wei, approve } : { kind: 'too-expensive' }
 }
 
 function approveOf(

@@ -9,7 +9,7 @@ import type * as Network from '../protocol/Network'
 import type { Settlement } from '../settlement/settlement'
 import * as Grant from './Grant'
 
-/** What sponsoring needs of settlement. */
+/** The parts of settlement that sponsoring uses. */
 export type SponsorSettlement = Pick<
   Settlement,
   'run' | 'job' | 'read' | 'rpc' | 'fees' | 'isReady' | 'verify'
@@ -22,7 +22,7 @@ export type GrantRequest = {
   network: Sponsored
   address: Address
   amountWei: bigint
-  /** The address itself asked, which its signature shows. */
+  /** The address signed the request. */
   isSigned: boolean
   /** Hash of the approve that the address had signed. */
   approveHash: Hex | undefined
@@ -32,32 +32,33 @@ export type GrantRequest = {
 
 export type Funded =
   | { kind: 'funded'; transaction: Hex; amountWei: bigint }
-  /** Sent, not confirmed in time; the work goes on. */
+  /** Sent, not confirmed in time; settlement continues in the background. */
   | { kind: 'pending'; transaction: Hex }
   /** Another request was first; it is the only one. */
   | { kind: 'taken' }
-  /** The transfer failed or was displaced; nothing more is given. */
+  /** The transfer failed or was displaced; no other grant follows. */
   | { kind: 'lost'; transaction: Hex }
   | { kind: 'full'; room: Exclude<Room, 'open'> }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-/** One ledger for grants by request and for approves that came signed. */
+/** One ledger for grants by request and for signed approves. */
 export type Ledger = {
   find(network: Network.Id, address: Address): Promise<GrantRow | undefined>
   /** The top-up of a grant. */
   findTopUp(network: Network.Id, address: Address): Promise<TopUpRow | undefined>
-  /** How much room today has for another grant of any size. */
+  /** The room of today for another grant of any size. */
   room(network: Sponsored): Promise<Room>
   /**
    * Reserves the address and sends, in one database transaction, and waits for the confirmation. A
-   * request whose row has the same approve goes on with what was sent. Rejects only on faults of ours.
+   * request whose row has the same approve continues the sent transfer. Rejects only on internal
+   * faults.
    */
   fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
-  /** How the transfer of a row stands. */
-  stands(row: GrantRow): Promise<Standing>
+  /** The state of the transfer of a row. */
+  standingOf(row: GrantRow): Promise<Standing>
   /** Networks whose budget of today is spent. */
   spent(): Promise<readonly { network: Network.Id; reason: string }[]>
-  /** What was given today. */
+  /** The sum of today's grants. */
   tally(network: Network.Id): Promise<Tally>
 }
 
@@ -78,7 +79,7 @@ const states = {
   replaced: 'lost',
 } as const
 
-/** The ledger of a database. */
+/** Creates the ledger on a database. */
 export function createLedger(options: LedgerOptions): Ledger {
   const { grants, settlement, networks } = options
   return {
@@ -87,7 +88,7 @@ export function createLedger(options: LedgerOptions): Ledger {
     room: (network) => roomOf(options, network),
     tally: (network) => tallyOf(options, network),
     fund: (request, { waitMs }) => fund(options, request, waitMs),
-    async stands(row) {
+    async standingOf(row) {
       const job = await settlement.job(Grant.idOf(row.network, row.address))
       return {
         transaction: job?.transaction ?? row.transactionHash,
@@ -95,7 +96,7 @@ export function createLedger(options: LedgerOptions): Ledger {
       }
     },
     async spent() {
-      // A budget of nothing is a choice, not a fault.
+      // A budget of zero is configured, not a fault.
       const sponsoring = networks.filter(
         ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
       )
@@ -111,7 +112,7 @@ function tallyOf({ grants, now }: LedgerOptions, network: Network.Id): Promise<T
   return grants.tallySince(network, Grant.dayOf(now()))
 }
 
-/** Advice, so that little is done in vain: the verdict is the write of the grant. */
+/** Advisory, to save work: the write of the grant decides. */
 async function roomOf(options: LedgerOptions, network: Sponsored): Promise<Room> {
   return roomFor(await tallyOf(options, network.id), budgetOf(network), 0n)
 }
@@ -120,7 +121,7 @@ function budgetOf({ sponsor, gasPerDayWei }: Sponsored) {
   return { grants: sponsor.grantsPerDay, wei: gasPerDayWei.sponsor }
 }
 
-/** Written in the transaction that stores the signed transfer: all of it or nothing is kept. */
+/** Written in the transaction that stores the signed transfer, atomically. */
 function grantOf(request: GrantRequest, feeWei: bigint, now: number): NewGrant {
   const { network, address, amountWei, approveHash, isSigned } = request
   const budget = { ...budgetOf(network), from: Grant.dayOf(now) }
@@ -142,12 +143,12 @@ function rowOf(
   return isTopUp === true ? grants.findTopUp(id, address) : grants.find(id, address)
 }
 
-/** Whether the row goes back to this approve; never for a request without one. */
+/** Whether the row is of this approve; never for a request without one. */
 function isOfApprove(row: GrantRow | TopUpRow, { approveHash }: GrantRequest): boolean {
   return 'approveHash' in row && row.approveHash === approveHash
 }
 
-/** Whether a row is the one that this request was to write. Its fee may be known by now. */
+/** Whether this request wrote the row. Its fee may have been updated since. */
 function isWrittenBy({ row }: NewGrant, stored: GrantRow | TopUpRow): boolean {
   const approveHashOf = (each: object) => ('approveHash' in each ? each.approveHash : null)
   return (
@@ -185,7 +186,7 @@ async function fund(
   )
   if (end.kind === 'refused') return refusedFor(end.reason)
   const written = known ?? (await rowOf(options, request))
-  // Another request wrote it between the read above and the write, and is answered for it.
+  // Another request wrote it between the read above and the write, and has the grant.
   if (!known && written && !isWrittenBy(grant, written)) return { kind: 'taken' }
   switch (end.kind) {
     case 'confirmed': {

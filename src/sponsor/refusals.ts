@@ -4,7 +4,7 @@ import * as Grant from './Grant'
 import type { Judged } from './judge'
 import type { Sponsored } from './ledger'
 
-/** A problem as a grant is refused with it. */
+/** The problem of a refused grant. */
 export type Refused = {
   code: Code
   detail: string
@@ -23,7 +23,7 @@ export function refusedBy({
 }
 
 /** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
-export const wasteful: GrantRefusal = {
+export const unusedGrant: GrantRefusal = {
   ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
   retryAfterSeconds: 2,
 }

@@ -14,7 +14,7 @@ import { createLedger, type Ledger, type Sponsored, type SponsorSettlement } fro
 export type Sponsor = {
   networks: readonly Network.Id[]
   granting: Granting
-  /** Undefined when no network sponsors anything. */
+  /** Undefined when no network sponsors approvals. */
   approvals: ApprovalSponsor | undefined
   /** Networks whose budget of today is spent, for health. */
   spent: Ledger['spent']
@@ -29,11 +29,11 @@ export type SponsorOptions = {
   meter: Meter
   now: () => number
   log: Log
-  /** Longest wait for a grant's confirmation. */
+  /** Longest wait for a grant's confirmation, ms. */
   waitMs: () => number
 }
 
-/** Sponsoring of approves of Permit2: by request, and for those that come signed. One ledger. */
+/** Sponsoring of approves of Permit2: by request, and for signed approves. One ledger. */
 export function createSponsor(options: SponsorOptions): Sponsor {
   const { grants, settlement, meter, now, log, waitMs } = options
   const networks = options.networks.filter(isSponsored)

@@ -7,11 +7,11 @@ import type { Admitted } from './admission'
 import type * as Instrument from './Instrument'
 import { buyPath } from './order-response'
 
-/** What a buyer and the desk agree on. */
+/** The terms of an order. */
 export type Agreement = Admitted &
   Pick<Instrument.Terms, 'token' | 'usdgAtomic'> & { recipient: Address; network: Network.Id }
 
-/** Canonical text of an agreement, independent of the spelling in the request. */
+/** Canonical text of the terms, independent of the spelling in the request. */
 export function fingerprintOf(terms: Instrument.Terms, payer: Address): string {
   const { token, usdgAtomic, recipient = payer, minimumAtomic = 0n } = terms
   const query = new URLSearchParams({

@@ -8,7 +8,7 @@ import * as Permit from '../protocol/Permit'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
 
-/** Decimals of every official stock token; shares are told with all of them. */
+/** Decimals of every official stock token; shares are shown with all of them. */
 export const shareDecimals = 18
 
 /** The listed token of a symbol, in any case. */
@@ -23,8 +23,8 @@ export function totalOf(stock: Pick<Stock, 'feeBps'>, usdgAtomic: bigint): bigin
 }
 
 /**
- * Shares below which nothing is delivered: the quote less the token's slippage, or what the buyer
- * insists on if that is more. At least one unit.
+ * Shares below which nothing is delivered: the quote less the token's slippage, or the buyer's
+ * minimum if that is more. At least one unit.
  */
 export function floorOf(
   token: Pick<StockToken, 'slippageBps'>,
@@ -35,7 +35,7 @@ export function floorOf(
   return [tolerated, minimumAtomic, 1n].reduce((most, each) => (each > most ? each : most))
 }
 
-/** What a buyer asks for. `recipient` undefined: the payer. */
+/** The terms that a buyer requests. `recipient` undefined: the payer. */
 export type Terms = {
   token: StockToken
   usdgAtomic: bigint
@@ -57,7 +57,7 @@ export function termsQuery(decimals: number) {
   return made
 }
 
-/** Of these the price depends; a quote ignores the others. */
+/** Parameters that affect the price; a quote ignores the others. */
 export const quoteNames = ['symbol', 'usdg'] as const
 
 const termsQueries = new Map<number, ReturnType<typeof makeTermsQuery>>()
@@ -101,15 +101,15 @@ function decimalFault(decimals: number): string {
   return `must be a decimal with at most ${decimals} places, such as 25.5`
 }
 
-/** What `Amount.fromDecimal` takes. */
+/** The pattern of `Amount.fromDecimal`. */
 function decimalPattern(decimals: number): string {
   return `^(?:0|[1-9][0-9]*)${decimals === 0 ? '' : `(?:\\.[0-9]{1,${decimals}})?`}$`
 }
 
 /**
- * Reads the query of a quote or a purchase. Strict, because money follows it: a misspelt `recipient`
- * must not deliver to somebody else. Names everything that is wrong; a symbol that is well formed and
- * not listed is told apart.
+ * Reads the query of a quote or a purchase. Strict, because it moves money: a misspelt `recipient`
+ * must not deliver to another account. Names all faults. Reports a symbol that is well formed and
+ * not listed separately.
  */
 export function parseTerms(
   query: URLSearchParams,
@@ -139,7 +139,7 @@ export function parseTerms(
   return { kind: 'terms', terms }
 }
 
-/** The terms. Throws ProblemError, 400 with everything that is wrong or 404. */
+/** The terms. Throws ProblemError: 400 with all faults, or 404. */
 export function assertTerms(parsed: ParsedTerms): Terms {
   switch (parsed.kind) {
     case 'terms':
@@ -182,7 +182,7 @@ function readDecimal(text: string, decimals: number): bigint | undefined {
   }
 }
 
-/** Who may not receive shares: contracts that would keep them, and ourselves. */
+/** Accounts that may not receive shares: contracts that would keep them, and our own. */
 export type Forbidden = { stock: Stock; asset: Pick<Asset, 'address'>; own: readonly Address[] }
 
 const multicall3: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'

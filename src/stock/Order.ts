@@ -3,10 +3,10 @@ import type { Order } from '../../db/Order'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 
-/** Decimals of the two amounts that an order tells. */
+/** Decimals of the two amounts of an order. */
 export type Units = { assetDecimals: number; tokenDecimals: number }
 
-/** The order as `buy`, `order/{id}` and `orders` tell it: on-chain facts and how it stands. */
+/** The JSON of an order for `buy`, `order/{id}` and `orders`: on-chain facts and its state. */
 export function toJson(order: Order, units: Units): Readonly<Record<string, unknown>> {
   const shares = (atomic: bigint) => Amount.toDecimal(atomic, units.tokenDecimals)
   const { deliveredAtomic, returnedAtomic, swapTx, refundTx, refundReason, heldReason } = order
@@ -19,7 +19,7 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
     recipient: order.recipient,
     usdg: Amount.toDecimal(order.usdgAtomic, units.assetDecimals),
     usdgAtomic: String(order.usdgAtomic),
-    // Paid, and refunded if need be: more than what is swapped where there is a fee.
+    // The paid amount, which a refund returns: more than what is swapped where there is a fee.
     ...(order.totalAtomic === order.usdgAtomic
       ? {}
       : {
@@ -50,12 +50,15 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
   }
 }
 
-/** What the page for operators tells of an order that is held. */
+/** The fields of a held order on the page for operators. */
 export function toHeld({ id, symbol, state, heldReason, updatedAt }: Order) {
   return { id, symbol, status: state, reason: heldReason ?? '', updatedAt }
 }
 
-/** EIP-3009 nonce that swap and refunds of an order spend: the first that is included, and no other. */
+/**
+ * EIP-3009 nonce of the swap and the refunds of an order, so that only the first included one can
+ * move money.
+ */
 export function nonceOf({ id, network }: Pick<Order, 'id' | 'network'>): Hex {
   return Crypto.hex(Crypto.keccak256(`turnpike stock order\n${network}\n${id}`))
 }
@@ -65,16 +68,16 @@ export function swapId({ id }: Pick<Order, 'id'>): string {
   return `swap:${id}`
 }
 
-/** Job id of the refund under way: the first one, or that of a later attempt. */
+/** Job id of the current refund: the first one, or that of a later attempt. */
 export function refundId({ id, refundAttempts }: Pick<Order, 'id' | 'refundAttempts'>): string {
   return refundAttempts <= 1 ? `refund:${id}` : `refund:${id}:${refundAttempts}`
 }
 
-/** What the id of an order looks like. */
+/** Pattern of the id of an order. */
 export const idPattern = '^ord_[0-9a-f]{32}$'
 const idRegExp = new RegExp(idPattern)
 
-/** `ord_`, the time and randomness: grows with time, so that it orders the history. */
+/** `ord_`, the time and randomness: grows with time, so that it sorts the history. */
 export function newId(now: number, random: Uint8Array): string {
   const digits = Buffer.from(random).toString('hex').slice(0, 20)
   if (digits.length !== 20) throw new RangeError('an order id takes ten random bytes')

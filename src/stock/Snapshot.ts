@@ -4,19 +4,19 @@ import * as Uniswap from '../chain/uniswap'
 import type { StockToken as Listed, Stock } from '../config/Config'
 import type { Answer } from './reader'
 
-/** What the chain says of one listed token, all of it in one block. Undefined: not readable. */
+/** State of one listed token, all of it in one block. Undefined: not readable. */
 export type Snapshot = {
   token: Listed
-  /** What the quote is for. */
+  /** The amount that is quoted. */
   usdgAtomic: bigint
-  /** QuoterV2's amount out; undefined too when the pool cannot take all of the amount. */
+  /** QuoterV2's amount out; undefined also when the pool cannot take all of the amount. */
   sharesAtomic: bigint | undefined
-  /** Asset per whole share, atomic, that the quote amounts to, the pool's fee included. */
+  /** Asset per whole share, atomic, at the quote, with the pool's fee. */
   priceAtomic: bigint | undefined
   /** The same at the pool's own price, before fee and depth. */
   midPriceAtomic: bigint | undefined
   liquidity: bigint | undefined
-  /** The factory knows the pinned pool for this pair and fee, and the pool says the same. */
+  /** The factory has the pinned pool for this pair and fee, and the pool confirms it. */
   isPinned: boolean
   decimals: number | undefined
   totalSupplyAtomic: bigint | undefined
@@ -28,7 +28,7 @@ export type Snapshot = {
   isOraclePaused: boolean | undefined
   /** Undefined without a feed, or when it has no answer. `priceAtomic` as above; unix ms. */
   feed: { priceAtomic: bigint; updatedAt: number } | undefined
-  /** Of those that were asked about. */
+  /** Of the requested accounts. */
   blocked: readonly { address: Address; isBlocked: boolean | undefined }[]
   blockNumber: bigint
   /** Unix ms. */
@@ -45,7 +45,7 @@ export type Question = {
 
 type Call = { to: Address; data: Hex }
 
-/** The reads of a snapshot; `parse` wants their answers. */
+/** The reads of a snapshot; `parse` takes their answers. */
 export function calls({ stock, asset, token, usdgAtomic, people }: Question): readonly Call[] {
   const { address, pool, fee, feed } = token
   const trade = { tokenIn: asset.address, tokenOut: address, fee, amountInAtomic: usdgAtomic }
@@ -108,8 +108,8 @@ export function parse(question: Question, { results, blockNumber, readAt }: Answ
 }
 
 /**
- * The price to show: of the smallest order. A token that does not move has no quote; its pool still
- * has the price at which it stopped.
+ * The price to show: that of the smallest order. A halted token has no quote; its pool still has
+ * the price at which it stopped.
  */
 export function shownPriceAtomic(snapshot: Snapshot): bigint | undefined {
   return snapshot.priceAtomic ?? (snapshot.isPaused === true ? snapshot.midPriceAtomic : undefined)
@@ -133,7 +133,7 @@ function isWord(data: Hex | undefined, address: Address): boolean {
   return StockToken.parseUint(data) === BigInt(address)
 }
 
-/** ERC-20 decimals that make sense for a share. */
+/** ERC-20 decimals in the valid range of a share. */
 function placesOf(data: Hex | undefined): number | undefined {
   const value = StockToken.parseUint(data)
   return value !== undefined && value <= 36n ? Number(value) : undefined
@@ -143,7 +143,7 @@ function feedOf(assetDecimals: number, decimals: Hex | undefined, round: Hex | u
   const places = placesOf(decimals)
   const answer = StockToken.parseRound(round)
   if (places === undefined || answer === undefined) return undefined
-  // A feed counts dollars, and so does the asset.
+  // The unit of a feed is the dollar, and so is the asset's.
   const priceAtomic = (answer.answer * 10n ** BigInt(assetDecimals)) / 10n ** BigInt(places)
   return { priceAtomic, updatedAt: answer.updatedAt }
 }

@@ -3,7 +3,7 @@ import type { Stock } from '../config/Config'
 import * as Problem from '../protocol/Problem'
 import type { Snapshot } from './Snapshot'
 
-/** Why an order cannot be taken. `status` is that of the answer; `detail` is safe to send. */
+/** Why an order cannot be taken. `status` is the HTTP status; `detail` is safe to send. */
 export type MarketRefusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
   | { code: 'blocked'; address: Address }
   | {
@@ -11,7 +11,7 @@ export type MarketRefusal = { ok: false; status: 400 | 409 | 503; detail: string
     }
 )
 
-/** What is only told: the order can be taken. */
+/** A warning only: the order can be taken. */
 export type Warning = 'feed-stale' | 'feed-paused' | 'feed-unreadable'
 
 export type Verdict = { ok: true; warnings: readonly Warning[] } | MarketRefusal
@@ -19,9 +19,10 @@ export type Verdict = { ok: true; warnings: readonly Warning[] } | MarketRefusal
 type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
 
 /**
- * Whether the chain lets an order through: the pool is the pinned one, the token moves, no account is
- * blocked, the pool takes the amount, and neither its price nor the quote's is further from a fresh
- * feed than allowed. A feed that is stale, paused or silent only warns. `now` is unix ms.
+ * Whether the chain permits an order: the pool is the pinned one, the token is not halted, no
+ * account is blocked, and the pool takes the amount. Neither its price nor the quote's may be
+ * further from a fresh feed than allowed. A feed that is stale, paused or unreadable only warns.
+ * `now` is unix ms.
  */
 export function of(snapshot: Snapshot, rules: Rules, now: number): Verdict {
   const { token, blocked } = snapshot
@@ -55,7 +56,7 @@ function ofFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
   if (snapshot.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
   if (feed === undefined) return { ok: true, warnings: ['feed-unreadable'] }
   if (isStale(feed, rules, now)) return { ok: true, warnings: ['feed-stale'] }
-  // The quote too: a pool that lost its depth still shows the price it had.
+  // Check the quote too: a pool that lost its depth still shows its old price.
   const isFar = [midPriceAtomic, priceAtomic].some(
     (price) => price === undefined || distanceBps(price, feed.priceAtomic) > rules.feedDistanceBps,
   )
@@ -76,7 +77,7 @@ function distanceBps(price: bigint, reference: bigint): number {
   return Number((gap * 10_000n + reference - 1n) / reference)
 }
 
-/** The answer that tells of a refusal; its `reason` is the refusal's code. */
+/** The problem of a refusal; its `reason` is the refusal's code. */
 export function problemOf(refusal: MarketRefusal): Problem.ProblemError {
   const { code, detail } = refusal
   const members = { reason: code }

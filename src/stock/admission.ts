@@ -14,31 +14,33 @@ import { idSince } from './Order'
 import type { Snapshot } from './Snapshot'
 import { problemOf } from './Verdict'
 
-/** Everything that must hold before money moves, but the buyer's credential. */
+/** Checks before money moves, except that of the buyer's credential. */
 export type Admission = {
   /** Throws ProblemError, 400, for an account that would keep or lose the shares. */
   assertRecipient(recipient: Address): void
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
   assertReady(): Promise<void>
-  /** Throws ProblemError, 429, for a payer whose orders keep being refunded: each costs gas. */
+  /** Throws ProblemError, 429, for a payer with too many refunded orders: each costs gas. */
   assertRefundQuota(payer: Address): Promise<void>
   /**
-   * Throws ProblemError, 429, for an order with a minimum of its own while as many of its payer are
-   * under way as may be refunded: the first that is filled can make a refund of each.
+   * Throws ProblemError, 429, for an order with a minimum of its own when too many orders of the
+   * payer are open. The limit is that of refunds, because the first filled order can cause a refund
+   * of each.
    */
   assertOpenOrderQuota(
     payer: Address,
     terms: Pick<Instrument.Terms, 'minimumAtomic'>,
   ): Promise<void>
   /**
-   * The same to be asked where the order is written, because before that a stranger may show orders
-   * in the payer's name. Undefined for an order without a minimum of its own.
+   * The same quota for the commit that writes the order. Only there is the payer verified: before,
+   * any client may present orders in the payer's name. Undefined for an order without a minimum of
+   * its own.
    */
   openOrderQuota(
     payer: Address,
     terms: Pick<Instrument.Terms, 'minimumAtomic'>,
   ): OrderQuota | undefined
-  /** A snapshot at the market that lets the order through. Throws ProblemError. */
+  /** A snapshot at the market that permits the order. Throws ProblemError. */
   quote(market: Market, terms: Instrument.Terms, options: QuoteOptions): Promise<Admitted>
 }
 
@@ -59,13 +61,13 @@ export type AdmissionOptions = {
 }
 
 const hourMs = 60 * 60 * 1000
-/** What the swap and the refund of an order use together at most. */
+/** Most gas of the swap and the refund of an order together. */
 const usedGas = 400_000n
 
 export function createAdmission(options: AdmissionOptions): Admission {
   const { settlement, stock, network, own, refundsMax = 10 } = options
   const { asset } = network
-  /** Nodes want the whole limit of a transaction in advance; those under way use less. */
+  /** Nodes require the whole limit of a transaction in advance; open transactions use less. */
   const neededWei = async () => {
     const gas = swapGas + refundGas + BigInt(await options.desk.open()) * usedGas
     return gas * settlement.fees(network.id).maxFeeWei
@@ -117,7 +119,9 @@ export function createAdmission(options: AdmissionOptions): Admission {
   }
 }
 
-/** The answer to a buyer whose order was not written; undefined for what is no fault of the buyer. */
+/**
+ * The problem for a buyer whose order was not written; undefined when the buyer did not cause it.
+ */
 export function problemOfRows(reason: RowsRefusal): Problem.ProblemError | undefined {
   return reason === 'order-quota' ? tooManyOpen() : undefined
 }
@@ -127,9 +131,9 @@ function tooManyOpen(): Problem.ProblemError {
   return Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
 }
 
-/** Throws when the pool gives less than the buyer insists on. */
+/** Throws when the pool gives less than the buyer's minimum. */
 function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: Snapshot) {
-  if (sharesAtomic === undefined) throw new Error('a snapshot without a quote was let through')
+  if (sharesAtomic === undefined) throw new Error('a snapshot without a quote was accepted')
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {
     const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)

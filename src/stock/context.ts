@@ -8,29 +8,29 @@ import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
 import type { Verdict } from './Verdict'
 
-/** What the desk needs of the settlement. */
+/** The parts of settlement that the desk uses. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'sightOf'
+  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'observationOf'
 >
 
-/** The market that the desk buys in. */
+/** The market in which the desk buys. */
 export type DeskMarket = {
   /**
-   * What the pinned pool gives now, undefined when it takes no such amount, and whether everything
-   * holds that must before money moves; of one block. Throws RpcFault when no node answers.
+   * What the pinned pool gives now, undefined when it takes no such amount, and the result of the
+   * checks before money moves. Both are of one block. Throws RpcFault when no node answers.
    */
-  see(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
+  quote(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
   /** The calls of an account that holds `usdgAtomic`; see `Market`. */
   swap: Market['swap']
 }
 
 export type DeskQuote = { verdict: Verdict; sharesAtomic: bigint | undefined }
 
-/** The desk's view of a market: always the newest block. */
+/** The market for the desk: always the newest block. */
 export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): DeskMarket {
   return {
-    async see(token, usdgAtomic, people) {
+    async quote(token, usdgAtomic, people) {
       const snapshot = await market.snapshotOf(token, usdgAtomic, { people, fresh: true })
       return { verdict: market.judge(snapshot), sharesAtomic: snapshot.sharesAtomic }
     },
@@ -40,7 +40,7 @@ export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): D
 
 export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
-/** Everything that the steps of an order share. */
+/** The parts that the steps of an order share. */
 export type Context = {
   orders: OrderLedger
   settlement: DeskSettlement
@@ -48,26 +48,26 @@ export type Context = {
   stock: Stock
   asset: Asset
   chainId: number
-  /** Blocks that a reorganisation may take away. */
+  /** Depth of a reorganisation, blocks. */
   reorgDepth: number
   now: () => number
   log: Log
-  /** Block at which a job was first seen to have ended without effect, by its id. */
+  /** Block at which a job was first observed to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /** Blocks that a node searches at once for logs. */
   logSpans: Logs.Spans
   /**
-   * Orders with a confirmed payment that too few nodes show: since when (unix ms), the time of the
+   * Orders with a confirmed payment that too few nodes show: the start (unix ms), the time of the
    * next log event, and the number of contradictions in a row.
    */
-  unseen: Map<string, { since: number; tellAt: number; disputes: number }>
-  /** Makes one move of an order, and tells of it. False: it was in another state. */
+  unseen: Map<string, { since: number; logAt: number; disputes: number }>
+  /** Makes one move of an order, and notifies. False: it was in another state. */
   move(move: OrderMove): Promise<boolean>
-  /** Logs an order that was moved, and wakes the requests that wait for it. */
-  tell(order: Order): void
+  /** Logs an order that was moved, and resumes the requests that wait for it. */
+  notify(order: Order): void
 }
 
-/** The listed token of an order, with what was pinned when it was taken. */
+/** The listed token of an order, with the pool and fee that the order has pinned. */
 export function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
   return stock.tokens.find(
     ({ address, pool, fee }) =>

@@ -4,37 +4,37 @@ import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
 import type { NetworkConfig, Stock } from '../config/Config'
 import type { Context, DeskMarket, DeskSettlement, Log } from './context'
 import { createDriver } from './driver'
-import { isOurs } from './evidence'
 import { idSince, refundId, swapId } from './Order'
+import { isOurs } from './onchain'
+import { createOrderWaits, type OrderWaits } from './order-waits'
 import { step } from './steps'
-import { createWaiters, type Waiters } from './waiters'
 
-/** The stock desk: takes orders and drives each to its end, whatever happens in between. */
+/** The stock desk: takes orders and drives each to its end, across faults and restarts. */
 export type Desk = {
   /** The account that is paid, swaps and refunds. */
   address: Address
-  /** The order with the transactions that are under way for it now. */
+  /** The order with its current transactions. */
   find(id: string): Promise<Order | undefined>
   findByPayment(paymentId: string): Promise<Order | undefined>
-  /** Newest first; only what the chain knows. */
+  /** Newest first; only orders that are on the chain. */
   history(query: HistoryQuery): Promise<readonly Order[]>
   /** Orders of a payer since then (unix ms) that were refunded or will be. */
   refundsOf(payer: Address, since: number): Promise<number>
-  /** Orders of a payer that are at no end and not to be refunded. */
+  /** Orders of a payer that have not ended and are not to be refunded. */
   underWay(payer: Address): Promise<number>
-  /** How many orders are in each state that is no end. */
+  /** Number of orders in each state that is no end. */
   counts(): Promise<ReadonlyMap<State, number>>
-  /** How many orders are under way. */
+  /** Number of open orders. */
   open(): Promise<number>
   /** Orders that wait for an operator, oldest first. */
   held(): Promise<readonly Order[]>
-  /** Looks at an order now. Safe at any time. */
+  /** Drives an order now. Safe at any time. */
   drive(id: string): void
-  /** Resolves with the order as soon as it is as wanted, or as it is after the time. */
+  /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
   wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
-  /** Takes up what an earlier process left, and looks from now on for what nothing drives. */
+  /** Resumes what an earlier process left, and from now on finds orders that are not driven. */
   recover(): Promise<void>
-  /** Begins nothing new; resolves when no step runs. What is unfinished is in the database. */
+  /** Starts nothing new; resolves when no step runs. What is unfinished is in the database. */
   stop(): Promise<void>
 }
 
@@ -46,19 +46,22 @@ export type DeskOptions = {
   network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
   now: () => number
   log: Log
-  /** Between two searches for orders that nothing drives, and for retries that operators requested. */
+  /**
+   * Ms between two searches for orders that are not driven, and for retries that operators
+   * requested.
+   */
   sweepMs?: number
-  /** First wait before a step is tried again; doubles up to thirty times that. */
+  /** First wait (ms) before a step is tried again; doubles up to thirty times that. */
   laterMs?: number | undefined
 }
 
-/** Makes the desk; nothing is driven before `recover`. */
+/** Creates the desk; it drives nothing before `recover`. */
 export function createDesk(options: DeskOptions): Desk {
   const { orders, settlement, log, sweepMs = 1_000, laterMs = 250 } = options
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
   const find = async (id: string) => view(await orders.find(id))
-  const waiters = createWaiters(find)
-  const context = createContext(options, waiters)
+  const waits = createOrderWaits(find)
+  const context = createContext(options, waits)
   const { drive, start, stop } = createDriver({
     find: orders.find,
     step: (order) => step(context, order),
@@ -92,11 +95,11 @@ export function createDesk(options: DeskOptions): Desk {
     open: orders.countOpen,
     held: async () => (await orders.open()).filter(({ state }) => state === 'held'),
     drive,
-    wait: waiters.wait,
+    wait: waits.wait,
     async recover() {
       const open = await orders.open()
       await warnOfOthers(context, open.filter(isToDrive))
-      // A process may die between the end of a transaction and what its order makes of it.
+      // A process may stop between the end of a transaction and the move of its order.
       const held = open.flatMap(({ id, state }) => (state === 'held' ? id : []))
       start([...(await orders.toRecheck()), ...held])
     },
@@ -104,7 +107,7 @@ export function createDesk(options: DeskOptions): Desk {
   }
 }
 
-/** What the desk has to do: an order that is held only when an operator asks to go on. */
+/** Whether the desk drives the order: a held one only when an operator requests it. */
 function isToDrive({ state, retryAt }: Order): boolean {
   return unfinished.includes(state) || retryAt !== undefined
 }
@@ -115,29 +118,29 @@ function countsOf(open: readonly Order[]): ReadonlyMap<State, number> {
   return counts
 }
 
-function createContext(options: DeskOptions, waiters: Waiters): Context {
+function createContext(options: DeskOptions, waits: OrderWaits): Context {
   const { orders, settlement, market, stock, now, log } = options
   const { asset, reorgDepth, chainId } = options.network
-  const tell: Context['tell'] = ({ id, state, refundReason, heldReason }) => {
+  const notify: Context['notify'] = ({ id, state, refundReason, heldReason }) => {
     log('order', { order: id, state, refundReason, heldReason })
-    waiters.tell(id)
+    waits.notify(id)
   }
   return {
     ...{ orders, settlement, market, stock, asset, chainId, reorgDepth, now, log },
     endedAt: new Map(),
     logSpans: new Map(),
     unseen: new Map(),
-    tell,
+    notify,
     async move(move) {
       const order = await orders.move(move)
       if (order === undefined) return false
-      tell(order)
+      notify(order)
       return true
     },
   }
 }
 
-/** Logs the orders whose money another desk has. */
+/** Logs the orders that were paid to another desk account. */
 async function warnOfOthers(context: Context, orders: readonly Order[]): Promise<void> {
   const { settlement, log } = context
   for (const order of orders) {
@@ -148,7 +151,7 @@ async function warnOfOthers(context: Context, orders: readonly Order[]): Promise
   }
 }
 
-/** The order with the newest transactions: fees may have been raised since one was written. */
+/** The order with its newest transactions: fees may have been raised since one was written. */
 async function withNewest(settlement: DeskSettlement, order: Order): Promise<Order> {
   const { state, swapTx, refundTx, settlementTx, paymentId } = order
   const newestOf = async (job: string) => (await settlement.job(job))?.transaction

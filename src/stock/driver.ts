@@ -6,40 +6,40 @@ export type DriverOptions = {
   find(id: string): Promise<Order | undefined>
   /** Takes the next step of an order. */
   step(order: Order): Promise<Next>
-  /** Orders that have something to do. */
+  /** Orders that need a step. */
   toDrive(): Promise<readonly Order[]>
-  /** First wait before a step is tried again; doubles up to thirty times that. */
+  /** First wait (ms) before a step is tried again; doubles up to thirty times that. */
   laterMs: number
-  /** Between two looks for orders that nothing drives. */
+  /** Ms between two searches for orders that are not driven. */
   sweepMs: number
   log: Log
 }
 
 export type Driver = {
-  /** Looks at an order now. Safe at any time; before `start` it is remembered. */
+  /** Drives an order now. Safe at any time; before `start` the id is stored. */
   drive(id: string): void
-  /** Drives these, what was asked for before, and from now on what nothing drives. */
+  /** Drives these ids and the stored ones, and from now on orders that are not driven. */
   start(ids: readonly string[]): void
-  /** Begins nothing new; resolves when no step runs. */
+  /** Starts nothing new; resolves when no step runs. */
   stop(): Promise<void>
 }
 
 type State = {
   options: DriverOptions
   running: Map<string, Promise<void>>
-  /** Orders with news about them while they run. */
-  woken: Set<string>
-  /** What happened before `start`. */
-  early: Set<string>
+  /** Orders that changed while they run. */
+  changed: Set<string>
+  /** Ids of calls before `start`. */
+  queued: Set<string>
   timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
   sweeping: ReturnType<typeof setInterval> | undefined
-  /** The look for orders that is under way. */
+  /** The running search for orders. */
   sweep: Promise<void> | undefined
   isStarted: boolean
   isStopping: boolean
 }
 
-/** More than any order needs at once: one that goes in circles must not stop all others. */
+/** More steps than any order needs at once: a looping order must not stop the others. */
 const stepsMax = 20
 
 /** Drives orders to their ends, each with one step at a time. */
@@ -47,8 +47,8 @@ export function createDriver(options: DriverOptions): Driver {
   const state: State = {
     options,
     running: new Map(),
-    woken: new Set(),
-    early: new Set(),
+    changed: new Set(),
+    queued: new Set(),
     timers: new Map(),
     sweeping: undefined,
     sweep: undefined,
@@ -60,7 +60,7 @@ export function createDriver(options: DriverOptions): Driver {
     start(ids) {
       if (state.isStopping) return
       state.isStarted = true
-      for (const id of new Set([...state.early, ...ids])) drive(state, id)
+      for (const id of new Set([...state.queued, ...ids])) drive(state, id)
       sweep(state)
       state.sweeping ??= setInterval(() => sweep(state), options.sweepMs)
     },
@@ -75,15 +75,15 @@ export function createDriver(options: DriverOptions): Driver {
 }
 
 function drive(state: State, id: string): void {
-  const { running, woken, timers } = state
+  const { running, changed, timers } = state
   if (state.isStopping) return
   if (!state.isStarted) {
-    state.early.add(id)
+    state.queued.add(id)
     return
   }
   if (running.has(id)) {
-    // What is being decided may be older than the news.
-    woken.add(id)
+    // The running step may have read the order before the change.
+    changed.add(id)
     return
   }
   const scheduled = timers.get(id)
@@ -91,12 +91,12 @@ function drive(state: State, id: string): void {
   timers.delete(id)
   const work = run(state, id, scheduled?.delayMs ?? 0).finally(() => {
     running.delete(id)
-    if (woken.delete(id)) drive(state, id)
+    if (changed.delete(id)) drive(state, id)
   })
   running.set(id, work)
 }
 
-/** Steps until there is nothing to do now. Never rejects. */
+/** Takes steps until there is nothing to do now. Never rejects. */
 async function run(state: State, id: string, delayMs: number): Promise<void> {
   const { find, step, log } = state.options
   let last: Order['state'] | undefined
@@ -124,15 +124,18 @@ function later(state: State, id: string, delayMs: number): void {
   state.timers.set(id, { timer: setTimeout(() => drive(state, id), next), delayMs: next })
 }
 
-/** Drives what nothing drives. One at a time: a ledger may answer later than the next one is due. */
+/**
+ * Drives orders that are not driven. One search at a time: a ledger may answer after the next one
+ * is due.
+ */
 function sweep(state: State): void {
-  state.sweep ??= lookAround(state).finally(() => {
+  state.sweep ??= sweepOnce(state).finally(() => {
     state.sweep = undefined
   })
 }
 
 /** Never rejects. */
-async function lookAround(state: State): Promise<void> {
+async function sweepOnce(state: State): Promise<void> {
   const { running, timers, options } = state
   try {
     for (const { id } of await options.toDrive()) {

@@ -1,20 +1,20 @@
 import type { StockToken } from '../config/Config'
 import { createSource, decimalOf, member, textOf } from './source'
 
-/** What a Blockscout explorer counts for a token; null where it says nothing. Dollars are decimals. */
+/** Statistics of a token at a Blockscout explorer; null where it has none. Dollars are decimals. */
 export type TokenStats = {
   holders: number | null
   marketCap: string | null
   volume24h: string | null
   reputation: string | null
-  /** When we asked; unix ms. */
+  /** Time of the request; unix ms. */
   at: number
 }
 
 export type Explorer = {
-  /** Undefined when it does not answer or does not know the contract. Never rejects. */
+  /** Undefined when it does not answer or does not have the contract. Never rejects. */
   token(token: StockToken): Promise<TokenStats | undefined>
-  /** Its page of a token, for people. */
+  /** Its web page of a token. */
   link(token: StockToken): string
 }
 
@@ -28,7 +28,7 @@ export type ExplorerOptions = {
 /** Blockscout API v2: `/api/v2/tokens/{address}`. */
 export function createExplorer(options: ExplorerOptions): Explorer {
   const { url, userAgent, now, timeoutMs = 3_000 } = options
-  // Without a Referer it blocks what is no browser.
+  // It blocks clients other than browsers without a Referer.
   const headers = { 'user-agent': userAgent, referer: `${url}/` }
   const source = createSource({ url, headers, ttlMs: 60_000, timeoutMs, now })
 

@@ -1,7 +1,9 @@
 import type { StockToken } from '../config/Config'
 import { createSource, decimalOf, elements, member, textOf } from './source'
 
-/** The issuer's own quote of the underlying share: a token is worth it times the multiplier. */
+/**
+ * The issuer's own quote of the underlying share; a token is worth the quote times the multiplier.
+ */
 export type IssuerQuote = {
   bid: string | null
   ask: string | null
@@ -9,7 +11,7 @@ export type IssuerQuote = {
   dailyTradingVolume: string | null
   isTradingHalt: boolean | null
   generatedAt: string | null
-  /** When we asked; unix ms. */
+  /** Time of the request; unix ms. */
   at: number
 }
 
@@ -20,11 +22,11 @@ export type IssuerAsset = {
   at: number
 }
 
-/** Undefined where the issuer says nothing. Never rejects. */
+/** Undefined where the issuer has no answer. Never rejects. */
 export type Issuer = {
   quote(token: StockToken): Promise<IssuerQuote | undefined>
   asset(token: StockToken): Promise<IssuerAsset | undefined>
-  /** What is known of a trading halt within half a second. */
+  /** The trading halt, from the cache or within half a second. */
   isHalted(token: StockToken): Promise<boolean | undefined>
 }
 
@@ -83,7 +85,7 @@ export function createIssuer(options: IssuerOptions): Issuer {
   }
   return issuer
 
-  /** By contract: a stranger may give a token a known ticker. */
+  /** Find it by contract: any account may give a token a known ticker. */
   function rowOf(rows: unknown, { address }: StockToken): unknown {
     return elements(rows).find((row) =>
       elements(member(row, 'deployments')).some((deployment) => {

@@ -3,18 +3,18 @@ import type { NetworkConfig } from '../config/Config'
 import type { Item } from '../paywall/Item'
 import type { Terms } from './Instrument'
 
-/** What is sold: one item for each combination of parameters, because the price is among them. */
+/** What is sold: one item for each combination of parameters, because the price depends on them. */
 export type Items = { of(terms: Terms, totalAtomic: bigint): Item }
 
-/** The constants of a 402 are kept with its item: so many of the newest ones are kept. */
+/** Items that are kept, the newest ones, with the constants of their 402. */
 const keptMax = 500
 
 /** RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset. */
 const rateLimitBytes = 90
 
 /**
- * Items of the desk. The id holds the terms, so that an MPP challenge for one order opens no other:
- * not for another stock, and not for another recipient.
+ * Items of the desk. The id contains the terms, so that an MPP challenge for one order does not pay
+ * for another stock or recipient.
  */
 export function createItems(options: {
   network: NetworkConfig

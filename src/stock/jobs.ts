@@ -6,9 +6,9 @@ import { type Context, tokenOf } from './context'
 import { nonceOf, refundId, swapId } from './Order'
 
 /**
- * Swap and refund, the two ways in which an order's money leaves the desk. Both spend one EIP-3009
- * nonce, so at most one of them moves money on any fork of the chain, in any order of inclusion. A
- * reorganisation may bring a failed swap back after the refund.
+ * Swap and refund, the two transactions that move an order's money out of the desk. Both use one
+ * EIP-3009 nonce, so at most one of them moves money on any fork of the chain, in any order of
+ * inclusion. A reorganisation may include a failed swap after the refund.
  *
  * A signature is public once it is sent, and stays valid when its transaction fails. The refund
  * names the payer, so another sender can only make the same refund. The swap names the address of
@@ -16,7 +16,7 @@ import { nonceOf, refundId, swapId } from './Order'
  * for the router or for Multicall3 any account could take the money.
  */
 
-/** The swap reverts after this, and then the money goes back. */
+/** The swap reverts after this time, and then the money is refunded. */
 const swapSeconds = 120n
 /**
  * After this time a failed refund can no longer be sent, so an operator may safely pay by other
@@ -26,7 +26,7 @@ const refundSeconds = 7n * 24n * 3600n
 export const swapGas = 1_600_000n
 export const refundGas = 400_000n
 
-/** One transaction of the desk takes the money, pays the router and swaps, or reverts. */
+/** The job of the swap: one transaction takes the money, pays the router and swaps, or reverts. */
 export function swapOf(context: Context, order: Order): Job {
   const { market } = context
   const validBefore = secondsOf(context) + swapSeconds

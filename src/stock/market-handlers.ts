@@ -25,7 +25,7 @@ export type MarketHandlersOptions = {
   addressOf: (request: Request) => string | undefined
 }
 
-/** Free, and so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
+/** Free routes, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
 export function createMarketHandlers(options: MarketHandlersOptions) {
   const { market, asset, payTo, service, rateLimit, now, addressOf } = options
   const { stock } = market
@@ -44,7 +44,7 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
     const headers = limited(request)
     const snapshots = await market.snapshots().catch(unavailable)
     const second = Math.floor(now() / 1000)
-    // The same snapshots read the same within a second.
+    // The same snapshots give the same page within a second.
     if (page?.snapshots !== snapshots || page.second !== second) {
       const stocks = snapshots.map((snapshot) => entryOf(snapshot, market, asset, now()))
       const body = { network: stock.network, asset: asset.address, payTo, stocks }
@@ -63,7 +63,7 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
   return { list, quote }
 }
 
-/** Older than this, the list says of its prices that they are. */
+/** The list marks prices that are older than this, ms. */
 const staleMs = 15_000
 
 function entryOf(snapshot: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
@@ -90,7 +90,9 @@ function entryOf(snapshot: Snapshot.Snapshot, market: Market, asset: Asset, now:
   }
 }
 
-/** What a purchase of this snapshot's amount would be. Throws ProblemError when it would be refused. */
+/**
+ * The quote of a purchase of this amount. Throws ProblemError when the purchase would be refused.
+ */
 export function quoteOf(
   snapshot: Snapshot.Snapshot,
   market: Pick<Market, 'judge' | 'stock'>,
@@ -99,9 +101,9 @@ export function quoteOf(
   const verdict = market.judge(snapshot)
   if (!verdict.ok) throw problemOf(verdict)
   const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = snapshot
-  // A verdict lets no snapshot through that lacks them.
+  // A verdict permits no snapshot without them.
   if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
-    throw new Error('a snapshot without a quote was let through')
+    throw new Error('a snapshot without a quote was accepted')
   }
   const totalAtomic = Instrument.totalOf(market.stock, usdgAtomic)
   const minimumAtomic = Instrument.floorOf(token, sharesAtomic)
@@ -135,7 +137,7 @@ function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms
   return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
 }
 
-/** ERC-8056: underlying shares per token, for people. Amounts are always of tokens. */
+/** ERC-8056: underlying shares per token, for display. Amounts are always of tokens. */
 function multiplierOf({ multiplierE18 }: Snapshot.Snapshot): string | null {
   return multiplierE18 === undefined ? null : Amount.toDecimal(multiplierE18, 18)
 }

@@ -6,39 +6,43 @@ import { createReader, type Read } from './reader'
 import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
-/** Reads of the listed stocks; nothing here moves money. */
+/** Reads of the listed stocks; no function moves money. */
 export type Market = {
   stock: Stock
   /** By symbol in any case, or by contract address. */
   find(symbolOrAddress: string): StockToken | undefined
   /**
-   * All listed tokens with a quote of the smallest order, in the order of the file. At most a second
-   * old, unless the network gives no answer: then the last one, which `readAt` tells. Throws
-   * RpcFault when there is none.
+   * All listed tokens with a quote of the smallest order, in the order of the file. At most a
+   * second old. While the network gives no answer: the last ones, with their `readAt`. Throws
+   * RpcFault when there are none.
    */
   snapshots(): Promise<readonly Snapshot.Snapshot[]>
   /** One of `snapshots`. */
   snapshot(token: StockToken): Promise<Snapshot.Snapshot>
   /**
-   * What `usdgAtomic` buys, and all that must hold before money moves, of one block. Answers within
-   * a second may share a snapshot unless `fresh`. `people`: accounts that must not be blocked. Throws RpcFault.
+   * What `usdgAtomic` buys, and the checks before money moves, of one block. Answers within a
+   * second may share a snapshot unless `fresh`. `people`: accounts that must not be blocked. Throws
+   * RpcFault.
    */
   snapshotOf(
     token: StockToken,
     usdgAtomic: bigint,
     options?: SnapshotOptions,
   ): Promise<Snapshot.Snapshot>
-  /** Whether an order may be taken on what was seen. */
+  /** Whether an order may be taken on a snapshot. */
   judge(snapshot: Snapshot.Snapshot): Verdict.Verdict
   /**
-   * The newest quote, whatever else speaks against it; undefined when the pool does not take all of
-   * the amount. `quotedAt` is unix ms. Throws RpcFault.
+   * The newest quote, without the other checks; undefined when the pool does not take all of the
+   * amount. `quotedAt` is unix ms. Throws RpcFault.
    */
   quote(
     token: StockToken,
     usdgAtomic: bigint,
   ): Promise<{ sharesAtomic: bigint; blockNumber: bigint; quotedAt: number } | undefined>
-  /** A fresh snapshot, judged: for the smallest order unless an amount is given. Throws RpcFault. */
+  /**
+   * A fresh snapshot with its verdict: for the smallest order unless an amount is given. Throws
+   * RpcFault.
+   */
   check(
     token: StockToken,
     people: readonly Address[],
@@ -68,14 +72,14 @@ export type MarketOptions = {
   read: Read
   /** Unix ms. */
   now: () => number
-  /** Whether the issuer halts trading; undefined when it does not say. Must not take long. */
+  /** Whether the issuer halts trading; undefined when it does not answer. Must answer fast. */
   isHalted?: (token: StockToken) => Promise<boolean | undefined>
-  /** Longest time that a snapshot may take. */
+  /** Longest time that a snapshot may take, ms. */
   timeoutMs?: number
 }
 
 const maxAgeMs = 1_000
-/** Distinct amounts that are remembered for a second. */
+/** Distinct amounts that are cached for a second. */
 const keptMax = 1_000
 
 /** The market of `[stock]` on its network. */
@@ -131,7 +135,7 @@ type Ask = (
   people: readonly Address[],
 ) => Promise<Snapshot.Snapshot>
 
-/** Reads the newest block, and what the issuer says. */
+/** Reads the newest block, and the issuer's answer. */
 function createAsk({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: MarketOptions): Ask {
   const reader = createReader({ network: stock.network, read, now, timeoutMs })
   return async (token, usdgAtomic, people) => {
@@ -145,7 +149,7 @@ function createAsk({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: Mar
   }
 }
 
-/** All listed tokens with the smallest order; read once a second. */
+/** All listed tokens with the smallest order; read at most once a second. */
 function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snapshots'] {
   const { minAtomic, tokens } = stock
   let last: readonly Snapshot.Snapshot[] | undefined
@@ -167,20 +171,20 @@ function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snaps
   }
 }
 
-/** Snapshots of the last second, by what they are of. */
+/** Snapshots of the last second, by their request. */
 function createRecent(now: () => number) {
   const kept = new Map<string, { askedAt: number; snapshot: Promise<Snapshot.Snapshot> }>()
   return (key: string, ask: () => Promise<Snapshot.Snapshot>): Promise<Snapshot.Snapshot> => {
     const known = kept.get(key)
     if (isRecent(known, now())) return known.snapshot
     const snapshot = ask()
-    // Entries are in the order of their age: what is too old, or too much, is at the front.
+    // Entries are sorted by age: expired and surplus entries are first.
     for (const [old, entry] of kept) {
       if (isRecent(entry, now()) && kept.size < keptMax) break
       kept.delete(old)
     }
     kept.set(key, { askedAt: now(), snapshot })
-    // A fault is not an answer to share.
+    // Do not share a fault.
     snapshot.catch(() => kept.delete(key))
     return snapshot
   }

@@ -9,8 +9,9 @@ import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
 
 /**
- * What is told of the listed tokens, as JSON. Amounts are decimal texts; what no source has is null.
- * Every method throws RpcFault when the chain has not answered for a minute, or has no such contracts.
+ * Data of the listed tokens, as JSON. Amounts are decimal texts; a value without a source is null.
+ * Every method throws RpcFault when the chain has not answered for a minute, or has no such
+ * contracts.
  */
 export type MarketData = {
   find(symbolOrAddress: string): StockToken | undefined
@@ -29,8 +30,8 @@ export type MarketDataOptions = {
   now: () => number
 }
 
-/** All that is known of one token. */
-type Known = {
+/** The collected data of one token. */
+type TokenData = {
   snapshot: Snapshot.Snapshot
   quoted: IssuerQuote | undefined
   listed: IssuerAsset | undefined
@@ -39,18 +40,18 @@ type Known = {
 
 const snapshotMaxAgeMs = 60_000
 
-/** Reads the chain, and beside it the issuer and the explorer, each with its own cache. */
+/** Reads the chain, the issuer and the explorer, each with its own cache. */
 export function createMarketData(options: MarketDataOptions): MarketData {
   const { market, asset } = options
   const { stock } = market
   return {
     find: market.find,
     async quote(token) {
-      const known = await knowOne(options, token)
+      const known = await collectOne(options, token)
       return { ...nameOf(options, token), ...quoteOf(options, known), ...timesOf(options, [known]) }
     },
     async token(token) {
-      const known = await knowOne(options, token)
+      const known = await collectOne(options, token)
       return {
         ...nameOf(options, token),
         ...contractOf(options, known),
@@ -58,7 +59,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
       }
     },
     async stocks() {
-      const all = await knowAll(options)
+      const all = await collectAll(options)
       const stocks = all.map(({ snapshot, stats }) => ({
         symbol: snapshot.token.symbol,
         name: snapshot.token.name,
@@ -72,7 +73,7 @@ export function createMarketData(options: MarketDataOptions): MarketData {
       return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(options, all) }
     },
     async report() {
-      const all = await knowAll(options)
+      const all = await collectAll(options)
       const stocks = all.map((known) => ({
         ...nameOf(options, known.snapshot.token),
         ...quoteOf(options, known),
@@ -98,27 +99,30 @@ function usdg({ asset }: MarketDataOptions, atomic: bigint | undefined) {
   return atomic === undefined ? null : Amount.toDecimal(atomic, asset.decimals)
 }
 
-async function knowAll(options: MarketDataOptions): Promise<Known[]> {
+async function collectAll(options: MarketDataOptions): Promise<TokenData[]> {
   const snapshots = await options.market.snapshots()
-  // One that cannot be read is told as such among the others.
+  // An unreadable token is marked as such among the others.
   if (!snapshots.some(isReadable)) throw new RpcFault('no token can be read')
-  return Promise.all(snapshots.map((snapshot) => know(options, recent(options, snapshot))))
+  return Promise.all(snapshots.map((snapshot) => collect(options, recent(options, snapshot))))
 }
 
-async function knowOne(options: MarketDataOptions, token: StockToken): Promise<Known> {
+async function collectOne(options: MarketDataOptions, token: StockToken): Promise<TokenData> {
   const snapshot = await options.market.snapshot(token)
   if (!isReadable(snapshot)) throw new RpcFault('the token cannot be read')
-  return know(options, recent(options, snapshot))
+  return collect(options, recent(options, snapshot))
 }
 
-/** Refuses old data: a payment for live data must not buy that of an hour ago. */
+/** Refuses old data, because the payment is for live data. */
 function recent(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Snapshot.Snapshot {
   if (options.now() - snapshot.readAt > snapshotMaxAgeMs)
     throw new RpcFault('no answer for a minute')
   return snapshot
 }
 
-async function know(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Promise<Known> {
+async function collect(
+  options: MarketDataOptions,
+  snapshot: Snapshot.Snapshot,
+): Promise<TokenData> {
   const [quoted, listed, stats] = await Promise.all([
     options.issuer?.quote(snapshot.token),
     options.issuer?.asset(snapshot.token),
@@ -136,7 +140,7 @@ function statusOf(options: MarketDataOptions, snapshot: Snapshot.Snapshot): stri
   return verdict.ok ? 'open' : verdict.code
 }
 
-function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: Known) {
+function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: TokenData) {
   const { token } = snapshot
   return {
     price: usdg(options, Snapshot.shownPriceAtomic(snapshot)),
@@ -171,7 +175,7 @@ function feedOf(options: MarketDataOptions, { token, feed, isOraclePaused }: Sna
   }
 }
 
-function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Known) {
+function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: TokenData) {
   const { token, decimals, totalSupplyAtomic } = snapshot
   return {
     decimals: decimals ?? null,
@@ -191,8 +195,8 @@ function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Kno
   }
 }
 
-/** How old it is: of each source the oldest that went into the answer, null if none did. */
-function timesOf(options: MarketDataOptions, all: readonly Known[]) {
+/** Age of the data: of each source the oldest part of the answer, null without one. */
+function timesOf(options: MarketDataOptions, all: readonly TokenData[]) {
   const [first] = all
   const readAt = Math.min(...all.map(({ snapshot }) => snapshot.readAt))
   return {
@@ -232,7 +236,7 @@ function headOf(stock: Stock, asset: Asset) {
   return { network: stock.network, currency: 'USD', asset: asset.symbol }
 }
 
-/** Null unless every part is known: a sum of some would snapshot like the sum of all. */
+/** Null unless every part is known: a partial sum would look like the sum of all. */
 function sumOf(parts: readonly (string | null)[]): string | null {
   let cents = 0
   for (const part of parts) {

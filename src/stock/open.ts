@@ -6,12 +6,12 @@ import { createMarket, type Market } from './market'
 import { createMarketData, type MarketData } from './marketdata'
 import type { Read } from './reader'
 
-/** What the products share of `[stock]`. */
+/** The parts of `[stock]` that the products share. */
 export type OpenMarket = {
   market: Market
-  /** For requests with a credential, which do not wait behind free ones. */
+  /** For requests with a credential, which do not wait behind free requests. */
   paidMarket: Market
-  /** For orders that are paid: a stranger can sign any number of credentials that hold no money. */
+  /** For paid orders: any client can sign credentials without money, which would fill the queue. */
   deskMarket: Market
   data: MarketData
   stock: Stock
@@ -19,7 +19,7 @@ export type OpenMarket = {
   asset: Asset
 }
 
-/** The market of a configuration with its sources; undefined when the file has no `[stock]`. */
+/** The market of a configuration with its sources; undefined without `[stock]`. */
 export function openMarket(
   { stock, networks, service }: Pick<Config, 'stock' | 'networks' | 'service'>,
   { read, now }: { read: Read; now: () => number },

@@ -30,7 +30,7 @@ export type OrderHandlersOptions = {
   requestId: () => string
   /** Address of the other end of the connection. */
   addressOf: (request: Request) => string | undefined
-  /** False once the process stops: nothing new is started. */
+  /** False once the process stops: then nothing new starts. */
   accepts: () => boolean
 }
 
@@ -105,7 +105,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
   return { buy, order, orders }
 }
 
-/** Of the credentials that an address may present in a minute, so many may be refused. */
+/** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1
 
 /** Query of the history. */

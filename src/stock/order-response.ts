@@ -6,16 +6,16 @@ import * as Problem from '../protocol/Problem'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
 
-/** Says how an order stands. */
+/** Answers with the state of an order. */
 export type OrderResponse = {
-  /** The order as everybody may see it. */
+  /** The public fields of the order. */
   toJson(order: Order): Readonly<Record<string, unknown>>
   /**
-   * What its buyer is answered: 200 when delivered, 202 while it is not decided. Throws ProblemError:
+   * The answer to the buyer: 200 when delivered, 202 while it is not decided. Throws ProblemError:
    * 502 with the refund, 503 while the payment is not confirmed, 402 when it never was.
    */
   respond(order: Order, payment: Payment, protocol: Protocol): Response
-  /** A problem of the buyer's with what became of the order. */
+  /** Adds the state of the order to a problem. */
   withOrder(problem: Problem.ProblemError, order: Order): Problem.ProblemError
 }
 
@@ -59,7 +59,7 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
     return Response.json(toJson(order), { status: isDelivered ? 200 : 202, headers })
   }
 
-  /** The money is on its way back, or came back: the buyer is told by which transaction. */
+  /** The refund is open or confirmed: the answer names its transaction. */
   function undelivered(
     order: Order,
     refundTx: string,
@@ -77,7 +77,7 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
     return withOrder(Problem.of('delivery-failed', detail, { headers, members }), order)
   }
 
-  /** RFC 9457 has `status` for itself: how the order stands is `orderStatus`. */
+  /** RFC 9457 uses `status` itself, so the state of the order is `orderStatus`. */
   function withOrder(problem: Problem.ProblemError, order: Order): Problem.ProblemError {
     const members = {
       ...problem.members,

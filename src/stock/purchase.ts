@@ -25,7 +25,7 @@ import { buyPath, type OrderResponse } from './order-response'
 /** A request to `POST /api/stock/buy`. */
 export type OrderRequest = {
   terms: Instrument.Terms
-  /** Absolute, with its query, as it was asked for. */
+  /** Absolute, with its query, as requested. */
   url: string
   headers: Headers
   presented: Presented
@@ -36,7 +36,7 @@ export type PurchaseOptions = CheckoutOptions & {
   desk: Desk
   /** For unpaid requests, which may share a snapshot. */
   market: Market
-  /** For paid ones: free requests do not stand before them. */
+  /** For paid requests, so that they do not wait behind free ones. */
   paidMarket: Market
   stock: Stock
   network: NetworkConfig
@@ -47,23 +47,23 @@ export type PurchaseOptions = CheckoutOptions & {
   orderResponse: OrderResponse
   /** Refunds that a payer may have in an hour. */
   refundsMax?: number | undefined
-  /** Longest wait of a buyer, for settlement and swap together. */
+  /** Longest wait (ms) of a buyer, for settlement and swap together. */
   waitMs: () => number
 }
 
 export type Purchase = {
-  /** The 402, the order's end, or how far it is. Throws ProblemError. */
+  /** The 402, or the state of the order. Throws ProblemError. */
   buy(incoming: OrderRequest): Promise<Response>
-  /** Buyers that wait. */
+  /** Number of waiting buyers. */
   inFlight(): number
 }
 
-/** A request with a credential. `deadline`: until when its buyer waits, unix ms. */
+/** A request with a credential. `deadline`: when its buyer stops waiting, unix ms. */
 type PaidOrderRequest = OrderRequest & { deadline: number }
 
 type Parts = PurchaseOptions & { admission: Admission; items: Items }
 
-/** Takes orders: checks everything before money moves, and answers with what became of it. */
+/** Takes orders: makes all checks before money moves, and answers with the state of the order. */
 export function createPurchase(options: PurchaseOptions): Purchase {
   const { network, desk, baseUrl, now } = options
   const items = createItems({ network, payTo: desk.address, baseUrl })
@@ -75,7 +75,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     const { presented } = incoming
     if (presented.kind === 'none') return ask(parts, incoming)
     if (presented.kind === 'redeem') {
-      throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: look at the order.')
+      throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: read the order instead.')
     }
     return checkouts.buy(saleOf(parts, { ...incoming, deadline: now() + options.waitMs() }))
   }
@@ -89,7 +89,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   }
 }
 
-/** The 402 with its quote; what would be refused after payment is refused now. */
+/** The 402 with its quote. Refuses before payment what would be refused after it. */
 async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
   const { admission, market, network } = parts
   const { recipient } = incoming.terms
@@ -139,10 +139,10 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
     admit: (checkout) => admit(parts, checkout),
     record: (checkout, agreed) => rowsOf(parts, checkout, agreed),
     refusalOf: problemOfRows,
-    async fulfil({ sale, by, hold }, { payment }) {
+    async fulfil({ sale, by, claim }, { payment }) {
       // The order is written: other requests with this credential may wait for it, too.
-      hold.release()
-      // Looked up: the rows of this request are not written when the money was known before.
+      claim.release()
+      // Read it again: when the money was known before, the rows of this request are not written.
       const { id } = await orderOf(desk, payment)
       desk.drive(id)
       const order = await desk.wait(id, isOver, leftMs(sale.request))
@@ -166,7 +166,7 @@ async function orderOf(desk: Desk, payment: Payment): Promise<Order> {
   return order
 }
 
-/** Comes back to an order: the same request finds it, another one is refused. */
+/** A returning request for an order: the same terms are accepted, others are refused. */
 async function assertOrdered(
   desk: Desk,
   { by, sale, presentation, fingerprint, key }: Checkout<PaidOrderRequest>,
@@ -187,7 +187,7 @@ async function assertOrdered(
   if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
 }
 
-/** Everything that must hold before money moves. */
+/** Makes all checks before money moves. */
 async function admit(
   { admission, paidMarket }: Parts,
   { sale, presentation }: Checkout<PaidOrderRequest>,
@@ -204,7 +204,7 @@ async function admit(
   return { ...admitted, recipient }
 }
 
-/** The order, as it is written with its payment. */
+/** The rows of the order, which are written with its payment. */
 function rowsOf(
   { admission, network, now }: Parts,
   { sale, presentation }: Checkout<PaidOrderRequest>,
@@ -220,7 +220,7 @@ function rowsOf(
   }
 }
 
-/** Nothing more will happen by itself. */
+/** Whether the order changes no more by itself. */
 function isOver({ state }: Order): boolean {
   return state === 'delivered' || state === 'refunded' || state === 'failed' || state === 'held'
 }

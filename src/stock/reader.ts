@@ -11,7 +11,7 @@ export type Read = (
   options?: { timeoutMs?: number },
 ) => Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
 
-/** `readAt` (unix ms) is when it was asked: the state is not older. */
+/** `readAt` (unix ms) is the time of the request: the state is not older. */
 export type Answer = {
   results: readonly (Hex | undefined)[]
   blockNumber: bigint
@@ -20,8 +20,8 @@ export type Answer = {
 
 export type Reader = {
   /**
-   * Answers from the newest block. What is asked while others wait travels with them in one call.
-   * Throws RpcFault when the network gives no answer within the time.
+   * Answers from the newest block. Requests that wait at the same time share one call. Throws
+   * RpcFault when the network gives no answer within the time.
    */
   ask(calls: readonly Call[]): Promise<Answer>
 }
@@ -30,13 +30,16 @@ export type ReaderOptions = {
   network: Network.Id
   read: Read
   now: () => number
-  /** Longest wait, the queue included. */
+  /** Longest wait with the queue, ms. */
   timeoutMs: number
 }
 
-/** Reads of free answers under way at once: they must leave the node to payments. */
+/** Concurrent reads for free answers: payments need the node, too. */
 const activeMax = 2
-/** Calls inside one: QuoterV2 takes up to some 200,000 gas, and nodes cap eth_call at 50,000,000. */
+/**
+ * Most calls inside one: QuoterV2 takes up to some 200,000 gas, and nodes cap eth_call at
+ * 50,000,000.
+ */
 const callsMax = 400
 const waitingMax = 1_000
 
@@ -46,7 +49,7 @@ type Question = {
   reject(error: unknown): void
 }
 
-/** Bundles the reads of concurrent requests, so that a flood of them costs the node a trickle. */
+/** Bundles the reads of concurrent requests, so that many requests cost few node calls. */
 export function createReader(options: ReaderOptions): Reader {
   const { network, read, now, timeoutMs } = options
   const waiting = new Set<Question>()
@@ -69,7 +72,7 @@ export function createReader(options: ReaderOptions): Reader {
     },
   }
 
-  /** Once a turn of the event loop, so that what comes in one turn leaves together. */
+  /** Runs once per turn of the event loop, so that requests of one turn share a call. */
   function schedule(): void {
     if (isDue) return
     isDue = true

@@ -1,10 +1,11 @@
-/** What a public API said. `at` is unix ms. */
+/** An answer of a public API. `at` is unix ms. */
 export type Sourced = { value: unknown; at: number }
 
 export type Source = {
   /**
-   * The JSON at a path below the source's URL. Kept for `ttlMs`; if the source fails, what it said
-   * last stands for ten minutes, with its time. Undefined when it said nothing usable. Never rejects.
+   * The JSON at a path below the source's URL. Kept for `ttlMs`. If the source fails, the last
+   * answer is kept for ten minutes, with its time. Undefined without a usable answer. Never
+   * rejects.
    */
   get(path: string): Promise<Sourced | undefined>
 }
@@ -25,7 +26,7 @@ const answerMaxBytes = 4 << 20
 
 type Entry = { askedAt: number; asking: Promise<void>; known: Sourced | undefined; ttlMs: number }
 
-/** A public API that is asked rarely. Paths come from the configuration: the cache is bounded. */
+/** A cached public API. Paths come from the configuration, so the cache is bounded. */
 export function createSource(options: SourceOptions): Source {
   const { url, headers, ttlMs, timeoutMs, now } = options
   const entries = new Map<string, Entry>()
@@ -77,14 +78,14 @@ async function fetchJson(
   return JSON.parse(Buffer.concat(chunks).toString('utf8'))
 }
 
-/** A member of something that should be an object. */
+/** A member of a value that should be an object. */
 export function member(value: unknown, name: string): unknown {
   return typeof value === 'object' && value !== null && Object.hasOwn(value, name)
     ? (value as Record<string, unknown>)[name]
     : undefined
 }
 
-/** The elements of something that should be a list. */
+/** The elements of a value that should be a list. */
 export function elements(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }

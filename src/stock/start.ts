@@ -11,7 +11,7 @@ import type { OpenMarket } from './open'
 import { createOrderResponse, type OrderResponse } from './order-response'
 import { createPurchase, type Purchase } from './purchase'
 
-/** The parts that take orders. They outlive a reload, because orders are under way in them. */
+/** The parts that take orders. They are kept over a reload, because they have open orders. */
 export type StartedStock = { desk: Desk; purchase: Purchase; orderResponse: OrderResponse }
 
 export type StartOptions = {
@@ -21,10 +21,10 @@ export type StartOptions = {
   exchange: OpenMarket
   stockBaseUrl: string
   refundsMax: number | undefined
-  /** First wait before a step of an order is tried again. */
+  /** First wait (ms) before a step of an order is tried again. */
   laterMs: number | undefined
   sponsor: ApprovalSponsor | undefined
-  /** Longest wait of a buyer. */
+  /** Longest wait of a buyer, ms. */
   waitMs: () => number
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
@@ -36,7 +36,7 @@ export type StartOptions = {
   log: Log
 }
 
-/** Makes the desk and what leads to it; nothing is driven before `desk.recover`. */
+/** Creates the desk and its routes; nothing is driven before `desk.recover`. */
 export function startStock(options: StartOptions): StartedStock {
   const { exchange, stockBaseUrl: baseUrl, now } = options
   const { deskMarket, stock, network } = exchange

@@ -1,9 +1,11 @@
 import type { Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from '../../db/Order'
 import type { Payment } from '../../db/Payment'
+import { disputesMax, type Observation } from '../settlement/cross-check'
 import type { JobEnd } from '../settlement/Job'
-import { disputesMax, type Sight } from '../settlement/witnesses'
 import { type Context, tokenOf } from './context'
+import { refundOf, swapOf } from './jobs'
+import { refundId, swapId } from './Order'
 import {
   askAgain,
   deliveredBy,
@@ -14,26 +16,24 @@ import {
   isRefundedBy,
   isWithoutEffect,
   returnedBy,
-} from './evidence'
-import { refundOf, swapOf } from './jobs'
-import { refundId, swapId } from './Order'
+} from './onchain'
 
 /**
- * One step of an order, decided only from what the database and the chain say now, so that it may be
- * made again at any time: after a crash, twice, or in vain.
+ * One step of an order. It depends only on the current database and chain, so it may be repeated at
+ * any time: after a crash, twice, or without effect.
  */
 
 /**
- * `again`: the state has changed. `wait`: an event of the settlement wakes the order. `later`: nothing
- * else will, so it is tried again after a while.
+ * `again`: the state has changed. `wait`: an event of the settlement continues the order. `later`:
+ * there is no such event, so the step is tried again after a while.
  */
 export type Next = 'again' | 'wait' | 'later'
 
-/** Money that could not be swapped for so long goes back. */
+/** Money that could not be swapped for so long is refunded, ms. */
 const lateMs = 15 * 60 * 1000
 const runWaitMs = 2_000
 
-/** Moves an order on by one step. Throws what the node or the settlement throws: try again. */
+/** Moves an order on by one step. Throws the errors of the node or the settlement: try again. */
 export async function step(context: Context, order: Order): Promise<Next> {
   switch (order.state) {
     case 'settling':
@@ -64,8 +64,8 @@ async function settling(context: Context, order: Order): Promise<Next> {
     if (payment.state === 'expired') await context.move({ kind: 'fail', id, at: now() })
     return 'wait'
   }
-  // What no node has shown is looked for here: the state must not go back and forth meanwhile.
-  if (unseen.has(id) && (await sightOf(context, order, payment)) === 'unseen') return 'later'
+  // Check a payment here that no node has shown, so that the state does not alternate meanwhile.
+  if (unseen.has(id) && (await observationOf(context, order, payment)) === 'unseen') return 'later'
   const { transaction: hash } = payment
   return turn(await context.move({ kind: 'settle', id, at: now(), hash }))
 }
@@ -79,13 +79,13 @@ async function settled(context: Context, order: Order): Promise<Next> {
   if (!isOurs(context, payment)) return 'later'
   const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
-  // Asked together: the answers are as old as each other when the swap is written.
-  const [shown, sight] = await Promise.all([
-    sightOf(context, order, payment),
-    // Money that is late goes back, also when the market gives no answer at all.
+  // Read both together, so that the answers have the same age when the swap is written.
+  const [shown, quote] = await Promise.all([
+    observationOf(context, order, payment),
+    // Late money is refunded, even when the market gives no answer.
     isLate || !token
       ? undefined
-      : market.see(token, usdgAtomic, [recipient, context.settlement.desk]),
+      : market.quote(token, usdgAtomic, [recipient, context.settlement.desk]),
   ])
   if (shown === 'disputed') return holdDisputed(context, order)
   if (shown === 'unseen') {
@@ -97,8 +97,8 @@ async function settled(context: Context, order: Order): Promise<Next> {
     return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
   }
   if (isLate) return refuse('too-late', undefined)
-  if (sight === undefined) return refuse('check-failed', 'the token is not listed any more')
-  const { verdict, sharesAtomic } = sight
+  if (quote === undefined) return refuse('check-failed', 'the token is not listed any more')
+  const { verdict, sharesAtomic } = quote
   if (sharesAtomic === undefined) return refuse('no-quote', undefined)
   if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
   if (!verdict.ok) return refuse('check-failed', verdict.code)
@@ -131,7 +131,7 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   const receipt = isLogged ? ended.receipt : await askAgain(context, order, hash)
   const amountAtomic = deliveredBy(order, receipt)
   const returnedAtomic = returnedBy(context, order, receipt)
-  // The swap succeeded: whatever its receipt says, the money is spent and nothing is refunded.
+  // The swap succeeded: the money is spent and nothing is refunded, whatever its receipt contains.
   const at = now()
   return turn(
     await context.move(
@@ -151,7 +151,7 @@ async function delivered(context: Context, order: Order): Promise<Next> {
   return turn(await context.move({ kind: 'undeliver', id, at: context.now() }))
 }
 
-/** Writes the refund, once everything is proven that it rests on. */
+/** Writes the refund, once its preconditions are proven. */
 async function beginRefund(context: Context, order: Order): Promise<Next> {
   const { now, settlement } = context
   const { id, paymentId, refundAttempts: attempts } = order
@@ -164,22 +164,22 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   const last = attempts > 0 ? refundId(order) : undefined
   const hash = last && (await settlement.job(last))?.transaction
   if (last && hash && !(await isWithoutEffect(context, last))) {
-    // A reorganisation brought the refund back that had failed.
+    // A reorganisation reopened the refund that had failed.
     return turn(await context.move({ kind: 'resume-attempt', id, at: now(), attempts, hash }))
   }
   const swap = order.swapTx && swapId(order)
   if (swap && !(await isWithoutEffect(context, swap))) {
-    // A reorganisation took the failed swap away.
+    // A reorganisation removed the failed swap.
     return turn(await context.move({ kind: 'reswap', id, at: now(), refundTx: undefined }))
   }
   if (last && !(await isOver(context, last))) return 'later'
-  const shown = await sightOf(context, order, payment)
+  const shown = await observationOf(context, order, payment)
   if (shown === 'disputed') return holdDisputed(context, order)
   if (shown === 'unseen') return 'later'
   const next = { ...order, refundAttempts: attempts + 1 }
   const ended = await settlement.run(refundOf(context, next), {
     waitMs: runWaitMs,
-    // A reorganisation may have come while it waited: all that it rests on is looked at again.
+    // A reorganisation may have come while it waited, so all preconditions are checked again.
     rider: {
       kind: 'order',
       ride: { kind: 'attempt-refund', id, at: now(), attempts },
@@ -203,7 +203,7 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
   const { receipt, transaction: hash } = ended
-  // Success proves nothing: for a used nonce USDG only logs an event and does not revert.
+  // Success is no proof: for a used nonce USDG only logs an event and does not revert.
   const isPaid =
     (await isRefundedBy(context, order, receipt)) ||
     (await isRefundedBy(context, order, await askAgain(context, order, hash)))
@@ -211,7 +211,7 @@ async function refunding(context: Context, order: Order): Promise<Next> {
   return turn(await context.move({ kind: 'refunded', id, at: now(), hash }))
 }
 
-/** Handles a refund that was included and paid nothing: the use of the nonce tells why. */
+/** Handles a refund that was included and paid nothing: the use of the nonce shows the cause. */
 async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
   const { now } = context
   const { id, refundTx } = order
@@ -241,7 +241,7 @@ async function refunded(context: Context, order: Order): Promise<Next> {
   ) {
     return turn(await context.move({ kind: 'unrefund', id, at: now() }))
   }
-  // Orders of an earlier version: swap and refund share no nonce.
+  // In orders of an earlier version, swap and refund share no nonce.
   if (await isSwapped(context, order)) log('order-paid-twice', { order: id })
   return 'wait'
 }
@@ -251,7 +251,7 @@ async function isSwapped({ settlement }: Context, order: Order): Promise<boolean
   return (await settlement.job(swapId(order)))?.state === 'confirmed'
 }
 
-/** Goes on when an operator asks for it and it is of use, or when the chain has changed by itself. */
+/** Resumes on an operator's request that has an effect, or when the chain has changed by itself. */
 async function held(context: Context, order: Order): Promise<Next> {
   const { now, settlement, log } = context
   const { id, refundTx, retryAt, heldReason } = order
@@ -263,7 +263,7 @@ async function held(context: Context, order: Order): Promise<Next> {
   // A reorganisation included the swap again.
   if (isRefund && (await isSwapped(context, order))) return resumeRefund(refundTx)
   if (heldReason === 'refund-failed') {
-    // Under way again by itself, or for good without effect: only then may another one be written.
+    // Open again by itself, or finally without effect: only then may another one be written.
     if ((await stateOf(refundId(order))) !== 'failed') return resumeRefund(refundTx)
     return retryAt === undefined ? 'wait' : resumeRefund(undefined)
   }
@@ -283,28 +283,32 @@ async function held(context: Context, order: Order): Promise<Next> {
   return 'wait'
 }
 
-/** First time that an operator is told of a settlement without receipt. Then after twice the time. */
-const tellAfterMs = 60_000
+/** Ms until the first log event for a settlement without receipt. The interval then doubles. */
+const logAfterMs = 60_000
 
-/** What the nodes show of the payment. Remembers an unseen payment and logs it after a while. */
-async function sightOf(context: Context, { id }: Order, payment: Payment): Promise<Sight> {
+/** What the nodes show of the payment. Logs a payment that is missing for a while. */
+async function observationOf(
+  context: Context,
+  { id }: Order,
+  payment: Payment,
+): Promise<Observation> {
   const { unseen, now, log } = context
-  const sight = await context.settlement.sightOf(payment)
-  if (sight === 'shown') {
+  const observation = await context.settlement.observationOf(payment)
+  if (observation === 'shown') {
     unseen.delete(id)
-    return sight
+    return observation
   }
-  const known = unseen.get(id) ?? { since: now(), tellAt: now() + tellAfterMs, disputes: 0 }
+  const known = unseen.get(id) ?? { since: now(), logAt: now() + logAfterMs, disputes: 0 }
   unseen.set(id, known)
-  known.disputes = sight === 'disputed' ? known.disputes + 1 : 0
-  if (now() < known.tellAt) return sight
+  known.disputes = observation === 'disputed' ? known.disputes + 1 : 0
+  if (now() < known.logAt) return observation
   const seconds = Math.round((now() - known.since) / 1000)
-  known.tellAt = now() + (now() - known.since)
+  known.logAt = now() + (now() - known.since)
   log('order-settlement-unseen', { order: id, transaction: payment.transaction, seconds })
-  return sight
+  return observation
 }
 
-/** No rule tells which node lies: send nothing and hold the order for an operator. */
+/** No rule decides which node is wrong: send nothing and hold the order for an operator. */
 async function holdDisputed(context: Context, { id, settlementTx }: Order): Promise<Next> {
   const { unseen, now, log } = context
   if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
@@ -332,11 +336,11 @@ async function isWritten(
   }
   const order = await context.orders.find(id)
   if (order === undefined || !isMoved(order)) return false
-  context.tell(order)
+  context.notify(order)
   return true
 }
 
-/** What was overtaken is looked at again, but never in a tight loop. */
+/** A move that another change preceded is tried again later, to avoid a tight loop. */
 function turn(isDone: boolean): Next {
   return isDone ? 'again' : 'later'
 }

@@ -135,7 +135,7 @@ function settlementOf(world: World, born: number): DeskSettlement {
       return endOf(jobs.get(job.id))
     },
     read: (_, calls) => node(world, born, () => readNonces(chain, calls)),
-    sightOf: ({ transaction, transfer }) =>
+    observationOf: ({ transaction, transfer }) =>
       node(world, born, () => {
         const logs = chain.receipts.get(transaction)?.logs ?? []
         return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
@@ -154,7 +154,7 @@ function marketOf(world: World, born: number): DeskMarket {
   const { chain } = world
   const { random, state } = chain
   return {
-    see: (_, usdgAtomic, people) =>
+    quote: (_, usdgAtomic, people) =>
       node(world, born, () => {
         const isBlocked = people.some((each) => state.blocked.has(each)) && random.chance(0.5)
         const code = state.isPaused ? 'paused' : isBlocked ? 'halted' : undefined

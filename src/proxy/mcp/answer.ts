@@ -1,4 +1,4 @@
-import type { Envelope } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/remainder'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import { type Content, readContent } from './content'
@@ -37,7 +37,7 @@ export type AnswerOptions = {
   /** Absolute URL of the requested resource. */
   url: string
   /** Reserves memory until the message is sent; false when there is none. */
-  hold: Envelope['hold']
+  reserve: Envelope['reserve']
   /** Result for a replay when no memory is free. */
   busy: Result
 }
@@ -68,10 +68,10 @@ async function bought(
   // The memory of a new answer is already reserved; that of a stored answer is not.
   if (Payment.replayedKey in meta) {
     const bytes = await response.bytes()
-    if (!options.hold(bytes.byteLength)) return options.busy
+    if (!options.reserve(bytes.byteLength)) return options.busy
     held = new Response(bytes, response)
   }
-  const { content, truncated } = await readContent(held, options.url, options.hold)
+  const { content, truncated } = await readContent(held, options.url, options.reserve)
   const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
   if (response.ok) return { content, _meta }
   // In an error this note comes first. Otherwise x402 clients would pay an upstream that answers

@@ -55,7 +55,7 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
       kind: presented.kind,
       speaksMpp: Session.speaksMpp(headers, wanted.meta),
       url: calls.baseUrl + asked.path,
-      hold: outgoing.envelope.hold,
+      reserve: outgoing.envelope.reserve,
       busy: refused(busy(), calls.baseUrl),
     })
     // The answer counts as not delivered, so it must not be sent.

@@ -1,4 +1,4 @@
-import type { Envelope } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/remainder'
 import { answerMaxBytes } from './outgoing'
 
 /** A part of a tool result. */
@@ -20,18 +20,18 @@ const decoders: Readonly<Record<string, Bun.CompressionFormat>> = {
 }
 
 /**
- * A response's body as the content of a tool result. Binary data is base64. `hold` reserves memory
+ * A response's body as the content of a tool result. Binary data is base64. `reserve` reserves memory
  * for what is decompressed. Without memory the body stays compressed.
  */
 export async function readContent(
   response: Response,
   url: string,
-  hold: Envelope['hold'],
+  reserve: Envelope['reserve'],
 ): Promise<{ content: Content[]; truncated: boolean }> {
   const type = response.headers.get('content-type') ?? 'application/octet-stream'
   const encoding = response.headers.get('content-encoding')
   const raw = await read(response.body)
-  const plain = encoding === null ? raw : await decode(raw, encoding, hold)
+  const plain = encoding === null ? raw : await decode(raw, encoding, reserve)
   const { bytes, truncated } = plain ?? raw
   if (bytes.byteLength === 0) return { content: [], truncated }
   const text = plain === undefined ? undefined : textOf(type, bytes, truncated)
@@ -73,7 +73,7 @@ async function read(body: ReadableStream<Uint8Array> | null): Promise<Read> {
 async function decode(
   raw: Read,
   encoding: string,
-  hold: Envelope['hold'],
+  reserve: Envelope['reserve'],
 ): Promise<Read | undefined> {
   const format = decoders[encoding.trim().toLowerCase()]
   if (format === undefined) return encoding === 'identity' ? raw : undefined
@@ -83,7 +83,7 @@ async function decode(
   const plain = await read(stream)
   // Without any output, the data had another encoding.
   if (plain.truncated && plain.bytes.byteLength === 0) return undefined
-  if (!hold(plain.bytes.byteLength)) return undefined
+  if (!reserve(plain.bytes.byteLength)) return undefined
   return { bytes: plain.bytes, truncated: raw.truncated || plain.truncated }
 }
 

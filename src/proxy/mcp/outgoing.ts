@@ -1,5 +1,5 @@
 import type { Budget } from '../../http/body'
-import type { Envelope } from '../../paywall/rest'
+import type { Envelope } from '../../paywall/remainder'
 
 /** Most bytes of one answer in a message. */
 export const answerMaxBytes = 4 * 1024 * 1024
@@ -41,7 +41,7 @@ export function createOutgoing(budget: Budget): Outgoing {
     envelope: {
       maxBytes: readMaxBytes,
       taken: taken.promise,
-      hold(bytes) {
+      reserve(bytes) {
         if (held + bytes > postMaxBytes || !share.acquire(bytes)) return false
         held += bytes
         return true

@@ -1,5 +1,5 @@
 import { expect, test } from 'bun:test'
-import { createPaces } from '../src/paywall/pace'
+import { createTransferRates } from '../src/paywall/transfer-rate'
 import { until } from './harness/world'
 
 const stepMs = 200
@@ -8,8 +8,8 @@ const quickly = { stepBytes: 1_000, stepMs, stalledMax: 100 }
 /** The names of the streams that were cut, and a function that starts a named stream. */
 function watched(min: typeof quickly, names: readonly string[]) {
   const cut: string[] = []
-  const paces = createPaces(min)
-  const streams = names.map((name) => paces.watch(() => cut.push(name)))
+  const rates = createTransferRates(min)
+  const streams = names.map((name) => rates.watch(() => cut.push(name)))
   return { cut, streams }
 }
 
@@ -36,10 +36,10 @@ test('attack: a buyer below the minimum rate is cut, one above it is not', async
 test('attack: a collection is requested for a cut stream, not for an ended one', async () => {
   let told = 0
   const reclaim = { after: () => void told++ }
-  const paces = createPaces({ ...quickly, reclaim })
-  paces.watch(() => {}).stop()
+  const rates = createTransferRates({ ...quickly, reclaim })
+  rates.watch(() => {}).stop()
   expect(told).toBe(0)
-  paces.watch(() => {}).put(1)
+  rates.watch(() => {}).put(1)
   await until('the other one is cut', () => told > 0)
   expect(told).toBe(1)
 })
@@ -64,7 +64,7 @@ test('attack: of many buyers that do not read, the longest idle ones are cut at 
     moving?.taken()
     moving?.put(1)
   }, 1)
-  const look = createPaces({ ...min, stalledMax: 0 })
+  const look = createTransferRates({ ...min, stalledMax: 0 })
   let hasLooked = false
   look
     .watch(() => {

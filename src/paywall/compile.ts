@@ -8,37 +8,37 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import * as X402 from '../protocol/X402'
 import type { Item } from './Item'
 
-/** MPP challenges and x402 offers are valid this long (specification 8). */
+/** Seconds that MPP challenges and x402 offers are valid (specification 8). */
 export const validForSeconds = 300
 
-/** Signed offers are made again after this time: they may not be promised for longer than a reload honours. */
+/** Signed offers are made again after this time (ms), because a reload honours them only so long. */
 export const keptMs = 60_000
 
 /** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
 const saltLength = 15
 
-export type SheetOptions = {
+export type CompileOptions = {
   /** Host name of base_url, the MPP realm. */
   realm: string
   /** The first secret signs. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
-  /** A part of this service sends approves that payers signed. */
+  /** This service sends approves that payers signed. */
   takesApprovals: boolean
-  /** Where holders of the asset are given gas for an approve, and on which networks. */
+  /** Where holders of the asset get gas for an approve, and on which networks. */
   gasSponsor: { url: string; networks: readonly Network.Id[] }
 }
 
-/** Everything of a 402 that is the same for a minute. */
-export type Sheet = {
+/** All parts of a 402 that stay the same for a minute. */
+export type CompiledOffers = {
   /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
   madeAt: number
   /** One bit per offer that can settle. */
   ready: number
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
-  /** Some asset is taken by EIP-3009 or Permit2. */
+  /** Some asset is accepted by EIP-3009 or Permit2. */
   hasBoth: boolean
-  /** With some salt. */
+  /** With an example salt. */
   required: X402.PaymentRequired
   /** Members that only the body has. */
   beside: { gasSponsor?: string }
@@ -56,7 +56,7 @@ export type Sheet = {
 /** Parts that do not depend on the URL. */
 type Plan = {
   challenges: Challenge.Compiled
-  /** The body says what the header does not. */
+  /** The body contains what the header omits. */
   isShort: boolean
   /** JSON of `PAYMENT-REQUIRED` before the URL, between URL and salt, and after the salt. */
   json: readonly [before: string, between: string, after: string]
@@ -68,27 +68,25 @@ export type Page = {
   asksDigest: boolean
   challenges: Challenge.Compiled
   hasDigest: boolean
-  /** Some challenge is not in the header as it could be, and so it is in the body. */
+  /** Some challenge is shortened or missing in the header, so the body contains it. */
   isShort: boolean
   /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
   header: readonly [before: string, after: string]
   /** JSON of the body up to its closing brace. */
   open: string
-  /** The whole body for a request without one, once it was asked for. */
+  /** The whole body for a request without a body, after the first such request. */
   bodiless: string | undefined
-  /**
-   * Headers that all answers copy; each answer overwrites the values that must be fresh.
-   */
+  /** Headers that all answers copy; each answer overwrites the values that must be fresh. */
   headers: Headers
 }
 
 /** `secret` signs the challenges. Throws when no offer is ready. */
 export function compile(
   item: Item,
-  { ready, madeAt }: Pick<Sheet, 'ready' | 'madeAt'>,
+  { ready, madeAt }: Pick<CompiledOffers, 'ready' | 'madeAt'>,
   secret: Uint8Array,
-  options: SheetOptions,
-): Sheet {
+  options: CompileOptions,
+): CompiledOffers {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers)
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
@@ -139,13 +137,13 @@ export function compile(
 
 const anyExpiry = '2026-01-01T00:00:00Z'
 
-/** Challenges of the first so many offers, made when they are first asked for. */
+/** Challenges of the first offers, up to a count, compiled on first use. */
 function compileChallenges(
   offers: Item['mppOffers'],
   routeId: string,
   secret: Uint8Array,
   realm: string,
-): Sheet['challengesOf'] {
+): CompiledOffers['challengesOf'] {
   const made = new Map<Challenge.Detail, Challenge.Compiled>()
   return (detail, count = offers.length) => {
     const all = made.get(detail) ?? Challenge.compile({ realm, offers, routeId, secret, detail })
@@ -155,26 +153,26 @@ function compileChallenges(
 }
 
 /** The page for a URL, which is ASCII. */
-export function pageFor(sheet: Sheet, url: string, asksDigest: boolean): Page {
-  const { page, budget, plans } = sheet
+export function pageFor(compiled: CompiledOffers, url: string, asksDigest: boolean): Page {
+  const { page, budget, plans } = compiled
   if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
-  const { error } = sheet.required
+  const { error } = compiled.required
   const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
   const choice = HeaderBudget.choose(budget, ask)
-  const plan = plans.get(choice.key) ?? planOf(sheet, choice, error)
+  const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
   plans.set(choice.key, plan)
-  sheet.page = pageOf(sheet, plan, choice, ask)
-  return sheet.page
+  compiled.page = pageOf(compiled, plan, choice, ask)
+  return compiled.page
 }
 
-/** The page for a refused credential, which differs from one to the next: nothing of it is kept. */
-export function refusedPage(sheet: Sheet, ask: HeaderBudget.Ask): Page {
-  const choice = HeaderBudget.choose(sheet.budget, ask)
-  return pageOf(sheet, planOf(sheet, choice, ask.error), choice, ask)
+/** The page for a refused credential. It is not cached, because it differs each time. */
+export function refusedPage(compiled: CompiledOffers, ask: HeaderBudget.Ask): Page {
+  const choice = HeaderBudget.choose(compiled.budget, ask)
+  return pageOf(compiled, planOf(compiled, choice, ask.error), choice, ask)
 }
 
-function planOf(sheet: Sheet, choice: HeaderBudget.Choice, error: string): Plan {
-  const { required, budget } = sheet
+function planOf(compiled: CompiledOffers, choice: HeaderBudget.Choice, error: string): Plan {
+  const { required, budget } = compiled
   const head = HeaderBudget.headOf(budget, choice)
   const { url } = required.resource
   const payload = X402.paymentRequired({
@@ -183,16 +181,16 @@ function planOf(sheet: Sheet, choice: HeaderBudget.Choice, error: string): Plan 
     extensions: head.extensions,
     error,
   })
-  const isBare = head.detail === 'bare' && sheet.hasBoth
+  const isBare = head.detail === 'bare' && compiled.hasBoth
   return {
-    challenges: sheet.challengesOf(head.detail, head.challenges),
-    isShort: isBare || head.challenges < sheet.challengesOf('bare').terms.length,
+    challenges: compiled.challengesOf(head.detail, head.challenges),
+    isShort: isBare || head.challenges < compiled.challengesOf('bare').terms.length,
     json: cut(JSON.stringify(payload), required),
   }
 }
 
 function pageOf(
-  sheet: Sheet,
+  compiled: CompiledOffers,
   plan: Plan,
   choice: HeaderBudget.Choice,
   { url, hasDigest: asksDigest }: HeaderBudget.Ask,
@@ -202,7 +200,7 @@ function pageOf(
   const quoted = JSON.stringify(choice.url)
   // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
   const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
-  const body = sheet.body[0] + JSON.stringify(url) + sheet.body[1]
+  const body = compiled.body[0] + JSON.stringify(url) + compiled.body[1]
   return {
     url,
     asksDigest,
@@ -217,7 +215,7 @@ function pageOf(
 }
 
 /**
- * The complete payload for bodies, without the salt: with a salt no two answers could share a body,
+ * The complete payload for bodies, without the salt. With a salt no two answers could share a body,
  * and x402 clients read the header.
  */
 export function toBody(
@@ -228,7 +226,7 @@ export function toBody(
   return { ...required, resource: { ...resource, url }, extensions: X402.unsalted(extensions) }
 }
 
-/** Filled up with spaces to whole groups of base64, with room for so many characters behind. */
+/** Pads with spaces to whole groups of base64; `room` reserves that many characters after it. */
 function aligned(text: string, room = 0): string {
   const bytes = Buffer.byteLength(text) + room
   return text + '  '.slice(0, (3 - (bytes % 3)) % 3)
@@ -245,7 +243,7 @@ function cutUrl(json: string, { resource }: X402.PaymentRequired): readonly [str
   return [json.slice(0, at), json.slice(at + JSON.stringify(resource.url).length)]
 }
 
-/** The same without the salt, which comes last in it. */
+/** Cuts at the URL and at the salt, which comes last. */
 function cut(json: string, required: X402.PaymentRequired): Plan['json'] {
   const [before, rest] = cutUrl(json, required)
   const key = '"salt":"'
@@ -260,8 +258,8 @@ const commonHeaders = {
 }
 
 /**
- * Headers that the server writes itself, and the names of headers whose values the
- * header budget counts.
+ * Headers that the server writes itself, and the names of headers whose values the header budget
+ * counts.
  */
 const besideBytes = [
   'HTTP/1.1 402 Payment Required',

@@ -1,40 +1,40 @@
 import type { Reclaim } from './reclaim'
 
-/** How fast buyers must take streams. */
-export type PaceMin = {
-  /** A buyer must take `bytes` in each period. */
+/** The minimum transfer rate of streams. */
+export type TransferRateMin = {
+  /** A buyer must take `stepBytes` in each period. */
   stepBytes: number
   stepMs: number
-  /** Most stalled streams; beyond it those that stalled first are cut. */
+  /** Most stalled streams; above it the streams that stalled first are cut. */
   stalledMax: number
-  /** Told of every stream that was cut. */
+  /** Called for every stream that was cut. */
   reclaim: Reclaim
 }
 
 /**
- * 16 KiB a second. A step is larger than the system's buffer of a connection, which reports room
- * only after a good part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
- * ahead.
+ * 16 KiB a second. A step is larger than the system's buffer of a connection, which accepts more
+ * only after a large part of it was sent. A stalled stream costs 2 to 4 MB, which the runtime reads
+ * in advance.
  */
-const paceMin: PaceMin = {
+const transferRateMin: TransferRateMin = {
   stepBytes: 1536 * 1024,
   stepMs: 96_000,
   stalledMax: 16,
   reclaim: { after() {} },
 }
 
-/** The pace of one stream. */
-export type Pace = {
+/** The transfer rate of one stream. */
+export type TransferRate = {
   /** Bytes wait for the buyer from now on. */
   put(bytes: number): void
-  /** The buyer has room again. */
+  /** The buyer accepts bytes again. */
   taken(): void
   stop(): void
 }
 
-export type Paces = {
+export type TransferRates = {
   /** Calls `onSlow` once when the buyer of a stream is too slow. */
-  watch(onSlow: () => void): Pace
+  watch(onSlow: () => void): TransferRate
 }
 
 type Stream = {
@@ -52,10 +52,10 @@ const stillMin = 6
 
 /**
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
- * timer checks, so that a step of the clock cuts no stream and a chunk costs no time.
+ * timer checks, so that a clock change cuts no stream and a chunk costs no time.
  */
-export function createPaces(wanted: Partial<PaceMin> = {}): Paces {
-  const min = { ...paceMin, ...wanted }
+export function createTransferRates(wanted: Partial<TransferRateMin> = {}): TransferRates {
+  const min = { ...transferRateMin, ...wanted }
   const streams = new Set<Stream>()
   let timer: ReturnType<typeof setInterval> | undefined
 

@@ -13,78 +13,81 @@ import * as EthCall from './ethcall'
 import * as Gas from './gas'
 import type { ChainState } from './state'
 
-/** Most payers to remember that must not share a transaction; the oldest are forgotten. */
+/** Most payers that are kept out of shared transactions; the oldest entries are dropped. */
 const unsharedMax = 10_000
 
 type Uses = Pick<Context, 'now' | 'log'>
 
-/** A transaction that was included and did not pay all that it carries. */
+/** A transaction that was included and did not pay all of its members. */
 export type Failed = {
   included: TransactionRow
   receipt: Receipt.Receipt
-  /** All payments that it carries. */
+  /** All payments in the transaction. */
   members: readonly Payment[]
   unpaid: readonly Payment[]
-  /** What its payers' simulation saw behind them. */
+  /** The payer's code as the simulation read it. */
   code: AccountCode
 }
 
 /**
- * Payments whose payer caused a failure, by id, with the code that is to blame. The code is `eoa`
- * where the money explains the failure: moving money must not block other wallets of the same code.
+ * Payments whose payer caused a failure, by id, with the code that caused it. The code is `eoa`
+ * where the money explains the failure. Moving money must not block other wallets of the same code.
  */
-export type Blamed = ReadonlyMap<string, AccountCode>
+export type Attributed = ReadonlyMap<string, AccountCode>
 
 /**
- * Finds the payments whose payers caused a failure. In a lone transaction it is the payer. In a
- * batch it is a payer that has code now (EIP-7702), whose money or allowance left, or whose nonce
- * is used, because each passed a simulation just before. A member that failed although gas was left
- * is to blame, too. These payers never share a transaction again. Never rejects.
+ * Attributes a failure to the payments whose payers caused it. In a lone transaction that is the
+ * payer. In a batch it is a payer that has code now (EIP-7702), or one whose money, allowance or
+ * nonce has changed: each passed a simulation just before. A member that failed although gas was
+ * left also counts. These payers never share a transaction again. Never rejects.
  */
-export async function findBlamed(
+export async function attributeFailure(
   context: Uses,
   chain: ChainState,
   failed: Failed,
-): Promise<Blamed> {
+): Promise<Attributed> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
-  // This service itself sends empty transactions, so no payer is to blame.
+  // This service itself sends empty transactions, so no payer caused the failure.
   if (included.kind === 'cancel' || !first) return new Map()
   const states = await readMembers(chain, failed, context.now())
   const codeOf = ({ id }: Payment): AccountCode => {
     const state = states.get(id)
-    if (state?.isMoney && !hasBurnt(failed)) return 'eoa'
-    // Prefer it to what is there at the end of the block: a payer can take on the code of others
-    // behind the transaction, so that they are blamed.
+    if (state?.isMoney && !usedMostGas(failed)) return 'eoa'
+    // Prefer the simulated code to that at the end of the block. A payer can delegate to the code
+    // of others after the transaction, so that the failure counts against them.
     return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
   }
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
-  if (hasBurnt(failed)) {
-    // What the others paid for is not lost.
+  if (usedMostGas(failed)) {
+    // Only the unpaid share of the cost is wasted.
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
-    Gas.addBurnt(context, chain, first.purpose.product, wei)
+    Gas.addWasted(context, chain, first.purpose.product, wei)
   }
-  const isPayers = hadGas(chain, failed) && isOnesOwn(failed)
-  let blamed: readonly Payment[] = unpaid.filter(
+  const isPayers = hadGas(chain, failed) && isCausedByPayers(failed)
+  let attributed: readonly Payment[] = unpaid.filter(
     ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
-  if (blamed.length === 0) blamed = await findActive(chain, failed)
-  for (const { transfer } of blamed) keepApart(chain, transfer.payer)
+  if (attributed.length === 0) attributed = await findActive(chain, failed)
+  for (const { transfer } of attributed) excludeFromShared(chain, transfer.payer)
   context.log('batch-failed', {
     network: chain.network.id,
     transaction: failed.receipt.hash,
     unpaid: unpaid.length,
-    blamed: blamed.map(({ transfer }) => transfer.payer),
+    attributed: attributed.map(({ transfer }) => transfer.payer),
   })
-  return new Map(blamed.map((payment) => [payment.id, codeOf(payment)]))
+  return new Map(attributed.map((payment) => [payment.id, codeOf(payment)]))
 }
 
-/** Whether half of the limit was burnt: a failing transfer uses less, malicious code nearly all. */
-function hasBurnt({ included, receipt }: Failed): boolean {
+/**
+ * Whether at least half of the gas limit was used. A failing transfer uses less, malicious code
+ * nearly all.
+ */
+function usedMostGas({ included, receipt }: Failed): boolean {
   return receipt.gasUsed * 2n >= included.gasLimit
 }
 
-function keepApart({ known: { unshared } }: ChainState, payer: Address): void {
+function excludeFromShared({ known: { unshared } }: ChainState, payer: Address): void {
   unshared.delete(payer)
   unshared.add(payer)
   const [oldest] = unshared
@@ -92,8 +95,8 @@ function keepApart({ known: { unshared } }: ChainState, payer: Address): void {
 }
 
 /**
- * Whether every member had enough gas. The gas left only shrinks from call to call; refunds, at
- * most a fifth, are subtracted at the end (EIP-3529).
+ * Whether every member had enough gas. The remaining gas only shrinks from call to call. Refunds,
+ * at most a fifth, are subtracted at the end (EIP-3529).
  */
 function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boolean {
   if (!receipt.success) return false
@@ -101,8 +104,10 @@ function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boole
   return unpaid.every(({ transfer }) => left >= Gas.limitOfMember(chain, transfer))
 }
 
-/** Whether payers are to blame: when all members of several payers fail, the token refuses. */
-function isOnesOwn({ members, unpaid }: Failed): boolean {
+/**
+ * Whether payers caused the failure. When all members of several payers fail, the token refuses.
+ */
+function isCausedByPayers({ members, unpaid }: Failed): boolean {
   if (unpaid.length < members.length) return true
   return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }
@@ -114,7 +119,7 @@ type MemberState = {
   isMoney: boolean
 }
 
-/** State of each payment at the end of the block; empty where the node does not answer. */
+/** State of each payment at the end of the block; empty when the node does not answer. */
 async function readMembers(
   chain: ChainState,
   { unpaid, receipt }: Failed,
@@ -164,8 +169,8 @@ async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
 }
 
 /**
- * Members whose account was active in the block: it delegated and reverted that, or moved its money
- * and got it back. Asked only where all gas was burnt and no state shows the cause.
+ * Members whose account was active in the block. Such an account delegated and reverted that, or
+ * moved its money and got it back. Read only where all gas was used and no state shows the cause.
  */
 async function findActive(
   chain: ChainState,

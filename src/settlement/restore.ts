@@ -12,21 +12,21 @@ import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState } from './state'
 
-/** Looks at which external bytes may stay out before the authorization is settled by us. */
-const patience = 3
+/** Checks at which external bytes may stay out before we settle the authorization. */
+const attemptsMax = 3
 
 /**
- * Payments that an external transaction had paid before a reorganisation took it away: we have no
- * bytes of our own to send again. Its bytes are sent again where they are known; if they stay out and
- * the authorization can still pay, it is settled by us. What is in doubt stays in `broadcast` for
- * `reorg_depth` blocks: what has not come back then is as final as what came. Returns at once.
+ * Restores payments that an external transaction had paid before a reorganisation removed it. There
+ * are no bytes of ours to send again. Sends the external bytes again where they are known. If they
+ * stay out and the authorization can still pay, settles it. Undecided payments stay in `broadcast`
+ * for `reorg_depth` blocks. Returns at once.
  */
-export async function revive(context: Context, chain: ChainState): Promise<void> {
-  const { lostRaw, revivals } = chain.watch
+export async function restore(context: Context, chain: ChainState): Promise<void> {
+  const { lostRaw, restores } = chain.watch
   const ids = await context.ledger.payments.orphans(chain.network.id)
   if (ids.length === 0) {
     lostRaw.clear()
-    revivals.clear()
+    restores.clear()
     return
   }
   for (const id of ids) {
@@ -38,11 +38,11 @@ export async function revive(context: Context, chain: ChainState): Promise<void>
 
 async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const before = chain.watch.revivals.get(id) ?? { attempts: 0, since: chain.head.number }
+  const before = chain.watch.restores.get(id) ?? { attempts: 0, since: chain.head.number }
   const { attempts, since } = { ...before, attempts: before.attempts + 1 }
-  chain.watch.revivals.set(id, { attempts, since })
+  chain.watch.restores.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
-  const isSent = attempts <= patience && (await sendAgain(chain, transaction))
+  const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))
   const outcome = await Resolve.decide(
     context,
     unattended(payment),
@@ -54,7 +54,7 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
     if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
-    // Nothing of ours is under way: what used the nonce did not pay for this.
+    // Nothing of ours is open: what used the nonce did not pay for this.
     await context.ledger.settling.revert(id, [transaction])
     return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
   }
@@ -83,7 +83,7 @@ async function confirmAgain(
   await assertConfirmed(context, chain, transaction)
   const assignment = { transaction, logIndex: log.index, blockNumber }
   await context.ledger.settling.confirm(id, assignment, context.now())
-  Reorg.remember(chain, receipt)
+  Reorg.storeInclusion(chain, receipt)
   return true
 }
 
@@ -96,7 +96,7 @@ async function sendAgain(chain: ChainState, hash: Hex): Promise<boolean> {
     await chain.client.call('eth_sendRawTransaction', [raw])
     return true
   } catch (error) {
-    // A node that knows them already says so; one that refuses them will again.
+    // A node that has the bytes reports that; one that refuses them will refuse again.
     return error instanceof RpcError && /known|already/i.test(error.message)
   }
 }

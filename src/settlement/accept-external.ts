@@ -1,4 +1,4 @@
-import type { Evidence, Rows } from '../../db/Ledger'
+import type { Arrival, Rows } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
 import { moneyKey, type Transfer } from '../protocol/Transfer'
 import { about, type Context } from './context'
@@ -11,27 +11,27 @@ import type { ChainState } from './state'
 import { rowOf } from './transaction'
 
 /**
- * Credentials that came while we could not settle, with their times. An external settlement after
- * that time was unspent when its buyer came. Kept in memory only: another instance does not know
- * them.
+ * Credentials that arrived while no network could settle, with the time (unix ms). An external
+ * settlement after that time shows that the credential was unspent when it arrived. Kept in memory
+ * only, so other instances do not have them.
  */
 export type Unsettled = {
-  note(transfer: Transfer, evidence: Evidence): void
-  find(transfer: Transfer): Evidence | undefined
+  note(transfer: Transfer, arrival: Arrival): void
+  find(transfer: Transfer): Arrival | undefined
 }
 
 const unsettledMax = 10_000
 
 export function createUnsettled(max = unsettledMax): Unsettled {
-  const seen = new Map<string, Evidence>()
+  const seen = new Map<string, Arrival>()
   return {
-    note(transfer, evidence) {
+    note(transfer, arrival) {
       const key = keyOf(transfer)
-      // Keep the first time: the credential was unspent then, or no later settlement is found.
+      // Keep the first time. With a later one, an external settlement in between would not count.
       if (seen.has(key)) return
       const [oldest] = seen.keys()
       if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
-      seen.set(key, evidence)
+      seen.set(key, arrival)
     },
     find: (transfer) => seen.get(keyOf(transfer)),
   }
@@ -43,34 +43,34 @@ function keyOf(transfer: Transfer): string {
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
-/** The payment as it was asked for. */
+/** The requested payment. */
 type Asked = Parameters<typeof rowOf>[0] & {
   rows: Rows | undefined
   requestId: string | undefined
 }
 
 /**
- * The nonce was used on the chain before we sent anything: a reader of the credential settled it.
- * This counts at the desk, whose account has the money; with exclusive payouts; and when the
- * credential was refused here before and settled since. It does not count when one of our own
- * accounts sent it: then another database has answered for it.
+ * Accepts an external settlement: a transaction of another sender used the nonce before we sent
+ * anything. It counts for orders of the desk, whose account has the money, and with exclusive
+ * payouts. It also counts when this service refused the credential before the settlement. It does
+ * not count when one of our accounts sent it, because another database has answered for it.
  */
-export async function adopt(
+export async function acceptExternal(
   context: Uses,
   chain: ChainState,
   asked: Asked,
-  before: Evidence | undefined,
+  before: Arrival | undefined,
 ): Promise<Outcome> {
   const { id, transfer, purpose } = asked
   const { ledger, now, log } = context
-  if (!mayAdopt(context, purpose, before)) return Refusals.refuseUsed(transfer)
+  if (!mayAccept(context, purpose, before)) return Refusals.refuseUsed(transfer)
   try {
     const found = await External.find(context, chain, transfer)
-    if (!found || !(await isAdoptable(context, chain, asked, { found, before }))) {
+    if (!found || !(await isAcceptable(context, chain, asked, { found, before }))) {
       return Refusals.refuseUsed(transfer)
     }
     await assertConfirmed(context, chain, found.transaction)
-    const adopted = await ledger.settling.adopt({
+    const accepted = await ledger.settling.storeExternal({
       row: {
         ...rowOf(asked, chain.head.number, now()),
         state: 'confirmed',
@@ -81,8 +81,8 @@ export async function adopt(
       },
       rows: asked.rows,
     })
-    if (adopted === 'known') return Refusals.refuseUsed(transfer)
-    if (adopted !== 'stored') throw new RowsRefusedError(adopted.refused)
+    if (accepted === 'known') return Refusals.refuseUsed(transfer)
+    if (accepted !== 'stored') throw new RowsRefusedError(accepted.refused)
     log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
     return Resolve.current(context, { id })
   } catch (error) {
@@ -92,19 +92,19 @@ export async function adopt(
   }
 }
 
-function mayAdopt({ policy }: Uses, purpose: Purpose, before: Evidence | undefined): boolean {
+function mayAccept({ policy }: Uses, purpose: Purpose, before: Arrival | undefined): boolean {
   if (purpose.product === 'desk') return true
   return purpose.bound && (policy.payoutExclusive() || before !== undefined)
 }
 
-async function isAdoptable(
+async function isAcceptable(
   context: Uses,
   chain: ChainState,
   asked: Asked,
-  { found, before }: { found: External.Found; before: Evidence | undefined },
+  { found, before }: { found: External.Found; before: Arrival | undefined },
 ): Promise<boolean> {
   const isSince = before !== undefined && External.isSince(context, chain, found, before)
-  const counts = External.counts(context, chain, asked, { found, evidence: undefined })
+  const counts = External.counts(context, chain, asked, { found, arrival: undefined })
   if (!counts && !isSince) return false
   if (asked.purpose.product !== 'desk' && context.policy.payoutExclusive()) return true
   if (!(await External.isSentByUs(chain, found))) return true

@@ -13,10 +13,10 @@ const gwei = 1_000_000_000n
 const abi = parseAbi(['function mint(address to, uint256 value)'])
 
 describe('new wallets that run the same code', () => {
-  test('attack: new wallets are not locked out by accounts that adopt their code after a failed payment', async () => {
+  test('attack: new wallets are not locked out by accounts that take their code after a failed payment', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
-    const popular = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
+    const sharedWallet = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
     await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])
     for (const from of [2, 3, 4, 5, 6]) {
@@ -29,7 +29,7 @@ describe('new wallets that run the same code', () => {
         if (!isSend(method) || isDone) return undefined
         isDone = true
         await delegate(own, from, bomb)
-        await delegate(own, from, popular, { isLast: true })
+        await delegate(own, from, sharedWallet, { isLast: true })
         return undefined
       }
       const paying = own.fixture.pay(signTransfer(network, { from }))
@@ -39,7 +39,7 @@ describe('new wallets that run the same code', () => {
       await setAutomine(net.chain, true)
     }
     net.tap.intercept = undefined
-    await delegate(own, 1, popular)
+    await delegate(own, 1, sharedWallet)
     const honest = signTransfer(network)
     expect((await own.fixture.pay(honest)).kind).toBe('confirmed')
   })

@@ -10,7 +10,7 @@ import type * as Network from '../protocol/Network'
 import type { Context } from './context'
 import { nonceOf, refundId, swapId } from './Order'
 
-/** What the chain shows now of the transactions that an order rests on. */
+/** What the chain shows now of the transactions of an order. */
 
 /** Blocks searched before a refund that paid nothing; nodes accept no larger range. */
 const searchedBlocks = 5_000n
@@ -18,8 +18,8 @@ const searchedBlocks = 5_000n
 type Shown = Pick<Receipt.Receipt, 'logs'>
 
 /**
- * Whether this desk was paid. Another one, whose key or network the operator has replaced, holds the
- * money of its orders: what this one has belongs to others.
+ * Whether this desk was paid. Another desk account, whose key or network the operator has replaced,
+ * holds the money of its orders. The money of this one belongs to other orders.
  */
 export function isOurs(
   { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
@@ -33,7 +33,7 @@ export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown):
   return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
 }
 
-/** What a successful swap gave back to the payer, because the pool did not take it. */
+/** Amount that a successful swap returned to the payer, because the pool did not take it. */
 export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }: Shown): bigint {
   return sum(Token.transfersOf(logs, { token: asset.address, from: stock.router, to: payer }))
 }
@@ -51,9 +51,9 @@ export async function isRefundedBy(
 }
 
 /**
- * The logs of a transaction that succeeded, as a node shows them now; none when it shows no such
- * receipt. What was stored with the transaction may come from a node that had not indexed it.
- * Throws RpcFault or RpcError.
+ * The logs of a successful transaction, as a node shows them now; none when it shows no such
+ * receipt. The stored logs may come from a node that had not indexed it. Throws RpcFault or
+ * RpcError.
  */
 export async function askAgain(
   context: Context,
@@ -64,8 +64,8 @@ export async function askAgain(
 }
 
 /**
- * Whether it would make a difference to go on with an order that is held and whose transactions are
- * as before. Throws RpcFault or RpcError.
+ * Whether resuming a held order would have an effect although its transactions are as before.
+ * Throws RpcFault or RpcError.
  */
 export async function isNews(context: Context, order: Order): Promise<boolean> {
   const { settlement } = context
@@ -87,7 +87,7 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
     case 'settlement-disputed': {
       const payment = await settlement.findById(order.paymentId)
       if (payment?.state !== 'confirmed') return payment !== undefined
-      return (await settlement.sightOf(payment)) === 'shown'
+      return (await settlement.observationOf(payment)) === 'shown'
     }
     case 'settlement-lost':
       return (await settlement.findById(order.paymentId))?.state !== 'expired'
@@ -97,9 +97,9 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
 }
 
 /**
- * The external transaction that paid a refund, when ours did nothing: any account can send a refund
- * once its signature is public. Undefined when the nonce is unused or no node shows its use. Throws
- * RpcFault.
+ * The external transaction that paid a refund, when ours had no effect: any account can send a
+ * refund once its signature is public. Undefined when the nonce is unused or no node shows its use.
+ * Throws RpcFault.
  */
 export async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
   const { settlement, asset } = context
@@ -116,7 +116,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
     host: network,
     call: (method, params) => settlement.rpc(network, method, params),
   }
-  // It came before ours, which found the nonce used; or after ours, which failed otherwise.
+  // It came before ours, which then found the nonce used; or after ours, which failed otherwise.
   for (const [range, first] of [
     [{ from, to: last }, 'newest'],
     [{ from: last + 1n, to: undefined }, 'oldest'],
@@ -128,7 +128,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
           if (await isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
       }
     } catch (error) {
-      // The node refuses this range: an operator must look.
+      // The node refuses this range: an operator must decide.
       if (!(error instanceof RpcError)) throw error
     }
   }
@@ -141,7 +141,7 @@ export async function isWithoutEffect({ settlement }: Context, id: string): Prom
   return state === 'failed' || state === 'replaced'
 }
 
-/** Whether no reorganisation can bring a job back that ended without effect. */
+/** Whether no reorganisation can include a job that ended without effect. */
 export async function isOver(context: Context, id: string): Promise<boolean> {
   const { settlement, stock, endedAt, reorgDepth } = context
   const job = await settlement.job(id)

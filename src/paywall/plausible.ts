@@ -13,15 +13,15 @@ type Options = {
   realm: string
 }
 
-/** Whether a request's credential is worth the room of its body; it proves nothing about money. */
-export type Recognise = (presented: Presented, item: Item) => Promise<boolean>
+/** Whether a request's credential justifies memory for its body; no check of the money. */
+export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
 /**
- * Recognises, without a signature check or a node: a credential with a challenge of ours, an x402
- * payload that takes an offer of the item, and a redeem token that was given out. Without this any
- * header would put a body among those that are paid for.
+ * Accepts a challenge of ours, an x402 payload that takes an offer of the item, and an issued
+ * redeem token. Makes no signature check and no node call. Otherwise any header would put a body
+ * among the paid ones.
  */
-export function createRecognise({ settlement, challengeSecrets, realm }: Options): Recognise {
+export function createPlausibility({ settlement, challengeSecrets, realm }: Options): IsPlausible {
   return async (presented, item) => {
     switch (presented.kind) {
       case 'mpp': {

@@ -15,19 +15,19 @@ import { pause } from './wait'
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** Whether the configured nodes show the transfer of a confirmed payment now. */
-export type Sight =
-  /** One URL is configured and shows it, or two nodes show it and none denies it. */
+export type Observation =
+  /** One URL is configured and shows it, or two nodes show it and none contradicts. */
   | 'shown'
   /** Too few nodes show it: they lag behind, do not answer, or the chain has lost it. */
   | 'unseen'
   /** One node shows it, and another one has this transaction without the transfer. */
   | 'disputed'
 
-/** Longest wait of a buyer for a second node that lags behind the first one. */
+/** Longest wait of a buyer for a second node that lags behind the first one, ms. */
 const waitMs = 10_000
-/** Nodes of one chain are usually apart by less. */
+/** Usual lag between nodes of one chain, ms. */
 const lagMs = 1_500
-/** Longest wait for one answer, where there is another node. */
+/** Longest wait for one answer, where there is another node, ms. */
 const answerMs = 2_000
 /** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
 export const disputesMax = 3
@@ -53,17 +53,22 @@ export function needsSecond(
 }
 
 /**
- * What the nodes show; waits a moment for a second one that is only a little behind the first. Throws
- * RpcFault or RpcError with one URL only, when that does not answer.
+ * What the nodes show. Waits briefly for a second node that is only a little behind the first.
+ * Throws RpcFault or RpcError when the only URL does not answer.
  */
-export async function sightOf(context: Uses, chain: ChainState, payment: Payment): Promise<Sight> {
+export async function observationOf(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Observation> {
   if (hasTwo(chain)) return wait(context, chain, payment, { ms: lagMs, disputes: 1 })
   return (await show(chain.client, payment)) ? 'shown' : 'unseen'
 }
 
 /**
  * Whether a second node shows the transfer of a payment, too; waits for one that lags behind.
- * Without this check one lying node could give every answer away. True with one URL. Never rejects.
+ * Without this check one malicious node could release every answer unpaid. True with one URL. Never
+ * rejects.
  */
 export async function confirm(
   context: Uses,
@@ -71,9 +76,9 @@ export async function confirm(
   payment: Payment,
 ): Promise<boolean> {
   if (!hasTwo(chain)) return true
-  const sight = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
-  if (sight === 'shown') return true
-  context.log(sight === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
+  const observation = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
+  if (observation === 'shown') return true
+  context.log(observation === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {
     ...about(payment),
     network: chain.network.id,
     transaction: payment.transaction,
@@ -88,14 +93,14 @@ async function wait(
   chain: ChainState,
   payment: Payment,
   limit: { ms: number; disputes: number },
-): Promise<Sight> {
+): Promise<Observation> {
   let disputes = 0
   for (let waitedMs = 0; ; ) {
-    const { sight, isSilent } = await compare(chain, payment)
-    disputes = sight === 'disputed' ? disputes + 1 : 0
+    const { observation, isSilent } = await compare(chain, payment)
+    disputes = observation === 'disputed' ? disputes + 1 : 0
     const isOver =
       waitedMs >= limit.ms || disputes >= limit.disputes || context.progress.signal.aborted
-    if (sight === 'shown' || isOver) return sight
+    if (observation === 'shown' || isOver) return observation
     const pauseMs = pollMs(chain.head) * (disputes > 0 ? 4 : 1)
     await pause(pauseMs, context.progress.signal)
     waitedMs += pauseMs + (isSilent ? answerMs : 0)
@@ -105,7 +110,7 @@ async function wait(
 async function compare(
   chain: ChainState,
   payment: Payment,
-): Promise<{ sight: Sight; isSilent: boolean }> {
+): Promise<{ observation: Observation; isSilent: boolean }> {
   const answers = await Promise.all(
     chain.client.nodes.map((node) =>
       show(node, payment, { timeoutMs: answerMs }).catch(() => 'silent' as const),
@@ -113,8 +118,8 @@ async function compare(
   )
   const count = (answer: unknown) => answers.filter((each) => each === answer).length
   const [shown, denied] = [count(true), count(false)]
-  const sight = shown > 0 && denied > 0 ? 'disputed' : shown > 1 ? 'shown' : 'unseen'
-  return { sight, isSilent: answers.includes('silent') }
+  const observation = shown > 0 && denied > 0 ? 'disputed' : shown > 1 ? 'shown' : 'unseen'
+  return { observation, isSilent: answers.includes('silent') }
 }
 
 /** Undefined: the node has no such receipt. Throws RpcFault or RpcError. */
@@ -129,19 +134,19 @@ async function show(
   return receipt.success && receipt.logs.some((log) => Token.isTransfer(log, transfer))
 }
 
-/** The verdict of the other URLs on a payment that is about to end unpaid. */
+/** The result of the other URLs for a payment that is about to end unpaid. */
 export type Answer =
   /** One of them shows the transfer. */
   | { kind: 'paid'; assignment: Assignment }
   /** All of them agree that it is over, or there is none. */
   | { kind: 'over' }
-  /** One sees it otherwise, or does not answer. */
+  /** One of them disagrees, or does not answer. */
   | { kind: 'doubtful'; isSilent: boolean }
 
 /**
- * Asks every other URL before a payment ends: the one in use may hide a receipt, because its index
- * lags or because it lies. `fromBlock`: first block to search for external settlements. Never
- * rejects.
+ * Calls every other URL before a payment ends. The one in use may hide a receipt, because its index
+ * lags or because it is malicious. `fromBlock`: first block to search for external settlements.
+ * Never rejects.
  */
 export async function ask(
   context: Uses,
@@ -179,13 +184,13 @@ async function askOne(
     return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
   }
   const found = await External.find(context, chain, transfer, { fromBlock, node })
-  const evidence = await context.ledger.payments.evidenceOf(payment.id)
-  if (!found || !External.counts(context, chain, payment, { found, evidence }))
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
+  if (!found || !External.counts(context, chain, payment, { found, arrival }))
     return { kind: 'over' }
   return settled(chain, node, found)
 }
 
-/** One that is not deep enough yet keeps the payment open. */
+/** A settlement that is not deep enough yet keeps the payment open. */
 async function settled(
   { network }: ChainState,
   node: Node,
@@ -199,7 +204,7 @@ async function settled(
 }
 
 /**
- * A transaction of ours that paid after it was given up, as a node shows it. Throws RpcFault or
+ * A transaction of ours that paid after it was abandoned, as a node shows it. Throws RpcFault or
  * RpcError.
  */
 export async function findOwn(
@@ -215,7 +220,7 @@ export async function findOwn(
     const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
     const logIndex = found?.find((each) => !taken.has(each))
     if (logIndex === undefined) continue
-    Reorg.remember(chain, receipt)
+    Reorg.storeInclusion(chain, receipt)
     return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
   }
   return undefined

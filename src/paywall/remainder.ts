@@ -2,13 +2,13 @@ import { answerMaxBytes } from './store'
 
 /** Reads answers to their end when the buyer has left or gets them inside a message. */
 
-/** An answer that is passed on inside a message: the buyer gets all of it or nothing. */
+/** An answer that is sent inside a message: the buyer gets all of it or nothing. */
 export type Envelope = {
   /** Most bytes of an answer in the message; the rest is cut. */
   maxBytes: number
-  /** Reserves memory for this many bytes until the message was sent; false when there is none. */
-  hold(bytes: number): boolean
-  /** Resolves when it is known whether the client took the whole message. Never rejects. */
+  /** Reserves memory for this many bytes until the message was sent; false without memory. */
+  reserve(bytes: number): boolean
+  /** Resolves with whether the client took the whole message. Never rejects. */
   taken: Promise<boolean>
 }
 
@@ -17,31 +17,31 @@ export type Reader = {
   cancel(): Promise<void>
 }
 
-/** Each holds a connection to an upstream and up to 1 MiB. */
+/** Each uses a connection to an upstream and up to 1 MiB. */
 const readsMax = 32
-/** Otherwise one payer could hold all places for the price of one answer each. */
+/** Otherwise one payer could occupy all places for the price of one answer each. */
 const readsPerPayerMax = 4
-/** Longest time that one may take; `idle_ms` of the merchant ends it earlier when nothing comes. */
+/** Longest time (ms) of one; `idle_ms` of the merchant ends it earlier when no bytes arrive. */
 const readMaxMs = 5 * 60_000
 
-/** Reads the rests of answers whose buyers have left and have a key for them. */
-export type Rests = {
+/** Reads the remainder of answers whose buyers have left and have a key for them. */
+export type Remainders = {
   /**
-   * Reads on to the end and stores the answer. Undefined when it is not to be stored or there is no
-   * place; else false when it is not stored: the upstream broke it off or fell silent, it is too long
-   * or takes too long, or `stop` was called. Then the source is cancelled. Reads of the caller that
-   * are under way come first. Never rejects.
+   * Reads on to the end and stores the answer. Undefined when it is not to be stored or no place is
+   * free. False when it is not stored: the upstream aborted or stalled, the answer is too long or
+   * takes too long, or `stop` was called. Then the source is cancelled. Running reads of the caller
+   * come first. Never rejects.
    */
   store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
-  /** Gives up what is under way; resolves when it has ended. */
+  /** Cancels the running reads; resolves when they have ended. */
   stop(): Promise<void>
 }
 
-/** `Rests.store` for one payer: reads on when the buyer has left. */
-export type StoreRest = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
+/** `store` for one payer: reads on when the buyer has left. */
+export type StoreRemainder = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
 
-/** Places for 32 rests, 4 of one payer. */
-export function createRests(): Rests {
+/** At most 32 reads, 4 of one payer. */
+export function createRemainders(): Remainders {
   const byPayer = new Map<string, number>()
   const running = new Map<() => void, Promise<boolean>>()
 
@@ -63,23 +63,23 @@ export function createRests(): Rests {
       const timer = setTimeout(end, readMaxMs)
       count(payer, 1)
       // A cancelled source ends like a complete one, so mark it as failed.
-      const rest = readRest(reader, kept, () => isOver).finally(() => {
+      const remainder = readRemainder(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
         count(payer, -1)
       })
-      running.set(end, rest)
-      return rest
+      running.set(end, remainder)
+      return remainder
     },
     async stop() {
-      const rests = [...running.values()]
+      const all = [...running.values()]
       for (const end of running.keys()) end()
-      await Promise.all(rests)
+      await Promise.all(all)
     },
   }
 }
 
-async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
+async function readRemainder(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
   try {
     while (kept.isOpen()) {
       const { done, value } = await reader.read()
@@ -94,16 +94,18 @@ async function readRest(reader: Reader, kept: Kept, isOver: () => boolean): Prom
   return false
 }
 
-/** What has come of an answer, as long as it is short enough to be stored. */
+/** The received part of an answer, as long as it is short enough to be stored. */
 export type Kept = {
-  /** Whether all that came so far is here. */
+  /** Whether it contains everything that was received. */
   isOpen(): boolean
   add(chunk: Uint8Array): void
   /** Stores it as the whole answer, once. False when it is not stored. */
   store(): Promise<boolean>
 }
 
-/** `keep` stores a whole answer and says whether it did; undefined when nothing is to be stored. */
+/**
+ * `keep` stores a whole answer and returns whether it did; undefined when nothing is to be stored.
+ */
 export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | undefined): Kept {
   let chunks: Uint8Array[] = []
   let size = 0
@@ -125,35 +127,38 @@ export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | unde
 }
 
 export type Whole =
-  /** `isStored`: the buyer's key brings it. */
+  /** `isStored`: a replay with the buyer's key returns it. */
   | { kind: 'whole'; bytes: Uint8Array; truncated: boolean; isStored: boolean }
-  /** The upstream broke it off, or there is no memory for it. */
+  /** The upstream aborted, or there is no memory for it. */
   | { kind: 'cut' }
   /** The buyer left. */
   | { kind: 'left'; isStored: boolean }
 
 export type WholeOptions = {
   envelope: Envelope
-  /** Fires when the buyer leaves. */
+  /** Aborts when the buyer disconnects. */
   signal: AbortSignal
   kept: Kept
-  storeRest: StoreRest
+  storeRemainder: StoreRemainder
 }
 
-/** Reads an answer that goes out in an envelope. A buyer that leaves ends it, unless the answer is to be stored. */
+/**
+ * Reads an answer that is sent in an envelope. Ends when the buyer leaves, unless the answer is to
+ * be stored.
+ */
 export async function readWhole(
   source: Uint8Array | ReadableStream<Uint8Array>,
-  { envelope, signal, kept, storeRest }: WholeOptions,
+  { envelope, signal, kept, storeRemainder }: WholeOptions,
 ): Promise<Whole> {
   const reader = streamOf(source).getReader()
   const chunks: Uint8Array[] = []
   let size = 0
-  let rest: Promise<boolean> | undefined
+  let remainder: Promise<boolean> | undefined
   const leave = () => {
-    rest = storeRest(reader, kept)
-    if (rest === undefined) reader.cancel().catch(() => {})
+    remainder = storeRemainder(reader, kept)
+    if (remainder === undefined) reader.cancel().catch(() => {})
   }
-  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await rest) === true })
+  const left = async (): Promise<Whole> => ({ kind: 'left', isStored: (await remainder) === true })
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   try {
@@ -162,7 +167,7 @@ export async function readWhole(
       if (value !== undefined) kept.add(value)
       if (signal.aborted) return await left()
       if (done || value === undefined) {
-        // It is whole now: a buyer that leaves meanwhile changes nothing about it.
+        // The answer is complete: a buyer that leaves meanwhile has no effect on it.
         signal.removeEventListener('abort', leave)
         const isStored = await kept.store()
         return { kind: 'whole', bytes: Buffer.concat(chunks), truncated: false, isStored }
@@ -170,7 +175,7 @@ export async function readWhole(
       const room = envelope.maxBytes - size
       size += value.byteLength
       const fits = value.byteLength > room ? value.subarray(0, room) : value
-      if (!envelope.hold(fits.byteLength)) break
+      if (!envelope.reserve(fits.byteLength)) break
       chunks.push(fits)
     }
     reader.cancel().catch(() => {})
@@ -183,7 +188,7 @@ export async function readWhole(
   }
 }
 
-/** Reads an answer that is already complete like one that arrives now. */
+/** Streams an answer that is already complete. */
 function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
   if (!(body instanceof Uint8Array)) return body
   return new ReadableStream({
