@@ -122,6 +122,12 @@ export type TransactionReads = {
   ): Promise<readonly Pick<TransactionRow, 'hash' | 'state' | 'relayer' | 'nonce'>[]>
   /** Transactions in this block and above it, those of ours and those that paid us. */
   includedFrom(network: Network.Id, block: bigint): Promise<readonly Included[]>
+  /** Transactions of a relayer that are recorded as included at account nonces; `to` is not one of them. */
+  includedAt(
+    network: Network.Id,
+    relayer: Address,
+    nonces: { from: number; to: number },
+  ): Promise<readonly Included[]>
 }
 
 export type JobReads = {

@@ -193,6 +193,37 @@ describe.concurrent('a reorganisation', () => {
     expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
+  for (const isBusy of [false, true])
+    test(`behavior: a reorganisation that no block shows is found by the account nonce, ${isBusy ? 'with' : 'without'} open transactions`, async () => {
+      await using own = await scripted(watching)
+      const { chain, node } = own
+      const lost = [own.sign(), own.sign({ from: 2 })]
+      for (const transfer of lost) await own.pay(transfer)
+      const hashesOfLost = own.rows().map(({ hash }) => hash)
+      const open = own.sign({ from: 3 })
+      if (isBusy) {
+        node.onSend = () => 'keep'
+        await own.begin(open)
+      }
+      const shown = new Map(
+        [1_001, 1_002].map((number) => {
+          const params = [`0x${number.toString(16)}`, false]
+          return [params[0], node.ask({ method: 'eth_getBlockByNumber', params })]
+        }),
+      )
+      // For old blocks the node asks a replica that has not heard of the reorganisation.
+      node.answer = ({ method, params }) =>
+        method === 'eth_getBlockByNumber' ? shown.get(params[0] as string) : undefined
+      chain.drop(2)
+      for (let blocks = 3; blocks > 0; blocks--) chain.mine([])
+      node.onSend = () => 'include'
+      await until(() => hashesOfLost.every((hash) => chain.find(hash)))
+      for (const transfer of lost) await own.reaches(transfer, 'confirmed')
+      if (isBusy) await own.reaches(open, 'confirmed')
+      expect(own.heard('payment-reorganised').length).toBeGreaterThanOrEqual(2)
+      expect(own.rows().every(({ kind }) => kind === 'payment')).toBe(true)
+    })
+
   test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own

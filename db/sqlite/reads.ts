@@ -46,6 +46,7 @@ export function createTransactionReads({
     },
     ofPayment: async (id) => transactions.transactionsOf(id),
     includedFrom: async (network, block) => recent.includedFrom(network, block),
+    includedAt: async (network, relayer, nonces) => recent.includedAt(network, relayer, nonces),
   }
 }
 

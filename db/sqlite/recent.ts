@@ -1,5 +1,5 @@
-import { and, eq, gte, isNotNull, sql } from 'drizzle-orm'
-import type { Hex } from 'viem'
+import { and, eq, gte, inArray, isNotNull, lt, sql } from 'drizzle-orm'
+import type { Address, Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Included } from '../Ledger'
 import { payments, transactions } from '../schema'
@@ -47,7 +47,38 @@ function readIncluded({ orm }: Db) {
       )
       .prepare(),
   )
+  const at = later(orm, () =>
+    orm
+      .select({
+        hash: transactions.hash,
+        blockNumber: transactions.blockNumber,
+        nonce: transactions.nonce,
+      })
+      .from(transactions)
+      .where(
+        and(
+          eq(transactions.network, parameter('network')),
+          eq(transactions.relayer, parameter('relayer')),
+          gte(transactions.nonce, parameter('from')),
+          lt(transactions.nonce, parameter('to')),
+          inArray(transactions.state, ['mined', 'failed']),
+        ),
+      )
+      .orderBy(transactions.nonce)
+      .prepare(),
+  )
   return {
+    /** Those of a relayer at these account nonces, `to` not included. */
+    includedAt: (
+      id: Network.Id,
+      relayer: Address,
+      nonces: { from: number; to: number },
+    ): Included[] =>
+      at
+        .all({ network: id, relayer, ...nonces })
+        .flatMap(({ blockNumber, ...row }) =>
+          blockNumber === null ? [] : [{ ...row, relayer, blockNumber: Number(blockNumber) }],
+        ),
     /** Transactions in this block and above it, those of ours and those that paid us. */
     includedFrom(id: Network.Id, from: bigint): Included[] {
       const bounds = { network: id, block: Number(from) }

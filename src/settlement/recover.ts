@@ -7,6 +7,7 @@ import { type Context, unattended } from './context'
 import * as Queue from './queue'
 import { readReceipt } from './reads'
 import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
+import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer } from './state'
 
@@ -26,24 +27,8 @@ export type Checked = Map<string, number>
 export async function recover(context: Context, checked?: Checked): Promise<void> {
   const { ledger, progress, now } = context
   const seconds = BigInt(Math.floor(now() / 1000))
+  await resumeSlots(context)
   const work: Promise<unknown>[] = []
-  // What was running before the read may have ended since, so it is not resumed.
-  const driven = new Map(
-    [...context.chains.values()].flatMap(({ relayers }) =>
-      relayers.map((each) => [each, new Set(each.slots.keys())] as const),
-    ),
-  )
-  for (const rows of await unfinishedSlots(context)) {
-    const [first] = rows
-    const chain = first && context.chains.get(first.transaction.network)
-    if (!first || !chain) continue
-    const relayer = relayerOf(chain, first.transaction.relayer)
-    // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
-    if (!relayer) work.push(watchUnowned(context, chain, rows))
-    else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
-      await resumeSlot(context, chain, relayer, rows)
-    }
-  }
   const running = new Set(progress.running.keys())
   const unfinished = await ledger.payments.unfinished()
   if (checked) dropStale(checked, unfinished)
@@ -59,6 +44,30 @@ export async function recover(context: Context, checked?: Checked): Promise<void
     work.push(Resolve.track(context, member, () => Resolve.decide(context, member, reason)))
   }
   await Promise.all(work)
+}
+
+/** Resumes what was signed and is not in progress; of one relayer, or of all. */
+async function resumeSlots(context: Context, only?: Relayer): Promise<void> {
+  const unowned: Promise<void>[] = []
+  // What was running before the read may have ended since, so it is not resumed.
+  const driven = new Map(
+    [...context.chains.values()].flatMap(({ relayers }) =>
+      relayers.map((each) => [each, new Set(each.slots.keys())] as const),
+    ),
+  )
+  for (const rows of await unfinishedSlots(context)) {
+    const [first] = rows
+    const chain = first && context.chains.get(first.transaction.network)
+    if (!first || !chain) continue
+    const relayer = relayerOf(chain, first.transaction.relayer)
+    if (only && relayer !== only) continue
+    // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
+    if (!relayer) unowned.push(watchUnowned(context, chain, rows))
+    else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
+      await resumeSlot(context, chain, relayer, rows)
+    }
+  }
+  await Promise.all(unowned)
 }
 
 /**
@@ -149,8 +158,9 @@ function hashOf({ hash }: TransactionRow): Hex {
 }
 
 /**
- * Closes a nonce gap after a chain lost blocks. Without open transactions, continues at the chain's
- * count. Otherwise uses up the missing nonces, because nothing above them could be included.
+ * Closes a nonce gap after a chain lost blocks. What is recorded as included in the gap is sent again.
+ * Then, without open transactions, continues at the chain's count. Otherwise uses up the missing
+ * nonces, because nothing above them could be included.
  */
 export async function closeGap(
   context: Context,
@@ -162,6 +172,7 @@ export async function closeGap(
   const { count, expected } = relayer.lag
   relayer.lag = undefined
   context.log('nonce-gap', { network: network.id, relayer: relayer.address, count, expected })
+  await reopenLost(context, chain, relayer, { from: count, to: expected })
   await relayer.turn(async () => {
     if (relayer.slots.size === 0) {
       if (relayer.next === expected) relayer.next = count
@@ -181,6 +192,23 @@ export async function closeGap(
       Confirm.launch(context, chain, slot)
     }
   })
+}
+
+/**
+ * The chain's count says that a reorganisation removed these, although a check of their blocks did not:
+ * its node may lag behind. Another transaction at their nonce would leave payments confirmed that the
+ * chain does not have.
+ */
+async function reopenLost(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  nonces: { from: number; to: number },
+): Promise<void> {
+  const { ledger } = context
+  const rows = await ledger.transactions.includedAt(chain.network.id, relayer.address, nonces)
+  for (const row of rows) await Reorg.reopen(context, chain, row)
+  if (rows.length > 0) await resumeSlots(context, relayer)
 }
 
 /** Sends and polls transactions of a key that is no longer configured. */

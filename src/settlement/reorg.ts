@@ -32,19 +32,23 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
   const rows = await context.ledger.transactions.includedFrom(network.id, from)
   const canonical = reader(chain)
   let isChanged = false
+  let isClear = true
   for (const sequence of sequencesOf(rows)) {
     for (const row of sequence) {
       const state = await readState(chain, row, canonical)
+      isClear &&= state !== 'unclear'
       // Account nonces are included in order, so those below are included as well.
       if (state !== 'gone') break
       await reopen(context, chain, row)
+      const block = BigInt(row.blockNumber)
+      if (head.number >= block) head.number = block - 1n
       isChanged = true
     }
   }
-  // What was deep enough at this check need not be checked again.
-  watch.from = lowest
+  // What was deep enough at this check need not be checked again, unless its node had no such block.
+  watch.from = isClear ? lowest : from
   for (const [hash, { blockNumber }] of watch.seen) {
-    if (blockNumber < lowest) watch.seen.delete(hash)
+    if (blockNumber < watch.from) watch.seen.delete(hash)
   }
   return isChanged
 }
@@ -91,14 +95,14 @@ async function readState(
   return misses < 2 ? 'unclear' : 'gone'
 }
 
-async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
-  const { network, watch, head } = chain
+/** What an included transaction paid, and the transaction itself, are in progress again. */
+export async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
+  const { network, watch } = chain
   const { payments, job } = await context.ledger.settling.reopen(network.id, row.hash)
   const inclusion = watch.seen.get(row.hash)
   watch.seen.delete(row.hash)
   if (inclusion?.raw !== undefined) watch.lostRaw.set(row.hash, inclusion.raw)
   const block = BigInt(row.blockNumber)
-  if (head.number >= block) head.number = block - 1n
   context.metrics.reorged(network.id, payments.length)
   context.log('transaction-reorganised', {
     network: network.id,

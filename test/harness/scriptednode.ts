@@ -140,8 +140,12 @@ function countOf(chain: ScriptedChain, address: string, tag: unknown): number {
   const included = before
     .flatMap(({ transactions }) => transactions)
     .filter((each) => each.from === from).length
-  const waiting = chain.pool.filter((each) => each.from === from).map(({ nonce }) => nonce + 1)
-  return tag === 'pending' ? Math.max(included, ...waiting) : included
+  if (tag !== 'pending') return included
+  const waiting = new Set(chain.pool.filter((each) => each.from === from).map(({ nonce }) => nonce))
+  let next = included
+  // Only what could be included now: what waits behind a gap does not count.
+  while (waiting.has(next)) next++
+  return next
 }
 
 const isUpTo =
