@@ -104,6 +104,19 @@ describe('the price of a request', () => {
       ])
     })
 
+  test('behavior: the body is forwarded as the JSON in UTF-8 that it was quoted as', async () => {
+    // Some upstreams decode UTF-7, in which this text has another output limit.
+    const body = '{"model":"fast","max_tokens":10,"x":"+ACI-,+ACI-max+AF8-completion..."}'
+    for (const type of ['application/json; charset=utf-7', 'application/x-www-form-urlencoded']) {
+      const init = { ...posting(body), headers: { 'content-type': type } }
+      const credential = await sign(chat(), { init })
+      const headers = { ...credential, 'content-type': type }
+      expect((await fetch(chat(), { ...init, headers })).status).toBe(200)
+    }
+    const types = shop.upstream.requests.map(({ headers }) => headers['content-type'])
+    expect(types).toEqual(['application/json', 'application/json'])
+  })
+
   test('behavior: a request for a stream reports its usage', async () => {
     const body = '{"model":"fast","stream":true,"n":2,"messages":[]}'
     expect((await buy(chat(), { init: posting(body) })).status).toBe(200)
