@@ -47,6 +47,7 @@ beforeEach(async () => {
   expect(await shop.app.reload(shop.config)).toEqual([])
 })
 
+const otherPayout = '0x90F79bf6EB2c4f870365E785982E1f101E93b906'
 const chat = () => `${shop.url}/m/model/chat`
 const small = '{"model":"fast","max_tokens":10,"messages":[]}'
 const large = '{"model":"fast","max_tokens":3000,"messages":[]}'
@@ -236,6 +237,24 @@ describe('a payment that is known', () => {
           ? await pay(credential, small)
           : await pay({ 'payment-redeem': header }, small)
       expect(again.status).toBe(200)
+    })
+
+  for (const scheme of ['mpp', 'mpp-permit2'] as const)
+    test(`behavior: ${scheme}: is delivered after the payout changed`, async () => {
+      shop.upstream.script = (_, reply) => reply.cut()
+      const credential = await sign(chat(), { scheme, init: posting(small) })
+      expect((await pay(credential, small)).status).toBe(502)
+      const unpaid = await sign(chat(), { scheme, init: posting(small) })
+      shop.upstream.script = undefined
+      const moved = shop.edited((text) =>
+        text.replace('slug = "model"\n', `slug = "model"\npayout = "${otherPayout}"\n`),
+      )
+      expect(await shop.app.reload(moved)).toEqual([])
+      expect((await pay(credential, small)).status).toBe(200)
+      // No new money goes to the payee before.
+      const before = shop.counts()
+      expect((await pay(unpaid, small)).status).toBe(402)
+      expect(shop.counts()).toEqual(before)
     })
 
   test('error: a new payment of the price before is refused', async () => {
