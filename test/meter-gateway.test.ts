@@ -257,6 +257,20 @@ describe('a payment that is known', () => {
       expect(shop.counts()).toEqual(before)
     })
 
+  test('behavior: keeps its output limit after its model is sold no more', async () => {
+    const body = '{"model":"fast","messages":[]}'
+    shop.upstream.script = (_, reply) => reply.cut()
+    const credential = await sign(chat(), { init: posting(body) })
+    expect((await pay(credential, body)).status).toBe(502)
+    shop.upstream.script = undefined
+    const without = shop.edited((text) => text.replace('models."small-1"', 'models."small-2"'))
+    expect(await shop.app.reload(without)).toEqual([])
+    expect((await pay(credential, body)).status).toBe(200)
+    const [first, again] = shop.upstream.requests
+    expect(first?.body).toContain('"max_completion_tokens":4000')
+    expect(again?.body).toBe(first?.body ?? '')
+  })
+
   test('error: a new payment of the price before is refused', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
     expect(await shop.app.reload(dearer())).toEqual([])
