@@ -271,6 +271,22 @@ describe('a payment that is known', () => {
     expect(again?.body).toBe(first?.body ?? '')
   })
 
+  test('behavior: x402 is replayed after the meter became a flat one', async () => {
+    const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
+    const keyed = { ...credential, 'idempotency-key': 'flat' }
+    expect((await pay(keyed, small)).status).toBe(200)
+    const flat = shop.edited((text) => {
+      const from = text.indexOf('[merchants.routes.meter]', text.indexOf('slug = "model"'))
+      const to = text.indexOf('[[merchants.routes]]', from)
+      const meter = '[merchants.routes.meter]\npreset = "none"\nbase = "0.05"\n'
+      return text.slice(0, from) + meter + text.slice(to)
+    })
+    expect(await shop.app.reload(flat)).toEqual([])
+    expect(await pricesOf(posting(small))).toEqual(new Set(['50000']))
+    const again = await pay(keyed, small)
+    expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
+  })
+
   test('error: a new payment of the price before is refused', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
     expect(await shop.app.reload(dearer())).toEqual([])
