@@ -65,7 +65,7 @@ async function begin(
   base.current.app = first.app
   // Recover after binding: the health endpoints must answer while a chain does not.
   await money.settlement.recover()
-  sales.startedStock?.desk.recover()
+  await sales.startedStock?.desk.recover()
   await first.write()
   warmUp(base)
   return {

@@ -47,6 +47,7 @@ beforeEach(async () => {
   expect(await shop.app.reload(shop.config)).toEqual([])
 })
 
+const otherPayout = '0x90F79bf6EB2c4f870365E785982E1f101E93b906'
 const chat = () => `${shop.url}/m/model/chat`
 const small = '{"model":"fast","max_tokens":10,"messages":[]}'
 const large = '{"model":"fast","max_tokens":3000,"messages":[]}'
@@ -103,6 +104,19 @@ describe('the price of a request', () => {
         ['/v1/chat/completions', '{"model":"small-1","max_completion_tokens":10,"messages":[]}'],
       ])
     })
+
+  test('behavior: the body is forwarded as the JSON in UTF-8 that it was quoted as', async () => {
+    // Some upstreams decode UTF-7, in which this text has another output limit.
+    const body = '{"model":"fast","max_tokens":10,"x":"+ACI-,+ACI-max+AF8-completion..."}'
+    for (const type of ['application/json; charset=utf-7', 'application/x-www-form-urlencoded']) {
+      const init = { ...posting(body), headers: { 'content-type': type } }
+      const credential = await sign(chat(), { init })
+      const headers = { ...credential, 'content-type': type }
+      expect((await fetch(chat(), { ...init, headers })).status).toBe(200)
+    }
+    const types = shop.upstream.requests.map(({ headers }) => headers['content-type'])
+    expect(types).toEqual(['application/json', 'application/json'])
+  })
 
   test('behavior: a request for a stream reports its usage', async () => {
     const body = '{"model":"fast","stream":true,"n":2,"messages":[]}'
@@ -224,6 +238,54 @@ describe('a payment that is known', () => {
           : await pay({ 'payment-redeem': header }, small)
       expect(again.status).toBe(200)
     })
+
+  for (const scheme of ['mpp', 'mpp-permit2'] as const)
+    test(`behavior: ${scheme}: is delivered after the payout changed`, async () => {
+      shop.upstream.script = (_, reply) => reply.cut()
+      const credential = await sign(chat(), { scheme, init: posting(small) })
+      expect((await pay(credential, small)).status).toBe(502)
+      const unpaid = await sign(chat(), { scheme, init: posting(small) })
+      shop.upstream.script = undefined
+      const moved = shop.edited((text) =>
+        text.replace('slug = "model"\n', `slug = "model"\npayout = "${otherPayout}"\n`),
+      )
+      expect(await shop.app.reload(moved)).toEqual([])
+      expect((await pay(credential, small)).status).toBe(200)
+      // No new money goes to the payee before.
+      const before = shop.counts()
+      expect((await pay(unpaid, small)).status).toBe(402)
+      expect(shop.counts()).toEqual(before)
+    })
+
+  test('behavior: keeps its output limit after its model is sold no more', async () => {
+    const body = '{"model":"fast","messages":[]}'
+    shop.upstream.script = (_, reply) => reply.cut()
+    const credential = await sign(chat(), { init: posting(body) })
+    expect((await pay(credential, body)).status).toBe(502)
+    shop.upstream.script = undefined
+    const without = shop.edited((text) => text.replace('models."small-1"', 'models."small-2"'))
+    expect(await shop.app.reload(without)).toEqual([])
+    expect((await pay(credential, body)).status).toBe(200)
+    const [first, again] = shop.upstream.requests
+    expect(first?.body).toContain('"max_completion_tokens":4000')
+    expect(again?.body).toBe(first?.body ?? '')
+  })
+
+  test('behavior: x402 is replayed after the meter became a flat one', async () => {
+    const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
+    const keyed = { ...credential, 'idempotency-key': 'flat' }
+    expect((await pay(keyed, small)).status).toBe(200)
+    const flat = shop.edited((text) => {
+      const from = text.indexOf('[merchants.routes.meter]', text.indexOf('slug = "model"'))
+      const to = text.indexOf('[[merchants.routes]]', from)
+      const meter = '[merchants.routes.meter]\npreset = "none"\nbase = "0.05"\n'
+      return text.slice(0, from) + meter + text.slice(to)
+    })
+    expect(await shop.app.reload(flat)).toEqual([])
+    expect(await pricesOf(posting(small))).toEqual(new Set(['50000']))
+    const again = await pay(keyed, small)
+    expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
+  })
 
   test('error: a new payment of the price before is refused', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })

@@ -250,6 +250,11 @@ describe('the ceiling', () => {
     '{"max_tokens":5,"contents":[{"parts":[{"file_data":{}}]}]}',
     '{"max_tokens":5,"tools":[{"googleSearch":{}}]}',
     '{"max_tokens":5,"cachedContent":"c"}',
+    // References to stored items: their type may be left out.
+    '{"max_tokens":5,"input":[{"id":"rs_1"},{"role":"user","content":"x"}]}',
+    '{"max_tokens":5,"input":[{"id":"rs_1","type":null}]}',
+    '{"max_tokens":5,"input":[{"id":"rs_1","x":{"type":"text"}}]}',
+    '{"max_tokens":5,"input":[{"ID":"rs_1"}]}',
   ]
   for (const body of unbound)
     test(`behavior: is the price for ${body.slice(15)}, whose length does not bound its input`, () => {
@@ -261,6 +266,8 @@ describe('the ceiling', () => {
       '{"max_tokens":5,"messages":[{"role":"user","content":"an \\"image_url\\": \\"type\\":\\"x\\""}]}',
       '{"max_tokens":5,"messages":[{"content":[{"type":"text","text":"image_url"}]}]}',
       '{"max_tokens":5,"tools":[{"type":"function","function":{"parameters":{"type":"object","properties":{"a":{"type":["string","null"]}}}}}]}',
+      '{"max_tokens":5,"input":[{"id":"fc_1","x":{},"type":"function_call","call_id":"c","arguments":"{}"}]}',
+      '{"max_tokens":5,"tools":[{"type":"function","function":{"parameters":{"type":"object","properties":{"id":{"type":"string"}}}}}]}',
     ])
       expect(quote(free, body).ceilingAtomic).toBeLessThan(1500n)
   })

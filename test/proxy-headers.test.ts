@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { toBuyer, toUpstream } from '../src/proxy/headers'
 
+const fixed = { meter: undefined }
+
 describe('toUpstream', () => {
   const stays = [
     ['authorization', 'Payment abc'],
@@ -47,7 +49,7 @@ describe('toUpstream', () => {
     ['if-none-match', '"x"'],
   ] as const
   test.each(stays)('behavior: %s: %s is not forwarded', (name, value) => {
-    expect(toUpstream(new Headers({ [name]: value }), { headers: {} }).has(name)).toBe(false)
+    expect(toUpstream(new Headers({ [name]: value }), { headers: {} }, fixed).has(name)).toBe(false)
   })
 
   test('behavior: headers that describe the request are forwarded, unless Connection lists them', () => {
@@ -57,7 +59,7 @@ describe('toUpstream', () => {
       'content-type': 'c/d',
       connection: 'Accept',
     }
-    const headers = toUpstream(new Headers(given), { headers: {} })
+    const headers = toUpstream(new Headers(given), { headers: {} }, fixed)
     expect([...headers]).toEqual([
       ['accept-encoding', 'identity'],
       ['accept-language', 'de'],
@@ -77,7 +79,7 @@ describe('toUpstream', () => {
       Authorization: 'Bearer own',
       'User-Agent': 'Me/1 (me@x.org)',
     }
-    const headers = toUpstream(buyer, { headers: own })
+    const headers = toUpstream(buyer, { headers: own }, fixed)
     expect(headers.get('accept')).toBe('application/json')
     expect(headers.get('authorization')).toBe('Bearer own')
     expect(headers.get('user-agent')).toBe('Me/1 (me@x.org)')
@@ -85,7 +87,9 @@ describe('toUpstream', () => {
 
   test('behavior: only encodings that the buyer names are requested', () => {
     const asked = (value: string) =>
-      toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }).get('accept-encoding')
+      toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }, fixed).get(
+        'accept-encoding',
+      )
     expect(asked('gzip, br;q=0.5, made-up, identity;q=0')).toBe('gzip, br;q=0.5, identity;q=0')
     expect(asked('made-up')).toBe('identity')
     expect(asked('')).toBe('identity')

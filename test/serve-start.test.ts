@@ -128,6 +128,37 @@ test('error: a start that fails late stops all parts that it started', async () 
   expect(new Set(polls)).toEqual(new Set(['/sound']))
 })
 
+const stock = `
+[stock]
+network = "eip155:8453"
+factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
+router = "0xCaf681a66D020601342297493863E78C959E5cb2"
+quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
+registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
+[[stock.tokens]]
+symbol = "NVDA"
+name = "NVIDIA"
+address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
+pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
+fee = 500
+`
+
+test('error: a start that cannot read the orders to continue fails', async () => {
+  const dataDir = join(directory, 'orders')
+  const started = App.start({
+    config: configOf(text('127.0.0.1:0') + stock),
+    secrets: loadSecrets({ dataDir, env }),
+    dataDir,
+    log: silent,
+    openDatabase(from) {
+      const db = open(from)
+      db.sqlite.run('DROP TABLE orders')
+      return db
+    },
+  })
+  await expect(started).rejects.toThrow('orders')
+})
+
 describe('a log that is not read', () => {
   test('error: a closed stdout loses lines of the log, and the service continues', async () => {
     const child = Bun.spawn(command('127.0.0.1:0'), { env, stdout: 'pipe', stderr: 'pipe' })

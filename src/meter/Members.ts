@@ -101,29 +101,56 @@ function endOfString(text: string, start: number): number {
   return text.length
 }
 
+/** What of a request its length does not bound. */
+export type Bounds = {
+  textTypes: ReadonlySet<string>
+  unboundNames: ReadonlySet<string>
+  hasReferences?: boolean
+}
+
 /**
- * Whether nothing in a JSON text names what its length does not bound: no member of `unbound`, and no
- * member `type` with another text than those of `types`. Every member counts, at any depth and also
- * when it is there twice, because parsers differ on which one they take.
+ * Whether nothing in a JSON text names what its length does not bound: no member of `unboundNames`,
+ * no member `type` with another text than those of `textTypes`, and no reference to a stored item.
+ * Every member counts, at any depth and also when it is there twice, because parsers differ on which
+ * one they take.
  */
-export function isText(
-  text: string,
-  types: ReadonlySet<string>,
-  unbound: ReadonlySet<string>,
-): boolean {
+export function isText(text: string, bounds: Bounds): boolean {
+  const { textTypes, unboundNames, hasReferences = false } = bounds
+  const objects: Named[] = []
   let isType = false
-  for (let at = text.indexOf('"'); at >= 0; ) {
+  let from = 0
+  for (let at = text.indexOf('"'); at >= 0; at = text.indexOf('"', from)) {
+    if (hasReferences && !closes(text.slice(from, at), objects)) return false
     const end = endOfString(text, at)
     const next = skipBlank(text, end)
     const isName = text[next] === ':'
     if (isName || isType) {
       const word = unquote(text.slice(at, end))
-      if (!isName && !types.has(word)) return false
+      if (!isName && !textTypes.has(word)) return false
       const folded = isName ? fold(word) : ''
-      if (unbound.has(folded)) return false
-      isType = folded === 'type' && text[skipBlank(text, next + 1)] === '"'
+      if (unboundNames.has(folded)) return false
+      const isOfText = text[skipBlank(text, next + 1)] === '"'
+      isType = folded === 'type' && isOfText
+      const object = objects.at(-1)
+      if (object !== undefined && folded === 'id' && isOfText) object.hasId = true
+      if (object !== undefined && folded === 'type') object.types.push(isOfText)
     }
-    at = text.indexOf('"', end)
+    from = end
+  }
+  return !hasReferences || closes(text.slice(from), objects)
+}
+
+/** What an object that is being read has. */
+type Named = { hasId: boolean; types: boolean[] }
+
+/** Follows the braces between two strings; false when an object ends that is a reference. */
+function closes(between: string, objects: Named[]): boolean {
+  for (const character of between) {
+    if (character === '{') objects.push({ hasId: false, types: [] })
+    if (character !== '}') continue
+    const object = objects.pop()
+    const isTyped = object?.types.length !== 0 && object?.types.every((isOfText) => isOfText)
+    if (object?.hasId === true && isTyped !== true) return false
   }
   return true
 }

@@ -44,6 +44,8 @@ export type RequestPlan = {
   textTypes: ReadonlySet<string>
   /** Members, in lower case, that bring in what the body's length does not bound. */
   unboundNames: ReadonlySet<string>
+  /** An object with an `id` and no `type` stands for an item that the service keeps. */
+  hasReferences?: boolean
 }
 
 export type OutputNames = {
@@ -199,6 +201,8 @@ const openai: Preset = {
       },
     ],
     choices: all('/n', '/best_of'),
+    // `item_reference` of responses, whose type may be left out.
+    hasReferences: true,
     stream: all('/stream'),
   },
 }

@@ -12,7 +12,10 @@ export type Quote = {
   models: readonly string[]
   /** With its limits and what makes the upstream report usage; all else byte for byte. */
   body: Uint8Array
-  /** Why it is not sold. The ceiling is then the price of the route. */
+  /**
+   * Why it is not sold. The ceiling is then the price of the route. A payment from before a change
+   * of the limits may still be delivered.
+   */
   faults: readonly Fault[]
 }
 
@@ -51,12 +54,13 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const models = modelsOf(meter, request, reading, path)
   const output = outputOf(meter, namesFor(request, path), reading)
   const choices = choicesOf(meter, request, reading)
-  const faults = [...models.faults, ...output.faults, ...choices.faults]
-  if (faults.length > 0) return refused(...faults)
   const isStream = request.stream.some((at) => reading.valueOf(format(at)) === true)
   const sets = isStream ? namesFor(request, path).onStream : []
   const edits = [...output.edits, ...place(reading, [...output.sets, ...sets])]
-  const isText = Members.isText(text, request.textTypes, request.unboundNames)
+  const edited = edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits))
+  const faults = [...models.faults, ...output.faults, ...choices.faults]
+  if (faults.length > 0) return { ...refused(...faults), body: edited }
+  const isText = Members.isText(text, request)
   const ceilingAtomic = Ceiling.of(meter, {
     models: models.names,
     // Every token stands for a byte at least: the vocabularies are of bytes or fall back to them. The
@@ -68,7 +72,7 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   return {
     ceilingAtomic,
     models: models.names,
-    body: edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits)),
+    body: edited,
     faults: [],
   }
 }
@@ -253,17 +257,18 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   if (second !== undefined) return fault(`and ${nameOf(format(second))} exclude each other`)
   const value = reading.valueOf(format(at))
   if (!isCount(value)) return fault('must be an integer from 1')
-  if (maxOutput !== undefined && value > maxOutput) return fault(`must be at most ${maxOutput}`)
+  const isOver = maxOutput !== undefined && value > maxOutput
+  const faults = isOver ? fault(`must be at most ${maxOutput}`).faults : []
   const member = reading.found.get(Members.fold(format(at)))
   const right = main.at(-1)
-  if (member === undefined || at.at(-1) === right) return { ...nothing, most: value }
+  if (member === undefined || at.at(-1) === right) return { ...nothing, most: value, faults }
   const renamed = { start: member.nameStart, end: member.nameEnd, text: JSON.stringify(right) }
   // A null under the right name would be a second member of it.
   const empty = reading.found.get(Members.fold(format([...at.slice(0, -1), right ?? ''])))
-  if (empty === undefined) return { ...nothing, most: value, edits: [renamed] }
+  if (empty === undefined) return { ...nothing, most: value, edits: [renamed], faults }
   const filled = { start: empty.start, end: empty.end, text: String(value) }
   const cleared = { start: member.start, end: member.end, text: 'null' }
-  return { ...nothing, most: value, edits: [filled, cleared] }
+  return { ...nothing, most: value, edits: [filled, cleared], faults }
 }
 
 /** The first name whose object is there, else the first. */

@@ -141,7 +141,9 @@ function mpp(value: string, context: CredentialContext): Presentation {
   // The challenge fixes the price, even if it has changed since; the payee must still be ours.
   const offer =
     item.offers.find(isMeant) ??
-    item.retired?.find((each) => isMeant(each) && each.amountAtomic === request.amountAtomic)
+    offersFor(item, request.amountAtomic).find(
+      (each) => isMeant(each) && each.amountAtomic === request.amountAtomic,
+    )
   if (offer === undefined)
     throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
   return {

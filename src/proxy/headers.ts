@@ -32,7 +32,11 @@ const responseForbidden =
  * Headers of the upstream request: the allowed ones of the buyer, then the merchant's, which take
  * precedence. The connection sets Host, Content-Length and Idempotency-Key.
  */
-export function toUpstream(buyer: Headers, merchant: Pick<Merchant, 'headers'>): Headers {
+export function toUpstream(
+  buyer: Headers,
+  merchant: Pick<Merchant, 'headers'>,
+  route: Pick<Route, 'meter'>,
+): Headers {
   const headers = new Headers()
   const listed = tokens(buyer.get('connection'))
   for (const name of requestAllowed) {
@@ -45,6 +49,9 @@ export function toUpstream(buyer: Headers, merchant: Pick<Merchant, 'headers'>):
     .map((part) => part.trim())
     .filter((part) => encodings.test(part.split(';', 1)[0]?.trim() ?? ''))
   headers.set('accept-encoding', accepted.length === 0 ? 'identity' : accepted.join(', '))
+  // A meter quotes the body as JSON in UTF-8. Under another type, such as a form or UTF-7, the same
+  // bytes may name another model or output limit.
+  if (route.meter?.plan.request !== undefined) headers.set('content-type', 'application/json')
   // Set here because fetch would send its own name.
   headers.set('user-agent', 'turnpike')
   for (const [name, value] of Object.entries(merchant.headers)) headers.set(name, value)

@@ -188,8 +188,8 @@ function initOf(
   signal: AbortSignal,
 ): BunFetchRequestInit {
   const { env, ca } = state
-  const { merchant } = input.match
-  const headers = toUpstream(input.headers, merchant)
+  const { merchant, route } = input.match
+  const headers = toUpstream(input.headers, merchant, route)
   // Request an unencoded answer, so that secrets can be found in it.
   if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
