@@ -224,6 +224,24 @@ describe.concurrent('a reorganisation', () => {
       expect(own.rows().every(({ kind }) => kind === 'payment')).toBe(true)
     })
 
+  test('error: a low account nonce reopens nothing that is deeper than a reorganisation', async () => {
+    await using own = await scripted({ ...watching, network: { reorgDepth: 5 } })
+    const { chain, node } = own
+    const transfer = own.sign()
+    await own.pay(transfer)
+    for (let blocks = 20; blocks > 0; blocks--) chain.mine([])
+    await own.checked()
+    // The count of this node is wrong, and it has pruned the receipt.
+    node.answer = ({ method }) => {
+      if (method === 'eth_getTransactionCount') return { result: '0x0' }
+      return method === 'eth_getTransactionReceipt' ? { result: null } : undefined
+    }
+    await until(() => own.heard('nonce-gap').length > 0)
+    await own.checked()
+    expect(own.heard('transaction-reorganised')).toHaveLength(0)
+    expect(await own.stateOf(transfer)).toBe('confirmed')
+  })
+
   test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own

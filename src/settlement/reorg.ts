@@ -25,9 +25,7 @@ export function storeInclusion(
  */
 export async function check(context: Uses, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
-  const top = head.number
-  const depth = BigInt(network.reorgDepth)
-  const lowest = top > depth ? top - depth : 0n
+  const lowest = lowestOf(chain)
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
   const rows = await context.ledger.transactions.includedFrom(network.id, from)
   const canonical = reader(chain)
@@ -51,6 +49,12 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
     if (blockNumber < watch.from) watch.seen.delete(hash)
   }
   return isChanged
+}
+
+/** The lowest block that a reorganisation can reach. */
+export function lowestOf({ head, network }: Pick<ChainState, 'head' | 'network'>): bigint {
+  const depth = BigInt(network.reorgDepth)
+  return head.number > depth ? head.number - depth : 0n
 }
 
 /** Rows of one relayer, newest nonce first; each external transaction alone. */
