@@ -242,6 +242,26 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.stateOf(transfer)).toBe('confirmed')
   })
 
+  test('behavior: a start does not use an account nonce again whose block the node does not have', async () => {
+    await using own = await scripted(watching)
+    const { chain } = own
+    const [lost, next] = [own.sign(), own.sign({ from: 2 })]
+    await own.pay(lost)
+    const [first] = own.rows()
+    await own.crash()
+    chain.drop(1)
+    // One check only, which cannot tell a reorganisation from a node that lags behind.
+    await own.restart({ checkMs: 3_600_000 })
+    await own.begin(next)
+    await own.restart()
+    await until(() => chain.find(first?.hash ?? '') !== undefined)
+    for (const transfer of [lost, next]) await own.reaches(transfer, 'confirmed')
+    expect(own.rows()).toMatchObject([
+      { hash: first?.hash, nonce: 0, state: 'mined' },
+      { nonce: 1, state: 'mined' },
+    ])
+  })
+
   test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
