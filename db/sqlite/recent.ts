@@ -10,7 +10,7 @@ import { later, parameter } from './statement'
 export type Recent = ReturnType<typeof createRecent>
 
 export function createRecent(db: Db) {
-  return { ...readIncluded(db), ...readConfirmed(db) }
+  return { ...readIncluded(db), ...readIncludedAt(db), ...readConfirmed(db) }
 }
 
 /** No transaction of ours contains the payment. */
@@ -47,6 +47,22 @@ function readIncluded({ orm }: Db) {
       )
       .prepare(),
   )
+  return {
+    /** Transactions in this block and above it, those of ours and those that paid us. */
+    includedFrom(id: Network.Id, from: bigint): Included[] {
+      const bounds = { network: id, block: Number(from) }
+      const all = [
+        ...own.all(bounds),
+        ...external.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
+      ]
+      return all.flatMap(({ blockNumber, ...row }) =>
+        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
+      )
+    },
+  }
+}
+
+function readIncludedAt({ orm }: Db) {
   const at = later(orm, () =>
     orm
       .select({
@@ -79,17 +95,6 @@ function readIncluded({ orm }: Db) {
         .flatMap(({ blockNumber, ...row }) =>
           blockNumber === null ? [] : [{ ...row, relayer, blockNumber: Number(blockNumber) }],
         ),
-    /** Transactions in this block and above it, those of ours and those that paid us. */
-    includedFrom(id: Network.Id, from: bigint): Included[] {
-      const bounds = { network: id, block: Number(from) }
-      const all = [
-        ...own.all(bounds),
-        ...external.all(bounds).map((row) => ({ ...row, relayer: undefined, nonce: 0 })),
-      ]
-      return all.flatMap(({ blockNumber, ...row }) =>
-        blockNumber === null ? [] : [{ ...row, blockNumber: Number(blockNumber) }],
-      )
-    },
   }
 }
 
