@@ -224,6 +224,44 @@ describe.concurrent('a reorganisation', () => {
       expect(own.rows().every(({ kind }) => kind === 'payment')).toBe(true)
     })
 
+  test('error: a low account nonce reopens nothing that is deeper than a reorganisation', async () => {
+    await using own = await scripted({ ...watching, network: { reorgDepth: 5 } })
+    const { chain, node } = own
+    const transfer = own.sign()
+    await own.pay(transfer)
+    for (let blocks = 20; blocks > 0; blocks--) chain.mine([])
+    await own.checked()
+    // The count of this node is wrong, and it has pruned the receipt.
+    node.answer = ({ method }) => {
+      if (method === 'eth_getTransactionCount') return { result: '0x0' }
+      return method === 'eth_getTransactionReceipt' ? { result: null } : undefined
+    }
+    await until(() => own.heard('nonce-gap').length > 0)
+    await own.checked()
+    expect(own.heard('transaction-reorganised')).toHaveLength(0)
+    expect(await own.stateOf(transfer)).toBe('confirmed')
+  })
+
+  test('behavior: a start does not use an account nonce again whose block the node does not have', async () => {
+    await using own = await scripted(watching)
+    const { chain } = own
+    const [lost, next] = [own.sign(), own.sign({ from: 2 })]
+    await own.pay(lost)
+    const [first] = own.rows()
+    await own.crash()
+    chain.drop(1)
+    // One check only, which cannot tell a reorganisation from a node that lags behind.
+    await own.restart({ checkMs: 3_600_000 })
+    await own.begin(next)
+    await own.restart()
+    await until(() => chain.find(first?.hash ?? '') !== undefined)
+    for (const transfer of [lost, next]) await own.reaches(transfer, 'confirmed')
+    expect(own.rows()).toMatchObject([
+      { hash: first?.hash, nonce: 0, state: 'mined' },
+      { nonce: 1, state: 'mined' },
+    ])
+  })
+
   test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own

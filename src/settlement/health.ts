@@ -11,6 +11,7 @@ import * as Permit from '../protocol/Permit'
 import type { Context } from './context'
 import { readCount } from './reads'
 import { pausedBy } from './relayer'
+import { lowestOf } from './reorg'
 import { type ChainState, chainNow, skewOf } from './state'
 
 type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
@@ -95,7 +96,7 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
   }
   const { maxFeeWei } = fees(head, network.feeCapWei)
   for (const [index, relayer] of relayers.entries()) {
-    follow(relayer, counts[index] ?? 0, expected[index])
+    follow(chain, relayer, counts[index] ?? 0, expected[index])
     assess(relayer, BigInt(balances[index] ?? 0), maxFeeWei)
   }
   const skewMs = skewOf(context, chain)
@@ -180,6 +181,7 @@ function decidedBelow({ slots, next }: ChainState['relayers'][number]): number |
  * when two checks agree.
  */
 function follow(
+  chain: ChainState,
   relayer: ChainState['relayers'][number],
   count: number,
   expected: number | undefined,
@@ -189,7 +191,9 @@ function follow(
   }
   const isLow = expected !== undefined && count < expected
   const isSure = relayer.lag?.count === count && relayer.lag.expected === expected
-  relayer.lag = isLow ? { count, expected, isSure } : undefined
+  // The blocks of the last check before the first low count, because blocks come meanwhile.
+  const from = relayer.lag?.from ?? chain.watch.from ?? lowestOf(chain)
+  relayer.lag = isLow ? { count, expected, isSure, from } : undefined
 }
 
 function ignoreRpcError(error: unknown): undefined {

@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { Unfinished } from '../../db/Ledger'
+import type { Included, Unfinished } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import * as Confirm from './confirm'
@@ -169,10 +169,16 @@ export async function closeGap(
 ): Promise<void> {
   const { network } = chain
   if (!relayer.lag?.isSure) return
-  const { count, expected } = relayer.lag
+  const { count, expected, from } = relayer.lag
   relayer.lag = undefined
   context.log('nonce-gap', { network: network.id, relayer: relayer.address, count, expected })
-  await reopenLost(context, chain, relayer, { from: count, to: expected })
+  const rows = await context.ledger.transactions.includedAt(network.id, relayer.address, {
+    from: count,
+    to: expected,
+  })
+  // No reorganisation removed what is deeper: the node is wrong, and may have pruned its receipt.
+  const lost = rows.filter(({ blockNumber }) => BigInt(blockNumber) >= from)
+  await reopenLost(context, chain, relayer, lost)
   await relayer.turn(async () => {
     if (relayer.slots.size === 0) {
       if (relayer.next === expected) relayer.next = count
@@ -203,10 +209,8 @@ async function reopenLost(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
-  nonces: { from: number; to: number },
+  rows: readonly Included[],
 ): Promise<void> {
-  const { ledger } = context
-  const rows = await ledger.transactions.includedAt(chain.network.id, relayer.address, nonces)
   for (const row of rows) await Reorg.reopen(context, chain, row)
   if (rows.length > 0) await resumeSlots(context, relayer)
 }

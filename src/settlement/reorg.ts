@@ -25,9 +25,7 @@ export function storeInclusion(
  */
 export async function check(context: Uses, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
-  const top = head.number
-  const depth = BigInt(network.reorgDepth)
-  const lowest = top > depth ? top - depth : 0n
+  const lowest = lowestOf(chain)
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
   const rows = await context.ledger.transactions.includedFrom(network.id, from)
   const canonical = reader(chain)
@@ -37,8 +35,11 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
     for (const row of sequence) {
       const state = await readState(chain, row, canonical)
       isClear &&= state !== 'unclear'
-      // Account nonces are included in order, so those below are included as well.
-      if (state !== 'gone') break
+      if (state !== 'gone') {
+        // Account nonces are included in order, so those below are included as well.
+        keepNonce(chain, row)
+        break
+      }
       await reopen(context, chain, row)
       const block = BigInt(row.blockNumber)
       if (head.number >= block) head.number = block - 1n
@@ -51,6 +52,22 @@ export async function check(context: Uses, chain: ChainState): Promise<boolean> 
     if (blockNumber < watch.from) watch.seen.delete(hash)
   }
   return isChanged
+}
+
+/** The lowest block that a reorganisation can reach. */
+export function lowestOf({ head, network }: Pick<ChainState, 'head' | 'network'>): bigint {
+  const depth = BigInt(network.reorgDepth)
+  return head.number > depth ? head.number - depth : 0n
+}
+
+/**
+ * Signs nothing else at the nonce of a recorded inclusion. After a start the count of a node that
+ * lost the block is lower, and what is confirmed there would stay confirmed without a transaction.
+ */
+function keepNonce({ relayers }: ChainState, row: Included): void {
+  const relayer = relayers.find(({ address }) => address === row.relayer)
+  if (!relayer) return
+  if (relayer.next !== undefined) relayer.next = Math.max(relayer.next, row.nonce + 1)
 }
 
 /** Rows of one relayer, newest nonce first; each external transaction alone. */

@@ -116,8 +116,11 @@ export type Relayer = {
   next: number | undefined
   /** Above every nonce of an open transaction in the database. */
   floor: number
-  /** The chain's count of our transactions was below the known included ones. */
-  lag: { count: number; expected: number; isSure: boolean } | undefined
+  /**
+   * The chain's count of our transactions was below the known included ones. `from`: the lowest
+   * block that a reorganisation could reach when that was first seen.
+   */
+  lag: { count: number; expected: number; isSure: boolean; from: bigint } | undefined
   /** Nonces that are being written or driven. */
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
