@@ -140,10 +140,13 @@ describe('answers that wait for their clients', () => {
       idle.push(socket)
       await until('it is asked for', () => shop.upstream.requests.length === count + 1)
     }
-    const body = await paid()
-    const before = shop.counts()
+    let body = ''
+    let before = shop.counts()
     let refused = ''
     await until('there is no room', async () => {
+      // The answers of the idle clients may still be on their way: then this call is sold.
+      body = await paid()
+      before = shop.counts()
       const response = await post(body, '192.0.2.6')
       refused = await response.text()
       return refused.includes('nothing is charged')
