@@ -79,7 +79,7 @@ export type PaymentReads = {
   countBroadcast(): Promise<ReadonlyMap<Network.Id, number>>
   /** How many are unfinished, and the oldest of them. */
   pending(limit: number): Promise<Pending>
-  /** Ids of payments whose external settlement a reorganisation removed. */
+  /** Ids of `broadcast` payments of which no transaction is open: removed, or displaced at its nonce. */
   orphans(network: Network.Id): Promise<readonly string[]>
   /** Reserved gas of payments of the facilitator since a time (unix ms), by payee. */
   payeeGasSince(at: number): Promise<readonly PayeeGas[]>

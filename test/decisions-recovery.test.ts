@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'bun:test'
+import type { Ledger } from '../db/Ledger'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import { relayer, type Scripted, scripted } from './harness/scripted'
@@ -261,6 +262,38 @@ describe.concurrent('a reorganisation', () => {
       { nonce: 1, state: 'mined' },
     ])
   })
+
+  for (const kind of ['payment', 'job'])
+    test(`behavior: a ${kind} whose transaction another one displaced is open again`, async () => {
+      // No check finds the reorganisation, so the account nonce is used again.
+      const blind = (ledger: Ledger): Ledger => {
+        const none = { includedFrom: async () => [], includedAt: async () => [] }
+        return { ...ledger, transactions: { ...ledger.transactions, ...none } }
+      }
+      await using own = await scripted({ ...watching, ledger: blind })
+      const transfer = own.sign()
+      if (kind === 'payment') await own.pay(transfer)
+      else await own.settlement.run(jobOf(own.network), { waitMs: 20_000 })
+      const [lost] = own.rows()
+      await own.crash()
+      own.chain.drop(1)
+      await own.restart()
+      expect((await own.pay(own.sign({ from: 2 }))).kind).toBe('confirmed')
+      expect(own.rows().filter(({ nonce }) => nonce === 0)).toHaveLength(2)
+      if (kind === 'payment') {
+        await until(async () => {
+          const { state, transaction } = await own.payment(transfer)
+          return state === 'confirmed' && own.chain.find(transaction) !== undefined
+        })
+        expect((await own.payment(transfer)).transaction).not.toBe(lost?.hash as `0x${string}`)
+      } else {
+        // What follows a job moves the same money, so it ends out of the reach of a reorganisation.
+        await until(async () => {
+          own.chain.mine([])
+          return (await own.settlement.job('refund:1'))?.state === 'replaced'
+        })
+      }
+    })
 
   test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)

@@ -30,10 +30,18 @@ export function createEnds(parts: Parts): Ends {
 
 /** Ends everything at the nonce, and the job of the transaction. */
 function end(
-  { statements: { transactions, jobs, gas }, changes }: Parts,
+  { statements: { transactions, jobs, gas, recent }, changes }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
 ): void {
-  transactions.displaceOthers(included)
+  for (const hash of transactions.displaceOthers(included)) {
+    for (const id of recent.openOf(included.network, hash)) changes.payment(id)
+    const displaced = jobs.reopen(hash)
+    if (displaced !== undefined) {
+      // Its bytes can never be included again, which its relayer finds out and ends it.
+      jobs.resend(displaced)
+      changes.job(displaced)
+    }
+  }
   transactions.endTransaction(included.hash, success ? 'mined' : 'failed', blockNumber)
   for (const hash of hashes) {
     if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)

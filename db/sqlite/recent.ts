@@ -1,8 +1,8 @@
-import { and, eq, gte, inArray, isNotNull, lt, sql } from 'drizzle-orm'
+import { and, eq, gte, inArray, isNotNull, lt, or, sql } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Included } from '../Ledger'
-import { payments, transactions } from '../schema'
+import { payments, transactionMembers, transactions } from '../schema'
 import type { Db } from './open'
 import { later, parameter } from './statement'
 
@@ -15,6 +15,12 @@ export function createRecent(db: Db) {
 
 /** No transaction of ours contains the payment. */
 const isExternal = sql`NOT EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash})`
+
+/** Another transaction was included at the account nonce of the payment's transaction. */
+const isDisplaced = sql`EXISTS (SELECT 1 FROM ${transactions} WHERE ${transactions.hash} = ${payments.transactionHash} AND ${transactions.state} = 'replaced')`
+
+/** No transaction with the payment can still be included. */
+const hasNoOpen = sql`NOT EXISTS (SELECT 1 FROM ${transactionMembers} JOIN ${transactions} ON ${transactions.hash} = ${transactionMembers.transactionHash} WHERE ${transactionMembers.paymentId} = ${payments.id} AND ${transactions.state} IN ('signed', 'sent'))`
 
 function readIncluded({ orm }: Db) {
   const own = later(orm, () =>
@@ -112,6 +118,19 @@ function readConfirmed({ orm }: Db) {
       )
       .prepare(),
   )
+  const openOf = later(orm, () =>
+    orm
+      .select({ id: payments.id })
+      .from(payments)
+      .where(
+        and(
+          eq(payments.network, parameter('network')),
+          eq(payments.transactionHash, parameter('hash')),
+          eq(payments.state, 'broadcast'),
+        ),
+      )
+      .prepare(),
+  )
   const orphans = later(orm, () =>
     orm
       .select({ id: payments.id })
@@ -122,7 +141,7 @@ function readConfirmed({ orm }: Db) {
           sql`state IN ('broadcast', 'reverted')`,
           eq(payments.state, 'broadcast'),
           eq(payments.network, parameter('network')),
-          isExternal,
+          or(isExternal, and(isDisplaced, hasNoOpen)),
         ),
       )
       .prepare(),
@@ -131,7 +150,10 @@ function readConfirmed({ orm }: Db) {
     /** Payments that a transaction confirmed. */
     paidBy: (id: Network.Id, hash: Hex): string[] =>
       paidBy.all({ network: id, hash }).map((row) => row.id),
-    /** Payments whose external settlement was removed. */
+    /** Payments that a transaction contained last and that the chain does not confirm. */
+    openOf: (id: Network.Id, hash: Hex): string[] =>
+      openOf.all({ network: id, hash }).map((row) => row.id),
+    /** Payments whose external settlement was removed, or whose transaction was displaced. */
     orphans: (id: Network.Id): string[] => orphans.all({ network: id }).map((row) => row.id),
   }
 }

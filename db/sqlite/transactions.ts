@@ -101,6 +101,7 @@ function reopenTransactions({ orm }: Db) {
           ne(transactions.hash, parameter('hash')),
         ),
       )
+      .returning({ hash: transactions.hash })
       .prepare(),
   )
   return {
@@ -109,9 +110,15 @@ function reopenTransactions({ orm }: Db) {
       reopen.run({ hash })
       unconfirm.run({ network, hash })
     },
-    /** The chain has this transaction at its nonce, so others at the nonce are displaced. */
-    displaceOthers: ({ network, relayer, nonce, hash }: TransactionRow) =>
-      displace.run({ network, relayer, nonce, hash }),
+    /**
+     * The chain has this transaction at its nonce, so others at the nonce are displaced: what they
+     * paid is open again. Returns their hashes.
+     */
+    displaceOthers({ network, relayer, nonce, hash }: TransactionRow): Hex[] {
+      const displaced = displace.all({ network, relayer, nonce, hash }).map((row) => row.hash)
+      for (const each of displaced) unconfirm.run({ network, hash: each })
+      return displaced
+    },
   }
 }
 

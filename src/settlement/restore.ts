@@ -16,8 +16,8 @@ import type { ChainState } from './state'
 const attemptsMax = 3
 
 /**
- * Restores payments that an external transaction had paid before a reorganisation removed it. There
- * are no bytes of ours to send again. Sends the external bytes again where they are known. If they
+ * Restores payments of which no transaction of ours is open: a reorganisation removed the external one
+ * that had paid, or another one was included at the account nonce of ours. Sends the external bytes again where they are known. If they
  * stay out and the authorization can still pay, settles it. Undecided payments stay in `broadcast`
  * for `reorg_depth` blocks. Returns at once.
  */
