@@ -2,7 +2,7 @@ import type { Config, Merchant, Route } from '../config/Config'
 import type { Path } from '../config/lines'
 import type * as Preset from '../meter/Preset'
 
-/** What is not as the file says, and which of its entries says it. */
+/** A difference between the file and the upstream, with the entry of the file. */
 export type Finding = { path: Path; message: string }
 
 const timeoutMs = 10_000

@@ -131,7 +131,7 @@ function stopSignal(): Promise<void> {
   })
 }
 
-/** First information for an operator: the URL, the relayers, what is sold, what is not ready. */
+/** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)

@@ -97,7 +97,7 @@ type Reading = {
   text: string
   found: ReadonlyMap<string, Members.Member>
   faults: Fault[]
-  /** Undefined for what is not there. */
+  /** Undefined when the member is missing. */
   valueOf(pointer: string): unknown
 }
 

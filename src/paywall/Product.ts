@@ -54,7 +54,7 @@ export type Product<R, A> = {
   /** Longest time (ms) that the buyer waits for the settlement from now on. */
   waitMs(sale: Sale<R>): number
   /**
-   * Throws ProblemError for what is not sold to any payer. Called before the signature check, which
+   * Throws ProblemError when nobody can buy the item now. Called before the signature check, which
    * costs time.
    */
   assertServable?(sale: Sale<R>): void
