@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Money } from '../src/protocol/Transfer'
 import type { AnswerLedger } from './AnswerLedger'
+import type { AuthorizationLedger } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
@@ -24,6 +25,7 @@ export type Ledger = Readonly<{
   deliveries: DeliveryCommits
   gas: GasTotals
   answers: AnswerLedger
+  authorizations: AuthorizationLedger
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
@@ -135,7 +137,12 @@ export type JobReads = {
 }
 
 /** Rows that a product writes in the transaction that inserts its payment. */
-export type Rows = {
+export type Rows =
+  | OrderRows
+  /** The payment settles the authorization of its id, which goes from `metered` to `sent`. */
+  | { settles: 'authorization' }
+
+export type OrderRows = {
   order: NewOrder
   /** Counted in that transaction, because only there the order is certainly the payer's own. */
   quota: OrderQuota | undefined
@@ -162,6 +169,8 @@ export type RowsRefusal =
   | 'grant-exists'
   | 'grants-spent'
   | 'grants-signed-only'
+  /** Another authorization has the money of the payment, or its own is not `metered`. */
+  | 'money-authorized'
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }

@@ -81,7 +81,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
 
 type Terms = Omit<
   Parameters<typeof createQuoter>[0],
-  'whyNot' | 'takesApprovals' | 'gasSponsor' | 'salt'
+  'whyNot' | 'facilitators' | 'takesApprovals' | 'gasSponsor' | 'salt'
 >
 
 function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms): Quoter {
@@ -89,6 +89,7 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
   const quoter = createQuoter({
     ...terms,
     whyNot: settlement.whyNot,
+    facilitators: settlement.authorizations.facilitators,
     takesApprovals: sponsoring.approvals !== undefined,
     gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
     salt: salts(),

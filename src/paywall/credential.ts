@@ -103,7 +103,7 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   const parsed = X402.parsePayload(presented.value)
   if (Problem.isFault(parsed)) return undefined
   const { method, signed, identifier } = parsed
-  const { spender: _, asset = network.asset.address, ...rest } = signed
+  const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
   const own = { identifier, credentialHash: credentialHash(presented) }
   return { ...named(transfer, network.asset), protocol: 'x402', bound: false, ...own }
@@ -167,7 +167,11 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
   const parsed = X402.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const matches = X402.matchOffer(parsed, offersFor(item, parsed.signed.amountAtomic))
+  const matches = X402.matchOffer(
+    parsed,
+    offersFor(item, parsed.signed.amountAtomic),
+    item.isByUse === true,
+  )
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),

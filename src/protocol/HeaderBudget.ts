@@ -13,7 +13,7 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
- * 4. further transfer methods, in file order
+ * 4. further transfer methods, in file order, then the scheme `upto`
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -263,6 +263,8 @@ function byNetwork(accepts: readonly Requirements[]) {
     if (firsts.has(network)) further.push(index)
     else firsts.set(network, accept)
     const short = shortest.get(network)
+    // Clients pay by `upto` only when their application asked for it.
+    if (accept.scheme === 'upto') continue
     if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
   }
   return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }

@@ -7,8 +7,9 @@ import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
+import * as Upto from './Upto'
 
-/** x402 version 2, scheme `exact` on EVM: offers and payment payloads. */
+/** x402 version 2, schemes `exact` and `upto` on EVM: offers and payment payloads. */
 
 /**
  * Longest validity in seconds of a payer's signature; also the longest deadline that clients
@@ -18,7 +19,7 @@ export const maxTimeoutSeconds = 300
 
 /** An `accepts` entry. */
 export type Requirements = {
-  scheme: 'exact'
+  scheme: 'exact' | 'upto'
   network: Network['id']
   amount: string
   asset: Address
@@ -68,11 +69,43 @@ export function requirements(offer: Offer, method: TransferMethod): Requirements
   }
 }
 
-/** `accepts` of offers: every transfer method of every offer, in order. */
-export function accepts(offers: readonly Offer[]): readonly Requirements[] {
-  return offers.flatMap((offer) =>
+/** The offer as an `accepts` entry of the scheme `upto`; its amount is a ceiling. */
+export function uptoRequirements(offer: Offer, facilitator: Address): Requirements {
+  const { id, asset } = offer.network
+  const { name, version } = asset.eip712
+  return {
+    scheme: 'upto',
+    network: id,
+    amount: offer.amountAtomic.toString(),
+    asset: asset.address,
+    payTo: offer.payTo,
+    maxTimeoutSeconds,
+    // Without a payment flow: `upto` has only one, which settles after the answer.
+    extra: {
+      assetTransferMethod: 'permit2',
+      name,
+      version,
+      facilitatorAddress: facilitator,
+    },
+  }
+}
+
+/**
+ * `accepts` of offers: every transfer method of every offer, in order. Behind them the offers that may
+ * be paid by `upto`, by the account that settles them.
+ */
+export function accepts(
+  offers: readonly Offer[],
+  facilitatorOf: (offer: Offer) => Address | undefined = () => undefined,
+): readonly Requirements[] {
+  const exact = offers.flatMap((offer) =>
     offer.network.asset.transfer.map((method) => requirements(offer, method)),
   )
+  const upto = offers.flatMap((offer) => {
+    const facilitator = facilitatorOf(offer)
+    return facilitator === undefined ? [] : [uptoRequirements(offer, facilitator)]
+  })
+  return [...exact, ...upto]
 }
 
 /** The 402's payload. A pure function of its input, so that routes can cache it. */
@@ -123,12 +156,18 @@ const identifierSchema = {
 
 /** A decoded payment payload; it has not been compared with our offers yet. */
 export type Parsed = {
+  scheme: 'exact' | 'upto'
   method: TransferMethod
   /** The signed fields, without the chain, and for EIP-3009 without the asset. */
   signed: Pick<
     Transfer,
     'payer' | 'payee' | 'amountAtomic' | 'nonce' | 'validAfter' | 'validBefore' | 'signature'
-  > & { asset: Address | undefined; spender: Address | undefined }
+  > & {
+    asset: Address | undefined
+    spender: Address | undefined
+    /** The account that may settle: signed by the scheme `upto`. */
+    facilitator: Address | undefined
+  }
   accepted: Json.JsonObject | undefined
   resource: Json.JsonObject | undefined
   extensions: Json.JsonObject | undefined
@@ -178,18 +217,33 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
     identifier: identifier(extensions),
   }
   if (authorization !== undefined && permit === undefined) {
-    return { method: 'eip3009', signed: signedAuthorization(authorization, signature), ...common }
+    const signed = signedAuthorization(authorization, signature)
+    return { scheme: 'exact', method: 'eip3009', signed, ...common }
   }
   if (permit !== undefined && authorization === undefined) {
-    return { method: 'permit2', signed: signedPermit(permit, signature), ...common }
+    const signed = signedPermit(permit, signature)
+    return { scheme: schemeOf(common.accepted, signed), method: 'permit2', signed, ...common }
   }
   throw new Json.JsonError('payload needs either authorization or permit2Authorization')
+}
+
+/** The scheme of a Permit2 payload: the one that it accepted, else the one whose proxy may spend. */
+function schemeOf(
+  accepted: Json.JsonObject | undefined,
+  { spender }: Parsed['signed'],
+): Parsed['scheme'] {
+  const isUpto =
+    accepted === undefined
+      ? spender === Upto.proxyAddress
+      : Json.member(accepted, 'scheme') === 'upto'
+  return isUpto ? 'upto' : 'exact'
 }
 
 function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
   return {
     asset: undefined,
     spender: undefined,
+    facilitator: undefined,
     payer: Json.address(json, 'from'),
     payee: Json.address(json, 'to'),
     amountAtomic: Json.uint(json, 'value'),
@@ -200,15 +254,21 @@ function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['sig
   }
 }
 
+function spenderOf(hasFacilitator: boolean): Address {
+  return hasFacilitator ? Upto.proxyAddress : Permit.proxyAddress
+}
+
 /** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
 function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
   const permitted = Json.object(json, 'permitted')
   const witness = Json.object(json, 'witness')
   const hasSpender = Json.member(json, 'spender') !== undefined
   const hasValidAfter = Json.member(witness, 'validAfter') !== undefined
+  const hasFacilitator = Json.member(witness, 'facilitator') !== undefined
   return {
     asset: Json.address(permitted, 'token'),
-    spender: hasSpender ? Json.address(json, 'spender') : Permit.proxyAddress,
+    spender: hasSpender ? Json.address(json, 'spender') : spenderOf(hasFacilitator),
+    facilitator: hasFacilitator ? Json.address(witness, 'facilitator') : undefined,
     payer: Json.address(json, 'from'),
     payee: Json.address(witness, 'to'),
     amountAtomic: Json.uint(permitted, 'amount'),
@@ -232,19 +292,37 @@ function identifier(extensions: Json.JsonObject | undefined): string | undefined
 export type Match = { offer: Offer; method: TransferMethod; transfer: Transfer }
 
 /** One of our offers that a payload may pay. */
-export function matchOffer(parsed: Parsed, offers: readonly Offer[]): readonly Match[] | Fault {
-  const { method, signed, accepted } = parsed
-  let candidates = offers.filter((offer) => offer.network.asset.transfer.includes(method))
+export function matchOffer(
+  parsed: Parsed,
+  offers: readonly Offer[],
+  takesUpto = false,
+): readonly Match[] | Fault {
+  const { scheme, method, signed, accepted } = parsed
+  const isUpto = scheme === 'upto'
+  if (isUpto && !takesUpto) return unsupported
+  if (isUpto && signed.facilitator === undefined) {
+    return fault('invalid_payload', 'The payment payload has no witness.facilitator.')
+  }
+  const { facilitator } = signed
+  let candidates = offers.filter(
+    (offer) => isUpto || offer.network.asset.transfer.includes(method),
+  )
   if (accepted !== undefined) {
-    const refusal = checkAccepted(accepted, offers)
+    const refusal = checkAccepted(accepted, offers, scheme)
     if (refusal !== undefined) return refusal
-    candidates = candidates.filter((offer) => equals(accepted, requirements(offer, method)))
+    // Settlement checks whether the facilitator is one of its relayers.
+    const termsOf = (offer: Offer) =>
+      isUpto && facilitator !== undefined
+        ? uptoRequirements(offer, facilitator)
+        : requirements(offer, method)
+    candidates = candidates.filter((offer) => equals(accepted, termsOf(offer)))
     if (candidates.length === 0) {
       return fault('invalid_payment_requirements', 'accepted is none of the offers of this route.')
     }
   }
-  if (method === 'permit2' && signed.spender !== Permit.proxyAddress) {
-    return fault('invalid_permit2_spender', `spender must be ${Permit.proxyAddress}.`)
+  const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  if (method === 'permit2' && signed.spender !== spender) {
+    return fault('invalid_permit2_spender', `spender must be ${spender}.`)
   }
   candidates = candidates.filter((offer) => offer.payTo === signed.payee)
   if (candidates.length === 0) {
@@ -270,10 +348,14 @@ function amountMismatch(method: TransferMethod): Fault {
   return fault(code, 'The signed amount is not exactly the amount of the offer.')
 }
 
-function checkAccepted(accepted: Json.JsonObject, offers: readonly Offer[]): Fault | undefined {
-  if (Json.member(accepted, 'scheme') !== 'exact') {
-    return fault('unsupported_scheme', 'Only scheme "exact" is offered.')
-  }
+const unsupported = fault('unsupported_scheme', 'This scheme is not offered.')
+
+function checkAccepted(
+  accepted: Json.JsonObject,
+  offers: readonly Offer[],
+  scheme: Parsed['scheme'],
+): Fault | undefined {
+  if (Json.member(accepted, 'scheme') !== scheme) return unsupported
   const network = Json.member(accepted, 'network')
   if (!offers.some((offer) => offer.network.id === network)) {
     return fault('invalid_network', 'The network is not offered by this route.')
@@ -314,9 +396,17 @@ function sameMembers(
 }
 
 function transferOf(parsed: Parsed, offer: Offer): Transfer {
-  const { asset: _, spender: __, ...signed } = parsed.signed
+  const { asset: _, spender: __, facilitator, ...signed } = parsed.signed
   const { id, chainId, asset } = offer.network
-  return { method: parsed.method, network: id, chainId, asset: asset.address, ...signed }
+  const isUpto = parsed.scheme === 'upto' && facilitator !== undefined
+  return {
+    method: parsed.method,
+    network: id,
+    chainId,
+    asset: asset.address,
+    ...signed,
+    ...(isUpto ? { upto: { ceilingAtomic: signed.amountAtomic, facilitator } } : {}),
+  }
 }
 
 /**

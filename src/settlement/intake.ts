@@ -101,6 +101,7 @@ async function admit(
       return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
     }
     case 'rows-refused':
+      if (result.reason === 'money-authorized') return Refusals.refuseUsed(request.transfer)
       throw new RowsRefusedError(result.reason)
     default:
       return result
@@ -139,7 +140,7 @@ async function examineAndSubmit(
     purpose,
     receivedAt,
     payment: undefined,
-    isAlone: false,
+    isAlone: signed.transfer.upto !== undefined,
     deliverOnConfirm,
     rows,
   })

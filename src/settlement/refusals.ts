@@ -77,6 +77,13 @@ export const underWay: PaymentRefusal = {
   retryAfterSeconds: 1,
 }
 
+/** The relayer that the payer's signature names is not configured any more. */
+export const relayerGone: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'The relayer that this authorization names is not in use.',
+  retryAfterSeconds: 60,
+}
+
 /** A payment whose turn did not come in time, as an outcome: nothing was written. */
 export const busy: PaymentRefusal = {
   kind: 'unavailable',
@@ -162,7 +169,8 @@ export function explain(
     )
   }
   if (!facts.hasProxy) {
-    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
+    const proxy = transfer.upto === undefined ? 'x402ExactPermit2Proxy' : 'x402UptoPermit2Proxy'
+    return refuse('permit2_proxy_not_deployed', `${proxy} is not on this chain`)
   }
   if (facts.used === undefined && !isPermit) {
     return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')

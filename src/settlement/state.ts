@@ -52,12 +52,16 @@ export type Abilities = {
    * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
    */
   readsCode: boolean
+  /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
+  hasUpto: boolean
 }
 
 /** What waits for a relayer of one network. */
 export type Queue = {
   /** Oldest first. */
   payments: QueuedPayment[]
+  /** Those that only one relayer may send, oldest first. */
+  named: QueuedPayment[]
   /** Oldest first. */
   jobs: WaitingJob[]
   /** Set while the jobs are being offered to the relayers. */
@@ -127,6 +131,8 @@ export type Relayer = {
   open: number
   /** A batch is being simulated for this relayer. */
   isPreparing: boolean
+  /** Payments that name this relayer and are being simulated. */
+  preparing: number
   /** Covers the time from the choice of an account nonce to the disk. */
   turn: Turn
   balanceWei: bigint | undefined

@@ -1,0 +1,221 @@
+import type { Address } from 'viem'
+import type { Authorization, Charge, Delivered } from '../../db/Authorization'
+import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
+import type { Purpose } from '../../db/Payment'
+import { isContract, isIdentified } from '../chain/code'
+import type * as Network from '../protocol/Network'
+import type { Transfer } from '../protocol/Transfer'
+import { type ChargeOptions, settleCharge } from './charges'
+import { about, type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { Intake } from './intake'
+import type { Outcome } from './Outcome'
+import { payerOf } from './payers'
+import * as Refusals from './refusals'
+import { isReady, pausedBy } from './relayer'
+import type { ChainState } from './state'
+import { check } from './verify'
+
+/*
+ * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
+ * forwarded and metered, `charge` writes what it costs, and `settleCharge` settles that as a payment
+ * of the same id, by the relayer that the payer signed.
+ */
+
+/** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
+const retiredMs = 24 * 60 * 60 * 1000
+
+export type Authorized = { kind: 'authorized'; authorization: Authorization }
+
+export type Authorizations = Pick<
+  AuthorizationLedger,
+  'find' | 'findById' | 'findByIdempotencyKey'
+> & {
+  /**
+   * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
+   * I/O.
+   */
+  facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[]
+  /**
+   * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
+   * money, and ends with `charge`.
+   */
+  authorize(
+    transfer: Transfer,
+    purpose: Purpose,
+    options: AuthorizeOptions,
+  ): Promise<Authorized | Outcome>
+  /**
+   * Writes what the answer costs; an amount of 0 ends the authorization as `void`. `delivered`: what
+   * the buyer has before it is settled. Throws above the ceiling, and when it was charged before.
+   */
+  charge(
+    authorization: Authorization,
+    charge: Charge,
+    delivered?: Delivered,
+  ): Promise<Authorization>
+  /**
+   * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
+   * buyer does not have is given up when it cannot be settled: then it never will be.
+   */
+  settleCharge(authorization: Authorization, options: ChargeOptions): Promise<Outcome>
+}
+
+export type AuthorizeOptions = {
+  id: string
+  receivedAt: number
+  /** Unix ms until which the authorization must be valid. */
+  validUntil: number
+}
+
+export function createAuthorizations(context: Intake): Authorizations {
+  const { authorizations } = context.ledger
+  return {
+    find: authorizations.find,
+    findById: authorizations.findById,
+    findByIdempotencyKey: authorizations.findByIdempotencyKey,
+    facilitators(network, ceilingAtomic) {
+      const chain = context.chains.get(network)
+      if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
+      return facilitatorsOf(chain)
+    },
+    authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
+    charge: (authorization, charge, delivered) =>
+      writeCharge(context, authorization, charge, delivered),
+    settleCharge: (authorization, options) => settleCharge(context, authorization, options),
+  }
+}
+
+function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
+  if (!abilities.hasUpto) return []
+  return relayers.flatMap((relayer) =>
+    relayer.isReserved || pausedBy(relayer) !== undefined ? [] : [relayer.address],
+  )
+}
+
+async function authorize(
+  context: Context,
+  transfer: Transfer,
+  purpose: Purpose,
+  { id, receivedAt, validUntil }: AuthorizeOptions,
+): Promise<Authorized | Outcome> {
+  const { ledger, ceilings, payers, now } = context
+  const chain = chainOf(context, transfer.network)
+  const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
+  if (refused) return refused
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
+  const knownBlock = chain.head.number
+  const checked = await check(context, transfer)
+  if ('kind' in checked) return checked
+  const { simulation, transfer: sent } = checked
+  const payer = await payerOf(ledger.payments, sent, simulation.code)
+  const waitSeconds = payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  if (isContract(simulation.code) || isIdentified(simulation.code)) {
+    const spent = Gas.refuseCode(context, chain, purpose)
+    if (spent) return spent
+  }
+  // Do not await between the checks and the reservation.
+  const unfunded = refuseUnfunded(context, sent, simulation)
+  if (unfunded) return unfunded
+  ceilings.add(id, sent)
+  const authorization: Authorization = {
+    id,
+    transfer: sent,
+    purpose,
+    state: 'authorized',
+    charge: undefined,
+    delivered: undefined,
+    failedAt: undefined,
+    receivedAt,
+    knownBlock,
+    createdAt: now(),
+  }
+  try {
+    if ((await ledger.authorizations.insert(authorization)) === 'stored')
+      return { kind: 'authorized', authorization }
+    ceilings.release(id)
+    return Refusals.refuseUsed(transfer)
+  } catch (error) {
+    ceilings.release(id)
+    context.log('settlement-fault', { ...about({ id }), error })
+    return Refusals.unavailable(error)
+  }
+}
+
+/** What needs no call to a node. */
+function refuseUnread(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+  { purpose, validUntil }: { purpose: Purpose; validUntil: number },
+): Refusals.PaymentRefusal | undefined {
+  const { upto, asset, amountAtomic, validBefore } = transfer
+  if (upto === undefined || asset !== chain.network.asset.address) {
+    throw new Error('not an authorization in the asset of the network')
+  }
+  if (context.progress.isStopping || !isReady(chain)) return Refusals.unavailable(undefined)
+  if (context.ledger.fault() !== undefined) return Refusals.unrecordable
+  const late = Refusals.checkWindow(transfer, context.now())
+  if (late) return late
+  if (validBefore * 1000n < BigInt(Math.ceil(validUntil))) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the authorization must be valid until the answer is made and settled',
+    )
+  }
+  const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
+  if (!relayer || relayer.isReserved) {
+    return Refusals.refuse('upto_facilitator_mismatch', 'the facilitator is none of our relayers')
+  }
+  if (!chain.abilities.hasUpto) {
+    return Refusals.refuse('permit2_proxy_not_deployed', 'x402UptoPermit2Proxy is not on this chain')
+  }
+  if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
+  if (amountAtomic > context.policy.unsettledMax()) {
+    return Refusals.refuse('unsupported_scheme', 'the ceiling is above what may be unsettled')
+  }
+  return Gas.refuseBudget(context, chain, purpose)
+}
+
+/** Whether all that the payer has signed and not paid yet is covered, at this look. */
+function refuseUnfunded(
+  { ceilings, payers, policy }: Context,
+  transfer: Transfer,
+  { balanceAtomic, allowanceAtomic }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
+): Refusals.PaymentRefusal | undefined {
+  const { payer, amountAtomic, permit2612 } = transfer
+  if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
+  const most =
+    permit2612 !== undefined || allowanceAtomic === undefined || allowanceAtomic > balanceAtomic
+      ? balanceAtomic
+      : allowanceAtomic
+  const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
+  return reserved + amountAtomic > most ? Refusals.underWay : undefined
+}
+
+/** The payer is refused for a day; a client may pay the same price by `exact`. */
+const retired: Refusals.PaymentRefusal = {
+  kind: 'refused',
+  reason: 'unsupported_scheme',
+  detail: 'a charge of this payer could not be settled within the last day: pay by exact',
+}
+
+async function writeCharge(
+  { ledger, ceilings }: Context,
+  authorization: Authorization,
+  charge: Charge,
+  delivered: Delivered | undefined,
+): Promise<Authorization> {
+  const { id, transfer } = authorization
+  const { amountAtomic } = charge
+  if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
+    throw new Error(`the charge of ${id} is not within its ceiling`)
+  }
+  const { authorizations } = ledger
+  const state = amountAtomic === 0n ? 'void' : 'metered'
+  const write = state === 'void' ? authorizations.void : authorizations.meter
+  if (!(await write(id, charge, delivered))) throw new Error(`${id} was charged before`)
+  if (state === 'void') ceilings.release(id)
+  return { ...authorization, state, charge, delivered }
+}
