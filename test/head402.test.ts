@@ -290,6 +290,7 @@ function quoterOf({ service, networks }: Config): Quoter {
       networks: networks.map(({ id }) => id),
     },
     whyNot: () => undefined,
+    facilitators: () => [],
     now: Date.now,
     salt: salts(),
   })

@@ -42,6 +42,7 @@ export async function startLatePaywall(shop: Shop) {
   const quoter = createQuoter({
     ...common,
     whyNot: () => undefined,
+    facilitators: () => [],
     takesApprovals: false,
     gasSponsor: { url: '', networks: [] },
     now: Date.now,
