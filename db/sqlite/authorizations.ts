@@ -2,7 +2,6 @@ import { and, desc, eq, gt, inArray, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address } from 'viem'
 import type { Money } from '../../src/protocol/Transfer'
-import type { AuthorizationLedger } from '../AuthorizationLedger'
 import {
   type Authorization,
   type Charge,
@@ -10,6 +9,7 @@ import {
   type State,
   transitions,
 } from '../Authorization'
+import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
 import type { KeyScope } from '../Ledger'
 import type { Db } from './open'
@@ -182,8 +182,7 @@ function fromRow(row: AuthorizationRow): Authorization {
       chargeAtomic === null || units === null
         ? undefined
         : { amountAtomic: chargeAtomic, units: JSON.parse(units) },
-    delivered:
-      isDelivered && upstreamStatus !== null ? { upstreamStatus, truncated } : undefined,
+    delivered: isDelivered && upstreamStatus !== null ? { upstreamStatus, truncated } : undefined,
     failedAt: row.failedAt ?? undefined,
     receivedAt: row.receivedAt,
     knownBlock: row.knownBlock,

@@ -304,7 +304,9 @@ function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upt
 
 type Permit2612Columns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
 
-export function permit2612Of(row: Pick<PaymentRow, Permit2612Columns>): Pick<Transfer, 'permit2612'> {
+export function permit2612Of(
+  row: Pick<PaymentRow, Permit2612Columns>,
+): Pick<Transfer, 'permit2612'> {
   const { permit2612Value, permit2612Deadline, permit2612Signature } = row
   if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
     return {}

@@ -50,6 +50,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
       reclaim: createReclaim(collect),
       ...options.transferRateMin,
     },
+    heldMaxBytes: options.config.service.bufferedMaxBytes,
     get settleWaitMs() {
       return waitMs()
     },

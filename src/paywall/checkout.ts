@@ -1,12 +1,15 @@
+import type { Authorization } from '../../db/Authorization'
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
+import type { Authorized } from '../settlement/authorizations'
 import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { settleSponsored } from '../settlement/sponsorship'
+import { authorizeSponsored, settleSponsored } from '../settlement/sponsorship'
 import { chooseAlternative } from './alternatives'
 import { claimMoney, createClaim, type RequestClaim, scopeKey } from './claims'
+import { mayContinue } from './continuation'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
 import { idempotencyKey } from './idempotency'
@@ -155,6 +158,9 @@ async function spend<R, A>(
     // Read under the claim: an earlier read may be outdated.
     const known = await state.options.settlement.find(transfer)
     if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
+    const authorized =
+      transfer.upto && (await state.options.settlement.authorizations.find(transfer))
+    if (authorized !== undefined) return await resumeAuthorized(state, checkout, authorized)
     return await pay(state, checkout, presentation)
   } catch (error) {
     claim.release()
@@ -185,7 +191,7 @@ async function reserve<R, A>(
   checkout: Checkout<R>,
   presentation: Presentation,
   key: string,
-): Promise<{ outcome: Outcome } | { previous: Payment }> {
+): Promise<{ outcome: Outcome | Authorized } | { previous: Payment }> {
   const { settlement } = state.options
   const { transfer } = presentation
   // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
@@ -201,6 +207,8 @@ async function reserve<R, A>(
   try {
     const previous = await settlement.findByIdempotencyKey(scope)
     if (previous !== undefined) return { previous }
+    if (checkout.sale.item.isByUse && (await settlement.authorizations.findByIdempotencyKey(scope)))
+      throw Denial.inProgress()
     return { outcome: await settle(state, checkout, presentation) }
   } finally {
     state.keys.delete(reserved)
@@ -211,7 +219,7 @@ async function settle<R, A>(
   { options, product }: State<R, A>,
   checkout: Checkout<R>,
   presentation: Presentation,
-): Promise<Outcome> {
+): Promise<Outcome | Authorized> {
   const { sale } = checkout
   const { transfer, protocol, challengeId, credentialHash, bound, approval } = presentation
   const admitted = await product.admit(checkout)
@@ -225,10 +233,15 @@ async function settle<R, A>(
     credentialHash,
     bound,
   }
+  const waitMs = product.waitMs(sale)
+  if (transfer.upto !== undefined) {
+    const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
+    return authorizeSponsored(options, transfer, purpose, { approval, waitMs, validUntil })
+  }
   try {
     return await settleSponsored(options, transfer, purpose, {
       approval,
-      waitMs: product.waitMs(sale),
+      waitMs,
       receivedAt: options.now(),
       isKeySigned: presentation.isKeySigned,
       requestId: sale.requestId,
@@ -295,6 +308,33 @@ async function resumeKnown<R, A>(
   return driveKnown(state, checkout, payment)
 }
 
+/** A credential of a known authorization: only a charge whose answer is lost is continued. */
+async function resumeAuthorized<R, A>(
+  state: State<R, A>,
+  checkout: Checkout<R>,
+  authorization: Authorization,
+): Promise<Response> {
+  const { options, product } = state
+  const { fingerprint, key, presentation, sale } = checkout
+  const { purpose, transfer, delivered } = authorization
+  if (authorization.state === 'authorized') throw Denial.inProgress()
+  if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
+  if (purpose.fingerprint !== fingerprint) {
+    throw Denial.mismatch('The credential pays for another request.')
+  }
+  if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
+    throw Denial.otherCredential()
+  }
+  const waitMs = product.waitMs(sale)
+  const { requestId } = sale
+  const outcome = await options.settlement.authorizations.settleCharge(authorization, {
+    waitMs,
+    requestId,
+  })
+  if (outcome.kind === 'confirmed') await product.readmit(checkout, outcome.payment)
+  return conclude(state, checkout, outcome)
+}
+
 async function redeem<R, A>(
   state: State<R, A>,
   sale: Sale<R>,
@@ -336,9 +376,12 @@ async function driveKnown<R, A>(
 async function conclude<R, A>(
   { options, product }: State<R, A>,
   checkout: Checkout<R>,
-  outcome: Outcome,
+  outcome: Outcome | Authorized,
 ): Promise<Response> {
   if (outcome.kind === 'confirmed') return product.fulfil(checkout, outcome)
+  if (outcome.kind === 'authorized' && product.fulfilByUse)
+    return product.fulfilByUse(checkout, outcome.authorization)
+  if (outcome.kind === 'authorized') throw new Error('this product is not sold by use')
   if (outcome.kind === 'dead') {
     const { requestId } = checkout.sale
     const { payment, reason } = outcome

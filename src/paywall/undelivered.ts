@@ -30,6 +30,19 @@ export type Undelivered = {
   detail: string
 }
 
+/** Tokens for what a payment's buyer may do without its credential. */
+export type Tokens = {
+  /** Shows the receipt of a payment, and redeems nothing. */
+  receiptTokenOf(paymentId: string): string
+}
+
+export function createTokens(secret: Uint8Array): Tokens {
+  return {
+    receiptTokenOf: (paymentId) =>
+      new Bun.CryptoHasher('sha256', secret).update(`receipt|${paymentId}`).digest('base64url'),
+  }
+}
+
 /** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
 export function createRedeeming(secret: Uint8Array, now: () => number) {
   /** The same for all attempts of a payment, so that a lost answer does not lose the token. */

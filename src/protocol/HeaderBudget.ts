@@ -13,7 +13,7 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
- * 4. further transfer methods, in file order, then the scheme `upto`
+ * 4. the scheme `upto`, then further transfer methods, in file order
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -253,21 +253,35 @@ function costOf(name: string, { extension }: Form): number {
   return bytesOf(name) + 1 + bytesOf(extension) + 1
 }
 
-/** The first entry of each network, the shortest of each, and indexes of all but the first. */
+/**
+ * The entry of each network that every head has, the shortest of each, and indexes of all others. That
+ * is the first one, or the shortest where a second scheme needs the room.
+ */
 function byNetwork(accepts: readonly Requirements[]) {
   const firsts = new Map<string, Requirements>()
   const shortest = new Map<string, Requirements>()
   const further: number[] = []
+  const upto: number[] = []
   for (const [index, accept] of accepts.entries()) {
     const { network } = accept
+    // Clients pay by it only when their application asked for it, so it is no base.
+    if (accept.scheme === 'upto') {
+      upto.push(index)
+      continue
+    }
     if (firsts.has(network)) further.push(index)
     else firsts.set(network, accept)
     const short = shortest.get(network)
-    // Clients pay by `upto` only when their application asked for it.
-    if (accept.scheme === 'upto') continue
     if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
   }
-  return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }
+  if (upto.length === 0) {
+    return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }
+  }
+  const bases = [...shortest.values()]
+  const others = accepts.flatMap((accept, index) =>
+    accept.scheme === 'upto' || bases.includes(accept) ? [] : [index],
+  )
+  return { firsts: bases, shortest: bases, further: [...upto, ...others] }
 }
 
 const salted = 'mppx'

@@ -304,9 +304,7 @@ export function matchOffer(
     return fault('invalid_payload', 'The payment payload has no witness.facilitator.')
   }
   const { facilitator } = signed
-  let candidates = offers.filter(
-    (offer) => isUpto || offer.network.asset.transfer.includes(method),
-  )
+  let candidates = offers.filter((offer) => isUpto || offer.network.asset.transfer.includes(method))
   if (accepted !== undefined) {
     const refusal = checkAccepted(accepted, offers, scheme)
     if (refusal !== undefined) return refusal

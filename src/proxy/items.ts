@@ -1,6 +1,7 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
 import type { RetiredOffers } from '../paywall/retired'
+import { chargeMs } from '../paywall/usage'
 import type { Offer } from '../protocol/Offer'
 import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
@@ -72,12 +73,12 @@ function itemsOf(
   return items
 }
 
-/** Time that a settlement has after the last answer that the upstream may give, ms. */
-export const settleMs = 45_000
+/** Time that a client has between its signature and its request, ms. */
+const sendMs = 15_000
 
 /** Whether a signature outlives the slowest answer and its settlement. */
 function mayBeByUse({ timeoutMs }: Merchant): boolean {
-  return timeoutMs + settleMs <= X402.maxTimeoutSeconds * 1000
+  return timeoutMs + chargeMs + sendMs <= X402.maxTimeoutSeconds * 1000
 }
 
 /**

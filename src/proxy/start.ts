@@ -24,13 +24,15 @@ type Exchange = {
   idleMs: number
   watch: Watch
   stalls: Stalls
+  /** Gets each chunk as it comes. */
+  tap?: ((chunk: Uint8Array) => void) | undefined
 }
 
 type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>
 
 /** Reads the whole body, or 1 MiB of it, or the first chunk of an event stream. */
 export async function readStart(response: Response, exchange: Exchange): Promise<Start> {
-  const { idleMs, watch } = exchange
+  const { idleMs, watch, tap } = exchange
   if (response.body === null) {
     watch.stop()
     return { bytes: new Uint8Array(0) }
@@ -48,6 +50,7 @@ export async function readStart(response: Response, exchange: Exchange): Promise
       return { bytes: Buffer.concat(chunks, size) }
     }
     size += value.byteLength
+    tap?.(value)
     chunks.push(value)
   }
   watch.stop()
@@ -61,7 +64,7 @@ export async function readStart(response: Response, exchange: Exchange): Promise
 function streamOn(
   chunks: Uint8Array[],
   reader: Reader,
-  { idleMs, watch, stalls }: Exchange,
+  { idleMs, watch, stalls, tap }: Exchange,
 ): ReadableStream<Uint8Array> {
   let isReading = false
   let fail = () => {}
@@ -94,6 +97,7 @@ function streamOn(
             isReading = false
             watch.stop()
             if (done) return controller.close()
+            tap?.(value)
             chunk = value
           }
           controller.enqueue(chunk)

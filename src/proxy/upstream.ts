@@ -1,5 +1,7 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { net } from '../http/runtime'
+import { createReader } from '../meter/Reader'
+import type { Usage } from '../meter/Usage'
 import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
@@ -49,6 +51,8 @@ export type Forwarded = {
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Whether `body` is all of it, as bytes. */
   complete: boolean
+  /** What a metered answer has used, once `body` was read to its end. */
+  usage: (() => Usage) | undefined
 }
 
 export type Upstream = {
@@ -122,12 +126,19 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
     if (input.method === 'HEAD') copyLength(response.headers, headers)
     const kept = secretsFor(state, input.match)
     redactHeaders(headers, kept)
-    const read = await readStart(response, { idleMs: merchant.idleMs, watch, stalls: state.stalls })
+    const reader = route.meter && createReader(route.meter, response)
+    const read = await readStart(response, {
+      idleMs: merchant.idleMs,
+      watch,
+      stalls: state.stalls,
+      tap: reader?.add,
+    })
     const body =
       'stream' in read
         ? redactStream({ headers, body: read.stream }, kept)
         : redactAnswer({ headers, body: read.bytes }, kept)
-    return { status: response.status, headers, body, complete: body instanceof Uint8Array }
+    const { status } = response
+    return { status, headers, body, complete: body instanceof Uint8Array, usage: reader?.end }
   } catch (error) {
     // The rest of this response is not needed.
     if (error instanceof UnreadableError) watch.abort()
@@ -190,8 +201,9 @@ function initOf(
   const { env, ca } = state
   const { merchant, route } = input.match
   const headers = toUpstream(input.headers, merchant, route)
-  // Request an unencoded answer, so that secrets can be found in it.
-  if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
+  // Request an unencoded answer, so that secrets and usage can be found in it.
+  if (route.meter !== undefined || secretsFor(state, input.match).length > 0)
+    headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
   headers.set('idempotency-key', input.paymentId)
   const init: BunFetchRequestInit = {

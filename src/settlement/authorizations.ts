@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Authorization, Charge, Delivered } from '../../db/Authorization'
 import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
+import { storageCode } from '../../db/fault'
 import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
@@ -169,7 +170,10 @@ function refuseUnread(
     return Refusals.refuse('upto_facilitator_mismatch', 'the facilitator is none of our relayers')
   }
   if (!chain.abilities.hasUpto) {
-    return Refusals.refuse('permit2_proxy_not_deployed', 'x402UptoPermit2Proxy is not on this chain')
+    return Refusals.refuse(
+      'permit2_proxy_not_deployed',
+      'x402UptoPermit2Proxy is not on this chain',
+    )
   }
   if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
   if (amountAtomic > context.policy.unsettledMax()) {
@@ -182,7 +186,10 @@ function refuseUnread(
 function refuseUnfunded(
   { ceilings, payers, policy }: Context,
   transfer: Transfer,
-  { balanceAtomic, allowanceAtomic }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
+  {
+    balanceAtomic,
+    allowanceAtomic,
+  }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
 ): Refusals.PaymentRefusal | undefined {
   const { payer, amountAtomic, permit2612 } = transfer
   if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
@@ -202,7 +209,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings }: Context,
+  { ledger, ceilings, progress }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -215,7 +222,16 @@ async function writeCharge(
   const { authorizations } = ledger
   const state = amountAtomic === 0n ? 'void' : 'metered'
   const write = state === 'void' ? authorizations.void : authorizations.meter
-  if (!(await write(id, charge, delivered))) throw new Error(`${id} was charged before`)
+  for (;;) {
+    try {
+      if (await write(id, charge, delivered)) break
+      throw new Error(`${id} was charged before`)
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      // The answer is kept back, or its end is, until the charge is on the disk.
+      await ledger.writable(progress.signal)
+    }
+  }
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }

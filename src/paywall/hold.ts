@@ -1,0 +1,84 @@
+import type { Reader } from './remainder'
+
+/** Longest answer that is held for its settlement; a longer one passes as a stream. */
+const answerMaxBytes = 16 * 1024 * 1024
+
+/** A body that was read, or that is to be passed on. */
+export type Held =
+  /** `isComplete`: not cut at the limit of its message. */
+  | { kind: 'whole'; bytes: Uint8Array; isComplete: boolean; release: () => void }
+  | { kind: 'stream'; body: ReadableStream<Uint8Array> }
+  /** The source failed. */
+  | { kind: 'broken' }
+
+export type Hold = {
+  /**
+   * Reads an answer that is no event stream to its end. `maxBytes`: the answer is sent inside a message
+   * of this length, so that it is never passed on. Call `release` when the bytes are needed no more.
+   */
+  read(
+    body: Uint8Array | ReadableStream<Uint8Array>,
+    options: { isEvents: boolean; maxBytes: number | undefined },
+  ): Promise<Held>
+}
+
+/** `totalMaxBytes` bounds all answers that are held at once. */
+export function createHold(totalMaxBytes: number): Hold {
+  let total = 0
+  return {
+    async read(body, { isEvents, maxBytes }) {
+      if (body instanceof Uint8Array) return whole(body, true)
+      if (isEvents && maxBytes === undefined) return { kind: 'stream', body }
+      const reader = body.getReader()
+      const chunks: Uint8Array[] = []
+      let size = 0
+      const release = () => {
+        total -= size
+        size = 0
+      }
+      const most = maxBytes ?? answerMaxBytes
+      try {
+        for (;;) {
+          const { done, value } = await reader.read()
+          if (done)
+            return { kind: 'whole', bytes: Buffer.concat(chunks), isComplete: true, release }
+          chunks.push(value)
+          size += value.byteLength
+          total += value.byteLength
+          if (size <= most && total <= totalMaxBytes) continue
+          if (maxBytes === undefined) {
+            release()
+            return { kind: 'stream', body: continued(chunks, reader) }
+          }
+          reader.cancel().catch(() => {})
+          const bytes = Buffer.concat(chunks).subarray(0, maxBytes)
+          return { kind: 'whole', bytes, isComplete: false, release }
+        }
+      } catch {
+        release()
+        return { kind: 'broken' }
+      }
+    },
+  }
+}
+
+function whole(bytes: Uint8Array, isComplete: boolean): Held {
+  return { kind: 'whole', bytes, isComplete, release: () => {} }
+}
+
+/** What was read, then what follows. */
+function continued(chunks: Uint8Array[], reader: Reader): ReadableStream<Uint8Array> {
+  return new ReadableStream(
+    {
+      async pull(controller) {
+        const first = chunks.shift()
+        if (first !== undefined) return controller.enqueue(first)
+        const { done, value } = await reader.read()
+        if (done || value === undefined) controller.close()
+        else controller.enqueue(value)
+      },
+      cancel: () => reader.cancel(),
+    },
+    { highWaterMark: 0 },
+  )
+}

@@ -1,0 +1,252 @@
+import type { Authorization, Charge } from '../../db/Authorization'
+import * as Problem from '../protocol/Problem'
+import * as SettlementResponse from '../protocol/SettlementResponse'
+import type { Settlement } from '../settlement/settlement'
+import * as Denial from './Denial'
+import type { Deliveries, DeliveryRequest, Made } from './delivery'
+import { createHold, type Held, type Hold } from './hold'
+import type { Usage } from './receipts'
+import { createKept } from './remainder'
+import type { Answers } from './store'
+import type { TransferRates } from './transfer-rate'
+import type { Tokens } from './undelivered'
+import { streamByUse } from './usage-stream'
+
+/*
+ * Answers that are paid by what they use (x402 scheme `upto`). The answer is made first. A whole answer
+ * is held until its charge is settled. A stream passes while it comes, and is settled at its end.
+ */
+
+export type UsageOptions = {
+  settlement: Settlement
+  deliveries: Deliveries
+  answers: Answers
+  tokens: Tokens
+  rates: TransferRates
+  /** Bytes of answers that may be held at once. */
+  heldMaxBytes: number
+  /** Longest wait (ms) of a buyer for the settlement. */
+  readonly settleWaitMs: number
+  now: () => number
+  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+}
+
+export type UsageDeliveries = {
+  /**
+   * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
+   * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
+   */
+  deliver(
+    request: DeliveryRequest,
+    authorization: Authorization,
+    release: () => void,
+  ): Promise<Response>
+  inFlight(): number
+}
+
+type Context = { options: UsageOptions; hold: Hold; open: number }
+
+type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
+
+/**
+ * Time that a charge has to be settled, ms: streams are cut so long before their authorization ends, and
+ * one that cannot outlive the slowest answer by as much is refused.
+ */
+export const chargeMs = 30_000
+
+export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
+  const context: Context = { options, hold: createHold(options.heldMaxBytes), open: 0 }
+  return {
+    inFlight: () => context.open,
+    async deliver(request, authorization, release) {
+      context.open++
+      let isPassedOn = false
+      const finish = () => {
+        context.open--
+        release()
+      }
+      try {
+        const delivery = { request, authorization, release: finish }
+        const made = await make(context, delivery)
+        const held = await holdAnswer(context, delivery, made)
+        isPassedOn = held.kind === 'stream'
+        if (held.kind === 'stream') return passOn(context, delivery, made, held.body)
+        return await settleWhole(context, { request, authorization, release }, made, held)
+      } finally {
+        if (!isPassedOn) context.open--
+      }
+    },
+  }
+}
+
+/** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
+async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
+  const { id, transfer } = authorization
+  try {
+    const made = await request.fulfil({ id, transfer, attempts: 1 })
+    if (made.delivered) return made
+    const { code, detail, upstreamStatus } = made
+    throw uncharged(code, detail, upstreamStatus)
+  } catch (error) {
+    await abandon(context, authorization)
+    throw error
+  }
+}
+
+function uncharged(
+  code: Problem.Code,
+  detail: string,
+  upstreamStatus: number | undefined,
+): Problem.ProblemError {
+  return Problem.of(code, `${detail} Nothing is charged.`, {
+    members: {
+      reason: 'delivery_failed',
+      ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
+    },
+  })
+}
+
+async function abandon(
+  { options: { settlement, log } }: Context,
+  authorization: Authorization,
+): Promise<void> {
+  await settlement.authorizations.charge(authorization, nothing)
+  log('authorization-void', { payment: authorization.id })
+}
+
+const nothing: Charge = { amountAtomic: 0n, units: {} }
+
+async function holdAnswer(
+  context: Context,
+  { request, authorization }: Delivery,
+  { body, headers, status, onEnd }: Made,
+): Promise<Exclude<Held, { kind: 'broken' }>> {
+  const held = await context.hold.read(body, {
+    isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
+    maxBytes: request.envelope?.maxBytes,
+  })
+  if (held.kind !== 'broken') return held
+  onEnd?.(true)
+  await abandon(context, authorization)
+  throw uncharged('upstream-failed', 'The upstream broke its answer off.', status)
+}
+
+/** Settles the charge, then answers. Throws ProblemError when it is not settled. */
+async function settleWhole(
+  context: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+  held: Extract<Held, { kind: 'whole' }>,
+): Promise<Response> {
+  const { settlement, deliveries, settleWaitMs, log } = context.options
+  const { authorizations } = settlement
+  const { requestId, signal } = request
+  try {
+    const cost = chargeOf(made, authorization, held.isComplete)
+    const charged = await authorizations.charge(authorization, cost)
+    log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
+    if (charged.state === 'void') return free(charged, made, held.bytes, { request, release })
+    const outcome = await authorizations.settleCharge(charged, {
+      waitMs: settleWaitMs,
+      requestId,
+      onSent: deliveries.expect,
+      deliverOnConfirm: () => !signal.aborted && !settlement.needsSecond(charged),
+    })
+    if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
+    const { payment } = outcome
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      throw Denial.unpaid({ kind: 'pending', payment })
+    }
+    const { status, headers } = made
+    const answer = { delivered: true as const, status, headers, body: held.bytes }
+    const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
+    const given = { ...request, usage, fulfil: async () => answer }
+    return await deliveries.deliver(given, outcome, 'x402', release)
+  } finally {
+    made.onEnd?.(false)
+    held.release()
+  }
+}
+
+/** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
+function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Charge {
+  const { amountAtomic, units } = made.chargeOf?.(isComplete) ?? {
+    amountAtomic: transfer.amountAtomic,
+    units: {},
+  }
+  return { amountAtomic, units }
+}
+
+/** An answer that costs nothing. */
+function free(
+  { transfer: { network, payer } }: Authorization,
+  { status, headers }: Made,
+  bytes: Uint8Array,
+  { request, release }: Pick<Delivery, 'request' | 'release'>,
+): Response {
+  const response = SettlementResponse.serialize({
+    success: true,
+    transaction: '',
+    network,
+    payer,
+    amount: '0',
+  })
+  headers.set('payment-response', response)
+  release()
+  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  return new Response(isBodiless ? null : bytes, { status, headers })
+}
+
+/** Passes a stream on, and settles its charge at its end. */
+function passOn(
+  { options }: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+  body: ReadableStream<Uint8Array>,
+): Response {
+  const { settlement, tokens, answers, rates, now, log } = options
+  const { id, transfer, purpose } = authorization
+  const { status, headers } = made
+  const { requestId } = request
+  headers.set('payment-id', id)
+  headers.set('payment-token', tokens.receiptTokenOf(id))
+  const stored = new Headers(headers)
+  const kept = createKept(
+    purpose.idempotencyKey === undefined
+      ? undefined
+      : (bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now()),
+  )
+  const stream = streamByUse(body, request.signal, {
+    limitMs: Number(transfer.validBefore) * 1000 - chargeMs - now(),
+    onEnd: made.onEnd,
+    watch: rates.watch,
+    kept,
+    async charge({ end, reach }) {
+      const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
+      const delivered =
+        reach === 'nothing'
+          ? undefined
+          : { upstreamStatus: status, truncated: reach === 'truncated' }
+      const charged = await settlement.authorizations.charge(authorization, cost, delivered)
+      const fields = { requestId, payment: id, amountAtomic: cost.amountAtomic, outcome: reach }
+      log('charge', fields)
+      return charged
+    },
+    settle: (charged) => settle(options, charged, { requestId, kept }),
+    finish: release,
+    log: (error) => log('settlement-fault', { requestId, payment: id, error }),
+  })
+  return new Response(stream, { status, headers })
+}
+
+/** Settles what the buyer has already, and stores the answer for its key. */
+async function settle(
+  { settlement, settleWaitMs }: UsageOptions,
+  charged: Authorization,
+  { requestId, kept }: { requestId: string; kept: ReturnType<typeof createKept> },
+): Promise<void> {
+  if (charged.state === 'void') return
+  const options = { waitMs: settleWaitMs, requestId }
+  const outcome = await settlement.authorizations.settleCharge(charged, options)
+  if (outcome.kind === 'confirmed') await kept.store()
+}
