@@ -1,6 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
+import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import {
@@ -15,6 +15,7 @@ import type { Item } from './Item'
 import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
+import type { CheckoutOptions } from './resume'
 import { createTokens } from './undelivered'
 import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
 
