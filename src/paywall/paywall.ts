@@ -67,7 +67,6 @@ export type Paywall = {
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
 export function createPaywall(options: PaywallOptions): Paywall {
   const deliveries = createDeliveries(options)
-  const [secret = new Uint8Array()] = options.challengeSecrets
   const { rates } = deliveries
   const byUse = createUsageDeliveries({
     ...options,
@@ -76,7 +75,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     },
     deliveries,
     rates,
-    tokens: createTokens(secret),
+    tokens: createTokens(options.challengeSecrets),
   })
   const product = createGatewayProduct(options, deliveries, byUse)
   const checkouts = createCheckouts(options, product)
