@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { units } from './harness/meter'
+import { until } from './harness/settlement'
 import { payee, type Shop, startShop } from './harness/shop'
 import { signUpto } from './harness/upto'
-import { until } from './harness/settlement'
 
 /** `GET /api/payments/{id}`: the receipt of a stream, which is charged after its end. */
 

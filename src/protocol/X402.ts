@@ -85,6 +85,13 @@ export function uptoRequirements(offer: Offer, facilitator: Address): Requiremen
   }
 }
 
+/** A shorter form of an entry: `upto` moves money by Permit2 only, so that it need not say so. */
+export function brief(accept: Requirements): Requirements {
+  if (accept.scheme === 'exact') return accept
+  const { assetTransferMethod: _, ...extra } = accept.extra
+  return { ...accept, extra }
+}
+
 /**
  * `accepts` of offers: every transfer method of every offer, in order. Behind them the offers that may
  * be paid by `upto`, by the account that settles them.

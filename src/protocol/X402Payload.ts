@@ -7,7 +7,7 @@ import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
 import * as Upto from './Upto'
-import { type Requirements, requirements, uptoRequirements } from './X402'
+import { brief, type Requirements, requirements, uptoRequirements } from './X402'
 
 /** x402 version 2: payment payloads, and the offers that they pay. */
 
@@ -170,7 +170,10 @@ export function matchOffer(
       isUpto && facilitator !== undefined
         ? uptoRequirements(offer, facilitator)
         : requirements(offer, method)
-    candidates = candidates.filter((offer) => equals(accepted, termsOf(offer)))
+    candidates = candidates.filter((offer) => {
+      const terms = termsOf(offer)
+      return equals(accepted, terms) || (isUpto && equals(accepted, brief(terms)))
+    })
     if (candidates.length === 0) {
       return fault('invalid_payment_requirements', 'accepted is none of the offers of this route.')
     }
