@@ -30,7 +30,13 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const addressOf = (request: Request) => peerOf(request)()
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
-  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
+  const { facilitators } = settlement.authorizations
+  const documents = createDocuments(config, {
+    receiptAddress,
+    isReady,
+    facilitators,
+    updatedAt: parts.now(),
+  })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
   const mcp = createMcp({ ...serving, gateway, isReady })
   const facilitator = createFacilitator({

@@ -31,6 +31,7 @@ export type DocumentsOptions = {
   receiptAddress: Address
   /** Whether a network can settle now. What cannot be bought is not listed. */
   isReady: Catalogue.IsReady
+  facilitators: Listing.Facilitators
   /** Time at which this configuration was loaded, unix ms. */
   updatedAt: number
 }
@@ -90,9 +91,10 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
     resources: readable((request) => {
       const ready = readiness()
-      if (listedFor !== ready) {
+      const named = networks.map((id) => options.facilitators(id, 1n).join()).join(';')
+      if (listedFor !== ready + named) {
         list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
-        listedFor = ready
+        listedFor = ready + named
       }
       const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
       const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds

@@ -64,7 +64,7 @@ function itemsOf(
       mppOffers,
       ...(route.meter === undefined
         ? {}
-        : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
+        : { mostAtomic: route.priceAtomic, isByUse: isByUse(merchant, route) }),
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),
@@ -76,9 +76,9 @@ function itemsOf(
 /** Time that a client has between its signature and its request, ms. */
 const sendMs = 15_000
 
-/** Whether a signature outlives the slowest answer and its settlement. */
-function mayBeByUse({ timeoutMs }: Merchant): boolean {
-  return timeoutMs + chargeMs + sendMs <= X402.maxTimeoutSeconds * 1000
+/** Whether a route has a meter, and a signature outlives its slowest answer and the settlement. */
+export function isByUse({ timeoutMs }: Merchant, { meter }: Route): boolean {
+  return meter !== undefined && timeoutMs + chargeMs + sendMs <= X402.maxTimeoutSeconds * 1000
 }
 
 /**

@@ -1,9 +1,12 @@
+import type { Address } from 'viem'
 import type { Config } from '../config/Config'
 import * as Price from '../meter/Price'
+import type * as Network from '../protocol/Network'
 import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
 import type { DiscoveryOptions } from './discovery'
+import { isByUse } from './items'
 
 type Json = Record<string, unknown>
 
@@ -23,6 +26,9 @@ export function wellKnown(config: Config, options: DiscoveryOptions): Json {
   }
 }
 
+/** Relayers that may settle a ceiling on a network by the scheme `upto` now. */
+export type Facilitators = (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
+
 /** Indexers refuse a longer name of a service. */
 const serviceNameMax = 32
 
@@ -30,7 +36,10 @@ const serviceNameMax = 32
  * Every route as an entry of `GET /discovery/resources` (x402 v2 section 8), in the order of the
  * file. `updatedAt` is unix ms.
  */
-export function resources(config: Config, options: DiscoveryOptions & { updatedAt: number }) {
+export function resources(
+  config: Config,
+  options: DiscoveryOptions & { updatedAt: number; facilitators: Facilitators },
+) {
   const { baseUrl, title } = config.service
   return Catalogue.offered(config, options.isReady).flatMap(({ merchant, networks }) =>
     merchant.routes.map((route) => {
@@ -45,7 +54,9 @@ export function resources(config: Config, options: DiscoveryOptions & { updatedA
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
         x402Version: 2,
-        accepts: X402.accepts(offers),
+        accepts: X402.accepts(offers, ({ network, amountAtomic }) =>
+          isByUse(merchant, route) ? options.facilitators(network.id, amountAtomic)[0] : undefined,
+        ),
         lastUpdated: Math.floor(options.updatedAt / 1000),
         description: route.description || route.summary,
         mimeType: 'application/json',
