@@ -231,7 +231,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings, progress }: Context,
+  { ledger, ceilings, progress, metrics }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -254,6 +254,7 @@ async function writeCharge(
       await ledger.writable(progress.signal)
     }
   }
+  metrics.charged(transfer.network, state)
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }
