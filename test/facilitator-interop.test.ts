@@ -44,7 +44,11 @@ describe('HTTPFacilitatorClient', () => {
   test('behavior: HTTPFacilitatorClient reads /supported, verifies and settles', async () => {
     const client = new HTTPFacilitatorClient({ url: shop.url })
     const { kinds } = await client.getSupported()
-    expect(kinds.map(({ network }) => network)).toEqual([robinhood, base, 'eip155:84532'])
+    const networks = [robinhood, base, 'eip155:84532']
+    const schemes = kinds.map(({ scheme, network }) => `${scheme} ${network}`)
+    expect(schemes).toEqual(
+      ['exact', 'upto'].flatMap((scheme) => networks.map((each) => `${scheme} ${each}`)),
+    )
     const payment = await sent({})
     expect(await client.verify(...payment)).toEqual({
       isValid: true,
