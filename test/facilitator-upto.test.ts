@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import type { Hex } from 'viem'
+import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
-import { setAutomine } from '../src/demo/chains'
+import { execute, setAutomine } from '../src/demo/chains'
 import type { Id } from '../src/protocol/Network'
+import * as Permit from '../src/protocol/Permit'
 import { type Answer, type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
 
@@ -13,6 +15,11 @@ const base: Id = 'eip155:8453'
 const robinhood: Id = 'eip155:4663'
 const networks: readonly Id[] = [robinhood, base, 'eip155:84532']
 const used = 'permit2_invalid_nonce'
+const token = parseAbi([
+  'function mint(address to, uint256 value)',
+  'function transfer(address to, uint256 value) returns (bool)',
+  'function approve(address spender, uint256 value) returns (bool)',
+])
 
 let shop: Shop
 beforeAll(async () => {
@@ -261,5 +268,41 @@ describe('settle', () => {
     expect(answers.find(({ json }) => json.success === true)?.json).toMatchObject({ transaction })
     expect((await shop.balance(base, payee)) - before).toBe(700n)
     await expectUsed(body)
+  })
+
+  test('behavior: a charge that failed on chain may be tried again by the same call only', async () => {
+    const payer = privateKeyToAccount(`0x${'54'.repeat(32)}`)
+    const [chain, tap, { asset }] = [chainOf(base), shop.taps[base], networkOf(base)]
+    if (tap === undefined) throw new Error('no tap')
+    await chain.rpc('anvil_impersonateAccount', [payer.address])
+    await chain.rpc('anvil_setBalance', [payer.address, '0xde0b6b3a7640000'])
+    const call = (from: Address, data: Hex) => execute(chain, [{ from, to: asset.address, data }])
+    const move = (from: Address, functionName: 'mint' | 'transfer', to: Address) =>
+      call(from, encodeFunctionData({ abi: token, functionName, args: [to, 5_000n] }))
+    await move(account(9).address, 'mint', payer.address)
+    const args = [Permit.permit2Address, 2n ** 256n - 1n] as const
+    await call(payer.address, encodeFunctionData({ abi: token, functionName: 'approve', args }))
+    const body = await make({ from: payer })
+    tap.intercept = async ({ method }) => {
+      if (!method.startsWith('eth_sendRawTransaction')) return undefined
+      tap.intercept = undefined
+      await move(payer.address, 'transfer', account(8).address)
+      return undefined
+    }
+    const failed = await settle(charging(body, 4000))
+    expect(failed.json).toMatchObject({
+      success: false,
+      errorReason: 'invalid_upto_evm_transaction_failed',
+      transaction: expect.stringMatching(/^0x/) as never,
+    })
+    expect(codeOf(await verify(body))).toBe('permit2_insufficient_balance')
+    await move(account(8).address, 'transfer', payer.address)
+    expect((await verify(body)).json).toMatchObject({ isValid: true })
+    for (const charge of [0, 3999, 4001]) {
+      expect(codeOf(await settle(charging(body, charge)))).toBe(used)
+    }
+    const again = [await settle(charging(body, 4000)), await settle(charging(body, 4000))]
+    expect(successes(again)).toBe(1)
+    expect(await shop.balance(base, payer.address)).toBe(1_000n)
   })
 })
