@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from '
 import { join } from 'node:path'
 import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
+import * as Credential from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import { account, type DemoAccount } from '../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
@@ -234,7 +235,7 @@ test('behavior: with an Idempotency-Key a repeated credential gets the answer ag
   const url = world.url + forecast.path
   const [terms] = Terms.decode((await fetch(url)).headers)
   if (terms === undefined) throw new Error('nothing is offered')
-  const { header, value } = Terms.pay(terms, {
+  const { header, value } = Credential.from(terms, {
     privateKey: Uint8Array.fromHex(buyer.privateKey.slice(2)),
     now: Date.now(),
     random: crypto.getRandomValues(new Uint8Array(32)),
