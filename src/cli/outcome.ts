@@ -185,9 +185,9 @@ async function checkReceipt(
   purchase: Purchase,
   credential: Credential | undefined,
 ): Promise<boolean> {
-  const settled = settlementOf(encoded)
-  if (settled !== undefined) say(`settled by ${settled}`)
   const receipt = Receipt.parse(encoded)
+  const settled = settlementOf(encoded) ?? (isFault(receipt) ? '' : receipt.payload.transaction)
+  if (settled !== '') say(`settled by ${settled}`)
   if (isFault(receipt)) {
     say('receipt    not signed')
     return true
