@@ -5,6 +5,7 @@ import { createHealth } from '../http/health'
 import { renderMetrics } from '../http/metrics'
 import { prefixesOf } from '../http/url'
 import type { RetiredOffers } from '../paywall/retired'
+import type { FacilitatorOf } from '../proxy/Catalogue'
 import { createDocuments } from '../proxy/documents'
 import { createMcp } from '../proxy/mcp/endpoint'
 import { createGateway } from '../proxy/merchant'
@@ -30,9 +31,13 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const addressOf = (request: Request) => peerOf(request)()
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
-  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
+  const facilitatorOf: FacilitatorOf = (network, ceilingAtomic) =>
+    settlement.authorizations.facilitators(network, ceilingAtomic)[0]
+  const offers = { isReady, facilitatorOf }
+  const updatedAt = parts.now()
+  const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
-  const mcp = createMcp({ ...serving, gateway, isReady })
+  const mcp = createMcp({ ...serving, ...offers, gateway })
   const facilitator = createFacilitator({
     ...serving,
     budget: parts.facilitatorBudget,
