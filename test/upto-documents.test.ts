@@ -164,7 +164,7 @@ describe('a route that is not offered by upto', () => {
     const documents = createDocuments(shop.config, {
       receiptAddress: account(0).address,
       isReady: () => true,
-      facilitatorOf: (network) => (settling.has(network) ? account(0).address : undefined),
+      facilitators: (network) => (settling.has(network) ? [account(0).address] : []),
       updatedAt: 0,
     })
     const schemes = async () => {

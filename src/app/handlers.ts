@@ -5,7 +5,6 @@ import { createHealth } from '../http/health'
 import { renderMetrics } from '../http/metrics'
 import { prefixesOf } from '../http/url'
 import type { RetiredOffers } from '../paywall/retired'
-import type { FacilitatorOf } from '../proxy/Catalogue'
 import { createDocuments } from '../proxy/documents'
 import { createMcp } from '../proxy/mcp/endpoint'
 import { createGateway } from '../proxy/merchant'
@@ -31,9 +30,8 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const addressOf = (request: Request) => peerOf(request)()
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
-  const facilitatorOf: FacilitatorOf = (network, ceilingAtomic) =>
-    settlement.authorizations.facilitators(network, ceilingAtomic)[0]
-  const offers = { isReady, facilitatorOf }
+  const { facilitators } = settlement.authorizations
+  const offers = { isReady, facilitators }
   const updatedAt = parts.now()
   const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
@@ -64,6 +62,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
+    payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
     health: createHealth(state),
   }

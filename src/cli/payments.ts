@@ -15,7 +15,7 @@ const settleMs = 20_000
 const pauseMs = 300
 
 /** States in which nothing more is settled. */
-const ended = ['void', 'failed']
+const ended = ['void', 'failed', 'expired']
 
 /**
  * The payment at its URL once it is settled. Undefined when the server does not show it, or when it
@@ -33,7 +33,11 @@ export async function findPayment(
     const receipt = receiptOf(payment)
     const state = Json.member(payment, 'state')
     if (receipt !== undefined || ended.some((each) => each === state))
-      return { charge: Charge.ofPayment(payment), receipt, isFailed: state === 'failed' }
+      return {
+        charge: Charge.ofPayment(payment),
+        receipt,
+        isFailed: state === 'failed' || state === 'expired',
+      }
     if (now() + pauseMs >= until) return undefined
     await Bun.sleep(pauseMs)
   }

@@ -10,8 +10,8 @@ import { type Segment, segmentsOf, templateOf } from './Tail'
 
 export type IsReady = (network: Network.Id) => boolean
 
-/** The relayer that settles a ceiling of the scheme `upto` on a network; undefined: none does. */
-export type FacilitatorOf = (network: Network.Id, ceilingAtomic: bigint) => Address | undefined
+/** Relayers that may settle a ceiling on a network by the scheme `upto` now. */
+export type Facilitators = (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
 
 /** A merchant that buyers can buy from, with its networks that can settle. */
 export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
@@ -38,10 +38,10 @@ export function networksByUse(
   { service }: Pick<Config, 'service'>,
   { merchant, networks }: Listing,
   route: Route,
-  facilitatorOf: FacilitatorOf = () => undefined,
+  facilitators: Facilitators = () => [],
 ): NetworkConfig[] {
   if (!ByUse.isOffered(service, merchant, route)) return []
-  return networks.filter(({ id }) => facilitatorOf(id, route.priceAtomic) !== undefined)
+  return networks.filter(({ id }) => facilitators(id, route.priceAtomic).length > 0)
 }
 
 /** The networks of a merchant in the order of the file. */

@@ -14,7 +14,7 @@ export type DiscoveryOptions = {
   /** Networks that can settle; all of them by default. */
   isReady?: Catalogue.IsReady
   /** Relayers that settle the scheme `upto`; none by default. */
-  facilitatorOf?: Catalogue.FacilitatorOf
+  facilitators?: Catalogue.Facilitators
 }
 
 type Context = {
@@ -87,9 +87,9 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
   }
 }
 
-function contextFor(config: Config, { facilitatorOf }: DiscoveryOptions): ContextOf {
+function contextFor(config: Config, { facilitators }: DiscoveryOptions): ContextOf {
   return (listing, route) => {
-    const byUse = Catalogue.networksByUse(config, listing, route, facilitatorOf)
+    const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
     return { ...listing, route, byUse }
   }
 }

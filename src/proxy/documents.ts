@@ -31,8 +31,7 @@ export type DocumentsOptions = {
   receiptAddress: Address
   /** Whether a network can settle now. What cannot be bought is not listed. */
   isReady: Catalogue.IsReady
-  /** Relayers that settle the scheme `upto`; none by default. */
-  facilitatorOf?: Catalogue.FacilitatorOf
+  facilitators: Catalogue.Facilitators
   /** Time at which this configuration was loaded, unix ms. */
   updatedAt: number
 }
@@ -51,9 +50,8 @@ const partialMaxAgeSeconds = 10
  */
 export function createDocuments(config: Config, options: DocumentsOptions): Documents {
   const networks = config.networks.map(({ id }) => id)
-  const { facilitatorOf = () => undefined } = options
   const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
-  const facilitators = () => networks.map((id) => facilitatorOf(id, 0n) ?? '').join()
+  const facilitators = () => networks.map((id) => options.facilitators(id, 1n).join()).join(';')
   const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 

@@ -50,7 +50,7 @@ export function resources(config: Config, options: DiscoveryOptions & { updatedA
         x402Version: 2,
         accepts: X402.accepts(offers, ({ network, amountAtomic }) =>
           byUse.some(({ id }) => id === network.id)
-            ? options.facilitatorOf?.(network.id, amountAtomic)
+            ? options.facilitators?.(network.id, amountAtomic)[0]
             : undefined,
         ),
         lastUpdated: Math.floor(options.updatedAt / 1000),
@@ -127,9 +127,9 @@ ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}
 ${sections.join('\n')}`
 }
 
-function byUseFor(config: Config, { facilitatorOf }: DiscoveryOptions) {
+function byUseFor(config: Config, { facilitators }: DiscoveryOptions) {
   return (listing: Catalogue.Listing, route: Route) =>
-    Catalogue.networksByUse(config, listing, route, facilitatorOf)
+    Catalogue.networksByUse(config, listing, route, facilitators)
 }
 
 const byUse = `

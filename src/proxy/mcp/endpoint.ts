@@ -20,7 +20,7 @@ export type McpOptions = {
   gateway: Gateway
   isReady: Catalogue.IsReady
   /** Relayers that settle the scheme `upto`; none by default. */
-  facilitatorOf?: Catalogue.FacilitatorOf
+  facilitators?: Catalogue.Facilitators
   budget: Budget
   rateLimit: RateLimit.RateLimit
   now: () => number
@@ -61,7 +61,7 @@ export function createMcp(options: McpOptions): Mcp {
   const { service } = config
   const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = service
   const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
-  const tools = createTools(config, options.isReady, options.facilitatorOf)
+  const tools = createTools(config, options.isReady, options.facilitators)
   const state: State = {
     service,
     isAllowed: createOriginCheck(config),

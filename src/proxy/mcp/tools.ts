@@ -18,7 +18,7 @@ const pageSize = 100
 export function createTools(
   config: Config,
   isReady: Catalogue.IsReady,
-  facilitatorOf?: Catalogue.FacilitatorOf,
+  facilitators?: Catalogue.Facilitators,
 ): Tools {
   let tools: ReadonlyMap<string, Tool.Tool> | undefined
   const compiled = () => {
@@ -43,7 +43,7 @@ export function createTools(
         tools: offered.slice(offset, next).map(({ tool, networks }) => {
           const { merchant, route } = tool
           const listing = { merchant, networks }
-          const byUse = Catalogue.networksByUse(config, listing, route, facilitatorOf)
+          const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
           return Tool.describe(tool, networks, byUse)
         }),
         ...(next < offered.length ? { nextCursor: String(next) } : {}),
