@@ -104,9 +104,8 @@ const clients: readonly Client[] = [
   mppx('eip155:4663', [forecast, stream]),
   x402('eip155:8453', 'eip3009', [forecast, summary, completion, stream, joke]),
   x402('eip155:84532', 'eip3009', [joke]),
-  // The head of a 402 that offers `upto` has no room for a second transfer method of `exact`.
-  x402('eip155:4663', 'permit2', [forecast]),
-  x402('eip155:4663', 'eip3009', [forecast, completion, stream]),
+  x402('eip155:4663', 'permit2', [forecast, completion, stream]),
+  x402('eip155:4663', 'eip3009', [forecast]),
 ]
 
 async function holdings(network: Id, buyer: DemoAccount) {

@@ -143,16 +143,26 @@ function ofX402(value: string | null, body: string): Terms[] {
   if (value === null) return []
   const required = readable(() => decodeJson(value, 'either'))
   if (required === undefined) return []
-  const known = new Set<string>()
   const terms: Terms[] = []
   for (const accepted of [...acceptsOf(required), ...acceptsOf(readable(() => Json.parse(body)))]) {
-    const text = Json.canonicalize(accepted)
-    if (known.has(text)) continue
-    known.add(text)
     const one = readable(() => ofAccepted(accepted, required))
-    if (one !== undefined) terms.push(one)
+    // The head may have an offer in a shorter form than the body.
+    if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
   }
   return terms
+}
+
+/** Whether two terms move the same money to the same payee, by any protocol. */
+export function isSame(other: Terms, terms: Terms): boolean {
+  const { scheme, network, asset, method, payTo, amountAtomic } = terms
+  return (
+    other.scheme === scheme &&
+    other.network === network &&
+    other.asset === asset &&
+    other.method === method &&
+    other.payTo === payTo &&
+    other.amountAtomic === amountAtomic
+  )
 }
 
 function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {

@@ -50,7 +50,7 @@ export async function findMissingProxies(config: Config): Promise<Finding[]> {
 
 async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
   const client = createClient({ urls: rpcUrls, timeoutMs, log: () => undefined })
-  const hasCode = async (address: string) => {
+  const isDeployed = async (address: string) => {
     const code = await client.call('eth_getCode', [address, 'latest'])
     return Receipt.isHex(code) && code.length > 2
   }
@@ -59,7 +59,7 @@ async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
     ['Permit2', Permit.permit2Address],
   ] as const
   try {
-    const found = await Promise.all(contracts.map(([, address]) => hasCode(address)))
+    const found = await Promise.all(contracts.map(([, address]) => isDeployed(address)))
     return contracts.flatMap(([name, address], index) => {
       if (found[index]) return []
       const message = `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`

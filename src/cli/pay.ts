@@ -101,7 +101,7 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
   if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
   say('           the wallet has never approved Permit2 for this token')
   const bySignature = offered.find(
-    (other) => Terms.takesPermit(other) && isSame(other, terms) && isWanted(other, purchase),
+    (other) => Terms.takesPermit(other) && Terms.isSame(other, terms) && isWanted(other, purchase),
   )
   if (bySignature !== undefined) {
     const permit = await signPermit(bySignature, wallet)
@@ -113,7 +113,7 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
   const again = await send(purchase, {})
   if (again.status !== 402) return finish(again, purchase, undefined)
   const fresh = choose(
-    (await read(again)).filter((other) => isSame(other, terms)),
+    (await read(again)).filter((other) => Terms.isSame(other, terms)),
     purchase,
   )
   const paid = await payBy(fresh, purchase, wallet)
@@ -141,19 +141,6 @@ async function payBy(
 async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
   if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
   return (await response.clone().text()).includes('permit2_allowance_required')
-}
-
-/** Whether two terms move the same money to the same payee, by any protocol. */
-function isSame(other: Terms.Terms, terms: Terms.Terms): boolean {
-  const { scheme, network, asset, method, payTo, amountAtomic } = terms
-  return (
-    other.scheme === scheme &&
-    other.network === network &&
-    other.asset === asset &&
-    other.method === method &&
-    other.payTo === payTo &&
-    other.amountAtomic === amountAtomic
-  )
 }
 
 /** The ways to pay a 402. Throws a PayError when the request itself would be refused. */

@@ -61,13 +61,14 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch with permit2',
-    sold: routeOf('weather', '/forecast'),
+    sold: routeOf('assistant', '/chat', question),
     network: 'eip155:4663',
     buyer: account(1),
     buy: (world, base, buyer) =>
-      buyWithX402(world, base + goods.forecast, buyer, {
+      buyWithX402(world, base + goods.chat, buyer, {
         network: 'eip155:4663',
         method: 'permit2',
+        init: asking,
       }),
   },
   {
