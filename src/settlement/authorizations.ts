@@ -14,8 +14,9 @@ import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
+import { checkSignature } from './signature'
 import type { ChainState } from './state'
-import { check } from './verify'
+import { type Checked, check } from './verify'
 
 /*
  * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
@@ -106,7 +107,7 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await check(context, transfer)
+  const checked = await checkSigned(context, chain, transfer)
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -142,6 +143,27 @@ async function authorize(
     context.log('settlement-fault', { ...about({ id }), error })
     return Refusals.unavailable(error)
   }
+}
+
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
 }
 
 /** What needs no call to a node. */
@@ -209,7 +231,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings, progress }: Context,
+  { ledger, ceilings, progress, metrics }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -232,6 +254,7 @@ async function writeCharge(
       await ledger.writable(progress.signal)
     }
   }
+  metrics.charged(transfer.network, state)
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }
