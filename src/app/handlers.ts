@@ -31,14 +31,11 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
   const { facilitators } = settlement.authorizations
-  const documents = createDocuments(config, {
-    receiptAddress,
-    isReady,
-    facilitators,
-    updatedAt: parts.now(),
-  })
+  const offers = { isReady, facilitators }
+  const updatedAt = parts.now()
+  const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
-  const mcp = createMcp({ ...serving, gateway, isReady })
+  const mcp = createMcp({ ...serving, ...offers, gateway })
   const facilitator = createFacilitator({
     ...serving,
     budget: parts.facilitatorBudget,

@@ -1,9 +1,8 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { mayBeByUse } from '../paywall/ByUse'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
 import type { RetiredOffers } from '../paywall/retired'
-import { chargeMs } from '../paywall/usage'
 import type { Offer } from '../protocol/Offer'
-import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 
 /** The item that is sold at a route, by method. */
@@ -64,21 +63,13 @@ function itemsOf(
       mppOffers,
       ...(route.meter === undefined
         ? {}
-        : { mostAtomic: route.priceAtomic, isByUse: isByUse(merchant, route) }),
+        : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),
     }
   }
   return items
-}
-
-/** Time that a client has between its signature and its request, ms. */
-const sendMs = 15_000
-
-/** Whether a route has a meter, and a signature outlives its slowest answer and the settlement. */
-export function isByUse({ timeoutMs }: Merchant, { meter }: Route): boolean {
-  return meter !== undefined && timeoutMs + chargeMs + sendMs <= X402.maxTimeoutSeconds * 1000
 }
 
 /**
