@@ -37,6 +37,8 @@ export type PaymentRow = {
   attempts: number
   answered: number
   upstream_status: number | null
+  /** Unix ms. */
+  delivered_at: number | null
 }
 
 /**
@@ -58,7 +60,8 @@ export function readRows(file: string): Rows {
     payments: database
       .query<PaymentRow, []>(
         `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash, log_index,
-           delivery, attempts, answered, upstream_status FROM payments ORDER BY id`,
+           delivery, attempts, answered, upstream_status, delivered_at
+           FROM payments ORDER BY id`,
       )
       .all(),
     transactions: database

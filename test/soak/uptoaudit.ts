@@ -27,6 +27,8 @@ export type ByUseEnd =
   | 'void by a crash, stream'
   | 'nothing was written'
 
+/** The gateway knows of a closed connection within this time, ms. */
+const leaveSlackMs = 500
 /** A crash may be noticed by the upstream so much later than its last byte was sent, ms. */
 const crashSlackMs = 2_000
 
@@ -140,7 +142,11 @@ function judgeDelivered({ purchase, calls }: ByUseCase, payment: PaymentRow, add
     // A buyer that left and never came back can redeem it.
     return 'settled, its buyer left'
   }
-  if (byUse?.hasLeft === true && byUse.isStream) return 'settled, its buyer left'
+  const leftAt = said.find(({ code }) => code === 'left')?.at
+  if (leftAt !== undefined && byUse?.isStream) return 'settled, its buyer left'
+  // The answer was on its way while the buyer closed its connection.
+  if (leftAt !== undefined && (payment.delivered_at ?? 0) <= leftAt + leaveSlackMs)
+    return 'settled, its buyer left'
   const sent = calls[0]?.model?.bytes ?? 0
   if (byUse?.isStream !== true || byUse.bytes < sent)
     add('lost', `paid, and the buyer has ${byUse?.bytes} bytes of ${sent}`)
