@@ -84,6 +84,7 @@ export function streamByUse(
           if (value !== undefined) kept.add(value)
           if (hasLeft || charging !== undefined) return controller.error()
           if (done) {
+            await written()
             await conclude('whole')
             letGo(false)
             return controller.close()
@@ -104,6 +105,14 @@ export function streamByUse(
     },
     { highWaterMark: 0 },
   )
+}
+
+/**
+ * Resolves when the server has written what was enqueued, which it does at the end of the turn of the
+ * event loop. A charge on the disk before that could outlive the answer in a crash.
+ */
+function written(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
 }
 
 /** Resolves when the charge is written; its settlement goes on. Never rejects. */
