@@ -11,15 +11,20 @@ import {
 } from '../Authorization'
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
-import type { KeyScope } from '../Ledger'
+import type { KeyScope } from '../Payment'
 import type { Db } from './open'
 import { permit2612Of } from './payments'
 import { later, parameter, placeholders } from './statement'
-import type { Statements } from './statements'
 import { isBarred, isDuplicate, write } from './write'
 
+export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
+
 /** Prepared statements on authorizations. Call those that change one inside `write`. */
-export function createAuthorizationStatements({ orm }: Db) {
+export function createAuthorizationStatements(db: Db) {
+  return { ...readAuthorizations(db), ...changeAuthorizations(db) }
+}
+
+function readAuthorizations({ orm }: Db) {
   const select = (...conditions: (SQL | undefined)[]) =>
     later(orm, () =>
       orm
@@ -29,6 +34,7 @@ export function createAuthorizationStatements({ orm }: Db) {
         .orderBy(desc(authorizations.createdAt))
         .prepare(),
     )
+  // As text like in the partial indexes, or SQLite does not use them.
   const isOpen = sql`state IN ('authorized', 'metered')`
   const byMoney = select(
     eq(authorizations.network, parameter('network')),
@@ -49,6 +55,17 @@ export function createAuthorizationStatements({ orm }: Db) {
     eq(authorizations.payer, parameter('payer')),
     gt(authorizations.failedAt, parameter('at')),
   )
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toAuthorization(byId.get({ id })),
+    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
+    open: () => open.all().map(fromRow),
+    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+  }
+}
+
+function changeAuthorizations({ orm }: Db) {
   const insert = later(orm, () =>
     orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
   )
@@ -79,12 +96,6 @@ export function createAuthorizationStatements({ orm }: Db) {
   const fail = change({ state: 'failed' }, 'failed')
   const markFailed = change({ failedAt: parameter('at') })
   return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toAuthorization(byId.get({ id })),
-    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
-    open: () => open.all().map(fromRow),
-    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
     insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
       meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
@@ -97,10 +108,7 @@ export function createAuthorizationStatements({ orm }: Db) {
   }
 }
 
-export function createAuthorizations(
-  db: Db,
-  { authorizations: own }: Statements,
-): AuthorizationLedger {
+export function createAuthorizations(db: Db, own: AuthorizationStatements): AuthorizationLedger {
   return {
     find: async (money) => own.find(money),
     findById: async (id) => own.findById(id),

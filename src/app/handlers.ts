@@ -59,6 +59,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
+    payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
     health: createHealth(state),
   }

@@ -1,5 +1,4 @@
-import type { KeyScope } from '../../db/Ledger'
-import type { Payment, Purpose } from '../../db/Payment'
+import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { claimMoney, scopeKey } from '../paywall/claims'
 import { moneyKey } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'

@@ -2,6 +2,7 @@ import type { Detail } from './Challenge'
 import type { SignedOffer } from './Offer'
 import { approvalName, permitName } from './Sponsoring'
 import type { Declaration, Extension, Extensions, PaymentRequired, Requirements } from './X402'
+import * as X402 from './X402'
 
 /**
  * Chooses what the head of a 402 contains. nginx with its default settings answers 502 when the
@@ -13,7 +14,8 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
- * 4. the scheme `upto`, then further transfer methods, in file order
+ * 4. the scheme `upto`, first without its transfer method, which is its default, then further transfer
+ *    methods, in file order
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -164,9 +166,10 @@ export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head 
   const extensions: Record<string, Extension> = {}
   for (const { name, extension } of forms) if (parts.has(name)) extensions[nameOf(name)] = extension
   return {
-    accepts: full.accepts.filter(
-      (accept, index) => base.accepts.includes(accept) || parts.has(acceptName(index)),
-    ),
+    accepts: full.accepts.flatMap((accept, index) => {
+      if (base.accepts.includes(accept) || parts.has(wholeName(index))) return [accept]
+      return parts.has(acceptName(index)) ? [X402.brief(accept)] : []
+    }),
     extensions: { ...extensions, ...saltOnly(full.extensions) },
     isDescribed: parts.has('resource'),
     detail: parts.has('defaults') ? 'full' : parts.has('permit2') ? 'short' : 'bare',
@@ -179,6 +182,7 @@ type Form = { name: string; extension: Extension }
 
 const nameOf = (form: string): string => form.split('#')[0] ?? form
 const acceptName = (index: number): string => `accepts#${index}`
+const wholeName = (index: number): string => `${acceptName(index)}#whole`
 
 function formsOf({ full, more, signed, isTestnet }: Input): readonly Form[] {
   const brief: Record<string, Extension | undefined> = {
@@ -228,14 +232,20 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
   }
   const { description, mimeType } = full.resource
   const resource = { name: 'resource', plain: 0, json: bytesOf({ description, mimeType }) - 1 }
-  const entries = further.map((index): Part => {
-    return { name: acceptName(index), plain: 0, json: bytesOf(full.accepts[index] ?? {}) + 1 }
+  const entries = further.flatMap((index): { brief: Part; whole: Part }[] => {
+    const accept = full.accepts[index]
+    if (accept === undefined) return []
+    const [name, json] = [acceptName(index), bytesOf(X402.brief(accept)) + 1]
+    const more = bytesOf(accept) + 1 - json
+    const whole = { name: wholeName(index), plain: 0, json: more, needs: name }
+    return [{ brief: { name, plain: 0, json }, whole }]
   })
   const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
   const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
   return [
     ...extension(permitName),
-    ...entries,
+    ...entries.map(({ brief }) => brief),
+    ...entries.map(({ whole }) => whole),
     plain('permit2', 'short', 'bare'),
     ...extension(approvalName),
     ...extension('bazaar').slice(0, 1),
@@ -253,10 +263,7 @@ function costOf(name: string, { extension }: Form): number {
   return bytesOf(name) + 1 + bytesOf(extension) + 1
 }
 
-/**
- * The entry of each network that every head has, the shortest of each, and indexes of all others. That
- * is the first one, or the shortest where a second scheme needs the room.
- */
+/** The first entry of each network, the shortest of each, and indexes of all but the first. */
 function byNetwork(accepts: readonly Requirements[]) {
   const firsts = new Map<string, Requirements>()
   const shortest = new Map<string, Requirements>()
@@ -274,14 +281,8 @@ function byNetwork(accepts: readonly Requirements[]) {
     const short = shortest.get(network)
     if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
   }
-  if (upto.length === 0) {
-    return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }
-  }
-  const bases = [...shortest.values()]
-  const others = accepts.flatMap((accept, index) =>
-    accept.scheme === 'upto' || bases.includes(accept) ? [] : [index],
-  )
-  return { firsts: bases, shortest: bases, further: [...upto, ...others] }
+  const others = [...upto, ...further]
+  return { firsts: [...firsts.values()], shortest: [...shortest.values()], further: others }
 }
 
 const salted = 'mppx'

@@ -99,7 +99,7 @@ async function drive(
 
 /**
  * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
- * settled. `isStart`: also reports what no relayer can settle any more. Returns when each was begun.
+ * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
  */
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
   const { ledger, ceilings, progress, chains, log } = context

@@ -20,6 +20,7 @@ import {
   payMppPermit2,
   payX402,
   type Required,
+  wholeChallenges,
   type X402Options,
 } from './buyer'
 import { placeDatabase } from './database'
@@ -333,7 +334,7 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
     const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }
   }
-  const challenge = asked.challenges.find(
+  const challenge = wholeChallenges(asked).find(
     ({ request }) => `eip155:${request.methodDetails.chainId}` === network,
   )
   if (challenge === undefined) throw new Error(`no challenge for ${network}: ${url}`)

@@ -1,17 +1,17 @@
 import type { Reader } from './remainder'
 
-/** Longest answer that is held for its settlement; a longer one passes as a stream. */
+/** Longest answer that waits for its settlement; a longer one passes as a stream. */
 const answerMaxBytes = 16 * 1024 * 1024
 
 /** A body that was read, or that is to be passed on. */
-export type Held =
+export type Buffered =
   /** `isComplete`: not cut at the limit of its message. */
   | { kind: 'whole'; bytes: Uint8Array; isComplete: boolean; release: () => void }
   | { kind: 'stream'; body: ReadableStream<Uint8Array> }
   /** The source failed. */
   | { kind: 'broken' }
 
-export type Hold = {
+export type Buffering = {
   /**
    * Reads an answer that is no event stream to its end. `maxBytes`: the answer is sent inside a message
    * of this length, so that it is never passed on. Call `release` when the bytes are needed no more.
@@ -19,11 +19,11 @@ export type Hold = {
   read(
     body: Uint8Array | ReadableStream<Uint8Array>,
     options: { isEvents: boolean; maxBytes: number | undefined },
-  ): Promise<Held>
+  ): Promise<Buffered>
 }
 
-/** `totalMaxBytes` bounds all answers that are held at once. */
-export function createHold(totalMaxBytes: number): Hold {
+/** `totalMaxBytes` bounds all answers that wait at once. */
+export function createBuffer(totalMaxBytes: number): Buffering {
   let total = 0
   return {
     async read(body, { isEvents, maxBytes }) {
@@ -62,7 +62,7 @@ export function createHold(totalMaxBytes: number): Hold {
   }
 }
 
-function whole(bytes: Uint8Array, isComplete: boolean): Held {
+function whole(bytes: Uint8Array, isComplete: boolean): Buffered {
   return { kind: 'whole', bytes, isComplete, release: () => {} }
 }
 
