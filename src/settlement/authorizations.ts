@@ -14,7 +14,7 @@ import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
-import type { ChainState } from './state'
+import { type ChainState, chainNow } from './state'
 import { check } from './verify'
 
 /*
@@ -119,7 +119,9 @@ async function authorize(
   // Do not await between the checks and the reservation.
   const unfunded = refuseUnfunded(context, sent, simulation)
   if (unfunded) return unfunded
-  ceilings.add(id, sent)
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
     transfer: sent,
