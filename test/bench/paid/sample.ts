@@ -3,7 +3,7 @@ import { type Chain, startChains } from '../../../src/demo/chains'
 import type { Machine, Server } from '../machine'
 import type { Candidate, Load } from './candidates'
 import { pay, type Run, type Target } from './load'
-import { modelPath, modelRequest, startModel } from './model'
+import { type Model, modelPath, modelRequest, startModel } from './model'
 import { network } from './network'
 import { approve, type Credential, credentials, mint, payers } from './payers'
 
@@ -20,6 +20,8 @@ export type Stage = {
   measured: readonly Credential[][]
   /** Undefined: the joke of every candidate. */
   target: Target | undefined
+  /** The upstream of candidates by `upto`. */
+  model: Model | undefined
 }
 
 /** Called when the load has been paid, while everything still runs. */
@@ -95,6 +97,7 @@ export async function withStage<T>(
         warmUp: lists.map((list) => list.slice(0, warmUp)),
         measured: lists.map((list) => list.slice(warmUp)),
         target: model && { path: modelPath, init: modelRequest },
+        model,
       })
     } finally {
       await end(server)
