@@ -12,10 +12,11 @@ import {
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
 import type { KeyScope } from '../Payment'
+import type { Group } from './group'
 import type { Db } from './open'
 import { permit2612Of } from './payments'
 import { later, parameter, placeholders } from './statement'
-import { isBarred, isDuplicate, write } from './write'
+import { isBarred, isDuplicate } from './write'
 
 export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
@@ -110,7 +111,11 @@ function changeAuthorizations({ orm }: Db) {
   }
 }
 
-export function createAuthorizations(db: Db, own: AuthorizationStatements): AuthorizationLedger {
+/** Writes share their commits: each of them costs a flush of the disk. */
+export function createAuthorizations(
+  group: Group,
+  own: AuthorizationStatements,
+): AuthorizationLedger {
   return {
     find: async (money) => own.find(money),
     findById: async (id) => own.findById(id),
@@ -120,19 +125,22 @@ export function createAuthorizations(db: Db, own: AuthorizationStatements): Auth
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        write(db, () => own.insert(authorization))
+        // Nothing is lost without it: what it is written for has no charge yet.
+        await group.addSoon(() => own.insert(authorization))
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'
         throw error
       }
     },
-    meter: async (id, charge, delivered) => write(db, () => own.meter(id, charge, delivered)),
-    void: async (id, charge, delivered) => write(db, () => own.void(id, charge, delivered)),
-    fail: async (id) => write(db, () => own.fail(id)),
-    async markFailed(id, at) {
-      write(db, () => own.markFailed(id, at))
-    },
+    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    meter: (id, charge, delivered) =>
+      delivered === undefined
+        ? group.addSoon(() => own.meter(id, charge, delivered))
+        : group.add(() => own.meter(id, charge, delivered)),
+    void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
+    fail: (id) => group.add(() => own.fail(id)),
+    markFailed: (id, at) => group.add(() => own.markFailed(id, at)),
   }
 }
 

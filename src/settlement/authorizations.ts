@@ -15,7 +15,7 @@ import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
 import { checkSignature } from './signature'
-import type { ChainState } from './state'
+import { type ChainState, chainNow } from './state'
 import { type Checked, check } from './verify'
 import { type Voided, type VoidOptions, writeVoid } from './voids'
 
@@ -128,7 +128,9 @@ async function authorize(
   // Do not await between the checks and the reservation.
   const unfunded = refuseUnfunded(context, sent, simulation)
   if (unfunded) return unfunded
-  ceilings.add(id, sent)
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
     transfer: sent,
