@@ -3,6 +3,7 @@ import { type Address, encodeFunctionData, getAddress, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import type { Id } from '../src/protocol/Network'
 import { permit2Address } from '../src/protocol/Permit'
 import { ask, domains, inSeconds, settlementOf } from './harness/buyer'
 import { age, freshWallet, setAllowances, setTokens, signApprove } from './harness/sponsor'
@@ -31,13 +32,13 @@ afterAll(() => shop.stop())
 beforeEach(() => shop.clear())
 
 /** The largest ceiling of `body`, as its offer names it. */
-async function ceilingOf(network = base): Promise<bigint> {
+async function ceilingOf(network: Id = base): Promise<bigint> {
   const { required } = await ask(shop.chat(), { method: 'POST', headers: json, body })
   return BigInt(uptoOffer(required, network)?.amount ?? 0)
 }
 
 describe('a whole answer', () => {
-  for (const network of [base, robinhood])
+  for (const network of [base, robinhood] as const)
     test(`behavior: is charged by its usage on ${network}`, async () => {
       shop.upstream.script = answering(usage(7, 20))
       const before = await shop.paid(network)
@@ -246,7 +247,9 @@ describe('what may settle', () => {
       expect(settlementOf(named)).toMatchObject({ success: false, transaction: '' })
     }
     expect(shop.upstream.requests).toEqual([])
-    expect(shop.rows("SELECT * FROM authorizations WHERE facilitator NOT LIKE '0xf39%'")).toEqual([])
+    expect(shop.rows("SELECT * FROM authorizations WHERE facilitator NOT LIKE '0xf39%'")).toEqual(
+      [],
+    )
   })
 
   test('error: another payee, and a stranger that signs for the payer, are refused', async () => {

@@ -3,6 +3,9 @@ import type { Kept, Reader } from './remainder'
 import type { Reach } from './stream'
 import type { TransferRates } from './transfer-rate'
 
+/** Code of the error of a source that was given up because its buyer did not read. */
+export const stalledCode = 'buyer-stalled'
+
 /** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
 export type End = 'whole' | 'cut' | 'broken'
 
@@ -15,8 +18,8 @@ export type UsageObserver = {
   kept: Pick<Kept, 'add'>
   /** Writes the charge; resolves when it is on the disk. Called once. */
   charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
-  /** Settles the charge. */
-  settle: (charged: Authorization) => Promise<void>
+  /** Settles the charge. `isWhole`: the source was read to its end. */
+  settle: (charged: Authorization, isWhole: boolean) => Promise<void>
   /** All is settled, or left to the sweeps of settlement. */
   finish: () => void
   log: (error: unknown) => void
@@ -91,9 +94,10 @@ export function streamByUse(
           controller.enqueue(value)
           rate.put(value.byteLength)
           hasStarted = true
-        } catch {
+        } catch (error) {
           if (!hasLeft) {
-            await conclude('broken')
+            // A buyer that stops reading before the end must not get what came before for nothing.
+            await conclude(isStalled(error) ? 'cut' : 'broken')
             letGo(true)
           }
           // Without the error, which the server would print; the connection is closed all the same.
@@ -106,6 +110,12 @@ export function streamByUse(
   )
 }
 
+function isStalled(error: unknown): boolean {
+  return (
+    typeof error === 'object' && error !== null && 'code' in error && error.code === stalledCode
+  )
+}
+
 /** Resolves when the charge is written; its settlement goes on. Never rejects. */
 async function chargeAndSettle(
   { charge, settle, finish, log }: UsageObserver,
@@ -113,7 +123,9 @@ async function chargeAndSettle(
 ): Promise<void> {
   try {
     const charged = await charge(ended)
-    void settle(charged).catch(log).finally(finish)
+    void settle(charged, ended.end === 'whole')
+      .catch(log)
+      .finally(finish)
   } catch (error) {
     log(error)
     finish()

@@ -6,7 +6,7 @@ import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest, Made } from './delivery'
 import { createHold, type Held, type Hold } from './hold'
 import type { Usage } from './receipts'
-import { createKept } from './remainder'
+import { createKept, type Kept } from './remainder'
 import type { Answers } from './store'
 import type { TransferRates } from './transfer-rate'
 import type { Tokens } from './undelivered'
@@ -232,21 +232,22 @@ function passOn(
       log('charge', fields)
       return charged
     },
-    settle: (charged) => settle(options, charged, { requestId, kept }),
+    settle: (charged, isWhole) =>
+      settle(options, charged, { requestId, kept: isWhole ? kept : undefined }),
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
   return new Response(stream, { status, headers })
 }
 
-/** Settles what the buyer has already, and stores the answer for its key. */
+/** Settles what the buyer has already, and stores a whole answer for its key. */
 async function settle(
   { settlement, settleWaitMs }: UsageOptions,
   charged: Authorization,
-  { requestId, kept }: { requestId: string; kept: ReturnType<typeof createKept> },
+  { requestId, kept }: { requestId: string; kept: Kept | undefined },
 ): Promise<void> {
   if (charged.state === 'void') return
   const options = { waitMs: settleWaitMs, requestId }
   const outcome = await settlement.authorizations.settleCharge(charged, options)
-  if (outcome.kind === 'confirmed') await kept.store()
+  if (outcome.kind === 'confirmed') await kept?.store()
 }

@@ -4,8 +4,8 @@ import type * as Network from '../../src/protocol/Network'
 import { units } from './meter'
 import { connect, request } from './raw'
 import { payee, type Shop, type ShopOptions, startShop } from './shop'
-import { signUpto, type UptoOptions } from './upto'
 import type { Reply } from './upstream'
+import { signUpto, type UptoOptions } from './upto'
 import { until } from './world'
 
 /** A shop whose routes have meters, and buyers that pay by the scheme `upto`. */
@@ -92,7 +92,12 @@ export type ModelShop = Shop & {
   sign(terms?: Terms): Promise<Record<string, string>>
   pay(
     credential: Record<string, string>,
-    options?: { slug?: string; body?: string; headers?: Record<string, string>; signal?: AbortSignal },
+    options?: {
+      slug?: string
+      body?: string
+      headers?: Record<string, string>
+      signal?: AbortSignal
+    },
   ): Promise<Response>
   /** Signs and pays. */
   buy(terms?: Terms): Promise<Response>
@@ -196,7 +201,9 @@ export function readerOf(response: Response): () => Promise<string> {
 
 /** A buyer on a socket of its own, which shows every byte that it gets. */
 export function openBuyer(url: string, credential: Record<string, string>, sent = body) {
-  const lines = Object.entries({ ...json, ...credential }).map(([name, value]) => `${name}: ${value}`)
+  const lines = Object.entries({ ...json, ...credential }).map(
+    ([name, value]) => `${name}: ${value}`,
+  )
   const head = request(new URL(url).pathname, [...lines, `content-length: ${sent.length}`], 'POST')
   const socket = connect(url, head + sent)
   let got = ''
@@ -212,6 +219,7 @@ export function openBuyer(url: string, credential: Record<string, string>, sent 
       return closed
     },
     stall: () => void socket.pause(),
+    readOn: () => void socket.resume(),
   }
 }
 
