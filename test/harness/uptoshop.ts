@@ -4,6 +4,7 @@ import type * as Network from '../../src/protocol/Network'
 import { units } from './meter'
 import { connect, request } from './raw'
 import { payee, type Shop, type ShopOptions, startShop } from './shop'
+import { freshWallet, setAllowances, setTokens } from './sponsor'
 import type { Reply } from './upstream'
 import { signUpto, type UptoOptions } from './upto'
 import { until } from './world'
@@ -86,6 +87,8 @@ export type Terms = Partial<UptoOptions> & {
   body?: string
 }
 
+export type Wallet = ReturnType<typeof freshWallet>
+
 export type ModelShop = Shop & {
   chat(slug?: string): string
   /** The header that pays for the request by `upto`. */
@@ -114,6 +117,10 @@ export type ModelShop = Shop & {
   chain(network?: Network.Id): Chain
   asset(network?: Network.Id): Address
   paid(network?: Network.Id): Promise<bigint>
+  /** A payer that was never used, whose tokens Permit2 may move. */
+  wallet(balanceAtomic?: bigint, allowanceAtomic?: bigint): Promise<Wallet>
+  setBalance(holder: Address, atomic: bigint): Promise<void>
+  setAllowance(holder: Address, atomic: bigint): Promise<void>
   tokensOf(holder: Address, network?: Network.Id): Promise<bigint>
   events(name: string): Record<string, unknown>[]
   clear(): void
@@ -164,6 +171,14 @@ export async function startModels(options: ShopOptions = {}): Promise<ModelShop>
     chain: chainOf,
     asset: assetOf,
     paid: (network = base) => shop.balance(network, payee),
+    async wallet(balanceAtomic = 10_000_000n, allowanceAtomic = balanceAtomic) {
+      const made = freshWallet()
+      await own.setBalance(made.address, balanceAtomic)
+      await own.setAllowance(made.address, allowanceAtomic)
+      return made
+    },
+    setBalance: (holder, atomic) => setTokens(chainOf(), assetOf(), [holder], atomic),
+    setAllowance: (holder, atomic) => setAllowances(chainOf(), assetOf(), [holder], atomic),
     tokensOf: (holder, network) => balanceOf(chainOf(network), assetOf(network), holder),
     events: (name) =>
       shop.logged
