@@ -221,6 +221,7 @@ export function openBuyer(url: string, credential: Record<string, string>, sent 
   )
   const head = request(new URL(url).pathname, [...lines, `content-length: ${sent.length}`], 'POST')
   const socket = connect(url, head + sent)
+  const closed = new Promise<void>((resolve) => socket.on('close', () => resolve()))
   let got = ''
   socket.on('data', (chunk) => {
     got += chunk.toString('latin1')
@@ -229,7 +230,6 @@ export function openBuyer(url: string, credential: Record<string, string>, sent 
     got: () => got,
     /** Closes its side, and returns when the gateway has closed the other. */
     leave: () => {
-      const closed = new Promise<void>((resolve) => socket.on('close', () => resolve()))
       socket.destroy()
       return closed
     },
