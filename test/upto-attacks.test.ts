@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import { mine, setAutomine } from '../src/demo/chains'
 import { ask, payX402, settlementOf } from './harness/buyer'
 import { setSettleWait } from './harness/shop'
+import type { Reply } from './harness/upstream'
 import {
   answering,
   base,
@@ -16,9 +18,7 @@ import {
   usage,
   type Wallet,
 } from './harness/uptoshop'
-import type { Reply } from './harness/upstream'
 import { until } from './harness/world'
-import { mine, setAutomine } from '../src/demo/chains'
 
 /** Buyers that want more than they pay for by the x402 scheme `upto`. */
 
@@ -33,7 +33,6 @@ beforeEach(async () => {
   payer = await shop.wallet()
 })
 
-const posting = { method: 'POST', headers: json, body }
 const errorOf = (response: Response) => [response.status, settlementOf(response).errorReason]
 /** A ceiling of 0.05 of the price of the route, so that twenty are a dollar. */
 const large = { ceiling: 50_000n, accepted: { amount: '50000' } }
@@ -76,10 +75,7 @@ describe('many streams of one payer at once', () => {
     upstream.finish()
     await Promise.all(good.map((response) => response.text()))
     const paid = BigInt(expected * costOf(7, 20))
-    await until(
-      'all are paid',
-      async () => (await shop.tokensOf(payer.address)) === before - paid,
-    )
+    await until('all are paid', async () => (await shop.tokensOf(payer.address)) === before - paid)
     // Nothing stays reserved: the refused ones go now.
     const refused = credentials.filter((_, index) => all[index]?.status !== 200)
     const next = await Promise.all(refused.slice(0, expected).map((each) => shop.pay(each)))
@@ -117,7 +113,9 @@ describe('many streams of one payer at once', () => {
       const open = "SELECT id FROM authorizations WHERE state IN ('authorized', 'metered')"
       await until('all are settled', () => shop.rows(open).length === 0)
     }
-    const failed = shop.rows(`SELECT * FROM authorizations WHERE payer = '${payer.address}' AND failed_at IS NOT NULL`)
+    const failed = shop.rows(
+      `SELECT * FROM authorizations WHERE payer = '${payer.address}' AND failed_at IS NOT NULL`,
+    )
     expect(failed).toEqual([])
   })
 
@@ -131,13 +129,15 @@ describe('many streams of one payer at once', () => {
     reply?.chunk(event(usage(7, 20)))
     reply?.end()
     await first.text()
-    await until('the first is paid', async () =>
-      (await shop.tokensOf(payer.address)) === 2_000n - BigInt(costOf(7, 20)),
+    await until(
+      'the first is paid',
+      async () => (await shop.tokensOf(payer.address)) === 2_000n - BigInt(costOf(7, 20)),
     )
     upstream.finish()
     await second.text()
-    await until('both are paid', async () =>
-      (await shop.tokensOf(payer.address)) === 2_000n - 2n * BigInt(costOf(7, 20)),
+    await until(
+      'both are paid',
+      async () => (await shop.tokensOf(payer.address)) === 2_000n - 2n * BigInt(costOf(7, 20)),
     )
   })
 })

@@ -160,7 +160,9 @@ async function spend<R, A>(
     if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
     const authorized =
       transfer.upto && (await state.options.settlement.authorizations.find(transfer))
-    if (authorized !== undefined) return await resumeAuthorized(state, checkout, authorized)
+    if (authorized !== undefined) {
+      return await resumeAuthorized(state, checkout, { presentation, authorization: authorized })
+    }
     return await pay(state, checkout, presentation)
   } catch (error) {
     claim.release()
@@ -312,11 +314,15 @@ async function resumeKnown<R, A>(
 async function resumeAuthorized<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  authorization: Authorization,
+  { presentation, authorization }: { presentation: Named; authorization: Authorization },
 ): Promise<Response> {
   const { options, product } = state
-  const { fingerprint, key, presentation, sale } = checkout
+  const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
+  const { isKeySigned, signatureReason } = presentation
+  if (presentation.transfer.signature !== transfer.signature && !isKeySigned()) {
+    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+  }
   if (authorization.state === 'authorized') throw Denial.inProgress()
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
