@@ -82,9 +82,12 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
 async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
   const { id, transfer } = authorization
+  // An answer that comes slowly must not outlive what pays for it.
+  const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
   try {
-    const made = await request.fulfil({ id, transfer, attempts: 1 })
+    const made = await request.fulfil({ id, transfer, attempts: 1, signal })
     if (made.delivered) return made
+    if (signal.aborted) throw uncharged(...failures.late, made.upstreamStatus)
     const { code, detail, upstreamStatus } = made
     throw uncharged(code, detail, upstreamStatus)
   } catch (error) {
@@ -120,15 +123,28 @@ async function holdAnswer(
   context: Context,
   { request, authorization }: Delivery,
   { body, headers, status, onEnd }: Made,
-): Promise<Exclude<Held, { kind: 'broken' }>> {
+): Promise<Extract<Held, { kind: 'whole' | 'stream' }>> {
   const held = await context.hold.read(body, {
     isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
     maxBytes: request.envelope?.maxBytes,
+    limitMs: leftMs(context, authorization),
   })
-  if (held.kind !== 'broken') return held
+  if (held.kind === 'whole' || held.kind === 'stream') return held
   onEnd?.(true)
   await abandon(context, authorization)
-  throw uncharged('upstream-failed', 'The upstream broke its answer off.', status)
+  const [code, detail] = failures[held.kind]
+  throw uncharged(code, detail, held.kind === 'full' ? undefined : status)
+}
+
+const failures = {
+  broken: ['upstream-failed', 'The upstream broke its answer off.'],
+  late: ['upstream-timeout', 'The upstream did not end its answer in time.'],
+  full: ['not-ready', 'There is no room to hold the answer.'],
+} as const
+
+/** Time until the charge of an authorization must be settled, ms. */
+function leftMs({ options }: Context, { transfer }: Authorization): number {
+  return Number(transfer.validBefore) * 1000 - chargeMs - options.now()
 }
 
 /** Settles the charge, then answers. Throws ProblemError when it is not settled. */
@@ -141,6 +157,7 @@ async function settleWhole(
   const { settlement, deliveries, settleWaitMs, log } = context.options
   const { authorizations } = settlement
   const { requestId, signal } = request
+  let isWaiting = true
   try {
     const cost = chargeOf(made, authorization, held.isComplete)
     const charged = await authorizations.charge(authorization, cost)
@@ -150,7 +167,7 @@ async function settleWhole(
       waitMs: settleWaitMs,
       requestId,
       onSent: deliveries.expect,
-      deliverOnConfirm: () => !signal.aborted && !settlement.needsSecond(charged),
+      deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
     })
     if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
     const { payment } = outcome
@@ -163,6 +180,8 @@ async function settleWhole(
     const given = { ...request, usage, fulfil: async () => answer }
     return await deliveries.deliver(given, outcome, 'x402', release)
   } finally {
+    // The settlement goes on: what it confirms later is delivered to the next request.
+    isWaiting = false
     made.onEnd?.(false)
     held.release()
   }
@@ -199,11 +218,12 @@ function free(
 
 /** Passes a stream on, and settles its charge at its end. */
 function passOn(
-  { options }: Context,
+  context: Context,
   { request, authorization, release }: Delivery,
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
+  const { options } = context
   const { settlement, tokens, answers, rates, now, log } = options
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
@@ -217,7 +237,7 @@ function passOn(
       : (bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now()),
   )
   const stream = streamByUse(body, request.signal, {
-    limitMs: Number(transfer.validBefore) * 1000 - chargeMs - now(),
+    limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
     watch: rates.watch,
     kept,
