@@ -28,6 +28,9 @@ import { type Voided, type VoidOptions, writeVoid } from './voids'
 /** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
 const retiredMs = 24 * 60 * 60 * 1000
 
+/** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
+const permitSlackSeconds = 5n
+
 export type Authorized = { kind: 'authorized'; authorization: Authorization }
 
 export type Authorizations = Pick<
@@ -183,7 +186,7 @@ function refuseUnread(
   transfer: Transfer,
   { purpose, validUntil }: { purpose: Purpose; validUntil: number },
 ): Refusals.PaymentRefusal | undefined {
-  const { upto, asset, amountAtomic, validBefore } = transfer
+  const { upto, asset, amountAtomic, validBefore, permit2612 } = transfer
   if (upto === undefined || asset !== chain.network.asset.address) {
     throw new Error('not an authorization in the asset of the network')
   }
@@ -195,6 +198,13 @@ function refuseUnread(
     return Refusals.refuse(
       'permit2_deadline_expired',
       'the authorization must be valid until the answer is made and settled',
+    )
+  }
+  // The proxy ignores a permit that has expired, and then nothing allows the charge.
+  if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the permit must be valid as long as the authorization',
     )
   }
   const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
@@ -225,12 +235,16 @@ function refuseUnfunded(
 ): Refusals.PaymentRefusal | undefined {
   const { payer, amountAtomic, permit2612 } = transfer
   if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
-  const most =
-    permit2612 !== undefined || allowanceAtomic === undefined || allowanceAtomic > balanceAtomic
-      ? balanceAtomic
-      : allowanceAtomic
+  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
+  const permitted = permit2612 === undefined ? 0n : amountAtomic
+  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  const most = allowed > balanceAtomic ? balanceAtomic : allowed
   const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
   return reserved + amountAtomic > most ? Refusals.underWay : undefined
+}
+
+function max(a: bigint, b: bigint): bigint {
+  return a > b ? a : b
 }
 
 /** The payer is refused for a day; a client may pay the same price by `exact`. */
