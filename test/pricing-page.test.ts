@@ -44,13 +44,7 @@ test('behavior: the worked example has the ceiling and the charge that the meter
   const charge = Charge.of(meter, quote, { kind: 'used', counts, model: undefined })
   expect(charge.amountAtomic).toBe(918n)
   // In cents, and what is left of the ceiling.
-  for (const said of [
-    '0.2016',
-    '0.0918',
-    '2,016 atomic',
-    '918 atomic',
-    'other 1,098 never',
-  ])
+  for (const said of ['0.2016', '0.0918', '2,016 atomic', '918 atomic', 'other 1,098 never'])
     expect(page.replaceAll('\n', ' ')).toContain(said)
 })
 
