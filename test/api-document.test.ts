@@ -75,6 +75,9 @@ test('behavior: bodies name their members', () => {
   expect(members('/api/gas/sponsor')).toEqual([['address', 'network', 'signature'], ['address']])
   expect(members('/admin', 'application/x-www-form-urlencoded')).toEqual([['token'], ['token']])
   expect(members('/settle')).toEqual(members('/verify'))
+  for (const scheme of ['exact', 'upto']) {
+    expect(JSON.stringify(paths['/settle'])).toContain(`"const":"${scheme}"`)
+  }
 })
 
 test('error: a configured path below a path of the service is refused, for every path of the table', async () => {

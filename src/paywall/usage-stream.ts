@@ -47,6 +47,7 @@ export function streamByUse(
           if (value !== undefined) observer.kept.add(value)
           if (progress.isOver()) return controller.error()
           if (done) {
+            await written()
             await progress.conclude('whole')
             return controller.close()
           }
@@ -131,6 +132,14 @@ function follow(
     breakOff: async () => (hasLeft ? undefined : conclude('broken')),
     leave,
   }
+}
+
+/**
+ * Resolves when the server has written what was enqueued, which it does at the end of the turn of the
+ * event loop. A charge on the disk before that could outlive the answer in a crash.
+ */
+function written(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
 }
 
 /** Resolves when the charge is written; its settlement goes on. Never rejects. */

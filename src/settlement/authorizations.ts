@@ -15,8 +15,9 @@ import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
 import { checkSignature } from './signature'
-import type { ChainState } from './state'
+import { type ChainState, chainNow } from './state'
 import { type Checked, check } from './verify'
+import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /*
  * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
@@ -31,7 +32,7 @@ export type Authorized = { kind: 'authorized'; authorization: Authorization }
 
 export type Authorizations = Pick<
   AuthorizationLedger,
-  'find' | 'findById' | 'findByIdempotencyKey'
+  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid'
 > & {
   /**
    * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
@@ -57,6 +58,11 @@ export type Authorizations = Pick<
     delivered?: Delivered,
   ): Promise<Authorization>
   /**
+   * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
+   * and has verified the ceiling.
+   */
+  void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
+  /**
    * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
    * buyer does not have is given up when it cannot be settled: then it never will be.
    */
@@ -76,6 +82,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     find: authorizations.find,
     findById: authorizations.findById,
     findByIdempotencyKey: authorizations.findByIdempotencyKey,
+    findVoid: authorizations.findVoid,
     facilitators(network, ceilingAtomic) {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
@@ -84,6 +91,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
     charge: (authorization, charge, delivered) =>
       writeCharge(context, authorization, charge, delivered),
+    void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
   }
 }
@@ -120,7 +128,9 @@ async function authorize(
   // Do not await between the checks and the reservation.
   const unfunded = refuseUnfunded(context, sent, simulation)
   if (unfunded) return unfunded
-  ceilings.add(id, sent)
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
     transfer: sent,

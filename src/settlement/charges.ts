@@ -63,13 +63,16 @@ async function drive(
   const startedAt = now()
   try {
     const known = await ledger.payments.findById(id)
+    const verified = ceilings.verifiedOf(id)
     const request = {
       id,
       requestId,
       transfer,
       purpose,
       receivedAt,
-      isKeySigned: () => isKeySigned(context, transfer),
+      // Of a payer without code the chain accepts only the signature of its key.
+      isKeySigned: verified !== undefined || (() => isKeySigned(context, transfer)),
+      verified,
       rows: { settles: 'authorization' as const },
       onSent,
       deliverOnConfirm,

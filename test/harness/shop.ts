@@ -153,7 +153,14 @@ export type ShopOptions = {
   exchange?: boolean
 }
 
-const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
+const tables = [
+  'payments',
+  'authorizations',
+  'transactions',
+  'transaction_members',
+  'answers',
+  'gas_spent',
+]
 
 const nowhere = 'http://127.0.0.1:1'
 
