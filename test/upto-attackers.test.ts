@@ -1,12 +1,28 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import { answering, type ModelShop, startModels, usage, type Wallet } from './harness/uptoshop'
+import type { Config } from '../src/config/Config'
+import { charging, makeBody, post } from './harness/facilitation'
+import {
+  answering,
+  base,
+  event,
+  events,
+  type ModelShop,
+  readerOf,
+  startModels,
+  usage,
+  type Wallet,
+} from './harness/uptoshop'
 
 /** Buyers by `upto` that want to harm others: the other buyers, the seller, the node. */
 
 let shop: ModelShop
 let payer: Wallet
 beforeAll(async () => {
-  shop = await startModels()
+  const adjust = (config: Config): Config => ({
+    ...config,
+    facilitator: { ...config.facilitator, settlePerMinute: 1e6 },
+  })
+  shop = await startModels({ adjust })
 })
 afterAll(() => shop.stop())
 beforeEach(async () => {
@@ -32,4 +48,30 @@ describe('requests that break the upstream, which cost nothing', () => {
       shop.upstream.script = answering(usage(7, 20))
       expect((await shop.buy({ slug: 'quick', buyer: 2 })).status).toBe(200)
     })
+})
+
+describe('a ceiling that the gateway has reserved', () => {
+  test('attack: is not spent by a charge of the facilitator', async () => {
+    const replied = shop.nextReply()
+    const bought = shop.buy({ signer: payer })
+    const upstream = await replied
+    upstream.head(200, events)
+    upstream.chunk(event('{"n":1}'))
+    const read = readerOf(await bought)
+    await read()
+    const balance = await shop.tokensOf(payer.address)
+    const network = shop.config.networks.find(({ id }) => id === base)
+    if (network === undefined) throw new Error(`no ${base}`)
+    const made = { scheme: 'upto', from: payer, amountAtomic: balance } as const
+    const all = await makeBody(network, made)
+    const drained = await post(`${shop.url}/settle`, all)
+    expect([drained.status, drained.json.success]).not.toEqual([200, true])
+    // What nothing has reserved may be spent.
+    const ceiling = BigInt(String(shop.authorization().ceiling_atomic))
+    const rest = await post(`${shop.url}/settle`, charging(all, balance - ceiling))
+    expect(rest.json).toMatchObject({ success: true })
+    upstream.chunk(event(usage(7, 20)))
+    upstream.end()
+    await shop.settles()
+  })
 })
