@@ -7,11 +7,13 @@ import {
   event,
   events,
   type ModelShop,
+  openBuyer,
   readerOf,
   startModels,
   usage,
   type Wallet,
 } from './harness/uptoshop'
+import { until } from './harness/world'
 
 /** Buyers by `upto` that want to harm others: the other buyers, the seller, the node. */
 
@@ -22,7 +24,7 @@ beforeAll(async () => {
     ...config,
     facilitator: { ...config.facilitator, settlePerMinute: 1e6 },
   })
-  shop = await startModels({ adjust })
+  shop = await startModels({ adjust, transferRateMin: { stepMs: 5_000 } })
 })
 afterAll(() => shop.stop())
 beforeEach(async () => {
@@ -73,5 +75,45 @@ describe('a ceiling that the gateway has reserved', () => {
     upstream.chunk(event(usage(7, 20)))
     upstream.end()
     await shop.settles()
+  })
+})
+
+describe('a buyer that stands still until the upstream gives up', () => {
+  const large = event(`{"text":"${'x'.repeat(1_000_000)}"}`)
+
+  test('attack: pays for what it has, as one that leaves', async () => {
+    const replied = shop.nextReply()
+    const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
+    const upstream = await replied
+    upstream.head(200, events)
+    buyer.stall()
+    for (let count = 0; count < 16; count++) upstream.chunk(large)
+    const from = performance.now()
+    await until('it has waited for long', () => performance.now() - from > 2_000)
+    // As servers do that cannot send for a while.
+    upstream.cut()
+    buyer.readOn()
+    await until('it is over', () => shop.authorization().state !== 'authorized')
+    const { state, charge_atomic, ceiling_atomic } = shop.authorization()
+    expect(buyer.got().length).toBeGreaterThan(1_000_000)
+    expect([state, charge_atomic]).not.toEqual(['void', '0'])
+    expect(charge_atomic).toBe(ceiling_atomic)
+    await shop.settles()
+    await buyer.leave()
+  })
+
+  test('behavior: pays nothing when the upstream breaks off while it reads', async () => {
+    const replied = shop.nextReply()
+    const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
+    const upstream = await replied
+    upstream.head(200, events)
+    upstream.chunk(event('{"n":1}'))
+    await until('it has a chunk', () => buyer.got().includes('{"n":1}'))
+    const from = performance.now()
+    // A slow upstream is not a slow buyer.
+    await until('it has waited for long', () => performance.now() - from > 2_000)
+    upstream.cut()
+    await shop.becomes('void')
+    await buyer.leave()
   })
 })
