@@ -117,3 +117,58 @@ describe('a buyer that stands still until the upstream gives up', () => {
     await buyer.leave()
   })
 })
+
+describe('a payer whose charges cannot be settled', () => {
+  const rows = (state: string) =>
+    shop.rows(
+      `SELECT id FROM authorizations WHERE payer = '${payer.address}' AND state = '${state}'`,
+    )
+
+  /** Ends five streams of a payer that has moved its money away. */
+  async function fail() {
+    const streams: Awaited<ReturnType<ModelShop['nextReply']>>[] = []
+    const buyers: Promise<string>[] = []
+    for (let count = 0; count < 5; count++) {
+      const replied = shop.nextReply()
+      buyers.push(shop.buy({ signer: payer }).then((response) => response.text()))
+      const upstream = await replied
+      upstream.head(200, events)
+      upstream.chunk(event(usage(7, 20)))
+      streams.push(upstream)
+    }
+    await shop.setBalance(payer.address, 100n)
+    for (const upstream of streams) upstream.end()
+    await Promise.all(buyers)
+    await until('all have failed', () => shop.events('charge-failed').length === 5)
+    expect(rows('metered')).toHaveLength(5)
+    shop.clear()
+  }
+
+  test('attack: costs a sweep one try, however many there are', async () => {
+    await fail()
+    await shop.restart()
+    await until('one is tried', () => shop.events('charge-failed').length > 0)
+    await shop.restart()
+    await until('one is tried again', () => shop.events('charge-failed').length > 1)
+    expect(shop.events('charge-failed')).toHaveLength(2)
+    await shop.setBalance(payer.address, 10_000_000n)
+    await shop.restart()
+    await until('all are settled', () => rows('sent').length === 5)
+  })
+
+  test('attack: costs a sweep one read when they are over', async () => {
+    await fail()
+    const over = Number(shop.authorization().valid_before) + 1
+    await shop.chain().rpc('evm_setNextBlockTimestamp', [over])
+    await shop.chain().rpc('anvil_mine', ['0x1'])
+    const before = shop.taps[base]?.calls.length
+    shop.advance(over * 1000 + 1000 - shop.now())
+    await shop.restart()
+    await until('all are lost', () => rows('failed').length === 5)
+    const words = payer.address.slice(2).toLowerCase()
+    const reads = shop.taps[base]?.calls
+      .slice(before)
+      .filter((call) => JSON.stringify(call).includes(words))
+    expect(reads).toHaveLength(1)
+  })
+})
