@@ -1,6 +1,9 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import type { Authorization } from '../db/Authorization'
 import type { Config } from '../src/config/Config'
+import * as Facilitation from '../src/protocol/Facilitation'
 import { charging, makeBody, post } from './harness/facilitation'
+import { purposeOf } from './harness/settlement'
 import {
   answering,
   base,
@@ -115,6 +118,34 @@ describe('a buyer that stands still until the upstream gives up', () => {
     upstream.cut()
     await shop.becomes('void')
     await buyer.leave()
+  })
+})
+
+describe('more answers than a relayer can settle in time', () => {
+  test('attack: are not begun', async () => {
+    const { settlement } = shop.app
+    const network = shop.config.networks.find(({ id }) => id === base)
+    if (network === undefined) throw new Error(`no ${base}`)
+    const opened: Authorization[] = []
+    let refused: unknown
+    // 16 transactions at a time for 30 s, each for a second or more.
+    while (opened.length <= 480 && refused === undefined) {
+      const made = await makeBody(network, { scheme: 'upto', from: payer, amountAtomic: 1000n })
+      const parsed = Facilitation.parse(new TextEncoder().encode(JSON.stringify(made)))
+      if ('code' in parsed) throw new Error(parsed.detail)
+      const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
+      const receivedAt = shop.now()
+      const options = { id: settlement.createId(), receivedAt, validUntil: receivedAt + 60_000 }
+      const outcome = await settlement.authorizations.authorize(transfer, purposeOf(), options)
+      if (outcome.kind === 'authorized') opened.push(outcome.authorization)
+      else refused = outcome
+    }
+    expect(refused).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 2 })
+    // As many as one payer may have open by its ceilings, and more than merchants have by default.
+    expect(opened.length).toBeGreaterThan(100)
+    const nothing = { amountAtomic: 0n, units: {} }
+    await Promise.all(opened.map((each) => settlement.authorizations.charge(each, nothing)))
+    expect((await shop.buy({ signer: payer })).status).toBe(200)
   })
 })
 
