@@ -121,6 +121,46 @@ describe('a buyer that stands still until the upstream gives up', () => {
   })
 })
 
+describe('a buyer that hardly reads an answer that was held', () => {
+  const size = 12 * 1024 * 1024
+  const isHeld = ({ headers }: Response) => headers.has('payment-response')
+
+  test('attack: occupies the memory for held answers until it has it', async () => {
+    const { service } = shop.config
+    const little = { ...service, bufferedMaxBytes: 16 * 1024 * 1024 }
+    await shop.restart({ ...shop.config, service: little })
+    try {
+      shop.upstream.script = answering(`"${'x'.repeat(size)}"`)
+      const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
+      buyer.stall()
+      await shop.becomes('sent')
+      await shop.settles()
+      const other = await shop.buy({ buyer: 2 })
+      expect(isHeld(other)).toBe(false)
+      expect((await other.text()).length).toBe(size + 2)
+      buyer.readOn()
+      await until('it has all', () => buyer.got().length > size)
+      await until('it is recorded', async () => {
+        const next = await shop.buy({ buyer: 2 })
+        expect((await next.text()).length).toBe(size + 2)
+        return isHeld(next)
+      })
+      const left = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
+      left.stall()
+      await shop.becomes('sent')
+      await shop.settles()
+      await left.leave()
+      await until('it is free', async () => {
+        const next = await shop.buy({ buyer: 2 })
+        await next.text()
+        return isHeld(next)
+      })
+    } finally {
+      await shop.restart(shop.config)
+    }
+  })
+})
+
 describe('more answers than a relayer can settle in time', () => {
   test('attack: are not begun', async () => {
     const { settlement } = shop.app
