@@ -4,6 +4,7 @@ import type { Config } from '../src/config/Config'
 import * as Facilitation from '../src/protocol/Facilitation'
 import { charging, makeBody, post } from './harness/facilitation'
 import { purposeOf } from './harness/settlement'
+import type { Script } from './harness/upstream'
 import {
   answering,
   base,
@@ -118,6 +119,41 @@ describe('a buyer that stands still until the upstream gives up', () => {
     upstream.cut()
     await shop.becomes('void')
     await buyer.leave()
+  })
+})
+
+describe('streams that fail after their buyer has a part of them', () => {
+  const failing: Script = (_, reply) => {
+    reply.head(200, events)
+    reply.chunk(event('{"n":1}'))
+    reply.chunk(event('{"error":{"message":"filtered"}}'))
+    reply.end()
+  }
+
+  test('attack: are free five times, then one every two minutes', async () => {
+    shop.upstream.script = failing
+    for (let count = 0; count < 5; count++) {
+      const response = await shop.buy({ signer: payer })
+      expect([response.status, await response.text()]).toEqual([
+        200,
+        expect.stringContaining('{"n":1}'),
+      ])
+      await shop.becomes('void')
+    }
+    const credential = await shop.sign({ signer: payer })
+    const refused = await shop.pay(credential)
+    expect(refused.status).toBe(503)
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(60)
+    expect(shop.upstream.requests).toHaveLength(5)
+    // It does not stop others, and the same credential is good later.
+    shop.upstream.script = answering(usage(7, 20))
+    expect((await shop.buy({ buyer: 2 })).status).toBe(200)
+    shop.advance(121_000)
+    try {
+      expect((await shop.pay(credential)).status).toBe(200)
+    } finally {
+      shop.advance(-121_000)
+    }
   })
 })
 

@@ -25,5 +25,8 @@ export type Made = {
   /** Called when the stream ends, before its end is sent. */
   onEnd?: (isCut: boolean) => void
   /** What it costs where the route has a meter; call it when the body was read or given up. */
-  chargeOf?: ((isWhole: boolean) => Charge) | undefined
+  chargeOf?: ((isWhole: boolean) => Cost) | undefined
 }
+
+/** `by`: what decided, such as `failed`. */
+export type Cost = Charge & { by: string }

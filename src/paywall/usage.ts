@@ -1,11 +1,11 @@
-import type { Authorization, Charge } from '../../db/Authorization'
+import type { Authorization } from '../../db/Authorization'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
 import type { Settlement } from '../settlement/settlement'
 import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest } from './delivery'
-import type { Made } from './Fulfilment'
+import type { Cost, Made } from './Fulfilment'
 import type { Usage } from './receipts'
 import { createKept, type Kept } from './remainder'
 import type { Answers } from './store'
@@ -118,7 +118,7 @@ async function abandon(
   log('authorization-void', { payment: authorization.id })
 }
 
-const nothing: Charge = { amountAtomic: 0n, units: {} }
+const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
 
 async function bufferAnswer(
   context: Context,
@@ -219,12 +219,13 @@ function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
 }
 
 /** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
-function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Charge {
-  const { amountAtomic, units } = made.chargeOf?.(isComplete) ?? {
+function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Cost {
+  const { amountAtomic, units, by } = made.chargeOf?.(isComplete) ?? {
     amountAtomic: transfer.amountAtomic,
     units: {},
+    by: 'missing',
   }
-  return { amountAtomic, units }
+  return { amountAtomic, units, by }
 }
 
 /** An answer that costs nothing. */
@@ -279,6 +280,7 @@ function passOn(
           ? undefined
           : { upstreamStatus: status, truncated: reach === 'truncated' }
       const charged = await settlement.authorizations.charge(authorization, cost, delivered)
+      if (cost.by === 'failed' && delivered) settlement.authorizations.countUnpaid(authorization)
       const fields = { requestId, payment: id, amountAtomic: cost.amountAtomic, outcome: reach }
       log('charge', fields)
       return charged

@@ -60,6 +60,8 @@ export type Authorizations = Pick<
     charge: Charge,
     delivered?: Delivered,
   ): Promise<Authorization>
+  /** Counts an answer that failed, and costs nothing, after its payer had a part of it. */
+  countUnpaid(authorization: Authorization): void
   /**
    * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
    * and has verified the ceiling.
@@ -94,6 +96,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
     charge: (authorization, charge, delivered) =>
       writeCharge(context, authorization, charge, delivered),
+    countUnpaid: ({ transfer }) => context.payers.unpaid.record(transfer.payer),
     void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
   }
@@ -218,6 +221,8 @@ function refuseUnread(
     )
   }
   if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
+  const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
+  if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {
     return Refusals.refuse('unsupported_scheme', 'the ceiling is above what may be unsettled')
   }

@@ -70,6 +70,12 @@ export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
+/** A payer that had parts of several answers for nothing, because they failed. */
+export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
+  const detail = 'Several answers of this payer failed and cost nothing: pay by exact, or later.'
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}
+
 /** Sent later it would pass: other payments of the same payer go first. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
