@@ -2,6 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import type { Authorization } from '../db/Authorization'
 import type { Config } from '../src/config/Config'
 import * as Facilitation from '../src/protocol/Facilitation'
+import { randomNonce, settlementOf } from './harness/buyer'
 import { charging, makeBody, post } from './harness/facilitation'
 import { purposeOf } from './harness/settlement'
 import type { Script } from './harness/upstream'
@@ -250,6 +251,41 @@ describe('a payer whose charges cannot be settled', () => {
     expect(rows('metered')).toHaveLength(5)
     shop.clear()
   }
+
+  test('attack: is refused for what was being checked when the first failed', async () => {
+    const replied = shop.nextReply()
+    const first = shop.buy({ signer: payer })
+    const upstream = await replied
+    upstream.head(200, events)
+    upstream.chunk(event(usage(7, 20)))
+    await first
+    const nonce = randomNonce()
+    const credential = await shop.sign({ signer: payer, nonce })
+    const { promise: released, resolve: release } = Promise.withResolvers<void>()
+    const { promise: held, resolve: hold } = Promise.withResolvers<void>()
+    const tap = shop.taps[base]
+    if (tap === undefined) throw new Error(`no ${base}`)
+    tap.intercept = async (call, forward) => {
+      if (!JSON.stringify(call).includes(nonce.slice(2))) return forward()
+      hold()
+      await released
+      return forward()
+    }
+    shop.upstream.script = answering(usage(7, 20))
+    const second = shop.pay(credential)
+    await held
+    await shop.setBalance(payer.address, 100n)
+    upstream.end()
+    await until('it has failed', () => shop.events('charge-failed').length > 0)
+    await shop.setBalance(payer.address, 10_000_000n)
+    release()
+    const response = await second
+    expect([response.status, settlementOf(response).errorReason]).toEqual([
+      402,
+      'unsupported_scheme',
+    ])
+    expect(shop.upstream.requests).toHaveLength(1)
+  })
 
   test('attack: costs a sweep one try, however many there are', async () => {
     await fail()

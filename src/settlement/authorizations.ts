@@ -131,6 +131,8 @@ async function authorize(
     const spent = Gas.refuseCode(context, chain, purpose)
     if (spent) return spent
   }
+  // Again: a charge may have failed while the node was asked, and its ceiling is not open any more.
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   // Do not await between the checks and the reservation.
   const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
   if (unreserved) return unreserved

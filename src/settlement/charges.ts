@@ -86,11 +86,12 @@ async function drive(
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
       return outcome
     }
-    ceilings.release(id)
     const { reason } = outcome
     // Our own delay is not the payer's doing.
     if (reason !== Refusals.expiredReason(transfer))
       await ledger.authorizations.markFailed(id, now())
+    // After that, so that what fails gives no room to another ceiling.
+    ceilings.release(id)
     context.log('charge-failed', { ...about({ id, requestId }), reason })
     // Nobody has the answer, so nothing is owed: this charge must not be settled later.
     if (delivered === undefined && (await ledger.authorizations.fail(id)))
