@@ -83,6 +83,28 @@ describe('a ceiling that the gateway has reserved', () => {
   })
 })
 
+describe('a charge of nothing by the facilitator', () => {
+  test('behavior: is on the disk before its one success is answered', async () => {
+    const network = shop.config.networks.find(({ id }) => id === base)
+    if (network === undefined) throw new Error(`no ${base}`)
+    const body = await makeBody(network, { scheme: 'upto', from: payer })
+    const { db } = shop
+    const { withoutSync } = db
+    let waiting = 0
+    db.withoutSync = (...args) => {
+      waiting++
+      return withoutSync(...args)
+    }
+    try {
+      const { json } = await post(`${shop.url}/settle`, charging(body, 0))
+      expect(json).toMatchObject({ success: true, amount: '0' })
+      expect(waiting).toBe(0)
+    } finally {
+      db.withoutSync = withoutSync
+    }
+  })
+})
+
 describe('a buyer that stands still until the upstream gives up', () => {
   const large = event(`{"text":"${'x'.repeat(1_000_000)}"}`)
 
@@ -199,7 +221,7 @@ describe('a buyer that hardly reads an answer that was held', () => {
 })
 
 describe('more answers than a relayer can settle in time', () => {
-  test('attack: are not begun', async () => {
+  test('attack: are not started', async () => {
     const { settlement } = shop.app
     const network = shop.config.networks.find(({ id }) => id === base)
     if (network === undefined) throw new Error(`no ${base}`)

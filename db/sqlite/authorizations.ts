@@ -125,8 +125,10 @@ export function createAuthorizations(
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        // Nothing is lost without it: what it is written for has no charge yet.
-        await group.addSoon(() => own.insert(authorization))
+        // Nothing is lost without one that has no charge yet. A void one was answered with success, and
+        // without it the same ceiling would give another.
+        const add = authorization.state === 'void' ? group.add : group.addSoon
+        await add(() => own.insert(authorization))
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'
