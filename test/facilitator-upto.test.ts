@@ -136,9 +136,13 @@ describe('supported', () => {
         const kind = (await kinds()).find((each) => each.scheme === 'upto' && each.network === base)
         expect(kind?.extra).toEqual({ facilitatorAddress: first.address })
       }
-      for (const answer of [await verify(body), await settle(charging(body, 9))]) {
-        expect([answer.status, answer.json.code]).toEqual([503, 'not-ready'])
-      }
+      const verified = await verify(body)
+      expect([verified.status, verified.json.code]).toEqual([503, 'not-ready'])
+      expect(verified.json.detail).toBe(
+        'The relayer that this authorization names cannot send now.',
+      )
+      const settled = await settle(charging(body, 9))
+      expect([settled.status, settled.json.code]).toEqual([503, 'not-ready'])
     } finally {
       await chain.rpc('anvil_setBalance', [second.address, rich])
       await shop.restart()
