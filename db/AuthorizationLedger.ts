@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type { Money } from '../src/protocol/Transfer'
 import type { Authorization, Charge, Delivered } from './Authorization'
-import type { KeyScope } from './Ledger'
+import type { KeyScope } from './Payment'
 
 /**
  * Authorizations of the scheme `upto`. Money is authorized or paid once: the database refuses an

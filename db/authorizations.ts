@@ -2,7 +2,19 @@ import { sql } from 'drizzle-orm'
 import { check, index, integer, sqliteTable, text, unique } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
 import type { State } from './Authorization'
-import { address, at, block, decimal, flag, hex, isAddress, isDecimal, isFlag, isHex, oneOf } from './columns'
+import {
+  address,
+  at,
+  block,
+  decimal,
+  flag,
+  hex,
+  isAddress,
+  isDecimal,
+  isFlag,
+  isHex,
+  oneOf,
+} from './columns'
 
 export const authorizationStates = [
   'authorized',
@@ -60,7 +72,9 @@ export const authorizations = sqliteTable(
   (table) => [
     unique('authorizations_money').on(table.network, table.asset, table.payer, table.nonce),
     index('authorizations_open').on(table.state).where(sql`state IN ('authorized', 'metered')`),
-    index('authorizations_failed').on(table.payer, table.failedAt).where(sql`failed_at IS NOT NULL`),
+    index('authorizations_failed')
+      .on(table.payer, table.failedAt)
+      .where(sql`failed_at IS NOT NULL`),
     index('authorizations_idempotency')
       .on(table.merchant, table.route, table.payer, table.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),

@@ -28,7 +28,7 @@ const operations = () =>
   )
 
 test('behavior: each path of the document is served, by its method and no other', async () => {
-  expect(operations().length).toBe(15)
+  expect(operations().length).toBe(16)
   for (const { path, method, servers } of operations()) {
     const at = new URL(servers[0]?.url ?? '').pathname.replace(/\/$/, '')
     const url = shop.url + at + path.replace('{id}', `ord_${'0'.repeat(32)}`)

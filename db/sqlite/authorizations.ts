@@ -2,7 +2,6 @@ import { and, desc, eq, gt, inArray, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address } from 'viem'
 import type { Money } from '../../src/protocol/Transfer'
-import type { AuthorizationLedger } from '../AuthorizationLedger'
 import {
   type Authorization,
   type Charge,
@@ -10,16 +9,23 @@ import {
   type State,
   transitions,
 } from '../Authorization'
+import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
-import type { KeyScope } from '../Ledger'
+import type { KeyScope } from '../Payment'
+import type { Group } from './group'
 import type { Db } from './open'
 import { permit2612Of } from './payments'
 import { later, parameter, placeholders } from './statement'
-import type { Statements } from './statements'
-import { isBarred, isDuplicate, write } from './write'
+import { isBarred, isDuplicate } from './write'
+
+export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
 /** Prepared statements on authorizations. Call those that change one inside `write`. */
-export function createAuthorizationStatements({ orm }: Db) {
+export function createAuthorizationStatements(db: Db) {
+  return { ...readAuthorizations(db), ...changeAuthorizations(db) }
+}
+
+function readAuthorizations({ orm }: Db) {
   const select = (...conditions: (SQL | undefined)[]) =>
     later(orm, () =>
       orm
@@ -29,6 +35,7 @@ export function createAuthorizationStatements({ orm }: Db) {
         .orderBy(desc(authorizations.createdAt))
         .prepare(),
     )
+  // As text like in the partial indexes, or SQLite does not use them.
   const isOpen = sql`state IN ('authorized', 'metered')`
   const byMoney = select(
     eq(authorizations.network, parameter('network')),
@@ -50,6 +57,18 @@ export function createAuthorizationStatements({ orm }: Db) {
     eq(authorizations.payer, parameter('payer')),
     gt(authorizations.failedAt, parameter('at')),
   )
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toAuthorization(byId.get({ id })),
+    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
+    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
+    open: () => open.all().map(fromRow),
+    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+  }
+}
+
+function changeAuthorizations({ orm }: Db) {
   const insert = later(orm, () =>
     orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
   )
@@ -80,13 +99,6 @@ export function createAuthorizationStatements({ orm }: Db) {
   const fail = change({ state: 'failed' }, 'failed')
   const markFailed = change({ failedAt: parameter('at') })
   return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toAuthorization(byId.get({ id })),
-    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
-    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
-    open: () => open.all().map(fromRow),
-    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
     insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
       meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
@@ -99,9 +111,10 @@ export function createAuthorizationStatements({ orm }: Db) {
   }
 }
 
+/** Writes share their commits: each of them costs a flush of the disk. */
 export function createAuthorizations(
-  db: Db,
-  { authorizations: own }: Statements,
+  group: Group,
+  own: AuthorizationStatements,
 ): AuthorizationLedger {
   return {
     find: async (money) => own.find(money),
@@ -112,19 +125,22 @@ export function createAuthorizations(
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        write(db, () => own.insert(authorization))
+        // Nothing is lost without it: what it is written for has no charge yet.
+        await group.addSoon(() => own.insert(authorization))
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'
         throw error
       }
     },
-    meter: async (id, charge, delivered) => write(db, () => own.meter(id, charge, delivered)),
-    void: async (id, charge, delivered) => write(db, () => own.void(id, charge, delivered)),
-    fail: async (id) => write(db, () => own.fail(id)),
-    async markFailed(id, at) {
-      write(db, () => own.markFailed(id, at))
-    },
+    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    meter: (id, charge, delivered) =>
+      delivered === undefined
+        ? group.addSoon(() => own.meter(id, charge, delivered))
+        : group.add(() => own.meter(id, charge, delivered)),
+    void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
+    fail: (id) => group.add(() => own.fail(id)),
+    markFailed: (id, at) => group.add(() => own.markFailed(id, at)),
   }
 }
 
@@ -185,8 +201,7 @@ function fromRow(row: AuthorizationRow): Authorization {
       chargeAtomic === null || units === null
         ? undefined
         : { amountAtomic: chargeAtomic, units: JSON.parse(units) },
-    delivered:
-      isDelivered && upstreamStatus !== null ? { upstreamStatus, truncated } : undefined,
+    delivered: isDelivered && upstreamStatus !== null ? { upstreamStatus, truncated } : undefined,
     failedAt: row.failedAt ?? undefined,
     receivedAt: row.receivedAt,
     knownBlock: row.knownBlock,

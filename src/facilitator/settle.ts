@@ -1,5 +1,4 @@
-import type { KeyScope } from '../../db/Ledger'
-import type { Payment, Purpose } from '../../db/Payment'
+import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'

@@ -90,7 +90,12 @@ export function createQuoter(options: QuoterOptions): Quoter {
         !isFresh(compiled, at)
       ) {
         const facilitatorOf = item.isByUse === true ? inTurn(options, turn++) : noFacilitator
-        compiled = compile(item, { ready, madeAt: at, facilitators, facilitatorOf }, secret, options)
+        compiled = compile(
+          item,
+          { ready, madeAt: at, facilitators, facilitatorOf },
+          secret,
+          options,
+        )
         compiledByItem.set(item, compiled)
       }
       const fresh: Fresh = {

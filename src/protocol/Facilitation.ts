@@ -6,7 +6,7 @@ import { isCaip2 } from './Network'
 import { type Fault, isFault } from './Problem'
 import * as Schema from './Schema'
 import type { Transfer } from './Transfer'
-import * as X402 from './X402'
+import * as X402Payload from './X402Payload'
 
 /**
  * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike.
@@ -41,7 +41,7 @@ export type Requirements = {
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
  */
 export type FacilitatorRequest = {
-  parsed: Pick<X402.Parsed, 'method' | 'signed'>
+  parsed: Pick<X402Payload.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
   /** As it was sent, because callers compare it as text. */
@@ -107,7 +107,7 @@ export function parse(
   } catch (error) {
     return malformed('invalid_payload', 'The request', error)
   }
-  const parsed = X402.parsePayloadJson(payload)
+  const parsed = X402Payload.parsePayloadJson(payload)
   if (isFault(parsed)) return parsed
   const { accepted } = parsed
   if (accepted === undefined) {
@@ -215,7 +215,7 @@ function readTimeout(terms: Json.JsonObject): number {
   return seconds
 }
 
-/** Call it after `X402.parsePayloadJson`, which has checked that the payer is an address. */
+/** Call it after `X402Payload.parsePayloadJson`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.object(payload, 'payload')
   const authorization = Json.optionalObject(inner, 'authorization')

@@ -45,9 +45,7 @@ export function call(transfer: Transfer): { to: Address; data: Hex } {
 
 /** Decodes a settling call, to recognise external settlements. */
 export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
-  return (
-    Permit.parseCall(to, data) ?? Upto.parseCall(to, data) ?? Authorization.parseCall(to, data)
-  )
+  return Permit.parseCall(to, data) ?? Upto.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }
 
 /** Longest time that a signature may stay valid from now: specification 8 and a margin. */

@@ -1,8 +1,8 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { mayBeByUse } from '../paywall/ByUse'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
 import type { RetiredOffers } from '../paywall/retired'
 import type { Offer } from '../protocol/Offer'
-import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 
 /** The item that is sold at a route, by method. */
@@ -70,14 +70,6 @@ function itemsOf(
     }
   }
   return items
-}
-
-/** Time that a settlement has after the last answer that the upstream may give, ms. */
-export const settleMs = 45_000
-
-/** Whether a signature outlives the slowest answer and its settlement. */
-function mayBeByUse({ timeoutMs }: Merchant): boolean {
-  return timeoutMs + settleMs <= X402.maxTimeoutSeconds * 1000
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Authorization, Charge, Delivered } from '../../db/Authorization'
 import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
+import { storageCode } from '../../db/fault'
 import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
@@ -13,8 +14,9 @@ import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
-import type { ChainState } from './state'
-import { check } from './verify'
+import { checkSignature } from './signature'
+import { type ChainState, chainNow } from './state'
+import { type Checked, check } from './verify'
 import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /*
@@ -25,6 +27,9 @@ import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
 const retiredMs = 24 * 60 * 60 * 1000
+
+/** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
+const permitSlackSeconds = 5n
 
 export type Authorized = { kind: 'authorized'; authorization: Authorization }
 
@@ -113,7 +118,7 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await check(context, transfer)
+  const checked = await checkSigned(context, chain, transfer)
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -126,7 +131,9 @@ async function authorize(
   // Do not await between the checks and the reservation.
   const unfunded = refuseUnfunded(context, sent, simulation)
   if (unfunded) return unfunded
-  ceilings.add(id, sent)
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
     transfer: sent,
@@ -151,6 +158,27 @@ async function authorize(
   }
 }
 
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
+}
+
 /** What needs no call to a node. */
 function refuseUnread(
   context: Context,
@@ -158,7 +186,7 @@ function refuseUnread(
   transfer: Transfer,
   { purpose, validUntil }: { purpose: Purpose; validUntil: number },
 ): Refusals.PaymentRefusal | undefined {
-  const { upto, asset, amountAtomic, validBefore } = transfer
+  const { upto, asset, amountAtomic, validBefore, permit2612 } = transfer
   if (upto === undefined || asset !== chain.network.asset.address) {
     throw new Error('not an authorization in the asset of the network')
   }
@@ -172,12 +200,22 @@ function refuseUnread(
       'the authorization must be valid until the answer is made and settled',
     )
   }
+  // The proxy ignores a permit that has expired, and then nothing allows the charge.
+  if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the permit must be valid as long as the authorization',
+    )
+  }
   const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
   if (!relayer || relayer.isReserved) {
     return Refusals.refuse('upto_facilitator_mismatch', 'the facilitator is none of our relayers')
   }
   if (!chain.abilities.hasUpto) {
-    return Refusals.refuse('permit2_proxy_not_deployed', 'x402UptoPermit2Proxy is not on this chain')
+    return Refusals.refuse(
+      'permit2_proxy_not_deployed',
+      'x402UptoPermit2Proxy is not on this chain',
+    )
   }
   if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
   if (amountAtomic > context.policy.unsettledMax()) {
@@ -190,16 +228,23 @@ function refuseUnread(
 function refuseUnfunded(
   { ceilings, payers, policy }: Context,
   transfer: Transfer,
-  { balanceAtomic, allowanceAtomic }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
+  {
+    balanceAtomic,
+    allowanceAtomic,
+  }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
 ): Refusals.PaymentRefusal | undefined {
   const { payer, amountAtomic, permit2612 } = transfer
   if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
-  const most =
-    permit2612 !== undefined || allowanceAtomic === undefined || allowanceAtomic > balanceAtomic
-      ? balanceAtomic
-      : allowanceAtomic
+  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
+  const permitted = permit2612 === undefined ? 0n : amountAtomic
+  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  const most = allowed > balanceAtomic ? balanceAtomic : allowed
   const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
   return reserved + amountAtomic > most ? Refusals.underWay : undefined
+}
+
+function max(a: bigint, b: bigint): bigint {
+  return a > b ? a : b
 }
 
 /** The payer is refused for a day; a client may pay the same price by `exact`. */
@@ -210,7 +255,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings }: Context,
+  { ledger, ceilings, progress, metrics }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -223,7 +268,17 @@ async function writeCharge(
   const { authorizations } = ledger
   const state = amountAtomic === 0n ? 'void' : 'metered'
   const write = state === 'void' ? authorizations.void : authorizations.meter
-  if (!(await write(id, charge, delivered))) throw new Error(`${id} was charged before`)
+  for (;;) {
+    try {
+      if (await write(id, charge, delivered)) break
+      throw new Error(`${id} was charged before`)
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      // The answer is kept back, or its end is, until the charge is on the disk.
+      await ledger.writable(progress.signal)
+    }
+  }
+  metrics.charged(transfer.network, state)
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }

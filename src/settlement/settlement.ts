@@ -156,10 +156,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
   }
 }
 
-function createPayments(
-  context: Intake.Intake,
-  random: (length: number) => Uint8Array,
-): Payments {
+function createPayments(context: Intake.Intake, random: (length: number) => Uint8Array): Payments {
   const { ledger, now } = context
   const { payments } = ledger
   const { unsettled } = context

@@ -9,11 +9,11 @@ import type { NetworkConfig } from '../config/Config'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { sourcesOf } from './availability'
+import { createCeilings } from './ceilings'
 import type { Context, Log } from './context'
 import { createEvents, createSignal } from './events'
 import * as Health from './health'
 import { createMetrics, type Meter, silent } from './metrics'
-import { createCeilings } from './ceilings'
 import { createPayers } from './payers'
 import { pump } from './queue'
 import * as Recover from './recover'
@@ -250,7 +250,13 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
     clock,
     relayers: createRelayers(network, options),
     health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
-    abilities: { logSpans: new Map(), hasSync: true, hasOverrides: true, readsCode: true, hasUpto: false },
+    abilities: {
+      logSpans: new Map(),
+      hasSync: true,
+      hasOverrides: true,
+      readsCode: true,
+      hasUpto: false,
+    },
     queue: {
       payments: [],
       named: [],
