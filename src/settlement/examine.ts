@@ -161,16 +161,19 @@ function readAnswer(
   const settlingAt = isPermit ? 6 : 4
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
   const wallet = results[settlingAt + (isDirect(transfer) ? 0 : 1)]
+  // A call of an address without code succeeds, returns nothing and moves nothing.
+  const hasProxy = !isPermit || EthCall.uintOf(results[5]) !== undefined
+  const passes = isSettled ?? results[settlingAt]?.success === true
   return {
     code,
     baseFeeWei,
-    isSettled: isSettled ?? results[settlingAt]?.success === true,
+    isSettled: passes && hasProxy,
     wallet: wallet && judgeWallet(wallet),
     used: EthCall.isUsed(transfer, nonce),
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
-    hasProxy: !isPermit || results[5]?.success === true,
+    hasProxy,
   }
 }
 
