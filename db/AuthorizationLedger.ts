@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type { Money } from '../src/protocol/Transfer'
 import type { Authorization, Charge, Delivered } from './Authorization'
-import type { KeyScope } from './Ledger'
+import type { KeyScope } from './Payment'
 
 /**
  * Authorizations of the scheme `upto`. Money is authorized or paid once: the database refuses an
@@ -13,6 +13,8 @@ export type AuthorizationLedger = {
   findById(id: string): Promise<Authorization | undefined>
   /** Newest one of the key that is `authorized` or `metered`. */
   findByIdempotencyKey(scope: KeyScope): Promise<Authorization | undefined>
+  /** Newest one of the key that is `void`. */
+  findVoid(scope: KeyScope): Promise<Authorization | undefined>
   /** Those that are `authorized` or `metered`. */
   open(): Promise<readonly Authorization[]>
   /** Whether a settlement of this payer has failed since a time (unix ms). */

@@ -7,7 +7,7 @@ import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
-import type { Payment } from './Payment'
+import type { KeyScope, Payment } from './Payment'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 
 /**
@@ -47,9 +47,6 @@ export type ChangeListener = {
   /** The state or the newest transaction of a job has changed. */
   job(id: string): void
 }
-
-/** A buyer's own key is unique only within these. */
-export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
 
 /** A payer of one asset. */
 export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>

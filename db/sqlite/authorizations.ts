@@ -11,15 +11,21 @@ import {
 } from '../Authorization'
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
-import type { KeyScope } from '../Ledger'
+import type { KeyScope } from '../Payment'
+import type { Group } from './group'
 import type { Db } from './open'
 import { permit2612Of } from './payments'
 import { later, parameter, placeholders } from './statement'
-import type { Statements } from './statements'
-import { isBarred, isDuplicate, write } from './write'
+import { isBarred, isDuplicate } from './write'
+
+export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
 /** Prepared statements on authorizations. Call those that change one inside `write`. */
-export function createAuthorizationStatements({ orm }: Db) {
+export function createAuthorizationStatements(db: Db) {
+  return { ...readAuthorizations(db), ...changeAuthorizations(db) }
+}
+
+function readAuthorizations({ orm }: Db) {
   const select = (...conditions: (SQL | undefined)[]) =>
     later(orm, () =>
       orm
@@ -29,6 +35,7 @@ export function createAuthorizationStatements({ orm }: Db) {
         .orderBy(desc(authorizations.createdAt))
         .prepare(),
     )
+  // As text like in the partial indexes, or SQLite does not use them.
   const isOpen = sql`state IN ('authorized', 'metered')`
   const byMoney = select(
     eq(authorizations.network, parameter('network')),
@@ -37,18 +44,31 @@ export function createAuthorizationStatements({ orm }: Db) {
     eq(authorizations.nonce, parameter('nonce')),
   )
   const byId = select(eq(authorizations.id, parameter('id')))
-  const byKey = select(
+  const isOfKey = and(
     eq(authorizations.merchant, parameter('merchant')),
     eq(authorizations.route, parameter('route')),
     eq(authorizations.payer, parameter('payer')),
     eq(authorizations.idempotencyKey, parameter('key')),
-    isOpen,
   )
+  const byKey = select(isOfKey, isOpen)
+  const voidByKey = select(isOfKey, eq(authorizations.state, 'void'))
   const open = select(isOpen)
   const failed = select(
     eq(authorizations.payer, parameter('payer')),
     gt(authorizations.failedAt, parameter('at')),
   )
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toAuthorization(byId.get({ id })),
+    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
+    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
+    open: () => open.all().map(fromRow),
+    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+  }
+}
+
+function changeAuthorizations({ orm }: Db) {
   const insert = later(orm, () =>
     orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
   )
@@ -79,12 +99,6 @@ export function createAuthorizationStatements({ orm }: Db) {
   const fail = change({ state: 'failed' }, 'failed')
   const markFailed = change({ failedAt: parameter('at') })
   return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toAuthorization(byId.get({ id })),
-    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
-    open: () => open.all().map(fromRow),
-    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
     insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
       meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
@@ -97,31 +111,36 @@ export function createAuthorizationStatements({ orm }: Db) {
   }
 }
 
+/** Writes share their commits: each of them costs a flush of the disk. */
 export function createAuthorizations(
-  db: Db,
-  { authorizations: own }: Statements,
+  group: Group,
+  own: AuthorizationStatements,
 ): AuthorizationLedger {
   return {
     find: async (money) => own.find(money),
     findById: async (id) => own.findById(id),
     findByIdempotencyKey: async (scope) => own.findByIdempotencyKey(scope),
+    findVoid: async (scope) => own.findVoid(scope),
     open: async () => own.open(),
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        write(db, () => own.insert(authorization))
+        // Nothing is lost without it: what it is written for has no charge yet.
+        await group.addSoon(() => own.insert(authorization))
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'
         throw error
       }
     },
-    meter: async (id, charge, delivered) => write(db, () => own.meter(id, charge, delivered)),
-    void: async (id, charge, delivered) => write(db, () => own.void(id, charge, delivered)),
-    fail: async (id) => write(db, () => own.fail(id)),
-    async markFailed(id, at) {
-      write(db, () => own.markFailed(id, at))
-    },
+    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    meter: (id, charge, delivered) =>
+      delivered === undefined
+        ? group.addSoon(() => own.meter(id, charge, delivered))
+        : group.add(() => own.meter(id, charge, delivered)),
+    void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
+    fail: (id) => group.add(() => own.fail(id)),
+    markFailed: (id, at) => group.add(() => own.markFailed(id, at)),
   }
 }
 

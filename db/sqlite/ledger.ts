@@ -35,7 +35,7 @@ export function createLedger(db: Db): Ledger {
     deliveries: createDeliveries(group, statements),
     gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
     answers: createAnswers(db),
-    authorizations: createAuthorizations(db, statements),
+    authorizations: createAuthorizations(group, statements.authorizations),
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,

@@ -9,7 +9,7 @@ import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
-import * as X402 from '../protocol/X402'
+import * as X402Payload from '../protocol/X402Payload'
 import type { Reason } from '../settlement/Outcome'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
@@ -100,7 +100,7 @@ export function peek(presented: Presented, network: Network): Named | undefined 
     return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false, ...own }
   }
   if (presented.kind !== 'x402') return undefined
-  const parsed = X402.parsePayload(presented.value)
+  const parsed = X402Payload.parsePayload(presented.value)
   if (Problem.isFault(parsed)) return undefined
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
@@ -164,10 +164,10 @@ function mpp(value: string, context: CredentialContext): Presentation {
 }
 
 function x402(value: string, context: CredentialContext): Omit<Presentation, 'credentialHash'> {
-  const parsed = X402.parsePayload(value)
+  const parsed = X402Payload.parsePayload(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const matches = X402.matchOffer(
+  const matches = X402Payload.matchOffer(
     parsed,
     offersFor(item, parsed.signed.amountAtomic),
     item.isByUse === true,
@@ -195,7 +195,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
     approval,
     protocol: 'x402',
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
-    bound: X402.isRouteBound(parsed, { url, method: item.method }),
+    bound: X402Payload.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
   }

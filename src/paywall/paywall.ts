@@ -1,6 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
+import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import {
@@ -15,6 +15,7 @@ import type { Item } from './Item'
 import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
+import type { CheckoutOptions } from './resume'
 import { createTokens } from './undelivered'
 import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
 
@@ -66,7 +67,6 @@ export type Paywall = {
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
 export function createPaywall(options: PaywallOptions): Paywall {
   const deliveries = createDeliveries(options)
-  const [secret = new Uint8Array()] = options.challengeSecrets
   const { rates } = deliveries
   const byUse = createUsageDeliveries({
     ...options,
@@ -75,7 +75,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
     },
     deliveries,
     rates,
-    tokens: createTokens(secret),
+    tokens: createTokens(options.challengeSecrets),
   })
   const product = createGatewayProduct(options, deliveries, byUse)
   const checkouts = createCheckouts(options, product)

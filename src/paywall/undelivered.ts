@@ -1,3 +1,4 @@
+import { timingSafeEqual } from 'node:crypto'
 import type { Payment, Protocol } from '../../db/Payment'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
@@ -30,17 +31,28 @@ export type Undelivered = {
   detail: string
 }
 
-/** Tokens for what a payment's buyer may do without its credential. */
+/** Tokens that show receipts, and redeem nothing. */
 export type Tokens = {
-  /** Shows the receipt of a payment, and redeems nothing. */
   receiptTokenOf(paymentId: string): string
+  /** Whether a text is the token of a payment, in constant time. */
+  isReceiptToken(paymentId: string, token: string): boolean
 }
 
-export function createTokens(secret: Uint8Array): Tokens {
+/** The first secret makes tokens, and those of all are good. */
+export function createTokens(secrets: readonly Uint8Array[]): Tokens {
+  const [newest] = secrets
+  if (newest === undefined) throw new Error('no challenge secret')
+  const tokenOf = (secret: Uint8Array, id: string) =>
+    new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
   return {
-    receiptTokenOf: (paymentId) =>
-      new Bun.CryptoHasher('sha256', secret).update(`receipt|${paymentId}`).digest('base64url'),
+    receiptTokenOf: (id) => tokenOf(newest, id),
+    isReceiptToken: (id, token) => secrets.some((secret) => isEqual(token, tokenOf(secret, id))),
   }
+}
+
+function isEqual(given: string, token: string): boolean {
+  const [left, right] = [Buffer.from(given), Buffer.from(token)]
+  return left.byteLength === right.byteLength && timingSafeEqual(left, right)
 }
 
 /** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */

@@ -1,7 +1,7 @@
 import type { Authorization } from '../../db/Authorization'
 import type { Kept, Reader } from './remainder'
 import type { Reach } from './stream'
-import type { TransferRates } from './transfer-rate'
+import type { TransferRate, TransferRates } from './transfer-rate'
 
 /** Code of the error of a source that was given up because its buyer did not read. */
 export const stalledCode = 'buyer-stalled'
@@ -35,8 +35,61 @@ export function streamByUse(
   signal: AbortSignal,
   observer: UsageObserver,
 ): ReadableStream<Uint8Array> {
-  const { kept, watch, limitMs } = observer
   const reader = source.getReader()
+  let fail = () => {}
+  const progress = follow(reader, signal, observer, () => fail())
+  return new ReadableStream<Uint8Array>(
+    {
+      start(controller) {
+        fail = () => controller.error()
+      },
+      async pull(controller) {
+        progress.rate.taken()
+        try {
+          const { done, value } = await reader.read()
+          if (value !== undefined) observer.kept.add(value)
+          if (progress.isOver()) return controller.error()
+          if (done) {
+            await written()
+            await progress.conclude('whole')
+            return controller.close()
+          }
+          controller.enqueue(value)
+          progress.passed(value.byteLength)
+        } catch (error) {
+          await progress.breakOff(error)
+          // Without the error, which the server would print; the connection is closed all the same.
+          controller.error()
+        }
+      },
+      cancel: progress.leave,
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+type Progress = {
+  /** The transfer rate of the buyer. */
+  rate: TransferRate
+  /** Bytes were passed on. */
+  passed(bytes: number): void
+  /** The buyer has left, or the charge is being written: nothing more is passed on. */
+  isOver(): boolean
+  /** Once. Resolves when the charge is on the disk. */
+  conclude(end: End): Promise<void>
+  /** The source broke. */
+  breakOff(error: unknown): Promise<void>
+  /** The buyer has left: reads on for the usage. */
+  leave(): void
+}
+
+/** The progress of a stream. `fail` ends the buyer's part of it. */
+function follow(
+  reader: Reader,
+  signal: AbortSignal,
+  observer: UsageObserver,
+  fail: () => void,
+): Progress {
   let hasStarted = false
   let hasLeft = false
   let charging: Promise<void> | undefined
@@ -45,69 +98,54 @@ export function streamByUse(
     rate.stop()
     observer.onEnd?.(isCut)
   }
-  const reachOf = (end: End): Reach => {
-    if (!hasStarted) return end === 'whole' && !hasLeft ? 'complete' : 'nothing'
-    return end === 'whole' && !hasLeft ? 'complete' : 'truncated'
-  }
-  /** Once. Resolves when the charge is on the disk. */
   const conclude = (end: End): Promise<void> => {
-    charging ??= chargeAndSettle(observer, { end, reach: reachOf(end) })
+    if (charging !== undefined) return charging
     clearTimeout(timer)
     signal.removeEventListener('abort', leave)
+    const isAll = end === 'whole' && !hasLeft
+    const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
+    charging = chargeAndSettle(observer, { end, reach }).then(() => letGo(!isAll))
     return charging
   }
   const leave = () => {
     if (hasLeft || charging !== undefined) return
     hasLeft = true
     letGo(true)
-    void drain(reader, kept).then(conclude)
+    void drain(reader, observer.kept).then(conclude)
   }
-  let fail = () => {}
-  const rate = watch(() => {
+  const rate = observer.watch(() => {
     fail()
     leave()
   })
   const timer = setTimeout(() => {
     fail()
-    letGo(true)
     void conclude('cut')
     reader.cancel().catch(() => {})
-  }, limitMs)
+  }, observer.limitMs)
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
-  return new ReadableStream<Uint8Array>(
-    {
-      start(controller) {
-        fail = () => controller.error()
-      },
-      async pull(controller) {
-        rate.taken()
-        try {
-          const { done, value } = await reader.read()
-          if (value !== undefined) kept.add(value)
-          if (hasLeft || charging !== undefined) return controller.error()
-          if (done) {
-            await conclude('whole')
-            letGo(false)
-            return controller.close()
-          }
-          controller.enqueue(value)
-          rate.put(value.byteLength)
-          hasStarted = true
-        } catch (error) {
-          if (!hasLeft) {
-            // A buyer that stops reading before the end must not get what came before for nothing.
-            await conclude(isStalled(error) ? 'cut' : 'broken')
-            letGo(true)
-          }
-          // Without the error, which the server would print; the connection is closed all the same.
-          controller.error()
-        }
-      },
-      cancel: leave,
+  return {
+    rate,
+    passed(bytes) {
+      rate.put(bytes)
+      hasStarted = true
     },
-    { highWaterMark: 0 },
-  )
+    isOver: () => hasLeft || charging !== undefined,
+    conclude,
+    async breakOff(error) {
+      // A buyer that stops reading before the end must not get what came before for nothing.
+      if (!hasLeft) await conclude(isStalled(error) ? 'cut' : 'broken')
+    },
+    leave,
+  }
+}
+
+/**
+ * Resolves when the server has written what was enqueued, which it does at the end of the turn of the
+ * event loop. A charge on the disk before that could outlive the answer in a crash.
+ */
+function written(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
 }
 
 function isStalled(error: unknown): boolean {

@@ -2,9 +2,9 @@ import type { Authorization, Charge } from '../../db/Authorization'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
 import type { Settlement } from '../settlement/settlement'
+import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest, Made } from './delivery'
-import { createHold, type Held, type Hold } from './hold'
 import type { Usage } from './receipts'
 import { createKept, type Kept } from './remainder'
 import type { Answers } from './store'
@@ -44,7 +44,7 @@ export type UsageDeliveries = {
   inFlight(): number
 }
 
-type Context = { options: UsageOptions; hold: Hold; open: number }
+type Context = { options: UsageOptions; buffer: Buffering; open: number }
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
@@ -55,7 +55,7 @@ type Delivery = { request: DeliveryRequest; authorization: Authorization; releas
 export const chargeMs = 30_000
 
 export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
-  const context: Context = { options, hold: createHold(options.heldMaxBytes), open: 0 }
+  const context: Context = { options, buffer: createBuffer(options.heldMaxBytes), open: 0 }
   return {
     inFlight: () => context.open,
     async deliver(request, authorization, release) {
@@ -68,10 +68,10 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
       try {
         const delivery = { request, authorization, release: finish }
         const made = await make(context, delivery)
-        const held = await holdAnswer(context, delivery, made)
-        isPassedOn = held.kind === 'stream'
-        if (held.kind === 'stream') return passOn(context, delivery, made, held.body)
-        return await settleWhole(context, { request, authorization, release }, made, held)
+        const buffered = await bufferAnswer(context, delivery, made)
+        isPassedOn = buffered.kind === 'stream'
+        if (buffered.kind === 'stream') return passOn(context, delivery, made, buffered.body)
+        return await settleWhole(context, { request, authorization, release }, made, buffered)
       } finally {
         if (!isPassedOn) context.open--
       }
@@ -119,21 +119,21 @@ async function abandon(
 
 const nothing: Charge = { amountAtomic: 0n, units: {} }
 
-async function holdAnswer(
+async function bufferAnswer(
   context: Context,
   { request, authorization }: Delivery,
   { body, headers, status, onEnd }: Made,
-): Promise<Extract<Held, { kind: 'whole' | 'stream' }>> {
-  const held = await context.hold.read(body, {
+): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
+  const buffered = await context.buffer.read(body, {
     isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
     maxBytes: request.envelope?.maxBytes,
     limitMs: leftMs(context, authorization),
   })
-  if (held.kind === 'whole' || held.kind === 'stream') return held
+  if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
   onEnd?.(true)
   await abandon(context, authorization)
-  const [code, detail] = failures[held.kind]
-  throw uncharged(code, detail, held.kind === 'full' ? undefined : status)
+  const [code, detail] = failures[buffered.kind]
+  throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
 }
 
 const failures = {
@@ -152,17 +152,17 @@ async function settleWhole(
   context: Context,
   { request, authorization, release }: Delivery,
   made: Made,
-  held: Extract<Held, { kind: 'whole' }>,
+  buffered: Extract<Buffered, { kind: 'whole' }>,
 ): Promise<Response> {
   const { settlement, deliveries, settleWaitMs, log } = context.options
   const { authorizations } = settlement
   const { requestId, signal } = request
   let isWaiting = true
   try {
-    const cost = chargeOf(made, authorization, held.isComplete)
+    const cost = chargeOf(made, authorization, buffered.isComplete)
     const charged = await authorizations.charge(authorization, cost)
     log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
-    if (charged.state === 'void') return free(charged, made, held.bytes, { request, release })
+    if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs,
       requestId,
@@ -175,7 +175,7 @@ async function settleWhole(
       throw Denial.unpaid({ kind: 'pending', payment })
     }
     const { status, headers } = made
-    const answer = { delivered: true as const, status, headers, body: held.bytes }
+    const answer = { delivered: true as const, status, headers, body: buffered.bytes }
     const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
     const given = { ...request, usage, fulfil: async () => answer }
     return await deliveries.deliver(given, outcome, 'x402', release)
@@ -183,7 +183,7 @@ async function settleWhole(
     // The settlement goes on: what it confirms later is delivered to the next request.
     isWaiting = false
     made.onEnd?.(false)
-    held.release()
+    buffered.release()
   }
 }
 

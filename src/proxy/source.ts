@@ -8,7 +8,8 @@ import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
 import { chargeOf } from './metering'
 import type { Match } from './Route'
-import { type Forwarded, type Upstream, UpstreamError } from './upstream'
+import type { Forwarded, Upstream } from './upstream'
+import { UpstreamError } from './watch'
 
 /** The sources of the answers that are sold: upstreams, and the program itself. */
 export type Sources = {

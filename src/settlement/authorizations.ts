@@ -14,8 +14,10 @@ import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
-import type { ChainState } from './state'
-import { check } from './verify'
+import { checkSignature } from './signature'
+import { type ChainState, chainNow } from './state'
+import { type Checked, check } from './verify'
+import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /*
  * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
@@ -33,7 +35,7 @@ export type Authorized = { kind: 'authorized'; authorization: Authorization }
 
 export type Authorizations = Pick<
   AuthorizationLedger,
-  'find' | 'findById' | 'findByIdempotencyKey'
+  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid'
 > & {
   /**
    * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
@@ -59,6 +61,11 @@ export type Authorizations = Pick<
     delivered?: Delivered,
   ): Promise<Authorization>
   /**
+   * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
+   * and has verified the ceiling.
+   */
+  void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
+  /**
    * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
    * buyer does not have is given up when it cannot be settled: then it never will be.
    */
@@ -78,6 +85,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     find: authorizations.find,
     findById: authorizations.findById,
     findByIdempotencyKey: authorizations.findByIdempotencyKey,
+    findVoid: authorizations.findVoid,
     facilitators(network, ceilingAtomic) {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
@@ -86,6 +94,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
     charge: (authorization, charge, delivered) =>
       writeCharge(context, authorization, charge, delivered),
+    void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
   }
 }
@@ -109,7 +118,7 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await check(context, transfer)
+  const checked = await checkSigned(context, chain, transfer)
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -122,7 +131,9 @@ async function authorize(
   // Do not await between the checks and the reservation.
   const unfunded = refuseUnfunded(context, sent, simulation)
   if (unfunded) return unfunded
-  ceilings.add(id, sent)
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
     transfer: sent,
@@ -145,6 +156,27 @@ async function authorize(
     context.log('settlement-fault', { ...about({ id }), error })
     return Refusals.unavailable(error)
   }
+}
+
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
 }
 
 /** What needs no call to a node. */
@@ -223,7 +255,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings, progress }: Context,
+  { ledger, ceilings, progress, metrics }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -246,6 +278,7 @@ async function writeCharge(
       await ledger.writable(progress.signal)
     }
   }
+  metrics.charged(transfer.network, state)
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Transfer } from '../protocol/Transfer'
+import type { Verified } from './state'
 
 /**
  * Signed ceilings of the scheme `upto` that are not settled, in memory. After a restart there is none:
@@ -11,7 +12,9 @@ export type Ceilings = {
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
   /** Call it in the same turn of the event loop as the checks of these. */
-  add(id: string, transfer: Transfer): void
+  add(id: string, transfer: Transfer, verified: Verified | undefined): void
+  /** What the simulation of an authorization showed of a payer without code. */
+  verifiedOf(id: string): Verified | undefined
   has(id: string): boolean
   /** A payment reserves the charge from now on, so the ceiling reserves nothing more. */
   handOver(id: string): void
@@ -19,9 +22,11 @@ export type Ceilings = {
   release(id: string): void
 }
 
+type Entry = { transfer: Transfer; verified: Verified | undefined; isReserved: boolean }
+
 export function createCeilings(): Ceilings {
-  const open = new Map<string, { transfer: Transfer; isReserved: boolean }>()
-  const sum = (isMine: (entry: { transfer: Transfer; isReserved: boolean }) => boolean) => {
+  const open = new Map<string, Entry>()
+  const sum = (isMine: (entry: Entry) => boolean) => {
     let amount = 0n
     for (const each of open.values()) if (isMine(each)) amount += each.transfer.amountAtomic
     return amount
@@ -36,7 +41,8 @@ export function createCeilings(): Ceilings {
           transfer.network === network &&
           transfer.asset === asset,
       ),
-    add: (id, transfer) => void open.set(id, { transfer, isReserved: true }),
+    add: (id, transfer, verified) => void open.set(id, { transfer, verified, isReserved: true }),
+    verifiedOf: (id) => open.get(id)?.verified,
     has: (id) => open.has(id),
     handOver(id) {
       const own = open.get(id)

@@ -39,7 +39,10 @@ export type Simulation =
   | Refusals.PaymentRefusal
 
 /** What is simulated: a signed transfer and its settling call. */
-export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'>
+export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call' | 'verified'>
+
+/** Time that the reads of a ceiling count for its charge, ms; the charge itself is simulated. */
+const verifiedMs = 2_000
 
 /** A signature that is not verified yet. */
 export type SignatureCheck = {
@@ -67,8 +70,13 @@ export async function examine(
   candidate: Candidate,
   asked: Asked,
 ): Promise<Simulation> {
-  const { transfer, code } = candidate
+  const { transfer, code, verified } = candidate
   const atSeconds = EthCall.timeFor(chain, [transfer], asked.now)
+  if (verified !== undefined && asked.now - verified.at < verifiedMs) {
+    // When it fails, everything is read again to say why.
+    const isSettled = await settles(chain, from, candidate, atSeconds).catch(() => false)
+    if (isSettled) return { kind: 'passes', code: 'eoa', ...verified }
+  }
   const calls = callsFor(chain, candidate, asked.check)
   const gas = 2n * Gas.limitAlone(transfer, isContract(code)) + 200_000n
   let answer: CallAnswer | undefined
@@ -161,28 +169,26 @@ function readAnswer(
   const settlingAt = isPermit ? 6 : 4
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
   const wallet = results[settlingAt + (isDirect(transfer) ? 0 : 1)]
-  // A call of an address without code succeeds, returns nothing and moves nothing.
-  const hasProxy = !isPermit || EthCall.uintOf(results[5]) !== undefined
-  const passes = isSettled ?? results[settlingAt]?.success === true
   return {
     code,
     baseFeeWei,
-    isSettled: passes && hasProxy,
+    isSettled: isSettled ?? results[settlingAt]?.success === true,
     wallet: wallet && judgeWallet(wallet),
     used: EthCall.isUsed(transfer, nonce),
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
-    hasProxy,
+    // A call to an address without code succeeds and moves nothing.
+    hasProxy: !isPermit || EthCall.uintOf(results[5]) !== undefined,
   }
 }
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: CallReads,
+  { isSettled, used, wallet, hasProxy }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
-  const passes = isSettled && used === false
+  const passes = isSettled && hasProxy && used === false
   if (passes && check?.isDecidedByChain) return 'passes'
   if (check && wallet !== 'accepts' && !check.isSigned()) {
     const isUndeployed = wallet === 'absent' && check.isWrapped

@@ -13,7 +13,7 @@ import * as Refusals from './refusals'
 import { isReady } from './relayer'
 import * as Resolve from './resolve'
 import * as Signature from './signature'
-import type { Admission, ChainState, Signer } from './state'
+import type { Admission, ChainState, Signer, Verified } from './state'
 import { within } from './wait'
 
 /** A requested payment. */
@@ -25,6 +25,8 @@ export type PaymentRequest = {
   receivedAt: number
   isKeySigned: KeySigned
   rows: Rows | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
   onSent: ((payment: Payment) => void) | undefined
   /**
    * Called when the money has arrived; undefined: the delivery is not started with the
@@ -143,6 +145,7 @@ async function examineAndSubmit(
     isAlone: signed.transfer.upto !== undefined,
     deliverOnConfirm,
     rows,
+    verified: request.verified,
   })
 }
 

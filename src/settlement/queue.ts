@@ -34,6 +34,7 @@ type Submission = Pick<
   | 'isAlone'
   | 'deliverOnConfirm'
   | 'rows'
+  | 'verified'
 > & { code: 'contract' | 'unknown' }
 
 export type Submitted = {

@@ -172,6 +172,16 @@ export function isForged(signer: Signer): boolean {
   return signer.kind === 'unchecked' && !signer.isKey()
 }
 
+/**
+ * What a simulation that passed showed of a payer without code, and when (unix ms). The amounts are
+ * only used with what was reserved since: other payments of the payer are subtracted from them.
+ */
+export type Verified = {
+  balanceAtomic: bigint
+  allowanceAtomic: bigint | undefined
+  at: number
+}
+
 /** A payment that waits for a relayer. */
 export type QueuedPayment = {
   id: string
@@ -198,6 +208,8 @@ export type QueuedPayment = {
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
   rows: Rows | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
   /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
   /** Equal for payments whose Transfer logs cannot be distinguished. */

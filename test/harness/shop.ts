@@ -21,6 +21,7 @@ import {
   payMppPermit2,
   payX402,
   type Required,
+  wholeChallenges,
   type X402Options,
 } from './buyer'
 import { placeDatabase } from './database'
@@ -154,7 +155,14 @@ export type ShopOptions = {
   exchange?: boolean
 }
 
-const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
+const tables = [
+  'payments',
+  'authorizations',
+  'transactions',
+  'transaction_members',
+  'answers',
+  'gas_spent',
+]
 
 const nowhere = 'http://127.0.0.1:1'
 
@@ -336,7 +344,8 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
     const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }
   }
-  const challenge = asked.challenges.find(
+  const challenges = scheme === 'mpp' ? asked.challenges : wholeChallenges(asked)
+  const challenge = challenges.find(
     ({ request }) => `eip155:${request.methodDetails.chainId}` === network,
   )
   if (challenge === undefined) throw new Error(`no challenge for ${network}: ${url}`)

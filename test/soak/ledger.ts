@@ -118,5 +118,5 @@ function stateCall(purchase: Purchase): { to: Hex; data: Hex } {
 }
 
 function isPermit({ scheme }: Purchase): boolean {
-  return scheme === 'mpp-permit2' || scheme === 'x402-permit2'
+  return scheme === 'mpp-permit2' || scheme === 'x402-permit2' || scheme === 'upto'
 }

@@ -5,6 +5,15 @@ import type { Scheme } from '../harness/shop'
 import { prices } from './program'
 import type { Random } from './random'
 import type { Payer, Setup, Site } from './setup'
+import {
+  type ByUse,
+  byUseShare,
+  fetchByUse,
+  membersOf,
+  planByUse,
+  settledOf,
+  signByUse,
+} from './uptopayers'
 
 /** A request of a payer, and all its results. Times are unix ms. */
 export type Purchase = {
@@ -12,9 +21,10 @@ export type Purchase = {
   serial: string
   payer: Payer
   site: Site
-  scheme: Scheme
+  scheme: Scheme | 'upto'
   url: string
   init: RequestInit
+  /** For `upto` the signed ceiling; 0 before the signature. */
   amountAtomic: bigint
   /** Of the one credential that is signed for it; undefined before. */
   nonce: Hex | undefined
@@ -22,11 +32,21 @@ export type Purchase = {
   /** Every answer to the credential or the token, the oldest first. */
   said: Said[]
   /** Complete answers of the upstream that arrived. */
-  received: { paymentId: string; call: number; at: number }[]
+  received: Received[]
   /** Whether it got a token for an answer that failed. */
   redeems: boolean
-  /** `refused`: an answer after which a client must not repeat. */
-  end: 'open' | 'answered' | 'refused'
+  /** `refused`: an answer after which a client must not repeat. `left`: it went with a part. */
+  end: 'open' | 'answered' | 'refused' | 'left'
+  /** Of the scheme `upto`. */
+  byUse?: ByUse
+}
+
+export type Received = {
+  paymentId: string
+  call: number
+  at: number
+  /** What the head of an answer by use said. */
+  settled?: { amount: string; transaction: string } | undefined
 }
 
 export type Said = { at: number; status: number; code: string; detail: string }
@@ -90,6 +110,8 @@ function plan(payer: Payer, count: number, random: Random, { setup, url }: Optio
   if (payer.hasApproved && site.network.chainId === 4663)
     schemes.push('mpp-permit2', 'x402-permit2')
   const serial = `${payer.index}-${count}`
+  if (payer.hasApproved && random.chance(byUseShare))
+    return planByUse({ payer, site, serial, url }, random)
   const [path, price] = random.pick(Object.entries(prices))
   const posts = random.chance(0.2)
   return {
@@ -132,6 +154,10 @@ async function sign(
   const { scheme, site, url, init, payer } = purchase
   const asked = await ask(url, init).catch(() => undefined)
   if (asked?.response.status !== 402) return undefined
+  if (scheme === 'upto') {
+    const own = await signByUse(purchase, asked.required, random)
+    return own && signed(purchase, own.nonce, own.headers)
+  }
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
     const isOffered = asked.required.accepts.some(
@@ -165,15 +191,11 @@ async function show(
   purchase: Purchase,
   headers: Record<string, string>,
 ): Promise<Record<string, string>> {
-  const { init, said } = purchase
+  const { said } = purchase
   try {
-    const response = await fetch(purchase.url, {
-      ...init,
-      headers: { ...init.headers, ...headers },
-      signal: AbortSignal.timeout(answerMaxMs),
-    })
-    const { status } = response
-    const answer = JSON.parse(await response.text()) as Record<string, unknown>
+    const shown = await request(purchase, headers)
+    if (shown === undefined) return headers
+    const { status, answer, settled } = shown
     const at = Date.now()
     const code = String(answer.code ?? '')
     const detail = [answer.reason, answer.detail].filter((part) => part !== undefined).join(': ')
@@ -183,6 +205,7 @@ async function show(
         paymentId: String(answer.paymentId),
         call: Number(answer.call),
         at,
+        settled,
       })
       purchase.end = 'answered'
       return headers
@@ -199,6 +222,34 @@ async function show(
     said.push({ at: Date.now(), status: 0, code: 'no-answer', detail })
   }
   return headers
+}
+
+type Shown = { status: number; answer: Record<string, unknown>; settled?: Received['settled'] }
+
+/** Undefined when the buyer has left. */
+async function request(
+  purchase: Purchase,
+  headers: Record<string, string>,
+): Promise<Shown | undefined> {
+  const { init, url, byUse, said } = purchase
+  if (byUse === undefined) {
+    const response = await fetch(url, {
+      ...init,
+      headers: { ...init.headers, ...headers },
+      signal: AbortSignal.timeout(answerMaxMs),
+    })
+    return { status: response.status, answer: JSON.parse(await response.text()) }
+  }
+  const shown = await fetchByUse(purchase, byUse, headers, answerMaxMs)
+  if (shown.kind === 'left') {
+    const detail = `${shown.bytes} bytes`
+    said.push({ at: Date.now(), status: 0, code: 'left', detail })
+    // A buyer with nothing may have been charged, and comes back.
+    if (shown.bytes > 0 && byUse.isStream) purchase.end = 'left'
+    return undefined
+  }
+  const { response, text } = shown
+  return { status: response.status, answer: membersOf(text), settled: settledOf(response) }
 }
 
 function tokenOf({ redeem }: Record<string, unknown>): string | undefined {

@@ -11,6 +11,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { build } from '../../src/build'
+import { meter, modelPath } from './model'
 import { relayers, type Setup, type Site } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
@@ -33,6 +34,8 @@ export type Program = {
   end(): Promise<void>
   /** How it ended without a signal, or with a wrong exit code after one. */
   faults: string[]
+  /** When each SIGKILL was sent, unix ms. */
+  killedAt: readonly number[]
 }
 
 export type ProgramOptions = {
@@ -66,6 +69,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const command = [executable, 'serve', '--config', config, '--data', join(directory, 'data')]
   const startMs: number[] = []
   const faults: string[] = []
+  const killedAt: number[] = []
   let child: ReturnType<typeof spawn> | undefined
   let isWanted = false
   /** The newest output of stderr: the banner, and the runtime's message at a crash. */
@@ -86,6 +90,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     command,
     startMs,
     faults,
+    killedAt,
     start() {
       const started = spawn(command, directory, logFile)
       child = started
@@ -109,6 +114,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     },
     listening: () => listening,
     async kill() {
+      killedAt.push(Date.now())
       await signalled('SIGKILL')
     },
     async end() {
@@ -211,7 +217,31 @@ timeout_ms = 1500
 ${Object.entries(prices)
   .map(([path, price]) => routeTable(path, price))
   .join('')}
+[[merchants]]
+slug = "model"
+upstream = "${upstream.origin}"
+allow_private = true
+timeout_ms = 5000
+idle_ms = 5000
+[[merchants.routes]]
+path = "/chat"
+methods = ["POST"]
+price = "0.05"
+upstream_path = "${modelPath}"
+[merchants.routes.meter]
+preset = "openai"
+base = "${decimal(meter.base)}"
+missing = "max"
+units = [
+  { name = "input", price = "${meter.input}" },
+  { name = "output", price = "${meter.output}" },
+]
 `
+}
+
+/** USD of an atomic amount. */
+function decimal(atomic: bigint): string {
+  return (Number(atomic) / 1e6).toFixed(6)
 }
 
 /** Decimal price by path; each below 0.1. */

@@ -1,29 +1,29 @@
 import type { Reader } from './remainder'
 
-/** Longest answer that is held for its settlement; a longer one passes as a stream. */
+/** Longest answer that waits for its settlement; a longer one passes as a stream. */
 const answerMaxBytes = 16 * 1024 * 1024
 
 /** A body that was read, or that is to be passed on. */
-export type Held =
+export type Buffered =
   /** `isComplete`: not cut at the limit of its message. */
   | { kind: 'whole'; bytes: Uint8Array; isComplete: boolean; release: () => void }
   | { kind: 'stream'; body: ReadableStream<Uint8Array> }
   /** The source failed, took too long, or there is no memory for a message. */
   | { kind: 'broken' | 'late' | 'full' }
 
-export type Hold = {
+export type Buffering = {
   /**
    * Reads an answer that is no event stream to its end. `maxBytes`: the answer is sent inside a message
    * of this length, so that it is never passed on. `limitMs`: an answer that takes longer is given up.
    * Call `release` when the bytes are needed no more.
    */
-  read(body: Uint8Array | ReadableStream<Uint8Array>, options: HoldOptions): Promise<Held>
+  read(body: Uint8Array | ReadableStream<Uint8Array>, options: BufferOptions): Promise<Buffered>
 }
 
-type HoldOptions = { isEvents: boolean; maxBytes: number | undefined; limitMs: number }
+type BufferOptions = { isEvents: boolean; maxBytes: number | undefined; limitMs: number }
 
 /** `totalMaxBytes` bounds all answers that are held at once. */
-export function createHold(totalMaxBytes: number): Hold {
+export function createBuffer(totalMaxBytes: number): Buffering {
   let total = 0
   return {
     async read(body, { isEvents, maxBytes, limitMs }) {
@@ -79,7 +79,7 @@ export function createHold(totalMaxBytes: number): Hold {
   }
 }
 
-function whole(bytes: Uint8Array, isComplete: boolean): Held {
+function whole(bytes: Uint8Array, isComplete: boolean): Buffered {
   return { kind: 'whole', bytes, isComplete, release: () => {} }
 }
 
