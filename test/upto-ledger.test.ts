@@ -169,7 +169,8 @@ describe('the table of states', () => {
             `INSERT INTO authorizations (${names}) SELECT ${values} FROM authorizations WHERE id = $from`,
           )
           .run({ id, nonce, from: before.id })
-        const path: readonly State[] = from === 'sent' || from === 'failed' ? ['metered', from] : [from]
+        const path: readonly State[] =
+          from === 'sent' || from === 'failed' ? ['metered', from] : [from]
         const change = (state: State) =>
           sqlite
             .query(`UPDATE authorizations SET state = $state, ${shapes[state]} WHERE id = $id`)
@@ -201,7 +202,10 @@ describe('the table of states', () => {
     const { sqlite } = own.fixture.db
     const { id } = await authorized(own, ceilingOf(own, 1_000n))
     for (const [name, set] of impossible)
-      expect(() => sqlite.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`), name).toThrow()
+      expect(
+        () => sqlite.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`),
+        name,
+      ).toThrow()
     sqlite.run(
       `UPDATE authorizations SET state = 'metered', charge_atomic = '900', units = '{}' WHERE id = '${id}'`,
     )

@@ -110,7 +110,8 @@ export function followEnds({ events, ceilings, progress, ledger, now, log }: Con
     if (payment === undefined || payment.state === 'broadcast') return
     ceilings.release(id)
     const isByPayer = payment.state === 'reverted' || payment.nonceUsed
-    if (payment.state !== 'confirmed' && isByPayer) await ledger.authorizations.markFailed(id, now())
+    if (payment.state !== 'confirmed' && isByPayer)
+      await ledger.authorizations.markFailed(id, now())
   }
   events.payments.on((id) => {
     if (!ceilings.has(id) || progress.charging.has(id)) return
