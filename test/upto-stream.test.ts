@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { inSeconds, settlementOf } from './harness/buyer'
+import { signUpto } from './harness/upto'
 import {
   answering,
   costOf,
@@ -124,14 +125,20 @@ describe('an event stream', () => {
     expect(await shop.paid()).toBe(before)
   })
 
-  test('behavior: HEAD has no stream and is charged by missing', async () => {
+  test('behavior: HEAD is settled before its head is sent', async () => {
+    const named = { 'settlement-overrides': '{"amount":"1000"}' }
     shop.upstream.script = (_, reply) => {
-      reply.head(200, events)
+      reply.head(200, { ...events, ...named })
       reply.cut()
     }
+    const init = { method: 'HEAD' }
     const url = shop.chat('named')
-    const response = await fetch(url, { method: 'HEAD' })
-    expect(response.status).toBe(402)
+    const before = await shop.paid()
+    const response = await fetch(url, { ...init, headers: await signUpto(url, init) })
+    expect([response.status, await response.text()]).toEqual([200, ''])
+    expect(settlementOf(response)).toMatchObject({ success: true, amount: '1000' })
+    expect(shop.upstream.requests.map(({ method }) => method)).toEqual(['HEAD'])
+    expect(await shop.paid()).toBe(before + 1000n)
   })
 })
 
