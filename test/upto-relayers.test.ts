@@ -114,8 +114,13 @@ describe('several relayers', () => {
   })
 
   test("error: the desk's own account is refused", async () => {
-    const terms = { facilitator: desk.address, accepted: acceptedBy(desk.address) }
-    const response = await shop.buy({ signer: payer, ...terms })
+    // It has one on the network of the stock desk, and none elsewhere.
+    const token = { name: 'Global Dollar', version: '1', assetTransferMethod: 'permit2' }
+    const extra = { ...token, facilitatorAddress: desk.address }
+    const terms = { facilitator: desk.address, network: 'eip155:4663', accepted: { extra } }
+    expect(errorOf(await shop.buy(terms))).toEqual([402, 'upto_facilitator_mismatch'])
+    const elsewhere = { facilitator: desk.address, accepted: acceptedBy(desk.address) }
+    const response = await shop.buy({ signer: payer, ...elsewhere })
     expect(errorOf(response)).toEqual([402, 'upto_facilitator_mismatch'])
     expect(shop.upstream.requests).toEqual([])
   })
