@@ -154,9 +154,9 @@ describe('memory for held answers', () => {
 })
 
 test('attack: a whole answer that comes slowly is given up before its charge could not be settled', async () => {
-  const credential = await shop.sign({ signer: payer, slug: 'quick', deadline: inSeconds(32) })
+  const credential = await shop.sign({ signer: payer, slug: 'brief', deadline: inSeconds(33) })
   const replied = shop.nextReply()
-  const bought = shop.pay(credential, { slug: 'quick' })
+  const bought = shop.pay(credential, { slug: 'brief' })
   const upstream = await replied
   upstream.head(200, json)
   const writing = setInterval(() => upstream.chunk(' '), 50)
