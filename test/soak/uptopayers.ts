@@ -1,6 +1,6 @@
 import { settlementOf } from '../harness/buyer'
 import { payUpto, uptoOffer } from '../harness/upto'
-import type { Purchase } from './payers'
+import type { ByUse, Purchase } from './purchase'
 import type { Random } from './random'
 import type { Payer, Site } from './setup'
 
@@ -9,16 +9,6 @@ import type { Payer, Site } from './setup'
  * Some leave in the middle. One that has nothing presents the same credential again, until it has
  * the answer or a final refusal.
  */
-
-export type ByUse = {
-  isStream: boolean
-  /** After this time the buyer leaves, once; undefined: it stays. */
-  leaveAfterMs: number | undefined
-  /** It has closed a connection before the end of its answer. */
-  hasLeft: boolean
-  /** Bytes of a stream that arrived, of the longest try. */
-  bytes: number
-}
 
 /** A share of the purchases of payers that have approved Permit2. */
 export const byUseShare = 0.6
