@@ -13,6 +13,8 @@ export type AuthorizationLedger = {
   findById(id: string): Promise<Authorization | undefined>
   /** Newest one of the key that is `authorized` or `metered`. */
   findByIdempotencyKey(scope: KeyScope): Promise<Authorization | undefined>
+  /** Newest one of the key that is `void`. */
+  findVoid(scope: KeyScope): Promise<Authorization | undefined>
   /** Those that are `authorized` or `metered`. */
   open(): Promise<readonly Authorization[]>
   /** Whether a settlement of this payer has failed since a time (unix ms). */

@@ -77,7 +77,7 @@ export const authorizations = sqliteTable(
       .where(sql`failed_at IS NOT NULL`),
     index('authorizations_idempotency')
       .on(table.merchant, table.route, table.payer, table.idempotencyKey)
-      .where(sql`idempotency_key IS NOT NULL AND state IN ('authorized', 'metered')`),
+      .where(sql`idempotency_key IS NOT NULL`),
     check(
       'authorizations_network',
       sql`${table.network} = 'eip155:' || ${table.chainId} AND ${table.chainId} > 0`,

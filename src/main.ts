@@ -27,6 +27,8 @@ Options
   --online         check: ask every chain, contract, pool and upstream too
   --once           demo: buy with every stock client, show what happened, exit
   --protocol NAME  pay: mpp or x402 (default: the first that is offered)
+  --scheme NAME    pay: exact, the price before the answer, or upto, x402's charge by use, of
+                   which the price is the ceiling (default: exact)
   --network ID     pay: only on this network, e.g. eip155:8453
   --transfer NAME  pay: only by eip3009 or permit2
   --method NAME    pay: HTTP method (default: GET, with --data POST)
@@ -34,7 +36,7 @@ Options
   --key HEX        pay: private key (better: PAY_KEY in the environment);
                    receipt: address of the receipt key
   --url URL        receipt: service that publishes the receipt key
-  --max AMOUNT     pay: refuse to pay more dollars (default: 1)
+  --max AMOUNT     pay: refuse to sign more dollars, of upto the ceiling (default: 1)
   --rpc URL        pay: node of the network, if the wallet must approve Permit2 first
   --redeem TOKEN   pay: ask again for what was paid for and not delivered
   --route NAME     meter: MERCHANT/ROUTE, e.g. assistant/chat
@@ -59,7 +61,18 @@ const allowed: Readonly<Record<Command, readonly string[]>> = {
   serve: ['config', 'data'],
   check: ['config', 'data', 'online'],
   demo: ['once', 'config'],
-  pay: ['protocol', 'network', 'transfer', 'method', 'data', 'key', 'max', 'redeem', 'rpc'],
+  pay: [
+    'protocol',
+    'scheme',
+    'network',
+    'transfer',
+    'method',
+    'data',
+    'key',
+    'max',
+    'redeem',
+    'rpc',
+  ],
   receipt: ['key', 'url'],
   orders: ['data'],
   meter: ['config', 'route', 'request'],
@@ -171,6 +184,7 @@ type Values = {
   online?: boolean
   once?: boolean
   protocol?: string
+  scheme?: string
   network?: string
   transfer?: string
   method?: string
@@ -202,6 +216,7 @@ function parse(argv: string[]): Parsed | string {
         online: { type: 'boolean' },
         once: { type: 'boolean' },
         protocol: { type: 'string' },
+        scheme: { type: 'string' },
         network: { type: 'string' },
         transfer: { type: 'string' },
         method: { type: 'string' },

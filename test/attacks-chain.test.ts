@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseSignature } from 'viem'
+import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import { account } from '../src/demo/accounts'
 import { execute } from '../src/demo/chains'
@@ -228,7 +229,7 @@ describe('settled before the request', () => {
         protocol === 'x402' && method === 'eip3009' && network === 'eip155:8453',
     )
     if (term === undefined) throw new Error('no such term')
-    const { value } = Terms.pay(term, {
+    const { value } = Paid.from(term, {
       privateKey: Uint8Array.fromHex(account(1).privateKey.slice(2)),
       now: Date.now(),
       random: crypto.getRandomValues(new Uint8Array(32)),

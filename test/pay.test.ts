@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -131,7 +132,7 @@ describe('Terms', () => {
 
   test('behavior: MPP credentials of both types pass the service itself', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'mpp')) {
-      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
+      const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = Credential.parse(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
       expect(parsed.transfer).toEqual(paid.transfer)
@@ -144,7 +145,7 @@ describe('Terms', () => {
 
   test('behavior: x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
-      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
+      const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = X402Payload.parsePayload(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
       const matches = X402Payload.matchOffer(parsed, [offer])
@@ -166,7 +167,7 @@ describe('Terms', () => {
     expect(of({ ...accepted, network: 'eip155:8453' })).toEqual([])
     expect(of({ ...accepted, amount: '0x10' })).toEqual([])
     expect(of({ ...accepted, extra: { ...accepted.extra, spender: payee.address } })).toEqual([])
-    expect(of({ ...accepted, scheme: 'upto' })).toEqual([])
+    expect(of({ ...accepted, scheme: 'other' })).toEqual([])
     for (const value of ['', 'Payment', 'Payment id="x"', 'Basic realm="x"', 'Payment id="', '%'])
       expect(
         Terms.decode(new Headers({ 'www-authenticate': value, 'payment-required': 'x' })),

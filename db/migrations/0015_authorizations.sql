@@ -50,7 +50,7 @@ CREATE TABLE `authorizations` (
 --> statement-breakpoint
 CREATE INDEX `authorizations_open` ON `authorizations` (`state`) WHERE state IN ('authorized', 'metered');--> statement-breakpoint
 CREATE INDEX `authorizations_failed` ON `authorizations` (`payer`,`failed_at`) WHERE failed_at IS NOT NULL;--> statement-breakpoint
-CREATE INDEX `authorizations_idempotency` ON `authorizations` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL AND state IN ('authorized', 'metered');--> statement-breakpoint
+CREATE INDEX `authorizations_idempotency` ON `authorizations` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;--> statement-breakpoint
 CREATE UNIQUE INDEX `authorizations_money` ON `authorizations` (`network`,`asset`,`payer`,`nonce`);--> statement-breakpoint
 ALTER TABLE `payments` ADD `ceiling_atomic` text CHECK (`ceiling_atomic` IS NULL OR (typeof(`ceiling_atomic`) = 'text' AND `ceiling_atomic` NOT GLOB '*[^0-9]*' AND `ceiling_atomic` NOT GLOB '0*' AND `method` = 'permit2' AND `protocol` = 'x402' AND (length(`amount_atomic`) < length(`ceiling_atomic`) OR (length(`amount_atomic`) = length(`ceiling_atomic`) AND `amount_atomic` <= `ceiling_atomic`))));--> statement-breakpoint
 ALTER TABLE `payments` ADD `facilitator` text COLLATE NOCASE CHECK ((`facilitator` IS NULL) = (`ceiling_atomic` IS NULL) AND (`facilitator` IS NULL OR (length(`facilitator`) = 42 AND `facilitator` GLOB '0x*' AND substr(`facilitator`, 3) NOT GLOB '*[^0-9a-fA-F]*')));--> statement-breakpoint

@@ -44,13 +44,14 @@ function readAuthorizations({ orm }: Db) {
     eq(authorizations.nonce, parameter('nonce')),
   )
   const byId = select(eq(authorizations.id, parameter('id')))
-  const byKey = select(
+  const isOfKey = and(
     eq(authorizations.merchant, parameter('merchant')),
     eq(authorizations.route, parameter('route')),
     eq(authorizations.payer, parameter('payer')),
     eq(authorizations.idempotencyKey, parameter('key')),
-    isOpen,
   )
+  const byKey = select(isOfKey, isOpen)
+  const voidByKey = select(isOfKey, eq(authorizations.state, 'void'))
   const open = select(isOpen)
   const failed = select(
     eq(authorizations.payer, parameter('payer')),
@@ -61,6 +62,7 @@ function readAuthorizations({ orm }: Db) {
       toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
     findById: (id: string) => toAuthorization(byId.get({ id })),
     findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
+    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
     open: () => open.all().map(fromRow),
     hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
   }
@@ -118,6 +120,7 @@ export function createAuthorizations(
     find: async (money) => own.find(money),
     findById: async (id) => own.findById(id),
     findByIdempotencyKey: async (scope) => own.findByIdempotencyKey(scope),
+    findVoid: async (scope) => own.findVoid(scope),
     open: async () => own.open(),
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {

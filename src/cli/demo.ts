@@ -147,6 +147,10 @@ function instructions(world: World, port: number): string {
     `  ${pay} '${base}${goods.chat}' --data '${question}' \\`,
     '    --protocol x402 --network eip155:4663 --transfer permit2',
     '',
+    'Buy by the x402 scheme upto: the answer costs what it uses, and the price is the ceiling',
+    `  ${pay} '${base}${goods.chat}' --data '${question}' \\`,
+    '    --scheme upto --network eip155:8453',
+    '',
     'Buy with a wallet that has USDG and no gas: it is sponsored, approves Permit2, pays',
     `  PAY_KEY=${account(3).privateKey} ${self()} pay ${forecast} \\`,
     '    --protocol mpp --network eip155:4663 --transfer permit2 ' +

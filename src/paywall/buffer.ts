@@ -8,25 +8,25 @@ export type Buffered =
   /** `isComplete`: not cut at the limit of its message. */
   | { kind: 'whole'; bytes: Uint8Array; isComplete: boolean; release: () => void }
   | { kind: 'stream'; body: ReadableStream<Uint8Array> }
-  /** The source failed. */
-  | { kind: 'broken' }
+  /** The source failed, took too long, or there is no memory for a message. */
+  | { kind: 'broken' | 'late' | 'full' }
 
 export type Buffering = {
   /**
    * Reads an answer that is no event stream to its end. `maxBytes`: the answer is sent inside a message
-   * of this length, so that it is never passed on. Call `release` when the bytes are needed no more.
+   * of this length, so that it is never passed on. `limitMs`: an answer that takes longer is given up.
+   * Call `release` when the bytes are needed no more.
    */
-  read(
-    body: Uint8Array | ReadableStream<Uint8Array>,
-    options: { isEvents: boolean; maxBytes: number | undefined },
-  ): Promise<Buffered>
+  read(body: Uint8Array | ReadableStream<Uint8Array>, options: BufferOptions): Promise<Buffered>
 }
 
-/** `totalMaxBytes` bounds all answers that wait at once. */
+type BufferOptions = { isEvents: boolean; maxBytes: number | undefined; limitMs: number }
+
+/** `totalMaxBytes` bounds all answers that are held at once. */
 export function createBuffer(totalMaxBytes: number): Buffering {
   let total = 0
   return {
-    async read(body, { isEvents, maxBytes }) {
+    async read(body, { isEvents, maxBytes, limitMs }) {
       if (body instanceof Uint8Array) return whole(body, true)
       if (isEvents && maxBytes === undefined) return { kind: 'stream', body }
       const reader = body.getReader()
@@ -37,9 +37,19 @@ export function createBuffer(totalMaxBytes: number): Buffering {
         size = 0
       }
       const most = maxBytes ?? answerMaxBytes
+      let isLate = false
+      // A cancelled source ends like a complete one.
+      const timer = setTimeout(() => {
+        isLate = true
+        reader.cancel().catch(() => {})
+      }, limitMs)
       try {
         for (;;) {
           const { done, value } = await reader.read()
+          if (isLate) {
+            release()
+            return { kind: 'late' }
+          }
           if (done)
             return { kind: 'whole', bytes: Buffer.concat(chunks), isComplete: true, release }
           chunks.push(value)
@@ -51,12 +61,19 @@ export function createBuffer(totalMaxBytes: number): Buffering {
             return { kind: 'stream', body: continued(chunks, reader) }
           }
           reader.cancel().catch(() => {})
-          const bytes = Buffer.concat(chunks).subarray(0, maxBytes)
+          if (size <= maxBytes) {
+            release()
+            return { kind: 'full' }
+          }
+          // One byte more than the message takes, which shows that it is cut.
+          const bytes = Buffer.concat(chunks).subarray(0, maxBytes + 1)
           return { kind: 'whole', bytes, isComplete: false, release }
         }
       } catch {
         release()
-        return { kind: 'broken' }
+        return { kind: isLate ? 'late' : 'broken' }
+      } finally {
+        clearTimeout(timer)
       }
     },
   }

@@ -134,7 +134,9 @@ async function spend<R, A>(
     if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
     const authorized =
       transfer.upto && (await state.options.settlement.authorizations.find(transfer))
-    if (authorized !== undefined) return await resumeAuthorized(state, checkout, authorized)
+    if (authorized !== undefined) {
+      return await resumeAuthorized(state, checkout, { presentation, authorization: authorized })
+    }
     return await pay(state, checkout, presentation)
   } catch (error) {
     claim.release()

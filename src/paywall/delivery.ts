@@ -32,7 +32,10 @@ import {
 export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
 
 /** The payment, or the authorization, that an answer is made for. */
-export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'>
+export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
+  /** Ends the attempt while its answer is awaited, and not a stream that has begun. */
+  signal?: AbortSignal
+}
 
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
 

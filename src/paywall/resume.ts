@@ -106,11 +106,15 @@ export async function resumeKnown<R, A>(
 export async function resumeAuthorized<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  authorization: Authorization,
+  { presentation, authorization }: { presentation: Named; authorization: Authorization },
 ): Promise<Response> {
   const { options, product } = state
-  const { fingerprint, key, presentation, sale } = checkout
+  const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
+  const { isKeySigned, signatureReason } = presentation
+  if (presentation.transfer.signature !== transfer.signature && !isKeySigned()) {
+    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+  }
   if (authorization.state === 'authorized') throw Denial.inProgress()
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {

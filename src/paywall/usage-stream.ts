@@ -3,6 +3,9 @@ import type { Kept, Reader } from './remainder'
 import type { Reach } from './stream'
 import type { TransferRate, TransferRates } from './transfer-rate'
 
+/** Code of the error of a source that was given up because its buyer did not read. */
+export const stalledCode = 'buyer-stalled'
+
 /** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
 export type End = 'whole' | 'cut' | 'broken'
 
@@ -15,8 +18,8 @@ export type UsageObserver = {
   kept: Pick<Kept, 'add'>
   /** Writes the charge; resolves when it is on the disk. Called once. */
   charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
-  /** Settles the charge. */
-  settle: (charged: Authorization) => Promise<void>
+  /** Settles the charge. `isWhole`: the source was read to its end. */
+  settle: (charged: Authorization, isWhole: boolean) => Promise<void>
   /** All is settled, or left to the sweeps of settlement. */
   finish: () => void
   log: (error: unknown) => void
@@ -53,8 +56,8 @@ export function streamByUse(
           }
           controller.enqueue(value)
           progress.passed(value.byteLength)
-        } catch {
-          await progress.breakOff()
+        } catch (error) {
+          await progress.breakOff(error)
           // Without the error, which the server would print; the connection is closed all the same.
           controller.error()
         }
@@ -75,7 +78,7 @@ type Progress = {
   /** Once. Resolves when the charge is on the disk. */
   conclude(end: End): Promise<void>
   /** The source broke. */
-  breakOff(): Promise<void>
+  breakOff(error: unknown): Promise<void>
   /** The buyer has left: reads on for the usage. */
   leave(): void
 }
@@ -129,7 +132,10 @@ function follow(
     },
     isOver: () => hasLeft || charging !== undefined,
     conclude,
-    breakOff: async () => (hasLeft ? undefined : conclude('broken')),
+    async breakOff(error) {
+      // A buyer that stops reading before the end must not get what came before for nothing.
+      if (!hasLeft) await conclude(isStalled(error) ? 'cut' : 'broken')
+    },
     leave,
   }
 }
@@ -142,6 +148,12 @@ function written(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
 }
 
+function isStalled(error: unknown): boolean {
+  return (
+    typeof error === 'object' && error !== null && 'code' in error && error.code === stalledCode
+  )
+}
+
 /** Resolves when the charge is written; its settlement goes on. Never rejects. */
 async function chargeAndSettle(
   { charge, settle, finish, log }: UsageObserver,
@@ -149,7 +161,9 @@ async function chargeAndSettle(
 ): Promise<void> {
   try {
     const charged = await charge(ended)
-    void settle(charged).catch(log).finally(finish)
+    void settle(charged, ended.end === 'whole')
+      .catch(log)
+      .finally(finish)
   } catch (error) {
     log(error)
     finish()

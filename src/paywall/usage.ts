@@ -6,7 +6,7 @@ import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest, Made } from './delivery'
 import type { Usage } from './receipts'
-import { createKept } from './remainder'
+import { createKept, type Kept } from './remainder'
 import type { Answers } from './store'
 import type { TransferRates } from './transfer-rate'
 import type { Tokens } from './undelivered'
@@ -82,9 +82,12 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
 async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
   const { id, transfer } = authorization
+  // An answer that comes slowly must not outlive what pays for it.
+  const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
   try {
-    const made = await request.fulfil({ id, transfer, attempts: 1 })
+    const made = await request.fulfil({ id, transfer, attempts: 1, signal })
     if (made.delivered) return made
+    if (signal.aborted) throw uncharged(...failures.late, made.upstreamStatus)
     const { code, detail, upstreamStatus } = made
     throw uncharged(code, detail, upstreamStatus)
   } catch (error) {
@@ -120,15 +123,28 @@ async function bufferAnswer(
   context: Context,
   { request, authorization }: Delivery,
   { body, headers, status, onEnd }: Made,
-): Promise<Exclude<Buffered, { kind: 'broken' }>> {
+): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
   const buffered = await context.buffer.read(body, {
     isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
     maxBytes: request.envelope?.maxBytes,
+    limitMs: leftMs(context, authorization),
   })
-  if (buffered.kind !== 'broken') return buffered
+  if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
   onEnd?.(true)
   await abandon(context, authorization)
-  throw uncharged('upstream-failed', 'The upstream broke its answer off.', status)
+  const [code, detail] = failures[buffered.kind]
+  throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
+}
+
+const failures = {
+  broken: ['upstream-failed', 'The upstream broke its answer off.'],
+  late: ['upstream-timeout', 'The upstream did not end its answer in time.'],
+  full: ['not-ready', 'There is no room to hold the answer.'],
+} as const
+
+/** Time until the charge of an authorization must be settled, ms. */
+function leftMs({ options }: Context, { transfer }: Authorization): number {
+  return Number(transfer.validBefore) * 1000 - chargeMs - options.now()
 }
 
 /** Settles the charge, then answers. Throws ProblemError when it is not settled. */
@@ -141,6 +157,7 @@ async function settleWhole(
   const { settlement, deliveries, settleWaitMs, log } = context.options
   const { authorizations } = settlement
   const { requestId, signal } = request
+  let isWaiting = true
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
     const charged = await authorizations.charge(authorization, cost)
@@ -150,7 +167,7 @@ async function settleWhole(
       waitMs: settleWaitMs,
       requestId,
       onSent: deliveries.expect,
-      deliverOnConfirm: () => !signal.aborted && !settlement.needsSecond(charged),
+      deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
     })
     if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
     const { payment } = outcome
@@ -163,6 +180,8 @@ async function settleWhole(
     const given = { ...request, usage, fulfil: async () => answer }
     return await deliveries.deliver(given, outcome, 'x402', release)
   } finally {
+    // The settlement goes on: what it confirms later is delivered to the next request.
+    isWaiting = false
     made.onEnd?.(false)
     buffered.release()
   }
@@ -199,11 +218,12 @@ function free(
 
 /** Passes a stream on, and settles its charge at its end. */
 function passOn(
-  { options }: Context,
+  context: Context,
   { request, authorization, release }: Delivery,
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
+  const { options } = context
   const { settlement, tokens, answers, rates, now, log } = options
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
@@ -217,7 +237,7 @@ function passOn(
       : (bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now()),
   )
   const stream = streamByUse(body, request.signal, {
-    limitMs: Number(transfer.validBefore) * 1000 - chargeMs - now(),
+    limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
     watch: rates.watch,
     kept,
@@ -232,21 +252,22 @@ function passOn(
       log('charge', fields)
       return charged
     },
-    settle: (charged) => settle(options, charged, { requestId, kept }),
+    settle: (charged, isWhole) =>
+      settle(options, charged, { requestId, kept: isWhole ? kept : undefined }),
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
   return new Response(stream, { status, headers })
 }
 
-/** Settles what the buyer has already, and stores the answer for its key. */
+/** Settles what the buyer has already, and stores a whole answer for its key. */
 async function settle(
   { settlement, settleWaitMs }: UsageOptions,
   charged: Authorization,
-  { requestId, kept }: { requestId: string; kept: ReturnType<typeof createKept> },
+  { requestId, kept }: { requestId: string; kept: Kept | undefined },
 ): Promise<void> {
   if (charged.state === 'void') return
   const options = { waitMs: settleWaitMs, requestId }
   const outcome = await settlement.authorizations.settleCharge(charged, options)
-  if (outcome.kind === 'confirmed') await kept.store()
+  if (outcome.kind === 'confirmed') await kept?.store()
 }

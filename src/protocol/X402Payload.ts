@@ -129,7 +129,8 @@ function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
     payer: Json.address(json, 'from'),
     payee: Json.address(witness, 'to'),
     amountAtomic: Json.uint(permitted, 'amount'),
-    nonce: `0x${Json.uint(json, 'nonce').toString(16).padStart(64, '0')}`,
+    // Clients write digits, the example of the specification is hex.
+    nonce: Json.wordOrUint(json, 'nonce'),
     validAfter: hasValidAfter ? Json.uint(witness, 'validAfter') : 0n,
     validBefore: Json.uint(json, 'deadline'),
     signature,

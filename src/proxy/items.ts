@@ -1,9 +1,8 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { mayBeByUse } from '../paywall/ByUse'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
 import type { RetiredOffers } from '../paywall/retired'
-import { chargeMs } from '../paywall/usage'
 import type { Offer } from '../protocol/Offer'
-import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 
 /** The item that is sold at a route, by method. */
@@ -71,14 +70,6 @@ function itemsOf(
     }
   }
   return items
-}
-
-/** Time that a client has between its signature and its request, ms. */
-const sendMs = 15_000
-
-/** Whether a signature outlives the slowest answer and its settlement. */
-function mayBeByUse({ timeoutMs }: Merchant): boolean {
-  return timeoutMs + chargeMs + sendMs <= X402.maxTimeoutSeconds * 1000
 }
 
 /**

@@ -80,6 +80,7 @@ export async function fulfil(
       headers: incoming.request.headers,
       body,
       paymentId: payment.id,
+      ...(payment.signal === undefined ? {} : { signal: payment.signal }),
     })
     note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
     if (isDelivery(answer.status)) {

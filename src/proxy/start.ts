@@ -1,3 +1,4 @@
+import { stalledCode } from '../paywall/usage-stream'
 import type { Stalls } from './stalls'
 
 /**
@@ -83,7 +84,10 @@ function streamOn(
   return new ReadableStream(
     {
       start(controller) {
-        fail = () => controller.error(watch.explain(new Error('the buyer stands still')))
+        fail = () => {
+          const error = Object.assign(new Error('the buyer stands still'), { code: stalledCode })
+          controller.error(watch.explain(error))
+        }
       },
       async pull(controller) {
         stall.taken()

@@ -14,8 +14,10 @@ import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
+import { checkSignature } from './signature'
 import { type ChainState, chainNow } from './state'
-import { check } from './verify'
+import { type Checked, check } from './verify'
+import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /*
  * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
@@ -26,11 +28,14 @@ import { check } from './verify'
 /** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
 const retiredMs = 24 * 60 * 60 * 1000
 
+/** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
+const permitSlackSeconds = 5n
+
 export type Authorized = { kind: 'authorized'; authorization: Authorization }
 
 export type Authorizations = Pick<
   AuthorizationLedger,
-  'find' | 'findById' | 'findByIdempotencyKey'
+  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid'
 > & {
   /**
    * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
@@ -56,6 +61,11 @@ export type Authorizations = Pick<
     delivered?: Delivered,
   ): Promise<Authorization>
   /**
+   * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
+   * and has verified the ceiling.
+   */
+  void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
+  /**
    * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
    * buyer does not have is given up when it cannot be settled: then it never will be.
    */
@@ -75,6 +85,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     find: authorizations.find,
     findById: authorizations.findById,
     findByIdempotencyKey: authorizations.findByIdempotencyKey,
+    findVoid: authorizations.findVoid,
     facilitators(network, ceilingAtomic) {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
@@ -83,6 +94,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
     charge: (authorization, charge, delivered) =>
       writeCharge(context, authorization, charge, delivered),
+    void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
   }
 }
@@ -106,7 +118,7 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await check(context, transfer)
+  const checked = await checkSigned(context, chain, transfer)
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -146,6 +158,27 @@ async function authorize(
   }
 }
 
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
+}
+
 /** What needs no call to a node. */
 function refuseUnread(
   context: Context,
@@ -153,7 +186,7 @@ function refuseUnread(
   transfer: Transfer,
   { purpose, validUntil }: { purpose: Purpose; validUntil: number },
 ): Refusals.PaymentRefusal | undefined {
-  const { upto, asset, amountAtomic, validBefore } = transfer
+  const { upto, asset, amountAtomic, validBefore, permit2612 } = transfer
   if (upto === undefined || asset !== chain.network.asset.address) {
     throw new Error('not an authorization in the asset of the network')
   }
@@ -165,6 +198,13 @@ function refuseUnread(
     return Refusals.refuse(
       'permit2_deadline_expired',
       'the authorization must be valid until the answer is made and settled',
+    )
+  }
+  // The proxy ignores a permit that has expired, and then nothing allows the charge.
+  if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the permit must be valid as long as the authorization',
     )
   }
   const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
@@ -195,12 +235,16 @@ function refuseUnfunded(
 ): Refusals.PaymentRefusal | undefined {
   const { payer, amountAtomic, permit2612 } = transfer
   if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
-  const most =
-    permit2612 !== undefined || allowanceAtomic === undefined || allowanceAtomic > balanceAtomic
-      ? balanceAtomic
-      : allowanceAtomic
+  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
+  const permitted = permit2612 === undefined ? 0n : amountAtomic
+  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  const most = allowed > balanceAtomic ? balanceAtomic : allowed
   const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
   return reserved + amountAtomic > most ? Refusals.underWay : undefined
+}
+
+function max(a: bigint, b: bigint): bigint {
+  return a > b ? a : b
 }
 
 /** The payer is refused for a day; a client may pay the same price by `exact`. */
@@ -211,7 +255,7 @@ const retired: Refusals.PaymentRefusal = {
 }
 
 async function writeCharge(
-  { ledger, ceilings, progress }: Context,
+  { ledger, ceilings, progress, metrics }: Context,
   authorization: Authorization,
   charge: Charge,
   delivered: Delivered | undefined,
@@ -234,6 +278,7 @@ async function writeCharge(
       await ledger.writable(progress.signal)
     }
   }
+  metrics.charged(transfer.network, state)
   if (state === 'void') ceilings.release(id)
   return { ...authorization, state, charge, delivered }
 }

@@ -201,12 +201,12 @@ function note(
 function refuse(
   context: Context,
   chain: ChainState,
-  { id, purpose, transfer }: QueuedPayment,
+  { purpose, transfer }: QueuedPayment,
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
   const { reserved, failures } = context.payers
-  const { ceilings } = context
-  const ceiling = ceilings.reservedOf(transfer) - ceilings.reservedBy(id)
+  // A charge was reserved before: what is used goes before what is only authorized.
+  const ceiling = transfer.upto === undefined ? context.ceilings.reservedOf(transfer) : 0n
   if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)

@@ -9,8 +9,6 @@ import type { Verified } from './state'
 export type Ceilings = {
   /** Sum of the ceilings of a payer on all networks, atomic. */
   openOf(payer: Address): bigint
-  /** Amount that an authorization still reserves of the payer's balance, by its id; 0 when none. */
-  reservedBy(id: string): bigint
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
   /** Call it in the same turn of the event loop as the checks of these. */
@@ -35,10 +33,6 @@ export function createCeilings(): Ceilings {
   }
   return {
     openOf: (payer) => sum(({ transfer }) => transfer.payer === payer),
-    reservedBy(id) {
-      const own = open.get(id)
-      return own?.isReserved ? own.transfer.amountAtomic : 0n
-    },
     reservedOf: ({ payer, network, asset }) =>
       sum(
         ({ transfer, isReserved }) =>

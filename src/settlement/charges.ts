@@ -59,7 +59,8 @@ async function drive(
   { requestId, onSent, deliverOnConfirm }: Omit<ChargeOptions, 'waitMs'>,
 ): Promise<Outcome> {
   const { id, purpose, receivedAt, delivered } = authorization
-  const { ledger, ceilings, now } = context
+  const { ledger, ceilings, metrics, now } = context
+  const startedAt = now()
   try {
     const known = await ledger.payments.findById(id)
     const verified = ceilings.verifiedOf(id)
@@ -79,7 +80,7 @@ async function drive(
     const outcome = known
       ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
       : await Intake.settle(context, request, attemptMs)
-    context.metrics.settled(request, outcome, (now() - receivedAt) / 1000)
+    metrics.settled(request, outcome, (now() - startedAt) / 1000)
     if (outcome.kind === 'confirmed') ceilings.release(id)
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
       return outcome
@@ -91,7 +92,8 @@ async function drive(
       await ledger.authorizations.markFailed(id, now())
     context.log('charge-failed', { ...about({ id, requestId }), reason })
     // Nobody has the answer, so nothing is owed: this charge must not be settled later.
-    if (delivered === undefined) await ledger.authorizations.fail(id)
+    if (delivered === undefined && (await ledger.authorizations.fail(id)))
+      metrics.charged(transfer.network, 'failed')
     return outcome
   } catch (error) {
     context.log('settlement-fault', { ...about({ id, requestId }), error })
@@ -105,7 +107,7 @@ async function drive(
  * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
  */
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
-  const { ledger, ceilings, progress, chains, log } = context
+  const { ledger, ceilings, progress, chains, metrics, log } = context
   for (const authorization of await ledger.authorizations.open()) {
     const { id, state, transfer } = authorization
     if (state === 'authorized') {
@@ -125,6 +127,7 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
     if (await isOver(context, authorization)) {
       await ledger.authorizations.fail(id)
       ceilings.release(id)
+      metrics.charged(transfer.network, 'lost')
       log('charge-lost', about({ id }))
     } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
   }

@@ -178,16 +178,17 @@ function readAnswer(
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
-    hasProxy: !isPermit || results[5]?.success === true,
+    // A call to an address without code succeeds and moves nothing.
+    hasProxy: !isPermit || EthCall.uintOf(results[5]) !== undefined,
   }
 }
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: CallReads,
+  { isSettled, used, wallet, hasProxy }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
-  const passes = isSettled && used === false
+  const passes = isSettled && hasProxy && used === false
   if (passes && check?.isDecidedByChain) return 'passes'
   if (check && wallet !== 'accepts' && !check.isSigned()) {
     const isUndeployed = wallet === 'absent' && check.isWrapped

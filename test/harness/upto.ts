@@ -14,6 +14,8 @@ export type UptoOptions = {
   ceiling?: bigint
   facilitator?: Address
   to?: Address
+  /** The payer where another key signs, as for a wallet that is a contract. */
+  from?: Address
   /** Members that replace those of `accepted`. */
   accepted?: Record<string, unknown>
   extensions?: Record<string, unknown>
@@ -73,7 +75,7 @@ export async function payUpto(
     },
   })
   const permit2Authorization = {
-    from: signer.address,
+    from: options.from ?? signer.address,
     permitted: { token: accept.asset, amount: String(amount) },
     spender: proxyAddress,
     nonce: String(nonce),
@@ -94,10 +96,10 @@ export async function payUpto(
 export async function signUpto(
   url: string,
   init: RequestInit,
-  options: Partial<UptoOptions> & { buyer?: number } = {},
+  options: Partial<UptoOptions> & { buyer?: number; signer?: LocalAccount } = {},
 ): Promise<Record<string, string>> {
-  const { buyer = 1, network = 'eip155:8453', ...rest } = options
+  const { buyer = 1, signer = account(buyer).local(), network = 'eip155:8453', ...rest } = options
   const { required } = await ask(url, init)
-  const value = await payUpto(required, account(buyer).local(), { network, ...rest })
+  const value = await payUpto(required, signer, { network, ...rest })
   return { 'payment-signature': value }
 }
