@@ -64,9 +64,8 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
-  const logFile = join(directory, 'program.log')
-  const executable = await findExecutable(directory)
-  const command = [executable, 'serve', '--config', config, '--data', join(directory, 'data')]
+  const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
+  const command = [await findExecutable(directory), 'serve', '--config', config, '--data', data]
   const startMs: number[] = []
   const faults: string[] = []
   const killedAt: number[] = []
@@ -76,8 +75,9 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   let said = ''
   let listening = Promise.resolve()
 
-  async function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
+  function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
     if (child === undefined) throw new Error('the program does not run')
+    if (signal === 'SIGKILL') killedAt.push(Date.now())
     isWanted = false
     child.kill(signal)
     return child.exited
@@ -86,7 +86,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   return {
     url: `http://127.0.0.1:${port}`,
     directory,
-    database: join(directory, 'data', 'turnpike.sqlite'),
+    database: join(data, 'turnpike.sqlite'),
     command,
     startMs,
     faults,
@@ -113,10 +113,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       })
     },
     listening: () => listening,
-    async kill() {
-      killedAt.push(Date.now())
-      await signalled('SIGKILL')
-    },
+    kill: async () => void (await signalled('SIGKILL')),
     async end() {
       if (child !== undefined && child.exitCode === null && child.signalCode === null)
         await signalled('SIGKILL')
