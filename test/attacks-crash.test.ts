@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
 import { ask } from './harness/buyer'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { networkOf, startNetwork, type startTap } from './harness/settlement'
 import {
   configText,
@@ -49,7 +49,7 @@ async function serve(dataDir: string): Promise<Serving> {
   const file = join(dataDir, 'merchants.toml')
   const urls = { usdc: networks.usdc.tap.url, usdg: networks.usdg.tap.url, upstream: upstream.url }
   writeFileSync(file, configText(urls))
-  const command = [process.execPath, main, 'serve', '--config', file]
+  const command = [executable, 'serve', '--config', file]
   const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', join(dataDir, 'data')], {
     env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
     stdin: 'pipe',
