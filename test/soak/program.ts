@@ -4,13 +4,12 @@ import {
   copyFileSync,
   mkdtempSync,
   openSync,
-  statSync,
   writeFileSync,
 } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { build } from '../../src/build'
+import { executable } from '../harness/executable'
 import { meter, modelPath } from './model'
 import { relayers, type Setup, type Site } from './setup'
 
@@ -54,7 +53,6 @@ const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
-const root = join(import.meta.dir, '..', '..')
 /** The program's own limit is 30 s. */
 const stopMaxMs = 40_000
 
@@ -65,7 +63,10 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
   const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
-  const command = [await findExecutable(directory), 'serve', '--config', config, '--data', data]
+  // A copy for this run, which no other process removes.
+  const own = join(directory, 'turnpike')
+  copyFileSync(executable, own)
+  const command = [own, 'serve', '--config', config, '--data', data]
   const startMs: number[] = []
   const faults: string[] = []
   const killedAt: number[] = []
@@ -163,25 +164,6 @@ function readBanner(
     }
     read().catch(() => resolve(false))
   })
-}
-
-/**
- * The built executable when it is newer than the sources, else a new build. In both cases it is a
- * copy for this run, which no other process replaces.
- */
-async function findExecutable(directory: string): Promise<string> {
-  const built = join(root, 'dist', 'turnpike')
-  const outfile = join(directory, 'turnpike')
-  if ((await Bun.file(built).exists()) && (await isFresh(built))) copyFileSync(built, outfile)
-  else await build({ entry: join(root, 'src', 'main.ts'), outfile })
-  return outfile
-}
-
-async function isFresh(built: string): Promise<boolean> {
-  const builtAt = statSync(built).mtimeMs
-  for await (const path of new Bun.Glob('{src,db}/**/*').scan(root))
-    if (statSync(join(root, path)).mtimeMs > builtAt) return false
-  return statSync(join(root, 'bun.lock')).mtimeMs < builtAt
 }
 
 function freePort(): Promise<number> {
