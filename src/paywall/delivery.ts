@@ -25,15 +25,12 @@ import {
   type Undelivered,
 } from './undelivered'
 
-/**
- * Makes the paid answer, once per call. Returns faults of the maker as data and never throws for
- * them.
- */
+/** Makes the paid answer, once per call. Faults of the maker are data: it never throws for them. */
 export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
 
 /** The payment, or the authorization, that an answer is made for. */
 export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
-  /** Ends the attempt while its answer is awaited, and not a stream that has begun. */
+  /** Ends the attempt while its answer is awaited; a stream that has started goes on. */
   signal?: AbortSignal
 }
 
