@@ -50,7 +50,7 @@ describe('an answer that costs nothing', () => {
     ['400 with usage', 400, answering(usage(7, 20), 400)],
     ['429', 502, answering(usage(7, 20), 429)],
     ['500', 502, answering(usage(7, 20), 500)],
-    ['a redirect', 502, answering('{}', 302, { location: '/elsewhere' })],
+    ['a redirect', 502, answering('{}', 302, { location: '/other' })],
     ['an error in the body', 200, answering(`{"error":{"message":"no"},${usage(7, 20).slice(1)}`)],
     ['no answer', 502, (_: unknown, reply: Reply) => reply.cut()],
     [

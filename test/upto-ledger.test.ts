@@ -77,6 +77,18 @@ describe('a charge that is decided after its attempt', () => {
     })
 })
 
+test('attack: money of a payment that is not mined yet is not authorized', async () => {
+  await using own = await ownSettlement()
+  await setAutomine(own.net.chain, false)
+  const transfer = ceilingOf(own, 1_000n)
+  const { nonce } = transfer
+  await own.begin(signTransfer(own.network, { method: 'permit2', amountAtomic: 1_000n, nonce }))
+  const used = { kind: 'refused', reason: 'permit2_invalid_nonce' }
+  expect(await authorize(own, transfer)).toMatchObject(used)
+  expect(await own.fixture.settlement.authorizations.find(transfer)).toBeUndefined()
+  await mine(own.net.chain)
+})
+
 describe('a charge', () => {
   test('error: above the ceiling, below nothing or for the second time is not written', async () => {
     await using own = await ownSettlement()

@@ -114,13 +114,13 @@ describe('several relayers', () => {
   })
 
   test("error: the desk's own account is refused", async () => {
-    // It has one on the network of the stock desk, and none elsewhere.
+    // It has one on the network of the stock desk, and none on others.
     const token = { name: 'Global Dollar', version: '1', assetTransferMethod: 'permit2' }
     const extra = { ...token, facilitatorAddress: desk.address }
     const terms = { facilitator: desk.address, network: 'eip155:4663', accepted: { extra } }
     expect(errorOf(await shop.buy(terms))).toEqual([402, 'upto_facilitator_mismatch'])
-    const elsewhere = { facilitator: desk.address, accepted: acceptedBy(desk.address) }
-    const response = await shop.buy({ signer: payer, ...elsewhere })
+    const other = { facilitator: desk.address, accepted: acceptedBy(desk.address) }
+    const response = await shop.buy({ signer: payer, ...other })
     expect(errorOf(response)).toEqual([402, 'upto_facilitator_mismatch'])
     expect(shop.upstream.requests).toEqual([])
   })
@@ -204,7 +204,7 @@ describe('a relayer whose key is removed', () => {
 })
 
 describe('a spent gas budget', () => {
-  test('behavior: keeps written charges until there is one again, without blame', async () => {
+  test('behavior: keeps written charges until there is one again, and bans no payer', async () => {
     const replies: Reply[] = []
     shop.upstream.script = (_, reply) => {
       replies.push(reply)
