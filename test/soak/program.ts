@@ -56,8 +56,8 @@ exec "$@" 3<&- </dev/null`
 /** The program's own limit is 30 s. */
 const stopMaxMs = 40_000
 
-/** Writes the configuration; nothing runs yet. */
-export async function createProgram(options: ProgramOptions): Promise<Program> {
+/** Writes the configuration, and the command that runs the program with it. */
+async function prepare(options: ProgramOptions) {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
@@ -67,6 +67,12 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   const own = join(directory, 'turnpike')
   copyFileSync(executable, own)
   const command = [own, 'serve', '--config', config, '--data', data]
+  return { port, directory, logFile, data, command }
+}
+
+/** Writes the configuration; nothing runs yet. */
+export async function createProgram(options: ProgramOptions): Promise<Program> {
+  const { port, directory, logFile, data, command } = await prepare(options)
   const startMs: number[] = []
   const faults: string[] = []
   const killedAt: number[] = []
