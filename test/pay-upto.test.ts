@@ -334,6 +334,16 @@ describe('a stream of a server that answers for its payments', () => {
     expect(ran.err).toContain('receipt    none: nothing is charged')
   })
 
+  test('behavior: one whose charge could not be settled is reported', async () => {
+    const server = serve([{ ...open, state: 'failed', amount: '12', units: { output: 3 } }])
+    const ran = await run(server.url, byUse(...onBase))
+    server.stop()
+    expect(ran.code).toBe(0)
+    expect(ran.err).toContain('charge     0.000012 USDC: 3 output\n')
+    expect(ran.err).toContain('it could not be settled, so nothing moved')
+    expect(ran.err).not.toContain('settled by')
+  })
+
   test('error: a charge above the ceiling, or a false receipt, is reported', async () => {
     const dear = { ...open, amount: '50001', units: {}, transaction, receipt: receipt() }
     const forged = { ...dear, amount: '1', receipt: receipt(new Uint8Array(32).fill(6)) }

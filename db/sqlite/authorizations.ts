@@ -125,8 +125,10 @@ export function createAuthorizations(
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        // Nothing is lost without it: what it is written for has no charge yet.
-        await group.addSoon(() => own.insert(authorization))
+        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
+        // a success that was told, which a power loss must not undo.
+        const add = authorization.state === 'authorized' ? group.addSoon : group.add
+        await add(() => own.insert(authorization))
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'

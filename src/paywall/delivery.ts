@@ -1,8 +1,8 @@
-import type { Charge } from '../../db/Authorization'
 import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
+import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createReceipts, type Receipts, type Usage } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
 import {
@@ -25,30 +25,7 @@ import {
   type Undelivered,
 } from './undelivered'
 
-/** Makes the paid answer, once per call. Faults of the maker are data: it never throws for them. */
-export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
-
-/** The payment, or the authorization, that an answer is made for. */
-export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
-  /** Ends the attempt while its answer is awaited; a stream that has started goes on. */
-  signal?: AbortSignal
-}
-
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
-
-export type Fulfilled = Made | Undelivered
-
-export type Made = {
-  delivered: true
-  status: number
-  headers: Headers
-  /** Bytes when the whole answer is available, else a stream. */
-  body: Uint8Array | ReadableStream<Uint8Array>
-  /** Called when the stream ends, before its end is sent. */
-  onEnd?: (isCut: boolean) => void
-  /** What it costs where the route has a meter; call it when the body was read or given up. */
-  chargeOf?: ((isWhole: boolean) => Charge) | undefined
-}
 
 /** The part of a paid request that a delivery needs. */
 export type DeliveryRequest = {

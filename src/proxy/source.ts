@@ -1,6 +1,6 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import type { Log } from '../log'
-import type { Attempt, Fulfilled } from '../paywall/delivery'
+import type { Attempt, Fulfilled } from '../paywall/Fulfilment'
 import * as Problem from '../protocol/Problem'
 import { type Breaker, type Failure, isGatewayFailure } from './breaker'
 import { originOf, serveBuiltin } from './builtin/serve'
