@@ -301,7 +301,8 @@ describe('a stop while a stream runs', () => {
   /** A stream whose buyer has its first chunk. */
   async function opened() {
     const replied = shop.nextReply()
-    const bought = shop.buy({ signer: payer })
+    const deadline = BigInt(Math.floor(shop.now() / 1000) + 300)
+    const bought = shop.buy({ signer: payer, deadline })
     const upstream = await replied
     upstream.head(200, events)
     upstream.chunk(event('{"n":1}'))
