@@ -133,8 +133,10 @@ function follow(
     isOver: () => hasLeft || charging !== undefined,
     conclude,
     async breakOff(error) {
-      // A buyer that stops reading before the end must not get what came before for nothing.
-      if (!hasLeft) await conclude(isStalled(error) ? 'cut' : 'broken')
+      // A buyer that stops reading before the end must not get what came before for nothing: not when
+      // it is given up for others, and not when the upstream gives up to send.
+      const isOfBuyer = isStalled(error) || rate.hasStoodStill()
+      if (!hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
     },
     leave,
   }

@@ -159,6 +159,7 @@ async function settleWhole(
   const { authorizations } = settlement
   const { requestId, signal } = request
   let isWaiting = true
+  let isPassedOn = false
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
     const charged = await authorizations.charge(authorization, cost)
@@ -178,14 +179,43 @@ async function settleWhole(
     const { status, headers } = made
     const answer = { delivered: true as const, status, headers, body: buffered.bytes }
     const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
-    const given = { ...request, usage, fulfil: async () => answer }
+    const fulfil = async (): Promise<Made> => {
+      if (buffered.bytes.byteLength <= atOnceMaxBytes || request.envelope) return answer
+      isPassedOn = true
+      return { ...answer, body: inPieces(buffered), ...(made.onEnd && { onEnd: made.onEnd }) }
+    }
+    const given = { ...request, usage, fulfil }
     return await deliveries.deliver(given, outcome, 'x402', release)
   } finally {
     // The settlement goes on: what it confirms later is delivered to the next request.
     isWaiting = false
-    made.onEnd?.(false)
-    buffered.release()
+    if (!isPassedOn) {
+      made.onEnd?.(false)
+      buffered.release()
+    }
   }
+}
+
+/** A longer answer stays in memory for as long as its buyer reads it, so that counts as held. */
+const atOnceMaxBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+/** The bytes as fast as the buyer reads; `release` is called at the end. */
+function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
+  let at = 0
+  return new ReadableStream<Uint8Array>(
+    {
+      pull(controller) {
+        const piece = bytes.subarray(at, at + pieceBytes)
+        at += piece.byteLength
+        if (piece.byteLength > 0) return controller.enqueue(piece)
+        release()
+        controller.close()
+      },
+      cancel: release,
+    },
+    { highWaterMark: 0 },
+  )
 }
 
 /** The charge of an answer; without a meter, as after a reload, its whole ceiling. */

@@ -130,10 +130,17 @@ function note(
   const { breaker, now } = sources
   const key = failureKey(sources, match.merchant, match.route) ?? ''
   if (kind === 'answer') breaker.success(key, now())
-  // Redemptions are free. Counting them would count one payment for a request that breaks the
-  // upstream many times.
-  else if (payment.attempts === 1)
+  else if (mayCount(payment, kind))
     breaker.failure(key, { kind, payer: payment.transfer.payer }, now())
+}
+
+/**
+ * Redemptions are free. Counting them would count one payment for a request that breaks the upstream
+ * many times. By `upto` a failed answer costs nothing at all, so three wallets could stop the sales to
+ * others for as long as they like; what no request can cause counts all the same.
+ */
+function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boolean {
+  return attempts === 1 && (kind === 'connect' || transfer.upto === undefined)
 }
 
 /** Key under which failures are counted; undefined when the route cannot be served at all. */

@@ -13,7 +13,7 @@ import type { Intake } from './intake'
 import type { Outcome } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
-import { isReady, pausedBy } from './relayer'
+import { isReady, openMax, pausedBy } from './relayer'
 import { checkSignature } from './signature'
 import { type ChainState, chainNow } from './state'
 import { type Checked, check } from './verify'
@@ -130,8 +130,8 @@ async function authorize(
     if (spent) return spent
   }
   // Do not await between the checks and the reservation.
-  const unfunded = refuseUnfunded(context, sent, simulation)
-  if (unfunded) return unfunded
+  const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
+  if (unreserved) return unreserved
   const { code, balanceAtomic, allowanceAtomic } = simulation
   const at = chainNow(context, chain)
   ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
@@ -222,7 +222,28 @@ function refuseUnread(
   if (amountAtomic > context.policy.unsettledMax()) {
     return Refusals.refuse('unsupported_scheme', 'the ceiling is above what may be unsettled')
   }
-  return Gas.refuseBudget(context, chain, purpose)
+  return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+}
+
+/** A charge has at least this long to be settled, ms: paywall/usage.ts cuts streams that long before. */
+const chargeMs = 30_000
+/** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
+const roundMinMs = 1_000
+
+/**
+ * Refuses what the relayer could not settle in time when all that it has open ended now. Otherwise
+ * buyers could end more streams at once than it can settle before they expire, and keep the rest for
+ * nothing: a charge that expires is no fault of its payer.
+ */
+function refuseFull(
+  { ceilings }: Context,
+  { network, head }: ChainState,
+  { upto }: Transfer,
+): Refusals.PaymentRefusal | undefined {
+  const rounds = Math.floor(chargeMs / Math.max(head.blockTimeMs, roundMinMs))
+  if (upto === undefined) return undefined
+  const isFull = ceilings.countOf(network.id, upto.facilitator) >= openMax * Math.max(1, rounds)
+  return isFull ? Refusals.busy : undefined
 }
 
 /** Whether all that the payer has signed and not paid yet is covered, at this look. */

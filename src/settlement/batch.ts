@@ -205,8 +205,10 @@ function refuse(
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
   const { reserved, failures } = context.payers
-  // A charge was reserved before: what is used goes before what is only authorized.
-  const ceiling = transfer.upto === undefined ? context.ceilings.reservedOf(transfer) : 0n
+  // A charge of ours was reserved before: what is used goes before what is only authorized. What a
+  // facilitator settles was not, and would let a payer drain its wallet at our gas.
+  const isCharge = transfer.upto !== undefined && purpose.product === 'gateway'
+  const ceiling = isCharge ? 0n : context.ceilings.reservedOf(transfer)
   if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import type { Verified } from './state'
 
@@ -9,6 +10,8 @@ import type { Verified } from './state'
 export type Ceilings = {
   /** Sum of the ceilings of a payer on all networks, atomic. */
   openOf(payer: Address): bigint
+  /** Number of ceilings of a network that one relayer is to settle. */
+  countOf(network: Network.Id, facilitator: Address): number
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
   /** Call it in the same turn of the event loop as the checks of these. */
@@ -32,6 +35,12 @@ export function createCeilings(): Ceilings {
     return amount
   }
   return {
+    countOf(network, facilitator) {
+      let count = 0
+      for (const { transfer } of open.values())
+        if (transfer.network === network && transfer.upto?.facilitator === facilitator) count++
+      return count
+    },
     openOf: (payer) => sum(({ transfer }) => transfer.payer === payer),
     reservedOf: ({ payer, network, asset }) =>
       sum(

@@ -5,6 +5,7 @@ import { about, type Context, chainOf } from './context'
 import { readMoney } from './ethcall'
 import * as Intake from './intake'
 import type { Outcome } from './Outcome'
+import { payerKey } from './payers'
 import * as Refusals from './refusals'
 import * as Resolve from './resolve'
 import { within } from './wait'
@@ -125,8 +126,11 @@ export function followEnds({ events, ceilings, progress, ledger, now, log }: Con
  */
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
+  const isOver = createOver(context)
+  /** Charges that have failed, the oldest last, by payer. */
+  const failing = new Map<string, Authorization[]>()
   for (const authorization of await ledger.authorizations.open()) {
-    const { id, state, transfer } = authorization
+    const { id, state, transfer, failedAt } = authorization
     if (state === 'authorized') {
       // Its buyer got no whole answer, and what the answer cost is not known.
       if (!ceilings.has(id) && (await ledger.authorizations.void(id, nothing, undefined))) {
@@ -141,26 +145,54 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
       const relayer = transfer.upto?.facilitator
       log('charge-without-relayer', { ...about({ id }), network: transfer.network, relayer })
     }
-    if (await isOver(context, authorization)) {
+    if (await isOver(authorization)) {
       await ledger.authorizations.fail(id)
       ceilings.release(id)
       metrics.charged(transfer.network, 'lost')
       log('charge-lost', about({ id }))
+    } else if (isOurs && failedAt !== undefined) {
+      const key = payerKey(transfer)
+      failing.set(key, [...(failing.get(key) ?? []), authorization])
     } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
+  }
+  for (const charges of failing.values()) void settleInTurn(context, charges.toReversed())
+}
+
+/**
+ * Settles charges of a payer until one fails again: a payer without money must not cost calls to a node
+ * for each of its charges.
+ */
+async function settleInTurn(
+  context: Intake.Intake,
+  charges: readonly Authorization[],
+): Promise<void> {
+  for (const charge of charges) {
+    const { kind } = await settleCharge(context, charge, { waitMs: attemptMs })
+    if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
   }
 }
 
 const nothing = { amountAtomic: 0n, units: {} }
 
-/** Whether the chain shows that the authorization cannot be settled any more. Never rejects. */
-async function isOver(context: Context, { id, transfer }: Authorization): Promise<boolean> {
-  const seconds = BigInt(Math.floor(context.now() / 1000))
-  if (transfer.validBefore >= seconds) return false
-  try {
-    const { timestamp } = await readMoney(chainOf(context, transfer.network), transfer)
-    return timestamp > transfer.validBefore
-  } catch (error) {
-    context.log('settlement-undecided', { ...about({ id }), error })
-    return false
+/**
+ * Whether the chain shows that an authorization cannot be settled any more; one read of each network is
+ * enough for all. Never rejects.
+ */
+function createOver(context: Context): (authorization: Authorization) => Promise<boolean> {
+  const times = new Map<string, Promise<bigint>>()
+  const timeOf = async ({ id, transfer }: Authorization) => {
+    try {
+      return (await readMoney(chainOf(context, transfer.network), transfer)).timestamp
+    } catch (error) {
+      context.log('settlement-undecided', { ...about({ id }), error })
+      return 0n
+    }
+  }
+  return async (authorization) => {
+    const { network, validBefore } = authorization.transfer
+    if (validBefore >= BigInt(Math.floor(context.now() / 1000))) return false
+    const time = times.get(network) ?? timeOf(authorization)
+    times.set(network, time)
+    return (await time) > validBefore
   }
 }

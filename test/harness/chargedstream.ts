@@ -23,7 +23,12 @@ const server = Bun.serve({
       streamByUse(source(), request.signal, {
         limitMs: 60_000,
         onEnd: undefined,
-        watch: () => ({ put: () => {}, taken: () => {}, stop: () => {} }),
+        watch: () => ({
+          put: () => {},
+          taken: () => {},
+          hasStoodStill: () => false,
+          stop: () => {},
+        }),
         kept: { add: () => {} },
         charge: async () => {
           process.kill(process.pid, 'SIGKILL')
