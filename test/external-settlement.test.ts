@@ -57,9 +57,10 @@ const hiding = (call: RpcCall) => {
   return withoutSync(call)
 }
 
+/** A hundred blocks later: the pause between polls follows the time of a block. */
 async function pass(own: OwnSettlement, seconds: number): Promise<void> {
   await own.net.chain.rpc('evm_increaseTime', [seconds])
-  await mine(own.net.chain)
+  await mine(own.net.chain, 100)
 }
 
 const soon = () => BigInt(Math.floor(Date.now() / 1000) + 30)
