@@ -167,7 +167,7 @@ async function settleInTurn(
   charges: readonly Authorization[],
 ): Promise<void> {
   for (const charge of charges) {
-    const { kind } = await settleCharge(context, charge, { waitMs: attemptMs })
+    const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
     if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
   }
 }
