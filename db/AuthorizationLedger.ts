@@ -19,7 +19,10 @@ export type AuthorizationLedger = {
   open(): Promise<readonly Authorization[]>
   /** Whether a settlement of this payer has failed since a time (unix ms). */
   hasFailedSince(payer: Address, at: number): Promise<boolean>
-  /** Writes an authorization. `known`: its money was authorized or paid before; nothing is written. */
+  /**
+   * Writes an authorization. `known`: its money was authorized or paid before; nothing is written. A
+   * power loss may undo one that is `authorized` for up to 100 ms.
+   */
   insert(authorization: Authorization): Promise<'stored' | 'known'>
   /** `authorized` to `metered`, with the charge, and with what the buyer has already. */
   meter(id: string, charge: Charge, delivered: Delivered | undefined): Promise<boolean>

@@ -11,8 +11,9 @@ import type { KeyScope, Payment } from './Payment'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 
 /**
- * All persistent state, behind one interface. Every function returns a promise. Each commit is one
- * database transaction, and is on the disk when it resolves unless its comment says otherwise.
+ * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
+ * `onChange`, `flush` and the totals of `gas` are synchronous. Each commit is one database
+ * transaction, and is on the disk when it resolves unless its comment says otherwise.
  * Nothing waits inside a transaction: rows of a product, for a payment or a job, are passed as
  * data. Amounts are atomic, times unix ms, gas in wei.
  */

@@ -25,8 +25,8 @@ export const authorizationStates = [
 ] as const satisfies readonly State[]
 
 /**
- * Signed ceilings of the scheme `upto`. Two triggers of the migration keep their money apart from that
- * of `payments`.
+ * Signed ceilings of the scheme `upto`. Triggers of the migration keep their money apart from that of
+ * `payments`, permit only the transitions of the code, and keep what was agreed and charged.
  */
 export const authorizations = sqliteTable(
   'authorizations',

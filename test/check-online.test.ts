@@ -10,7 +10,7 @@ import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import * as Upto from '../src/protocol/Upto'
 import { configOf, lineWith, small } from './harness/config'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { testWorld } from './harness/world'
 
 setDefaultTimeout(60_000)
@@ -102,7 +102,7 @@ describe('check --online', () => {
     const name = join(directory, 'serve.toml')
     writeFileSync(name, file.replace(/^listen = .*$/m, 'listen = "127.0.0.1:0"'))
     const data = join(directory, 'served')
-    const child = Bun.spawn([process.execPath, main, 'serve', '--config', name, '--data', data], {
+    const child = Bun.spawn([executable, 'serve', '--config', name, '--data', data], {
       env: {
         PATH: process.env.PATH ?? '',
         PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',

@@ -20,7 +20,7 @@ import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Receipt from '../src/protocol/Receipt'
 import { ask, payMpp, payX402 } from './harness/buyer'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs start in some tests, perhaps beside other work.
@@ -52,7 +52,7 @@ afterAll(async () => {
 })
 
 async function run(args: readonly string[], stdin = '') {
-  const child = Bun.spawn([process.execPath, main, ...args], {
+  const child = Bun.spawn([executable, ...args], {
     cwd: join(import.meta.dir, '..'),
     env: { PATH: process.env.PATH ?? '', PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03' },
     stdin: new Blob([stdin]),

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from '
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { executable } from './harness/executable'
 import { main } from './harness/program'
 import { until } from './harness/world'
 
@@ -39,9 +40,13 @@ function freePorts(): number {
   throw new Error('no five free ports in a row')
 }
 
-/** Starts `turnpike demo`; `text` grows with what it prints. */
-function start(port: number | string, args: readonly string[] = [], cwd = root) {
-  const child = Bun.spawn([process.execPath, main, 'demo', ...args], {
+/** The program of a checkout, which has the stock clients, and the executable, which starts faster. */
+const checkout = [process.execPath, main, 'demo']
+const shipped = [executable, 'demo']
+
+/** Starts `demo`; `out` and `err` grow with what it prints. */
+function start(program: readonly string[], port: number | string, cwd = root) {
+  const child = Bun.spawn([...program], {
     cwd,
     env: { PATH: process.env.PATH ?? '', TMPDIR: temporary, PORT: String(port) },
     stdin: 'ignore',
@@ -113,7 +118,7 @@ async function chainId(port: number): Promise<unknown> {
 describe('turnpike demo', () => {
   test('behavior: the demo serves until SIGTERM, its printed commands work, and no process or file remains', async () => {
     const port = freePorts()
-    const run = start(port)
+    const run = start(checkout, port)
     await until('the demo sells', () => sells(port))
     expect(await Promise.all([1, 2, 3].map((offset) => chainId(port + offset)))).toEqual([
       '0x2105',
@@ -155,7 +160,7 @@ describe('turnpike demo', () => {
 
   test('behavior: Ctrl-C while it starts leaves nothing behind', async () => {
     const port = freePorts()
-    const run = start(port)
+    const run = start(shipped, port)
     await until('it has started', () => run.out.includes('started'))
     const pids = [run.pid, ...descendants(run.pid)]
     process.kill(run.pid, 'SIGINT')
@@ -165,7 +170,7 @@ describe('turnpike demo', () => {
 
   test('behavior: --once buys with every stock client and every balance is right', async () => {
     const port = freePorts()
-    const run = start(port, ['--once'])
+    const run = start([...checkout, '--once'], port)
     expect(await run.ended()).toBe(0)
     expect(run.out.match(/^\d\. .*$/gm)).toEqual([
       '1. mppx, USDC on eip155:8453',
@@ -207,7 +212,7 @@ describe('turnpike demo', () => {
         port: port + offset,
         socket: { data: () => undefined },
       })
-      const run = start(port)
+      const run = start(shipped, port)
       expect(await run.ended()).toBe(1)
       other.stop(true)
       expect(run.err).toBe(
@@ -220,14 +225,14 @@ describe('turnpike demo', () => {
 
   test('error: a PORT that is invalid or too high is refused', async () => {
     for (const port of ['0', '65532', '-1', '4020x', '99999999']) {
-      const run = start(port)
+      const run = start(shipped, port)
       expect(await run.ended()).toBe(1)
       expect(run.err).toBe('turnpike: PORT must be a number from 1 to 65531: 5 ports are used.\n')
     }
   })
 
   test('error: without merchants.toml the missing file is named', async () => {
-    const run = start(freePorts(), [], temporary)
+    const run = start(shipped, freePorts(), temporary)
     expect(await run.ended()).toBe(1)
     expect(run.err).toStartWith(`turnpike: ${join(temporary, 'merchants.toml')} cannot be read.`)
   })

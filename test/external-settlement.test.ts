@@ -57,9 +57,10 @@ const hiding = (call: RpcCall) => {
   return withoutSync(call)
 }
 
+/** A hundred blocks later: the pause between polls follows the time of a block. */
 async function pass(own: OwnSettlement, seconds: number): Promise<void> {
   await own.net.chain.rpc('evm_increaseTime', [seconds])
-  await mine(own.net.chain)
+  await mine(own.net.chain, 100)
 }
 
 const soon = () => BigInt(Math.floor(Date.now() / 1000) + 30)
@@ -220,9 +221,12 @@ describe.concurrent('a credential', () => {
 describe.concurrent('logs', () => {
   for (const [name, code, message, blocks] of limits)
     test(`behavior: logs are found where a provider limits their range (${name}, ${blocks} blocks)`, async () => {
-      await using own = await ownSettlement({ settlement: { payoutExclusive: true, checkMs: 50 } })
+      await using own = await ownSettlement({
+        // The height of a chain that has run for a while. Mining it would take 0.4 s.
+        chain: { extraArgs: ['--number', '450'] },
+        settlement: { payoutExclusive: true, checkMs: 50 },
+      })
       const { net } = own
-      await net.chain.rpc('anvil_mine', ['0x1c2'])
       let widest = 0n
       const limited = async ({ method, params }: RpcCall) => {
         if (method !== 'eth_getLogs') return undefined
@@ -252,17 +256,19 @@ describe.concurrent('logs', () => {
     })
 
   test('error: a search ends after 64 calls, the payment is not refused, and a later search finds it', async () => {
+    // Blocks of one search. The payment lies deeper than 64 of them.
+    const limit = 4
     await using own = await ownSettlement({ settlement: { payoutExclusive: true } })
     const { net } = own
     const transfer = signTransfer(own.network)
     const transaction = await settleByOther(own, transfer)
-    await net.chain.rpc('anvil_mine', ['0x2bc'])
+    await mine(net.chain, 64 * limit + 20)
     net.tap.intercept = async ({ method, params }) => {
       if (method !== 'eth_getLogs') return undefined
       const [{ fromBlock, toBlock }] = params as [{ fromBlock: string; toBlock: string }]
       const last = toBlock === 'latest' ? await net.chain.rpc('eth_blockNumber', []) : toBlock
-      if (BigInt(last as string) - BigInt(fromBlock) < 10n) return undefined
-      return { error: { code: -32602, message: 'a limit of ten blocks' } }
+      if (BigInt(last as string) - BigInt(fromBlock) < limit) return undefined
+      return { error: { code: -32602, message: `a limit of ${limit} blocks` } }
     }
     const outcome = await own.fixture.pay(transfer, { bound: true })
     expect(outcome.kind).toBe('unavailable')

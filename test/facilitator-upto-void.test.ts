@@ -5,6 +5,7 @@ import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Facilitation from '../src/protocol/Facilitation'
 import type { Id } from '../src/protocol/Network'
+import { countSql } from './harness/costs'
 import { type Answer, type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { purposeOf } from './harness/settlement'
 import { payee, type Shop, startShop } from './harness/shop'
@@ -26,8 +27,10 @@ const withFacilitator = (changes: Partial<Config['facilitator']>) => (config: Co
   facilitator: { ...config.facilitator, settlePerMinute: 1e6, verifyPerMinute: 1e6, ...changes },
 })
 let shop: Shop
+const sql = countSql()
 beforeAll(async () => {
-  shop = await open(withFacilitator({}))
+  shop = await startShop({ adjust: withFacilitator({}), openDatabase: sql.openDatabase })
+  shops.push(shop)
 })
 afterAll(async () => {
   for (const each of shops) await each.stop()
@@ -88,6 +91,15 @@ describe('a charge of nothing', () => {
     await expectUsed(body)
     await shop.restart()
     await expectUsed(body)
+  })
+
+  test('behavior: it is on the disk before its success, in one commit', async () => {
+    const body = charging(await make(), 0)
+    sql.reset()
+    expect((await settle(body)).json).toMatchObject({ success: true })
+    const { statements, commits, laterCommits } = sql.costs()
+    expect(statements['insert authorizations']).toBe(1)
+    expect([commits, laterCommits]).toEqual([1, 0])
   })
 
   test('behavior: of concurrent charges of nothing and of something exactly one succeeds', async () => {

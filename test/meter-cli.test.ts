@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { meterAnswer } from '../src/cli/meter'
 import { env } from './harness/config'
+import { executable } from './harness/executable'
 import { fixtures, units, withMeter } from './harness/meter'
-import { main } from './harness/program'
 
 /** `turnpike meter`. */
 
@@ -108,7 +108,7 @@ describe('the charge of a stored answer', () => {
   test('behavior: the program takes the options', async () => {
     const args = ['meter', join(fixtures, 'openai-chat.json'), '--route', 'one/chat']
     const options = ['--config', file, '--request', request]
-    const child = Bun.spawn([process.execPath, main, ...args, ...options], {
+    const child = Bun.spawn([executable, ...args, ...options], {
       env: { ...env, PATH: process.env.PATH ?? '' },
     })
     const out = await new Response(child.stdout).text()

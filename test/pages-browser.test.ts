@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import type { Browser, Page } from 'playwright-core'
+import type { Browser, CDPSession, Page } from 'playwright-core'
 import {
   chromiumPath,
   colourRules,
@@ -19,21 +19,18 @@ type World = Awaited<ReturnType<typeof testWorld>>
 let world: World
 let browser: Browser
 let token: string
-/** One page with scripts and one without: a new one costs a process of the browser. */
-let scripted: Page
-let scriptless: Page
+/** One page with and without scripts: each further one costs a second of processor time. */
+let page: Page
+let devtools: CDPSession
 /** What the pages complained about since a test began to look. */
 let complaints: string[] = []
 beforeAll(async () => {
   if (isMissing) return
   ;[world, browser] = await Promise.all([testWorld({ exchange: true }), startBrowser()])
-  const open = async (javaScriptEnabled: boolean) => {
-    const context = await browser.newContext({ javaScriptEnabled })
-    const page = await context.newPage()
-    complaintsOf(page, (text) => complaints.push(text))
-    return page
-  }
-  ;[scripted, scriptless] = await Promise.all([open(true), open(false)])
+  const context = await browser.newContext()
+  page = await context.newPage()
+  devtools = await context.newCDPSession(page)
+  complaintsOf(page, (text) => complaints.push(text))
   token = (await Bun.file(`${world.dataDir}/admin.token`).text()).trim()
 })
 afterAll(async () => {
@@ -55,7 +52,8 @@ async function look<T>(
   path: string,
   see: (page: Page, complaints: string[]) => Promise<T>,
 ): Promise<T> {
-  const page = javaScriptEnabled ? scripted : scriptless
+  // As `javaScriptEnabled` of a context does.
+  await devtools.send('Emulation.setScriptExecutionDisabled', { value: !javaScriptEnabled })
   await page.context().clearCookies()
   await page.setViewportSize(viewport ?? { width: 1280, height: 720 })
   await page.emulateMedia({ colorScheme: 'light' })

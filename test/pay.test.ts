@@ -14,7 +14,7 @@ import { isFault } from '../src/protocol/Problem'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402 from '../src/protocol/X402'
 import * as X402Payload from '../src/protocol/X402Payload'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
@@ -66,7 +66,7 @@ function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
 type Ran = { code: number; out: string; err: string }
 
 async function run(args: readonly string[], env: Record<string, string> = {}): Promise<Ran> {
-  const child = Bun.spawn([process.execPath, main, 'pay', ...args], {
+  const child = Bun.spawn([executable, 'pay', ...args], {
     env: { PATH: process.env.PATH ?? '', ...env },
     stdin: 'ignore',
     stdout: 'pipe',

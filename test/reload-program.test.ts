@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { lineWith } from './harness/config'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { until } from './harness/world'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-reload-'))
@@ -42,7 +42,7 @@ let child: ReturnType<typeof start>
 function start() {
   writeFileSync(file, text)
   writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
-  return Bun.spawn([process.execPath, main, 'serve'], {
+  return Bun.spawn([executable, 'serve'], {
     cwd: directory,
     env: { PATH: process.env.PATH, RELAYER_KEYS_FILE: keyFile, ONE_KEY: 'b@d"key' },
     stdout: 'pipe',

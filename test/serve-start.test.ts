@@ -8,7 +8,7 @@ import { createOutput } from '../src/cli/output'
 import { loadSecrets } from '../src/config/env'
 import { silent } from '../src/log'
 import { configOf } from './harness/config'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { until } from './harness/settlement'
 
 /** The program itself: starts that fail, and a log that is not read. */
@@ -43,7 +43,7 @@ let serial = 0
 function command(listen: string, data = `data-${++serial}`): string[] {
   const file = join(directory, `m${++serial}.toml`)
   writeFileSync(file, text(listen))
-  return [process.execPath, main, 'serve', '--config', file, '--data', join(directory, data)]
+  return [executable, 'serve', '--config', file, '--data', join(directory, data)]
 }
 
 const env = { PATH: process.env.PATH ?? '', RELAYER_KEYS: `0x${'11'.repeat(32)}` }

@@ -4,6 +4,8 @@ import { join } from 'node:path'
 test('behavior: five kills of the real program lose no payment, charge none twice, and deliver none unpaid', async () => {
   const script = join(import.meta.dir, 'soak', 'crash.ts')
   const soak = Bun.spawn([process.execPath, script, '--kills', '5'], {
+    // With the TMPDIR of the tests.
+    env: process.env,
     stdout: 'pipe',
     stderr: 'pipe',
   })

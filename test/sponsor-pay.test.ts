@@ -4,7 +4,7 @@ import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, type Chain } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { age, freshWallet, setTokens, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -27,7 +27,7 @@ afterAll(() => world?.stop())
 async function pay(privateKey: string, options: readonly string[], rpc = chain.url) {
   const url = `${world.url}/m/weather/forecast?latitude=52.52&longitude=13.41`
   const child = Bun.spawn(
-    [process.execPath, main, 'pay', url, '--network', network, '--rpc', rpc, ...options],
+    [executable, 'pay', url, '--network', network, '--rpc', rpc, ...options],
     {
       env: { PATH: process.env.PATH ?? '', PAY_KEY: privateKey },
       stdin: 'ignore',

@@ -4,7 +4,7 @@ import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { receiptOf, settlementOf } from './harness/buyer'
 import { block, pause } from './harness/exchange'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import type { Scheme } from './harness/shop'
 import {
   askToBuy,
@@ -253,7 +253,7 @@ describe('a purchase', () => {
     await mint(shop, fresh.address, 5_000_000n)
     const words = ['--method', 'POST', '--max', '5', '--transfer', 'permit2', '--rpc', chain.url]
     const url = shop.buyUrl({ usdg: '5' })
-    const child = Bun.spawn([process.execPath, main, 'pay', url, ...words], {
+    const child = Bun.spawn([executable, 'pay', url, ...words], {
       env: { PATH: process.env.PATH ?? '', PAY_KEY: fresh.privateKey },
       stdout: 'pipe',
       stderr: 'pipe',

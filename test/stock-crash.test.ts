@@ -6,7 +6,7 @@ import { mine } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
 import { ask, payX402 } from './harness/buyer'
 import { movePrice } from './harness/exchange'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 import { createStockProgram } from './harness/stockserve'
 import {
   before,
@@ -150,7 +150,7 @@ function ordersOf(dataDir: string): Record<string, unknown>[] {
 test('behavior: orders list, show and retry work while the service runs', async () => {
   const program = await createStockProgram({ rpcUrl: shop.tap.url })
   const cli = async (...words: string[]) => {
-    const command = [process.execPath, main, 'orders', ...words]
+    const command = [executable, 'orders', ...words]
     const child = Bun.spawn([...command, '--data', program.dataDir], { stdout: 'pipe' })
     return { text: await new Response(child.stdout).text(), code: await child.exited }
   }

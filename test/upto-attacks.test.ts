@@ -303,6 +303,24 @@ describe('an idempotency key', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - 2n * BigInt(costOf(7, 20)))
   })
 
+  test('attack: of a buyer that left before the first byte buys one answer', async () => {
+    const headers = keyed()
+    const credential = await shop.sign({ signer: payer })
+    const replied = shop.nextReply()
+    const buyer = openBuyer(shop.chat(), { ...headers, ...credential })
+    const upstream = await replied
+    await buyer.leave()
+    upstream.head(200, events)
+    upstream.chunk(event(usage(7, 20)))
+    upstream.end()
+    await shop.settles()
+    const replay = async () => (await again(headers)).text()
+    await until('it is stored', async () => (await replay()) === event(usage(7, 20)))
+    expect((await shop.pay(credential)).status).toBe(402)
+    expect(shop.upstream.requests).toHaveLength(1)
+    expect(shop.payment()).toMatchObject({ delivery: 'delivered', attempts: 1, truncated: 0 })
+  })
+
   test('attack: of another payer does not show the answer', async () => {
     const headers = keyed()
     shop.upstream.script = answering(usage(7, 20))

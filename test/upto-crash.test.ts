@@ -57,7 +57,7 @@ type Died = {
   credential: Record<string, string>
   rows(sql: string): Record<string, unknown>[]
   /** What the seller has got since the start. */
-  earned(): Promise<bigint>
+  received(): Promise<bigint>
   /** Requests that the upstream got. */
   asked(): number
   pay(): Promise<Response>
@@ -81,7 +81,7 @@ async function dying(
   arm: (
     tap: ReturnType<typeof startTap>,
     dead: () => void,
-  ) => { onAsked?: () => Response | Promise<Response> },
+  ) => { onAsked?: () => Response | Promise<Response> | undefined },
   check: (died: Died) => Promise<void>,
 ): Promise<void> {
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-upto-'))
@@ -118,7 +118,7 @@ async function dying(
       serving,
       credential,
       rows,
-      earned: async () => (await balanceOf(chain, token, seller)) - held,
+      received: async () => (await balanceOf(chain, token, seller)) - held,
       asked: () => upstream.requests.length,
       async pay() {
         let response = await pay()
@@ -146,10 +146,10 @@ test('attack: kill -9 while the upstream works: the authorization is void, and n
       return new Promise<Response>(() => {})
     },
   })
-  await dying('whole', arm, async ({ rows, pay, earned, asked }) => {
+  await dying('whole', arm, async ({ rows, pay, received, asked }) => {
     await until('it is void', () => Bun.deepEquals(stateOf(rows), [{ state: 'void' }]))
     expect((await pay()).status).toBe(402)
-    expect([await earned(), asked()]).toEqual([0n, 1])
+    expect([await received(), asked()]).toEqual([0n, 1])
     expect(rows('SELECT id FROM payments')).toEqual([])
   })
 })
@@ -167,10 +167,10 @@ test('attack: kill -9 in the middle of a stream: the authorization is void, and 
       return new Response(source, { headers: { 'content-type': 'text/event-stream' } })
     },
   })
-  await dying('stream', arm, async ({ rows, pay, earned, asked }) => {
+  await dying('stream', arm, async ({ rows, pay, received, asked }) => {
     await until('it is void', () => Bun.deepEquals(stateOf(rows), [{ state: 'void' }]))
     expect((await pay()).status).toBe(402)
-    expect([await earned(), asked()]).toEqual([0n, 1])
+    expect([await received(), asked()]).toEqual([0n, 1])
   })
 })
 
@@ -186,7 +186,7 @@ const deaths: Record<string, Parameters<typeof dying>[1]> = {
     return {
       onAsked: () => {
         isMade = true
-        return undefined as never
+        return undefined
       },
     }
   },
@@ -212,17 +212,17 @@ const deaths: Record<string, Parameters<typeof dying>[1]> = {
 for (const kind of ['whole', 'stream'] as const)
   for (const [when, arm] of Object.entries(deaths))
     test(`attack: kill -9 ${when}: a ${kind} answer is charged once and delivered once`, async () => {
-      await dying(kind, arm, async ({ rows, pay, earned, asked }) => {
+      await dying(kind, arm, async ({ rows, pay, received, asked }) => {
         const cost = BigInt(costOf(7, 20))
         if (kind === 'stream') {
-          await until('it is settled', async () => (await earned()) === cost)
+          await until('it is settled', async () => (await received()) === cost)
           expect((await pay()).status).toBe(402)
         } else {
           const [first, second] = await Promise.all([pay(), pay()])
           expect([first.status, second.status].sort()).toEqual([200, 402])
           expect((await pay()).status).toBe(402)
         }
-        expect(await earned()).toBe(cost)
+        expect(await received()).toBe(cost)
         expect(stateOf(rows)).toEqual([{ state: 'sent' }])
         await until('it is recorded', () =>
           Bun.deepEquals(rows('SELECT state, delivery, attempts, amount_atomic FROM payments'), [

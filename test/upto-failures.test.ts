@@ -50,7 +50,7 @@ describe('an answer that costs nothing', () => {
     ['400 with usage', 400, answering(usage(7, 20), 400)],
     ['429', 502, answering(usage(7, 20), 429)],
     ['500', 502, answering(usage(7, 20), 500)],
-    ['a redirect', 502, answering('{}', 302, { location: '/elsewhere' })],
+    ['a redirect', 502, answering('{}', 302, { location: '/other' })],
     ['an error in the body', 200, answering(`{"error":{"message":"no"},${usage(7, 20).slice(1)}`)],
     ['no answer', 502, (_: unknown, reply: Reply) => reply.cut()],
     [
@@ -290,5 +290,52 @@ describe('a node that is away at the settlement', () => {
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
     expect((await shop.buy({ signer: payer, deadline })).status).toBe(200)
+  })
+})
+
+describe('a stop while a stream runs', () => {
+  const stopping = (stopSeconds: number) => ({
+    ...shop.config,
+    service: { ...shop.config.service, stopSeconds },
+  })
+  /** A stream whose buyer has its first chunk. */
+  async function opened() {
+    const replied = shop.nextReply()
+    const deadline = BigInt(Math.floor(shop.now() / 1000) + 300)
+    const bought = shop.buy({ signer: payer, deadline })
+    const upstream = await replied
+    upstream.head(200, events)
+    upstream.chunk(event('{"n":1}'))
+    const read = readerOf(await bought)
+    await read()
+    return { upstream, read }
+  }
+
+  test('behavior: that waits no longer cuts it, and nothing is charged', async () => {
+    await shop.restart(stopping(0.1))
+    const { upstream, read } = await opened()
+    await shop.restart(shop.config)
+    expect(await read()).toBe('broken')
+    upstream.chunk(event(usage(7, 20)))
+    upstream.end()
+    await shop.becomes('void')
+    expect(moneyRows()).toEqual([])
+    expect(await shop.tokensOf(payer.address)).toBe(10_000_000n)
+  })
+
+  test('behavior: waits for its end, and it is settled, at the next start at the latest', async () => {
+    await shop.restart(stopping(30))
+    const { upstream, read } = await opened()
+    const restarted = shop.restart(shop.config)
+    await until('it stops', async () => {
+      const ready = await fetch(`${shop.url}/readyz`).catch(() => undefined)
+      return ready?.status !== 200
+    })
+    upstream.chunk(event(usage(7, 20)))
+    upstream.end()
+    await until('it has ended', async () => (await read()) === '')
+    await restarted
+    await shop.settles()
+    expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
   })
 })

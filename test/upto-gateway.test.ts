@@ -57,6 +57,7 @@ describe('a whole answer', () => {
       expect(extensions).toMatchObject({
         usage: { info: { ceiling: String(ceiling), units: { input: 7, output: 20 } } },
       })
+      await until('it is recorded', () => shop.payment().delivery === 'delivered')
       expect(shop.payment()).toMatchObject({
         state: 'confirmed',
         delivery: 'delivered',

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { inSeconds, settlementOf } from './harness/buyer'
+import { signUpto } from './harness/upto'
 import {
   answering,
   costOf,
@@ -124,14 +125,20 @@ describe('an event stream', () => {
     expect(await shop.paid()).toBe(before)
   })
 
-  test('behavior: HEAD has no stream and is charged by missing', async () => {
+  test('behavior: HEAD is settled before its head is sent', async () => {
+    const named = { 'settlement-overrides': '{"amount":"1000"}' }
     shop.upstream.script = (_, reply) => {
-      reply.head(200, events)
+      reply.head(200, { ...events, ...named })
       reply.cut()
     }
+    const init = { method: 'HEAD' }
     const url = shop.chat('named')
-    const response = await fetch(url, { method: 'HEAD' })
-    expect(response.status).toBe(402)
+    const before = await shop.paid()
+    const response = await fetch(url, { ...init, headers: await signUpto(url, init) })
+    expect([response.status, await response.text()]).toEqual([200, ''])
+    expect(settlementOf(response)).toMatchObject({ success: true, amount: '1000' })
+    expect(shop.upstream.requests.map(({ method }) => method)).toEqual(['HEAD'])
+    expect(await shop.paid()).toBe(before + 1000n)
   })
 })
 
@@ -223,8 +230,7 @@ describe('a buyer that hardly reads', () => {
     }
     const open = "SELECT id FROM authorizations WHERE state IN ('authorized', 'metered')"
     await until('all are charged', () => shop.rows(open).length === 0)
-    await shop.settles()
-    expect(await shop.paid()).toBeGreaterThan(before)
+    await until('it is settled', async () => (await shop.paid()) > before)
   })
 
   test('attack: a stream below the minimum rate is cut and charged', async () => {
@@ -243,7 +249,7 @@ describe('a buyer that hardly reads', () => {
 
 describe('the end of the authorization', () => {
   test('behavior: a stream is cut half a minute before it, and charged', async () => {
-    const { upstream, read } = await opened({ slug: 'quick', deadline: inSeconds(32) })
+    const { upstream, read } = await opened({ slug: 'brief', deadline: inSeconds(33) })
     const writing = setInterval(() => upstream.chunk(event('{"n":2}')), 50)
     await until('it is cut', async () => (await read()) === 'broken')
     clearInterval(writing)
@@ -303,9 +309,9 @@ describe('an answer that is too long to be held', () => {
 
 test('attack: streams that were cut are not stored for their key', async () => {
   const key = { 'idempotency-key': 'cut-once' }
-  const credential = await shop.sign({ slug: 'quick', deadline: inSeconds(32) })
+  const credential = await shop.sign({ slug: 'brief', deadline: inSeconds(33) })
   const replied = shop.nextReply()
-  const bought = shop.pay(credential, { slug: 'quick', headers: key })
+  const bought = shop.pay(credential, { slug: 'brief', headers: key })
   const upstream = await replied
   upstream.head(200, events)
   const writing = setInterval(() => upstream.chunk(event('{"n":2}')), 50)
@@ -313,6 +319,6 @@ test('attack: streams that were cut are not stored for their key', async () => {
   await until('it is cut', async () => (await read()) === 'broken')
   clearInterval(writing)
   await shop.settles()
-  const again = await shop.pay(await shop.sign({ slug: 'quick' }), { slug: 'quick', headers: key })
+  const again = await shop.pay(await shop.sign({ slug: 'brief' }), { slug: 'brief', headers: key })
   expect([again.status, await again.text()]).toEqual([409, expect.stringContaining('no longer')])
 })

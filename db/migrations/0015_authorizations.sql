@@ -64,4 +64,25 @@ CREATE TRIGGER `authorizations_paid` BEFORE INSERT ON `authorizations`
 WHEN EXISTS (SELECT 1 FROM `payments` AS p WHERE p.`network` = NEW.`network` AND p.`asset` = NEW.`asset` AND p.`payer` = NEW.`payer` AND p.`nonce` = NEW.`nonce`)
 BEGIN
 	SELECT RAISE(ABORT, 'money-paid');
+END;--> statement-breakpoint
+CREATE TRIGGER `authorizations_transitions` BEFORE UPDATE OF `state` ON `authorizations`
+WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
+	('authorized', 'metered'),
+	('authorized', 'void'),
+	('metered', 'sent'),
+	('metered', 'failed')
+)
+BEGIN
+	SELECT RAISE(ABORT, 'an authorization does not change its state like that');
+END;--> statement-breakpoint
+CREATE TRIGGER `authorizations_agreed` BEFORE UPDATE ON `authorizations`
+WHEN (old.network, old.asset, old.payer, old.payee, old.ceiling_atomic, old.facilitator, old.nonce, old.valid_after, old.valid_before, old.signature)
+	IS NOT (new.network, new.asset, new.payer, new.payee, new.ceiling_atomic, new.facilitator, new.nonce, new.valid_after, new.valid_before, new.signature)
+	OR (old.charge_atomic IS NOT NULL AND new.charge_atomic IS NOT old.charge_atomic)
+BEGIN
+	SELECT RAISE(ABORT, 'what was authorized and charged does not change');
+END;--> statement-breakpoint
+CREATE TRIGGER `authorizations_kept` BEFORE DELETE ON `authorizations`
+BEGIN
+	SELECT RAISE(ABORT, 'an authorization is never deleted');
 END;

@@ -125,9 +125,9 @@ export function createAuthorizations(
     hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
     async insert(authorization) {
       try {
-        // Nothing is lost without one that has no charge yet. A void one was answered with success, and
-        // without it the same ceiling would give another.
-        const add = authorization.state === 'void' ? group.add : group.addSoon
+        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
+        // a success that was told, which a power loss must not undo.
+        const add = authorization.state === 'authorized' ? group.addSoon : group.add
         await add(() => own.insert(authorization))
         return 'stored'
       } catch (error) {

@@ -210,11 +210,9 @@ export async function verifyOnChain(
     const detail = 'The gas budget of today is spent.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
   }
+  if (!isFree(subject) && isPaused(settlement, transfer)) return relayerPaused
   const verdict = await settlement.verify(transfer, domainOf(request, network))
-  if ('ok' in verdict) {
-    if (late !== undefined) return bad(late)
-    return isFree(subject) || maySend(settlement, transfer) ? { kind: 'good' } : relayerPaused
-  }
+  if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
   const approval = 'code' in sponsored ? undefined : sponsored.approval
   if (late === undefined && approval && sponsor && lacksAllowance(verdict)) {
     const checked = await sponsor.check(transfer, approval)
@@ -238,10 +236,12 @@ export async function verifyOnChain(
   }
 }
 
-/** Whether the relayer that the payer named sends now; any may send another transfer. */
-function maySend(settlement: Settlement, { upto, network }: Transfer.Transfer): boolean {
-  if (upto === undefined) return true
-  return settlement.authorizations.facilitators(network, 0n).includes(upto.facilitator)
+/** Whether other relayers send now, and not the one that the payer named. */
+function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer): boolean {
+  if (upto === undefined) return false
+  const senders = settlement.authorizations.facilitators(network, 0n)
+  // Where there is none, the chain lacks the proxy, which the simulation shows.
+  return senders.length > 0 && !senders.includes(upto.facilitator)
 }
 
 const relayerPaused: Verification = {

@@ -14,6 +14,7 @@ import type { Reason } from '../settlement/Outcome'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
 import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
+import { payloadOf } from './payload'
 
 /**
  * A credential that pays an offer of the item exactly, as far as that can be checked without the
@@ -67,7 +68,7 @@ export function present(presented: Presented, context: CredentialContext): Prese
     case 'mpp':
       return mpp(presented.value, context)
     case 'x402':
-      return { ...x402(presented.value, context), credentialHash: credentialHash(presented) }
+      return { ...x402(presented, context), credentialHash: credentialHash(presented) }
     case 'fault':
       throw Problem.ofFault(presented.fault, 'multiple-credentials')
     case 'none':
@@ -100,7 +101,7 @@ export function peek(presented: Presented, network: Network): Named | undefined 
     return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false, ...own }
   }
   if (presented.kind !== 'x402') return undefined
-  const parsed = X402Payload.parsePayload(presented.value)
+  const parsed = payloadOf(presented)
   if (Problem.isFault(parsed)) return undefined
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
@@ -163,8 +164,11 @@ function mpp(value: string, context: CredentialContext): Presentation {
   }
 }
 
-function x402(value: string, context: CredentialContext): Omit<Presentation, 'credentialHash'> {
-  const parsed = X402Payload.parsePayload(value)
+function x402(
+  credential: Extract<Presented, { kind: 'x402' }>,
+  context: CredentialContext,
+): Omit<Presentation, 'credentialHash'> {
+  const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
   const matches = X402Payload.matchOffer(

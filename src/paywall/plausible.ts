@@ -5,6 +5,7 @@ import * as X402Payload from '../protocol/X402Payload'
 import type { Settlement } from '../settlement/settlement'
 import type { Presented } from './extract'
 import { type Item, offersFor } from './Item'
+import { payloadOf } from './payload'
 import { sha256 } from './undelivered'
 
 type Options = {
@@ -31,7 +32,7 @@ export function createPlausibility({ settlement, challengeSecrets, realm }: Opti
         return !Problem.isFault(Challenge.verify(parsed.challenge, options))
       }
       case 'x402': {
-        const parsed = X402Payload.parsePayload(presented.value)
+        const parsed = payloadOf(presented)
         if (Problem.isFault(parsed)) return false
         const offers = offersFor(item, parsed.signed.amountAtomic)
         return !('code' in X402Payload.matchOffer(parsed, offers, item.isByUse === true))

@@ -143,11 +143,12 @@ function follow(
 }
 
 /**
- * Resolves when the server has written what was enqueued, which it does at the end of the turn of the
- * event loop. A charge on the disk before that could outlive the answer in a crash.
+ * Resolves when the server has written what was enqueued: Bun does that at the end of the turn of the
+ * event loop in which it takes a chunk, which may be the next one. A charge on the disk before that
+ * could outlive the answer in a crash.
  */
 function written(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve))
+  return new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
 }
 
 function isStalled(error: unknown): boolean {

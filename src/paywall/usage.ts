@@ -286,7 +286,7 @@ function passOn(
       return charged
     },
     settle: (charged, isWhole) =>
-      settle(options, charged, { requestId, kept: isWhole ? kept : undefined }),
+      settle(options, charged, { requestId, status, kept: isWhole ? kept : undefined }),
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
@@ -297,10 +297,15 @@ function passOn(
 async function settle(
   { settlement, settleWaitMs }: UsageOptions,
   charged: Authorization,
-  { requestId, kept }: { requestId: string; kept: Kept | undefined },
+  { requestId, status, kept }: { requestId: string; status: number; kept: Kept | undefined },
 ): Promise<void> {
   if (charged.state === 'void') return
   const options = { waitMs: settleWaitMs, requestId }
   const outcome = await settlement.authorizations.settleCharge(charged, options)
-  if (outcome.kind === 'confirmed') await kept?.store()
+  if (outcome.kind !== 'confirmed' || (await kept?.store()) !== true) return
+  if (charged.delivered !== undefined) return
+  // A replay is the answer now: its credential must not buy another one.
+  await settlement.beginDelivery(charged.id)
+  const delivered = { delivered: true, upstreamStatus: status, truncated: false } as const
+  await settlement.endDelivery(charged.id, delivered)
 }

@@ -6,7 +6,7 @@ import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
-import { type ChargeOptions, settleCharge } from './charges'
+import { type ChargeOptions, followEnds, settleCharge } from './charges'
 import { about, type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Intake } from './intake'
@@ -83,6 +83,7 @@ export type AuthorizeOptions = {
 
 export function createAuthorizations(context: Intake): Authorizations {
   const { authorizations } = context.ledger
+  followEnds(context)
   return {
     find: authorizations.find,
     findById: authorizations.findById,

@@ -49,9 +49,6 @@ function isKeySigned(context: Context, transfer: Transfer): boolean {
   return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
-/** Longest time of one attempt; the next sweep repeats what is not decided. Ms. */
-const attemptMs = 60_000
-
 /** Never rejects. */
 async function drive(
   context: Intake.Intake,
@@ -61,6 +58,7 @@ async function drive(
 ): Promise<Outcome> {
   const { id, purpose, receivedAt, delivered } = authorization
   const { ledger, ceilings, metrics, now } = context
+  const { chargeAttemptMs: attemptMs } = context.policy
   const startedAt = now()
   try {
     const known = await ledger.payments.findById(id)
@@ -102,6 +100,25 @@ async function drive(
     const payment = await ledger.payments.findById(id)
     return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
   }
+}
+
+/**
+ * Ends the ceilings of charges that are decided after their attempt: of those the payment reports the
+ * end, and no sweep looks at them again.
+ */
+export function followEnds({ events, ceilings, progress, ledger, now, log }: Context): void {
+  const end = async (id: string) => {
+    const payment = await ledger.payments.findById(id)
+    if (payment === undefined || payment.state === 'broadcast') return
+    ceilings.release(id)
+    const isByPayer = payment.state === 'reverted' || payment.nonceUsed
+    if (payment.state !== 'confirmed' && isByPayer)
+      await ledger.authorizations.markFailed(id, now())
+  }
+  events.payments.on((id) => {
+    if (!ceilings.has(id) || progress.charging.has(id)) return
+    end(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+  })
 }
 
 /**
@@ -151,7 +168,7 @@ async function settleInTurn(
   charges: readonly Authorization[],
 ): Promise<void> {
   for (const charge of charges) {
-    const { kind } = await settleCharge(context, charge, { waitMs: attemptMs })
+    const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
     if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
   }
 }

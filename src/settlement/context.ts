@@ -56,6 +56,8 @@ export type Policy = Readonly<{
   clockSkewMaxMs: number
   /** Atomic amount; undefined: one node is enough for every payment. */
   confirmTwiceAbove: () => bigint | undefined
+  /** Longest time of one attempt to settle a charge, ms. */
+  chargeAttemptMs: number
   /** Atomic amount: most ceilings of one payer that are not settled. */
   unsettledMax: () => bigint
   payoutExclusive: () => boolean

@@ -62,6 +62,11 @@ export type SettlementOptions = {
   confirmTwiceAbove?: (() => bigint | undefined) | undefined
   /** Atomic amount: most signed ceilings of one payer that are not settled. By default 1,000,000. */
   unsettledMax?: (() => bigint) | undefined
+  /**
+   * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
+   * minute by default.
+   */
+  chargeAttemptMs?: number | undefined
   /** Only this service sells for its payouts; by default false. */
   payoutExclusive?: (() => boolean) | undefined
   /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
@@ -111,6 +116,7 @@ export async function createContext(
       resendMs: options.resendMs ?? 2_000,
       clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
       confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
+      chargeAttemptMs: options.chargeAttemptMs ?? 60_000,
       unsettledMax: options.unsettledMax ?? (() => 1_000_000n),
       payoutExclusive: options.payoutExclusive ?? (() => false),
       isOwnPayee: options.isOwnPayee ?? (() => false),

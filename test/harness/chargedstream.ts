@@ -3,24 +3,18 @@ import { streamByUse } from '../../src/paywall/usage-stream'
 
 /**
  * A server whose only answer is a stream that is charged at its end, for a process of its own. It
- * kills itself at the moment of the charge, as a crash after the write to the disk would. Prints its
- * URL.
+ * kills itself at the moment of the charge, as a crash after the write to the disk would. Argument: the
+ * upstream's URL. Prints its own.
  */
-const encoder = new TextEncoder()
-const source = () =>
-  new ReadableStream<Uint8Array>({
-    start(controller) {
-      // All of it is there at once, so that the end follows in the same turn of the event loop.
-      for (const word of ['one', 'two', 'three']) controller.enqueue(encoder.encode(word))
-      controller.close()
-    },
-  })
+const [upstream = ''] = process.argv.slice(2)
 const server = Bun.serve({
   port: 0,
   hostname: '127.0.0.1',
-  fetch: (request) =>
-    new Response(
-      streamByUse(source(), request.signal, {
+  async fetch(request) {
+    const { body } = await fetch(upstream)
+    if (body === null) throw new Error('the upstream sent nothing')
+    return new Response(
+      streamByUse(body, request.signal, {
         limitMs: 60_000,
         onEnd: undefined,
         watch: () => ({
@@ -38,6 +32,7 @@ const server = Bun.serve({
         finish: () => {},
         log: (error) => console.error(error),
       }),
-    ),
+    )
+  },
 })
 process.stdout.write(`${server.url}\n`)

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
-import { main } from './program'
+import { executable } from './executable'
 
 export type Serving = { url: string; kill(): Promise<void> }
 
@@ -17,7 +17,7 @@ exec "$@" 3<&- </dev/null`
 export async function serve(dataDir: string, text: string): Promise<Serving> {
   const file = join(dataDir, 'merchants.toml')
   writeFileSync(file, text)
-  const command = [process.execPath, main, 'serve', '--config', file]
+  const command = [executable, 'serve', '--config', file]
   const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', join(dataDir, 'data')], {
     env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
     stdin: 'pipe',

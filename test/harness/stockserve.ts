@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
-import { main } from './program'
+import { executable } from './executable'
 
 /** The program itself with only the stock desk, to be killed. */
 export type StockProgram = {
@@ -37,7 +37,7 @@ export async function createStockProgram(options: {
   const file = join(directory, 'merchants.toml')
   const text = await configuration(options.rpcUrl)
   writeFileSync(file, options.edit?.(text) ?? text)
-  const command = [process.execPath, main, 'serve', '--config', file]
+  const command = [executable, 'serve', '--config', file]
   let child: ReturnType<typeof spawn> | undefined
 
   function spawn() {

@@ -47,6 +47,12 @@ timeout_ms = 300
 idle_ms = 300
 ${route('base = "0.0005"')}
 [[merchants]]
+slug = "brief"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+timeout_ms = 1000
+${route('base = "0.0005"')}
+[[merchants]]
 slug = "dear"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]

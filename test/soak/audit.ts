@@ -1,5 +1,7 @@
+import type { Finding, Kind } from './finding'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
-import { nap, type Purchase } from './payers'
+import { nap } from './payers'
+import type { Purchase } from './purchase'
 import {
   type AuthorizationRow,
   countUnfinished,
@@ -10,24 +12,6 @@ import {
 import type { Setup } from './setup'
 import type { Call } from './upstream'
 import { type ByUseCase, dueOf, judgeByUse } from './uptoaudit'
-
-/**
- * `lost`: the money moved, and the buyer can neither get the answer nor redeem it. `double`: money
- * moved twice, or the upstream got more requests than there were attempts. `unpaid`: an answer
- * without a payment. `refused`: a valid credential was refused as invalid. `stuck`: something has
- * not ended. `mismatch`: database and chain differ. `program`: the program ended unexpectedly.
- */
-export const kinds = [
-  'lost',
-  'double',
-  'unpaid',
-  'refused',
-  'stuck',
-  'mismatch',
-  'program',
-] as const
-export type Kind = (typeof kinds)[number]
-export type Finding = { kind: Kind; text: string }
 
 export type Audit = {
   findings: readonly Finding[]

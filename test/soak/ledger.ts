@@ -1,7 +1,7 @@
 import { encodeFunctionData, type Hex, numberToHex, parseAbi, toEventSelector } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
-import type { Purchase } from './payers'
+import type { Purchase } from './purchase'
 import { mintedAtomic, type Payer, relayers, type Setup, type Site, tokensOf } from './setup'
 
 /** A Transfer log to the payee on the present chain. */

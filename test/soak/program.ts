@@ -4,13 +4,12 @@ import {
   copyFileSync,
   mkdtempSync,
   openSync,
-  statSync,
   writeFileSync,
 } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { build } from '../../src/build'
+import { executable } from '../harness/executable'
 import { meter, modelPath } from './model'
 import { relayers, type Setup, type Site } from './setup'
 
@@ -54,19 +53,26 @@ const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
-const root = join(import.meta.dir, '..', '..')
 /** The program's own limit is 30 s. */
 const stopMaxMs = 40_000
 
-/** Writes the configuration; nothing runs yet. */
-export async function createProgram(options: ProgramOptions): Promise<Program> {
+/** Writes the configuration, and the command that runs the program with it. */
+async function prepare(options: ProgramOptions) {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
-  const logFile = join(directory, 'program.log')
-  const executable = await findExecutable(directory)
-  const command = [executable, 'serve', '--config', config, '--data', join(directory, 'data')]
+  const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
+  // A copy for this run, which no other process removes.
+  const own = join(directory, 'turnpike')
+  copyFileSync(executable, own)
+  const command = [own, 'serve', '--config', config, '--data', data]
+  return { port, directory, logFile, data, command }
+}
+
+/** Writes the configuration; nothing runs yet. */
+export async function createProgram(options: ProgramOptions): Promise<Program> {
+  const { port, directory, logFile, data, command } = await prepare(options)
   const startMs: number[] = []
   const faults: string[] = []
   const killedAt: number[] = []
@@ -76,8 +82,9 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   let said = ''
   let listening = Promise.resolve()
 
-  async function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
+  function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
     if (child === undefined) throw new Error('the program does not run')
+    if (signal === 'SIGKILL') killedAt.push(Date.now())
     isWanted = false
     child.kill(signal)
     return child.exited
@@ -86,7 +93,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   return {
     url: `http://127.0.0.1:${port}`,
     directory,
-    database: join(directory, 'data', 'turnpike.sqlite'),
+    database: join(data, 'turnpike.sqlite'),
     command,
     startMs,
     faults,
@@ -113,10 +120,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       })
     },
     listening: () => listening,
-    async kill() {
-      killedAt.push(Date.now())
-      await signalled('SIGKILL')
-    },
+    kill: async () => void (await signalled('SIGKILL')),
     async end() {
       if (child !== undefined && child.exitCode === null && child.signalCode === null)
         await signalled('SIGKILL')
@@ -166,25 +170,6 @@ function readBanner(
     }
     read().catch(() => resolve(false))
   })
-}
-
-/**
- * The built executable when it is newer than the sources, else a new build. In both cases it is a
- * copy for this run, which no other process replaces.
- */
-async function findExecutable(directory: string): Promise<string> {
-  const built = join(root, 'dist', 'turnpike')
-  const outfile = join(directory, 'turnpike')
-  if ((await Bun.file(built).exists()) && (await isFresh(built))) copyFileSync(built, outfile)
-  else await build({ entry: join(root, 'src', 'main.ts'), outfile })
-  return outfile
-}
-
-async function isFresh(built: string): Promise<boolean> {
-  const builtAt = statSync(built).mtimeMs
-  for await (const path of new Bun.Glob('{src,db}/**/*').scan(root))
-    if (statSync(join(root, path)).mtimeMs > builtAt) return false
-  return statSync(join(root, 'bun.lock')).mtimeMs < builtAt
 }
 
 function freePort(): Promise<number> {

@@ -1,6 +1,6 @@
-import type { Finding, Kind } from './audit'
+import type { Finding, Kind } from './finding'
 import { meter, type Reported } from './model'
-import type { Purchase } from './payers'
+import type { Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow } from './rows'
 import type { Call } from './upstream'
 

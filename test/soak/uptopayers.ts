@@ -1,6 +1,7 @@
 import { settlementOf } from '../harness/buyer'
+import { connect, request } from '../harness/raw'
 import { payUpto, uptoOffer } from '../harness/upto'
-import type { Purchase } from './payers'
+import type { ByUse, Purchase } from './purchase'
 import type { Random } from './random'
 import type { Payer, Site } from './setup'
 
@@ -9,16 +10,6 @@ import type { Payer, Site } from './setup'
  * Some leave in the middle. One that has nothing presents the same credential again, until it has
  * the answer or a final refusal.
  */
-
-export type ByUse = {
-  isStream: boolean
-  /** After this time the buyer leaves, once; undefined: it stays. */
-  leaveAfterMs: number | undefined
-  /** It has closed a connection before the end of its answer. */
-  hasLeft: boolean
-  /** Bytes of a stream that arrived, of the longest try. */
-  bytes: number
-}
 
 /** A share of the purchases of payers that have approved Permit2. */
 export const byUseShare = 0.6
@@ -84,35 +75,77 @@ export type Shown =
   /** The buyer left, and has this many bytes. */
   | { kind: 'left'; bytes: number }
 
-/** Sends the request once; rejects when the connection broke. */
-export async function fetchByUse(
+/**
+ * Sends the request once; rejects when the connection broke. By a socket of its own: `fetch` drops
+ * bytes that arrived when the connection breaks before they are read.
+ */
+export function fetchByUse(
   { url, init }: Purchase,
   byUse: ByUse,
   headers: Record<string, string>,
   limitMs: number,
 ): Promise<Shown> {
-  const leaving = new AbortController()
+  const { promise, resolve, reject } = Promise.withResolvers<Shown>()
+  const { pathname, search } = new URL(url)
+  const body = String(init.body)
+  const all = {
+    ...(init.headers as Record<string, string>),
+    ...headers,
+    'content-length': String(body.length),
+    connection: 'close',
+  }
+  const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}`)
+  const socket = connect(url, request(pathname + search, lines, 'POST') + body)
+  const chunks: Buffer[] = []
+  let isLeaving = false
+  const leave = () => {
+    isLeaving = true
+    socket.destroy()
+  }
+  const limit = setTimeout(() => socket.destroy(), limitMs)
   const leaveAfterMs = byUse.hasLeft ? undefined : byUse.leaveAfterMs
-  const timer =
-    leaveAfterMs === undefined ? undefined : setTimeout(() => leaving.abort(), leaveAfterMs)
-  let bytes = 0
-  try {
-    const signal = AbortSignal.any([leaving.signal, AbortSignal.timeout(limitMs)])
-    const response = await fetch(url, { ...init, headers: { ...init.headers, ...headers }, signal })
-    const decoder = new TextDecoder()
-    let text = ''
-    for await (const chunk of response.body ?? []) {
-      bytes += chunk.byteLength
-      if (response.status === 200) byUse.bytes = Math.max(byUse.bytes, bytes)
-      text += decoder.decode(chunk, { stream: true })
-    }
-    return { kind: 'whole', response, text }
-  } catch (error) {
-    if (!leaving.signal.aborted) throw error
-    byUse.hasLeft = true
-    return { kind: 'left', bytes }
-  } finally {
+  const timer = leaveAfterMs === undefined ? undefined : setTimeout(leave, leaveAfterMs)
+  socket.on('data', (chunk) => void chunks.push(Buffer.from(chunk)))
+  socket.on('close', () => {
+    clearTimeout(limit)
     clearTimeout(timer)
+    const { response, text, isWhole } = readAnswer(Buffer.concat(chunks).toString('latin1'))
+    if (response?.status === 200) byUse.bytes = Math.max(byUse.bytes, text.length)
+    if (isLeaving) {
+      byUse.hasLeft = true
+      resolve({ kind: 'left', bytes: text.length })
+    } else if (response !== undefined && isWhole) resolve({ kind: 'whole', response, text })
+    else reject(new Error('the connection broke'))
+  })
+  return promise
+}
+
+/** As much of an answer as arrived, one character a byte. */
+function readAnswer(all: string): {
+  response: Response | undefined
+  text: string
+  isWhole: boolean
+} {
+  const end = all.indexOf('\r\n\r\n')
+  if (end === -1) return { response: undefined, text: '', isWhole: false }
+  const [first = '', ...lines] = all.slice(0, end).split('\r\n')
+  const headers = new Headers()
+  for (const line of lines) {
+    const colon = line.indexOf(':')
+    headers.append(line.slice(0, colon), line.slice(colon + 1).trim())
+  }
+  const response = new Response(null, { status: Number(first.split(' ')[1]), headers })
+  const rest = all.slice(end + 4)
+  if (headers.get('transfer-encoding') !== 'chunked')
+    return { response, text: rest, isWhole: rest.length === Number(headers.get('content-length')) }
+  let text = ''
+  for (let at = 0; ; ) {
+    const line = rest.indexOf('\r\n', at)
+    const size = Number.parseInt(rest.slice(at, line === -1 ? undefined : line), 16)
+    if (line === -1 || Number.isNaN(size)) return { response, text, isWhole: false }
+    if (size === 0) return { response, text, isWhole: true }
+    text += rest.slice(line + 2, line + 2 + size)
+    at = line + 2 + size + 2
   }
 }
 
