@@ -1,9 +1,16 @@
-import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type net from 'node:net'
 import { account } from '../src/demo/accounts'
 import { ask } from './harness/buyer'
 import { connect } from './harness/raw'
-import { mppUsdc, startTarget, type Target, x402Usdc } from './harness/target'
+import {
+  mppUsdc,
+  type Networks,
+  startNetworks,
+  startTarget,
+  type Target,
+  x402Usdc,
+} from './harness/target'
 import { until } from './harness/world'
 
 /** Bodies that fill the budget, so that other bodies do not fit. */
@@ -11,12 +18,18 @@ import { until } from './harness/world'
 const bufferedMaxBytes = 4 * 1024 ** 2
 /** Larger than the remainder that bodies of 200,000 bytes leave. */
 const large = 'x'.repeat(250_000)
+let networks: Networks
 let target: Target
 let sockets: net.Socket[] = []
 
+beforeAll(async () => {
+  networks = await startNetworks()
+})
+afterAll(() => Promise.all(networks.map((network) => network.stop())))
 beforeEach(async () => {
-  // Each request names its client address.
   target = await startTarget({
+    networks,
+    // Each request names its client address.
     service: { bufferedMaxBytes, trustProxy: 1 },
     more: (upstreamUrl) => `
 [[merchants]]

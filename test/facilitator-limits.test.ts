@@ -4,26 +4,30 @@ import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import * as Upto from '../src/protocol/Upto'
 import { charging, type Made, makeBody, post } from './harness/facilitation'
-import { payee, type Shop, startShop } from './harness/shop'
+import { payee, type Shop, startShop, startShopChains } from './harness/shop'
 import { until } from './harness/world'
 
 /** Limits on the facilitator's clients, on their calls, and on the payees for which it spends gas. */
 
 const base = 'eip155:8453'
-const shops: Shop[] = []
+/** All shops have the same chains, one shop after the other: their relayer is the same. */
+const chains = await startShopChains()
+let opened: Shop | undefined
 afterAll(async () => {
-  for (const shop of shops) await shop.stop()
+  await opened?.stop()
+  for (const chain of chains) await chain.stop()
 })
 
 async function open(
   changes: Partial<Config['facilitator']>,
   adjust: (config: Config) => Config = (config) => config,
 ): Promise<Shop> {
-  const shop = await startShop({
+  await opened?.stop()
+  opened = await startShop({
+    chains,
     adjust: (config) => adjust({ ...config, facilitator: { ...config.facilitator, ...changes } }),
   })
-  shops.push(shop)
-  return shop
+  return opened
 }
 
 function make({ config }: Shop, made?: Made) {
@@ -204,6 +208,7 @@ describe('API keys', () => {
 
   test('behavior: a caller gets its answer again by its Idempotency-Key', async () => {
     const body = await make(shop)
+    const before = await shop.balance(base, payee)
     const mine = { ...bearer, 'idempotency-key': 'order-1' }
     const first = await post(`${shop.url}/settle`, body, mine)
     const again = await post(`${shop.url}/settle`, body, mine)
@@ -218,7 +223,7 @@ describe('API keys', () => {
     const other = await post(`${shop.url}/settle`, await make(shop), mine)
     expect(other.status).toBe(409)
     expect(other.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })
-    expect(await shop.balance(base, payee)).toBe(5_000n)
+    expect((await shop.balance(base, payee)) - before).toBe(5_000n)
   })
 
   test('error: of two concurrent authorizations under one Idempotency-Key one is refused', async () => {

@@ -153,6 +153,8 @@ export type ShopOptions = {
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
   exchange?: boolean
+  /** Chains that outlive the shop. */
+  chains?: readonly Chain[]
 }
 
 const tables = [
@@ -165,16 +167,27 @@ const tables = [
 ]
 
 const nowhere = 'http://127.0.0.1:1'
+const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
+
+/** The chains of a shop. */
+export async function startShopChains(): Promise<Chain[]> {
+  const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
+  return startChains(unstartedOf(shipped, nowhere).networks)
+}
+
+/** The configuration of a file's text before its chains have URLs. */
+function unstartedOf(text: string, upstream: URL | string): Config {
+  return configOf(text, Object.fromEntries(ids.map((id) => [id, nowhere])), upstream)
+}
 
 /** Starts a shop; `stop` ends everything. Throws when any part does not start. */
 export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
   const text = options.edit?.(shipped + merchants) ?? shipped + merchants
   const upstream = await startScripted()
-  const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-  const unstarted = configOf(text, Object.fromEntries(ids.map((id) => [id, nowhere])), upstream.url)
+  const unstarted = unstartedOf(text, upstream.url)
   const { networks } = unstarted
-  const started = await startChains(networks)
+  const started = options.chains ?? (await startChains(networks))
   if (options.exchange === true) await openPools(unstarted, started)
   const taps = started.map((chain) => startTap(chain.url))
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
@@ -231,7 +244,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       reader.close()
       for (const tap of taps) tap.stop()
       upstream.stop()
-      await Promise.all(started.map((chain) => chain.stop()))
+      if (options.chains === undefined) await Promise.all(started.map((chain) => chain.stop()))
       rmSync(dataDir, { recursive: true, force: true })
     },
   }

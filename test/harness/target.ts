@@ -128,16 +128,22 @@ eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
 reverts_on_used_nonce = ${manners === 'usdc'}`
 }
 
+/** The chains of a target. */
+export type Networks = Awaited<ReturnType<typeof startNetworks>>
+export const startNetworks = () => Promise.all([startNetwork('usdc'), startNetwork('usdg')])
+
 /** Starts a target; `more` is appended to its merchants.toml. */
 export async function startTarget(
   options: {
     more?: (upstreamUrl: string) => string
     service?: Partial<Config['service']>
+    /** Chains that outlive the target. */
+    networks?: Networks
   } & Partial<AppOptions> = {},
 ): Promise<Target> {
-  const { more, service, ...limits } = options
+  const { more, service, networks: lent, ...limits } = options
   const upstream = startUpstream()
-  const networks = await Promise.all([startNetwork('usdc'), startNetwork('usdg')])
+  const networks = lent ?? (await startNetworks())
   const [usdc, usdg] = networks
   const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
   const text = configText(urls, more?.(upstream.url))
@@ -181,7 +187,7 @@ export async function startTarget(
       await app.stop()
       database.close()
       upstream.stop()
-      await Promise.all(networks.map((network) => network.stop()))
+      if (lent === undefined) await Promise.all(networks.map((network) => network.stop()))
       rmSync(dataDir, { recursive: true, force: true })
     },
   }
