@@ -183,6 +183,7 @@ describe('streams that fail after their buyer has a part of them', () => {
 describe('a buyer that hardly reads an answer that was held', () => {
   const size = 12 * 1024 * 1024
   const isHeld = ({ headers }: Response) => headers.has('payment-response')
+  const newest = () => shop.rows('SELECT id FROM authorizations ORDER BY rowid DESC LIMIT 1')[0]?.id
 
   test('attack: occupies the memory for held answers until it has it', async () => {
     const { service } = shop.config
@@ -190,8 +191,10 @@ describe('a buyer that hardly reads an answer that was held', () => {
     await shop.restart({ ...shop.config, service: little })
     try {
       shop.upstream.script = answering(`"${'x'.repeat(size)}"`)
+      const before = newest()
       const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
       buyer.stall()
+      await until('it is authorized', () => newest() !== before)
       await shop.becomes('sent')
       await shop.settles()
       const other = await shop.buy({ buyer: 2 })
@@ -204,8 +207,10 @@ describe('a buyer that hardly reads an answer that was held', () => {
         expect((await next.text()).length).toBe(size + 2)
         return isHeld(next)
       })
+      const last = newest()
       const left = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
       left.stall()
+      await until('it is authorized', () => newest() !== last)
       await shop.becomes('sent')
       await shop.settles()
       await left.leave()

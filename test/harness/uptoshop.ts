@@ -239,7 +239,11 @@ export function openBuyer(url: string, credential: Record<string, string>, sent 
       socket.destroy()
       return closed
     },
-    stall: () => void socket.pause(),
+    stall: () => {
+      socket.pause()
+      // A socket that is connecting begins to read once it is connected.
+      if (socket.connecting) socket.once('connect', () => socket.pause())
+    },
     readOn: () => void socket.resume(),
   }
 }
