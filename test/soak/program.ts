@@ -63,9 +63,7 @@ async function prepare(options: ProgramOptions) {
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
   const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
-  // A copy for this run, which no other process removes.
-  const own = join(directory, 'turnpike')
-  copyFileSync(executable, own)
+  const own = copyTo(directory)
   const command = [own, 'serve', '--config', config, '--data', data]
   return { port, directory, logFile, data, command }
 }
@@ -135,6 +133,13 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       if (code !== 0) faults.push(`it stopped with ${code}\n${said}`)
     },
   }
+}
+
+/** A copy of the executable for this run, which no other process removes. */
+function copyTo(directory: string): string {
+  const copy = join(directory, 'turnpike')
+  copyFileSync(executable, copy)
+  return copy
 }
 
 /** Runs the command with that protection; its stdout goes to the log. */
