@@ -207,12 +207,12 @@ describe.concurrent('turnpike pay, against other servers', () => {
     const redeem = { token: `-${'A'.repeat(42)}`, until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })
     const store = shop([failed, () => new Response('late goods')])
-    const first = await run([store.url, '--data', `{"it's":1}`], key)
+    const first = await run([store.url, '--body', `{"it's":1}`], key)
     expect(first.code).toBe(1)
     expect(first.out).toBe('')
     expect(first.err).toContain(`--redeem=${redeem.token}`)
-    expect(first.err).toContain(`--method POST --data='{"it'\\''s":1}'`)
-    const second = await run([store.url, '--data', `{"it's":1}`, `--redeem=${redeem.token}`])
+    expect(first.err).toContain(`--method POST --body='{"it'\\''s":1}'`)
+    const second = await run([store.url, '--body', `{"it's":1}`, `--redeem=${redeem.token}`])
     store.stop()
     expect(second).toMatchObject({ code: 0, out: 'late goods' })
     expect(store.credentials[1]).toBe(redeem.token)
@@ -256,7 +256,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
       [['http://127.0.0.1:1/', '--network', '8453'], key, '--network is a CAIP-2 id'],
       [['http://127.0.0.1:1/', '--transfer', 'card'], key, '--transfer is'],
       [['http://127.0.0.1:1/', '--max', '1e9'], key, '--max is an amount'],
-      [['http://127.0.0.1:1/', '--method', 'GET', '--data', 'x'], key, 'GET takes no --data'],
+      [['http://127.0.0.1:1/', '--method', 'GET', '--body', 'x'], key, 'GET takes no --body'],
       [['http://127.0.0.1:1/'], {}, 'A private key is needed'],
       [['http://127.0.0.1:1/', '--key', '0x1234abcd'], {}, 'The key is not 32 bytes'],
       [['http://127.0.0.1:1/', '--key', 'f'.repeat(64)], {}, 'The key is not valid'],

@@ -163,9 +163,9 @@ function explain(
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     // With the equals sign a value may begin with a hyphen, as one token in 64 does.
     const method = purchase.method === 'GET' ? '' : ` --method ${purchase.method}`
-    const data = purchase.body === undefined ? '' : ` --data=${quote(purchase.body)}`
+    const body = purchase.body === undefined ? '' : ` --body=${quote(purchase.body)}`
     say(
-      `  turnpike pay ${quote(purchase.url.href)}${method}${data} --redeem=${quote(redeem.token)}`,
+      `  turnpike pay ${quote(purchase.url.href)}${method}${body} --redeem=${quote(redeem.token)}`,
     )
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')

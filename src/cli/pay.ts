@@ -16,7 +16,7 @@ export type PayOptions = {
   network?: string | undefined
   transfer?: string | undefined
   method?: string | undefined
-  data?: string | undefined
+  body?: string | undefined
   /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
   key?: string | undefined
   /** The most that may be signed, in dollars; default 1. By `upto` that is the ceiling. */
@@ -64,7 +64,7 @@ export async function pay(options: PayOptions): Promise<number> {
 }
 
 function parse(options: PayOptions): Purchase {
-  const { protocol, scheme = 'exact', network, transfer, data, rpc, max = '1', now } = options
+  const { protocol, scheme = 'exact', network, transfer, body, rpc, max = '1', now } = options
   if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
   const url = new URL(options.url)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
@@ -85,10 +85,10 @@ function parse(options: PayOptions): Purchase {
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
     throw new PayError('--rpc is an http or https URL.')
   if (!/^\d{1,12}(\.\d{1,6})?$/.test(max)) throw new PayError('--max is an amount such as 0.25.')
-  const method = (options.method ?? (data === undefined ? 'GET' : 'POST')).toUpperCase()
-  if (data !== undefined && (method === 'GET' || method === 'HEAD'))
-    throw new PayError(`${method} takes no --data.`)
-  return { url, method, body: data, wanted: { protocol, scheme, network, transfer }, max, now }
+  const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
+  if (body !== undefined && (method === 'GET' || method === 'HEAD'))
+    throw new PayError(`${method} takes no --body.`)
+  return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
 }
 
 async function buy(purchase: Purchase, options: PayOptions): Promise<number> {

@@ -7,9 +7,9 @@ import type { Chain } from '../../src/demo/chains'
 
 const file = join(import.meta.dir, '..', '..', 'merchants.toml')
 
-/** Text of the shipped merchants.toml. */
-export function shippedText(): string {
-  return readFileSync(file, 'utf8')
+/** Text of the merchants.toml that the checkout at `root` ships; this one without it. */
+export function shippedText(root = join(import.meta.dir, '..', '..')): string {
+  return readFileSync(join(root, 'merchants.toml'), 'utf8')
 }
 
 /**
