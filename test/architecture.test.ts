@@ -1,4 +1,5 @@
 import { expect, test } from 'bun:test'
+import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { read, type Source } from './harness/sources'
 
@@ -107,15 +108,38 @@ for (const [heading, least] of [
     expect(upward(order, all)).toEqual([])
   })
 
-test('behavior: the README and the pages of docs link each other, and no link is dead', async () => {
-  const pages = ['README.md', 'docs/architecture.md', 'docs/configuration.md', 'docs/pricing.md']
+test('behavior: the README links every page of docs, and no link of a page is dead', async () => {
+  const pages = ['README.md', ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`)]
+  const anchors = new Map<string, Set<string>>()
+  for (const page of pages) {
+    const headings = (await Bun.file(join(root, page)).text()).matchAll(/^#+ (.+)$/gm)
+    anchors.set(page, new Set([...headings].map(([, heading = '']) => anchorOf(heading))))
+  }
   for (const from of pages) {
     const text = await Bun.file(join(root, from)).text()
-    const links = [...text.matchAll(/\]\(([^)#:]+\.md)\)/g)].map(([, link = '']) => link)
-    const targets = new Set(links.map((link) => join(dirname(from), link)))
-    expect([...targets].sort()).toEqual(pages.filter((page) => page !== from).sort())
+    const links = [...text.matchAll(/\]\(([^)#:\s]*)(#[^)\s]*)?\)/g)]
+    const targets = links.map(([, link = '', anchor = '']) => ({
+      page: link === '' ? from : join(dirname(from), link),
+      anchor: anchor.slice(1),
+    }))
+    for (const { page, anchor } of targets) {
+      expect([from, page, existsSync(join(root, page))]).toEqual([from, page, true])
+      const known = anchor === '' || anchors.get(page)?.has(anchor) === true
+      expect([from, page, anchor, known]).toEqual([from, page, anchor, true])
+    }
+    const reached = new Set(targets.map(({ page }) => page))
+    if (from === 'README.md')
+      expect(pages.slice(1).filter((page) => page.endsWith('.md') && !reached.has(page))).toEqual(
+        [],
+      )
   }
 })
+
+/** The anchor that a heading has on the usual hosts of Markdown. */
+function anchorOf(heading: string): string {
+  const plain = heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, '')
+  return plain.replaceAll(' ', '-')
+}
 
 test('error: an import of a stage above is found, and an import of its types is allowed', async () => {
   const files = await read('', {
