@@ -8,6 +8,7 @@ import type { createMarketHandlers } from '../stock/market-handlers'
 import type { createOrderHandlers } from '../stock/order-handlers'
 import { sendFavicon } from '../web/assets'
 import type { createPages } from '../web/pages'
+import { isNavigation } from '../web/people'
 
 type Answer = Response | Promise<Response>
 type Handler = (request: Request) => Answer
@@ -110,7 +111,19 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/readyz', own({ GET: health.readyz }))
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
-  return app
+  return {
+    // Clients that are not browsers see no difference.
+    fetch: (request) =>
+      isNavigation(request) ? explained(app.fetch(request), request, pages) : app.fetch(request),
+  }
+}
+
+async function explained(
+  answer: Answer,
+  request: Request,
+  { explain }: Handlers['pages'],
+): Promise<Response> {
+  return explain(request, await answer)
 }
 
 /** Routes that answer while the service starts. */

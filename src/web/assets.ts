@@ -1,25 +1,28 @@
 import icon from './icon.svg' with { type: 'text' }
 import script from './script.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
+import wallet from './wallet.js' with { type: 'text' }
 
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: string; contentType: string; hash: string }
 
 export const assets = {
   script: asset('script', 'js', script, 'text/javascript; charset=utf-8'),
+  wallet: asset('wallet', 'js', wallet, 'text/javascript; charset=utf-8'),
   style: asset('style', 'css', style, 'text/css; charset=utf-8'),
   icon: asset('icon', 'svg', icon, 'image/svg+xml'),
 } as const
 
 /**
- * Runs our script and nothing else, by its hash: nothing inline, nothing from another host. Text
+ * Runs our scripts and nothing else, by their hashes: nothing inline, nothing from another host. Text
  * cannot become markup at run time.
  */
 export const securityPolicy = [
   "default-src 'none'",
-  `script-src 'sha256-${assets.script.hash}'`,
+  `script-src 'sha256-${assets.script.hash}' 'sha256-${assets.wallet.hash}'`,
   "style-src 'self'",
-  "img-src 'self'",
+  // Icons of wallets are data, and images that were bought are blobs.
+  "img-src 'self' data: blob:",
   "connect-src 'self'",
   "form-action 'self'",
   "base-uri 'none'",

@@ -7,7 +7,7 @@ export type Page = {
   /** Comes before the service's title. */
   title: string
   /** Path of the page, for the navigation. */
-  path: '/' | '/stocks' | '/admin'
+  path: '/' | '/stocks' | '/admin' | undefined
   main: Html
 }
 
@@ -17,7 +17,7 @@ export function layout({ service, stock }: Config, { title, path, main }: Page):
     { href: '/', text: 'Catalogue' },
     ...(stock === undefined ? [] : [{ href: '/stocks', text: 'Stocks' }]),
   ]
-  const { script, style, icon } = assets
+  const { script, style, icon, wallet } = assets
   return html`<!doctype html>
 <html lang="en">
 <head>
@@ -28,6 +28,7 @@ export function layout({ service, stock }: Config, { title, path, main }: Page):
 <link rel="icon" href="${icon.path}" type="image/svg+xml">
 <link rel="stylesheet" href="${style.path}">
 <script src="${script.path}" integrity="sha256-${script.hash}" defer></script>
+<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
@@ -52,6 +53,15 @@ ${main}
 
 const current = html` aria-current="page"`
 
+/** Headers of every page. */
+export const pageHeaders = {
+  'content-type': 'text/html; charset=utf-8',
+  'content-security-policy': securityPolicy,
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+} as const
+
 /**
  * Answers a document, or 304 when the client already has it. `isPrivate` forbids every cache to
  * store it.
@@ -68,11 +78,7 @@ export function respond(
   const { status = 200, isPrivate = false } = options
   const etag = tagOf(markup)
   const headers = {
-    'content-type': 'text/html; charset=utf-8',
-    'content-security-policy': securityPolicy,
-    'x-content-type-options': 'nosniff',
-    'referrer-policy': 'no-referrer',
-    'cross-origin-opener-policy': 'same-origin',
+    ...pageHeaders,
     'cache-control': isPrivate ? 'no-store' : 'no-cache',
     ...(isPrivate ? {} : { etag }),
     ...options.headers,

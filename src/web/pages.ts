@@ -12,6 +12,7 @@ import { type AdminState, adminForm, adminPage } from './admin'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
 import { layout, respond } from './layout'
+import { forPeople } from './people'
 import { stocksPage } from './stocks'
 
 export type PagesOptions = Live & {
@@ -104,7 +105,15 @@ export function createPages(options: PagesOptions) {
     }
     return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
   }
-  return { home, stocks, asset, operation, signIn }
+  return {
+    home,
+    stocks,
+    asset,
+    operation,
+    signIn,
+    /** The answer to a request as a page, where a browser shows it to a person. */
+    explain: (request: Request, response: Response) => forPeople(config, request, response),
+  }
 }
 
 /**

@@ -15,3 +15,9 @@ declare module '*/script.js' {
   // biome-ignore lint/style/noDefaultExport: the shape of a text import
   export default text
 }
+
+declare module '*/wallet.js' {
+  const text: string
+  // biome-ignore lint/style/noDefaultExport: the shape of a text import
+  export default text
+}

@@ -1,0 +1,44 @@
+import type { NetworkConfig } from '../config/Config'
+import * as Amount from '../protocol/Amount'
+import { type Html, html } from './html'
+
+/** A request that can be paid from the page, and what it costs on each network. */
+export type Purchase = {
+  method: string
+  /** Path and query. */
+  target: string
+  /** The body of the request; '' without one. */
+  body: string
+  offers: readonly PageOffer[]
+}
+
+export type PageOffer = { network: NetworkConfig; amountAtomic: bigint }
+
+/**
+ * The panel that `wallet.js` fills. The price that is signed is that of the 402 which the script asks
+ * for, so the amounts here only describe.
+ */
+export function walletPanel({ method, target, body, offers }: Purchase): Html {
+  const networks = offers.map(({ network: { id, chainId, name, asset } }) => {
+    const { address, symbol, decimals } = asset
+    return { id, chain: chainId, name, asset: address, symbol, decimals }
+  })
+  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet" hidden>
+<label>Network <select name="network">
+<option value="">The one of my wallet</option>
+${offers.map(
+  ({ network, amountAtomic }) =>
+    html`<option value="${network.id}">${amountOn(network, amountAtomic)}</option>`,
+)}
+</select></label>
+<div class="wallets"></div>
+<div class="progress" role="status"></div>
+<div class="result"></div>
+</section>
+<noscript><p>Paying in the browser needs JavaScript. The commands below need none.</p></noscript>`
+}
+
+function amountOn({ asset, name }: NetworkConfig, atomic: bigint): string {
+  const amount = Amount.toDecimal(atomic, asset.decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
+  return `${amount} ${asset.symbol} on ${name}`
+}
