@@ -1,41 +1,66 @@
 import icon from './icon.svg' with { type: 'text' }
 import script from './script.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
-import wallet from './wallet.js' with { type: 'text' }
+import answer from './wallet/answer.js' with { type: 'text' }
+import kept from './wallet/kept.js' with { type: 'text' }
+import order from './wallet/order.js' with { type: 'text' }
+import panel from './wallet/panel.js' with { type: 'text' }
+import purchase from './wallet/purchase.js' with { type: 'text' }
+import signing from './wallet/signing.js' with { type: 'text' }
+import wallets from './wallet/wallets.js' with { type: 'text' }
 
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: string; contentType: string; hash: string }
 
-export const assets = {
-  script: asset('script', 'js', script, 'text/javascript; charset=utf-8'),
-  wallet: asset('wallet', 'js', wallet, 'text/javascript; charset=utf-8'),
-  style: asset('style', 'css', style, 'text/css; charset=utf-8'),
-  icon: asset('icon', 'svg', icon, 'image/svg+xml'),
-} as const
+type Assets = Readonly<Record<'script' | 'wallet' | 'style' | 'icon', Asset>>
+
+/** One script, in the order in which its parts use each other. */
+const wallet = [wallets, kept, signing, purchase, answer, panel, order]
+
+let made: Assets | undefined
+
+/** Made when a page is first read, because a start does not need them. */
+export function assets(): Assets {
+  made ??= {
+    script: asset('script', 'js', minified(script), javascript),
+    wallet: asset('wallet', 'js', minified(wallet.join('\n')), javascript),
+    style: asset('style', 'css', style, 'text/css; charset=utf-8'),
+    icon: asset('icon', 'svg', icon, 'image/svg+xml'),
+  }
+  return made
+}
+
+const javascript = 'text/javascript; charset=utf-8'
+
+/** Without comments and indentation; names stay, because the scripts share some. */
+function minified(text: string): string {
+  return new Bun.Transpiler({ loader: 'js', minifyWhitespace: true }).transformSync(text)
+}
 
 /**
  * Runs our scripts and nothing else, by their hashes: nothing inline, nothing from another host. Text
  * cannot become markup at run time.
  */
-export const securityPolicy = [
-  "default-src 'none'",
-  `script-src 'sha256-${assets.script.hash}' 'sha256-${assets.wallet.hash}'`,
-  "style-src 'self'",
-  // Icons of wallets are data, and images that were bought are blobs.
-  "img-src 'self' data: blob:",
-  "connect-src 'self'",
-  "form-action 'self'",
-  "base-uri 'none'",
-  "frame-ancestors 'none'",
-  "require-trusted-types-for 'script'",
-  "trusted-types 'none'",
-].join('; ')
-
-const byPath = new Map(Object.values(assets).map((each) => [each.path, each]))
+export function securityPolicy(): string {
+  const { script, wallet } = assets()
+  return [
+    "default-src 'none'",
+    `script-src 'sha256-${script.hash}' 'sha256-${wallet.hash}'`,
+    "style-src 'self'",
+    // Icons of wallets are data, and images that were bought are blobs.
+    "img-src 'self' data: blob:",
+    "connect-src 'self'",
+    "form-action 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+  ].join('; ')
+}
 
 /** The asset at a path. Its content never changes, so clients may cache it without a limit. */
 export function findAsset(path: string): Response | undefined {
-  const found = byPath.get(path)
+  const found = Object.values(assets()).find((each) => each.path === path)
   if (found === undefined) return undefined
   return new Response(found.body, {
     headers: {

@@ -17,7 +17,7 @@ export function layout({ service, stock }: Config, { title, path, main }: Page):
     { href: '/', text: 'Catalogue' },
     ...(stock === undefined ? [] : [{ href: '/stocks', text: 'Stocks' }]),
   ]
-  const { script, style, icon, wallet } = assets
+  const { script, style, icon, wallet } = assets()
   return html`<!doctype html>
 <html lang="en">
 <head>
@@ -54,13 +54,15 @@ ${main}
 const current = html` aria-current="page"`
 
 /** Headers of every page. */
-export const pageHeaders = {
-  'content-type': 'text/html; charset=utf-8',
-  'content-security-policy': securityPolicy,
-  'x-content-type-options': 'nosniff',
-  'referrer-policy': 'no-referrer',
-  'cross-origin-opener-policy': 'same-origin',
-} as const
+export function pageHeaders() {
+  return {
+    'content-type': 'text/html; charset=utf-8',
+    'content-security-policy': securityPolicy(),
+    'x-content-type-options': 'nosniff',
+    'referrer-policy': 'no-referrer',
+    'cross-origin-opener-policy': 'same-origin',
+  } as const
+}
 
 /**
  * Answers a document, or 304 when the client already has it. `isPrivate` forbids every cache to
@@ -78,7 +80,7 @@ export function respond(
   const { status = 200, isPrivate = false } = options
   const etag = tagOf(markup)
   const headers = {
-    ...pageHeaders,
+    ...pageHeaders(),
     'cache-control': isPrivate ? 'no-store' : 'no-cache',
     ...(isPrivate ? {} : { etag }),
     ...options.headers,

@@ -12,7 +12,8 @@ export type Purchase = {
   offers: readonly PageOffer[]
 }
 
-export type PageOffer = { network: NetworkConfig; amountAtomic: bigint }
+/** Without an amount it depends on what the user enters. */
+export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
  * The panel that `wallet.js` fills. The price that is signed is that of the 402 which the script asks
@@ -28,7 +29,7 @@ export function walletPanel({ method, target, body, offers }: Purchase): Html {
 <option value="">The one of my wallet</option>
 ${offers.map(
   ({ network, amountAtomic }) =>
-    html`<option value="${network.id}">${amountOn(network, amountAtomic)}</option>`,
+    html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,
 )}
 </select></label>
 <div class="wallets"></div>
@@ -38,7 +39,8 @@ ${offers.map(
 <noscript><p>Paying in the browser needs JavaScript. The commands below need none.</p></noscript>`
 }
 
-function amountOn({ asset, name }: NetworkConfig, atomic: bigint): string {
-  const amount = Amount.toDecimal(atomic, asset.decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
+function offerText({ network: { asset, name }, amountAtomic }: PageOffer): string {
+  if (amountAtomic === undefined) return `${asset.symbol} on ${name}`
+  const amount = Amount.toDecimal(amountAtomic, asset.decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
   return `${amount} ${asset.symbol} on ${name}`
 }

@@ -1,9 +1,12 @@
-import type { Config } from '../config/Config'
+import type { Config, NetworkConfig } from '../config/Config'
 import * as Json from '../protocol/Json'
+import { dollars } from './catalogue'
 import * as Example from './Example'
 import { type Html, html } from './html'
 import { layout, pageHeaders } from './layout'
-import { type PageOffer, walletPanel } from './panel'
+import { walletPanel } from './panel'
+
+type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
 /** Whether a browser opens the address for a person to read. */
 export function isNavigation({ method, headers }: Request): boolean {
@@ -34,7 +37,7 @@ export async function forPeople(
   }
   const headers = new Headers(response.headers)
   headers.delete('content-length')
-  for (const [name, value] of Object.entries(pageHeaders)) headers.set(name, value)
+  for (const [name, value] of Object.entries(pageHeaders())) headers.set(name, value)
   return new Response(layout(config, page), { status: response.status, headers })
 }
 
@@ -48,7 +51,7 @@ function paywallPage(
   config: Config,
   problem: Json.JsonObject,
   target: string,
-  offers: readonly PageOffer[],
+  offers: readonly Priced[],
 ): Html {
   const resource = Json.member(problem, 'resource')
   const description = Json.isObject(resource) ? textOf(resource, 'description') : ''
@@ -61,7 +64,7 @@ function paywallPage(
       priceAtomic: first?.amountAtomic ?? 0n,
     },
   )
-  const price = first === undefined ? '' : dollars(first)
+  const price = first === undefined ? '' : dollars(first.amountAtomic)
   return html`<p class="quiet">${config.service.title} sells this answer</p>
 <h1>${description || 'A paid answer'}</h1>
 <p class="lead"><strong class="price">$${price}</strong> for one request. You sign a transfer of a stablecoin, the payment is settled, and the answer appears here.</p>
@@ -73,12 +76,6 @@ ${walletPanel({ method: 'GET', target, body: '', offers })}
       html`<div class="command"><p><strong>${name}</strong> <span class="quiet">${note}</span></p><pre><code>${text}</code></pre></div>`,
   )}</div></details>
 <p><a href="/">All that is sold here</a></p>`
-}
-
-function dollars({ amountAtomic, network }: PageOffer): string {
-  const scale = 10n ** BigInt(network.asset.decimals)
-  const fraction = String(amountAtomic % scale).padStart(network.asset.decimals, '0')
-  return `${amountAtomic / scale}.${fraction.replace(/0+$/, '').padEnd(2, '0')}`
 }
 
 function faultsOf(problem: Json.JsonObject): Html | false {
@@ -102,7 +99,7 @@ ${faultsOf(problem)}
 }
 
 /** The offers of the scheme `exact` whose network and asset are configured, one for each network. */
-function offersOf({ networks }: Config, problem: Json.JsonObject): PageOffer[] {
+function offersOf({ networks }: Config, problem: Json.JsonObject): Priced[] {
   const accepts = Json.member(problem, 'accepts')
   if (!Array.isArray(accepts)) return []
   return networks.flatMap((network) => {

@@ -1,6 +1,7 @@
-import type { Config, Stock } from '../config/Config'
+import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { dollars } from './catalogue'
 import { type Html, html } from './html'
+import { walletPanel } from './panel'
 
 /** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
 export function stocksPage(config: Config, stock: Stock, isLive: boolean): Html {
@@ -25,12 +26,27 @@ export function stocksPage(config: Config, stock: Stock, isLive: boolean): Html 
 </table>
 </div>
 ${isLive && html`<p class="quiet scriptless">Live prices need JavaScript here; <a href="/api/stock/list">the list for programs</a> has them, too.</p>`}
-<h2>Buy</h2>
+${isLive && network !== undefined && buyForm(stock, network)}
+<h2>Buy by a program</h2>
 <ol class="steps">
 <li>${command('The tokens with live prices', `curl '${api}/list'`)}</li>
 <li>${command('What an amount buys now', `curl '${api}/quote?symbol=${first(stock)}&usdg=10'`)}</li>
 <li>${command('Request the terms, sign them, send the same request with the signature', `curl -i -X POST '${api}/buy?symbol=${first(stock)}&usdg=10'`)}</li>
 </ol>`
+}
+
+function buyForm(stock: Stock, network: NetworkConfig): Html {
+  const usdg = dollars(stock.minAtomic)
+  const target = `/api/stock/buy?symbol=${first(stock)}&usdg=${usdg}`
+  return html`<h2 id="buy">Buy</h2>
+<form class="order">
+<label>Stock <select name="symbol">${stock.tokens.map(
+    ({ symbol, name }) => html`<option value="${symbol}">${symbol}, ${name}</option>`,
+  )}</select></label>
+<label>${network.asset.symbol} <input name="usdg" inputmode="decimal" value="${usdg}" autocomplete="off"></label>
+<p class="quote" role="status"></p>
+</form>
+${walletPanel({ method: 'POST', target, body: '', offers: [{ network }] })}`
 }
 
 function command(note: string, text: string): Html {

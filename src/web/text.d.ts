@@ -10,13 +10,7 @@ declare module '*.svg' {
   export default text
 }
 
-declare module '*/script.js' {
-  const text: string
-  // biome-ignore lint/style/noDefaultExport: the shape of a text import
-  export default text
-}
-
-declare module '*/wallet.js' {
+declare module '*.js' {
   const text: string
   // biome-ignore lint/style/noDefaultExport: the shape of a text import
   export default text

@@ -1,0 +1,28 @@
+// Buying a stock: the form above its panel.
+
+/** A stock and an amount: shows what it buys now, and lets the panel below buy it. */
+function prepareOrder(form) {
+  const panel = form.parentElement.querySelector('.wallet')
+  const { symbol, usdg } = form.elements
+  const status = form.querySelector('.quote')
+  let latest = 0
+  const change = async () => {
+    const query = `symbol=${encodeURIComponent(symbol.value)}&usdg=${encodeURIComponent(usdg.value)}`
+    panel.dataset.target = `/api/stock/buy?${query}`
+    panel.dispatchEvent(new Event('turnpike:changed'))
+    latest += 1
+    const own = latest
+    const response = await fetch(`/api/stock/quote?${query}`, { credentials: 'omit' })
+    const quote = await problemOf(response)
+    if (own !== latest) return
+    const { estimatedShares, minimumShares, invalidParams, detail } = quote
+    status.textContent = response.ok
+      ? `About ${estimatedShares} ${symbol.value} now. Below ${minimumShares} the whole amount goes back.`
+      : (invalidParams ?? []).map(({ reason }) => reason).join(', ') || detail
+  }
+  form.addEventListener('submit', (event) => event.preventDefault())
+  form.addEventListener('input', () => change().catch(() => undefined))
+  change().catch(() => undefined)
+}
+
+for (const form of document.querySelectorAll('form.order')) prepareOrder(form)

@@ -1,0 +1,145 @@
+// Buys: asks for the price, has it signed, and presents the payment until it has an answer.
+
+/** What a 402 asks for: its offers that this page can pay, and what the payment must echo. */
+async function readOffers(response, networks) {
+  const required = decode(response.headers.get('payment-required'))
+  const body = await response.json()
+  const offers = []
+  for (const network of networks) {
+    const own = (body.accepts ?? required.accepts).filter(
+      (each) =>
+        each.scheme === 'exact' &&
+        each.network === network.id &&
+        each.asset.toLowerCase() === network.asset.toLowerCase(),
+    )
+    // EIP-3009 needs no allowance.
+    const accepted = own.find(({ extra }) => extra.assetTransferMethod === 'eip3009') ?? own[0]
+    if (accepted !== undefined) offers.push({ network, accepted })
+  }
+  const { resource, extensions } = required
+  return { offers, resource, extensions, invalidParams: body.invalidParams ?? [] }
+}
+
+function amountOf({ network, accepted }) {
+  return `${decimal(accepted.amount, network.decimals)} ${network.symbol} on ${network.name}`
+}
+
+/** Sends the request; `headers` carry the payment. Only what is sold here can be asked for. */
+function send({ method, target, body }, headers) {
+  const hasBody = method !== 'GET' && body !== ''
+  return fetch(target, {
+    method,
+    credentials: 'omit',
+    redirect: 'error',
+    cache: 'no-store',
+    headers: { ...(hasBody ? { 'content-type': 'application/json' } : {}), ...headers },
+    ...(hasBody ? { body } : {}),
+  })
+}
+
+async function problemOf(response) {
+  try {
+    return await response.json()
+  } catch {
+    return {}
+  }
+}
+
+const pause = (ms) => new Promise((done) => setTimeout(done, ms))
+/** How long an unfinished settlement is asked for before the button asks, ms. */
+const patienceMs = 120_000
+
+/**
+ * Presents a kept payment until it has an answer. The same payment may be sent any number of times:
+ * it moves money once.
+ */
+async function finish(purchase, store, say) {
+  const until = Date.now() + patienceMs
+  for (;;) {
+    const kept = store.read()
+    if (kept === undefined) throw new Stopped('This payment is not kept any more.')
+    const headers = kept.redeem
+      ? { 'payment-redeem': kept.redeem }
+      : { 'payment-signature': kept.credential, 'idempotency-key': kept.key }
+    let response
+    try {
+      response = await send(purchase, headers)
+    } catch {
+      throw new Stopped('The connection failed. Ask again with the same payment.', {
+        isOver: false,
+      })
+    }
+    const settlement = settlementOf(response)
+    // An upstream's own 404 was delivered and paid for.
+    if (response.ok || (settlement?.success === true && response.status < 500))
+      return { response, settlement }
+    const problem = await problemOf(response)
+    const { code, detail = `The answer was ${response.status}.` } = problem
+    if (problem.redeem?.token) store.write({ ...kept, redeem: problem.redeem.token })
+    if (code === 'settlement-pending' || code === 'payment-in-progress') {
+      if (Date.now() > until) throw new Stopped(detail, { isOver: false })
+      say('The payment was sent. Waiting for its confirmation ...')
+      await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
+      continue
+    }
+    if (response.status >= 500 || response.status === 429)
+      throw new Stopped(detail, { isOver: false })
+    // A payment whose answer is owed is kept until it is exhausted.
+    if (kept.redeem === undefined || response.status === 410) store.remove()
+    const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
+    throw new Stopped(detail, { isOver: store.read() === undefined, details })
+  }
+}
+
+/** What `PAYMENT-RESPONSE` says: whether it was settled, by which transaction, and the signed receipt. */
+function settlementOf(response) {
+  try {
+    return decode(response.headers.get('payment-response'))
+  } catch {
+    return undefined
+  }
+}
+
+/** Signs a payment, keeps it, and presents it. Returns the answer and its settlement. */
+async function buy(panel, wallet, store, say) {
+  const purchase = purchaseOf(panel)
+  say('Asking for the price ...')
+  const quote = await send(purchase, {})
+  if (quote.status !== 402) {
+    const { detail = `The answer was ${quote.status}.`, invalidParams = [] } =
+      await problemOf(quote)
+    throw new Stopped(detail, {
+      details: invalidParams.map(({ name, reason }) => `${name}: ${reason}`),
+    })
+  }
+  const asked = await readOffers(quote, JSON.parse(panel.dataset.networks))
+  if (asked.invalidParams.length > 0) {
+    const details = asked.invalidParams.map(({ name, reason }) => `${name}: ${reason}`)
+    throw new Stopped('This request would be refused. Nothing was paid.', { details })
+  }
+  const { provider } = wallet
+  say('Confirm the connection in your wallet ...')
+  const refused = 'You did not connect the wallet. Nothing was paid.'
+  const [payer] = await ask(provider, 'eth_requestAccounts', [], refused)
+  if (!/^0x[0-9a-fA-F]{40}$/.test(payer)) throw new Stopped('The wallet has no account.')
+  const offer = await choose(panel, provider, asked.offers)
+  await selectNetwork(provider, offer.network)
+  await assertFunds(provider, payer, offer)
+  say(`Sign in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
+  const { credential } = await payOffer(provider, payer, offer, asked)
+  // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
+  store.write({ credential, key: random(16), what: amountOf(offer), payer })
+  say(`Paying ${amountOf(offer)} ...`)
+  return finish(purchase, store, say)
+}
+
+/** The chosen network, or by default the wallet's own if that is offered. */
+async function choose(panel, provider, offers) {
+  const wanted = panel.querySelector('select').value
+  const current = wanted === '' ? Number(await provider.request({ method: 'eth_chainId' })) : 0
+  const isWanted = ({ network }) =>
+    wanted === '' ? Number(network.chain) === current : network.id === wanted
+  const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
+  if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
+  return offer
+}

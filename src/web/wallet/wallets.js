@@ -1,0 +1,86 @@
+// Finds the wallets of the browser (EIP-6963, EIP-1193) and asks them. The files of this folder are one
+// script, which runs after script.js and uses its functions. It builds no markup from text.
+
+/** Why a purchase stopped. `isOver`: no payment of it can be settled any more, or none was signed. */
+class Stopped extends Error {
+  constructor(message, { isOver = true, details = [] } = {}) {
+    super(message)
+    this.isOver = isOver
+    this.details = details
+  }
+}
+
+/** Wallets that announced themselves, by their uuid. */
+const wallets = new Map()
+addEventListener('eip6963:announceProvider', ({ detail }) => {
+  if (typeof detail?.provider?.request !== 'function') return
+  wallets.set(String(detail.info?.uuid), { info: detail.info ?? {}, provider: detail.provider })
+  dispatchEvent(new Event('turnpike:wallets'))
+})
+dispatchEvent(new Event('eip6963:requestProvider'))
+
+function walletsNow() {
+  const announced = [...wallets.values()]
+  const legacy = window.ethereum
+  if (announced.length > 0 || typeof legacy?.request !== 'function') return announced
+  return [{ info: { name: 'Browser wallet' }, provider: legacy }]
+}
+
+/** Icons come from strangers. An image cannot run scripts; nothing is loaded from a host. */
+function iconOf({ icon }) {
+  const isImage = /^data:image\/(png|jpeg|webp|gif|svg\+xml)[;,]/.test(String(icon))
+  return isImage && icon.length < 100_000 ? [element('img', { src: icon, alt: '' })] : []
+}
+
+/** Asks the wallet; a refusal of its user is told as one. */
+async function ask(provider, method, params, refused) {
+  try {
+    return await provider.request({ method, params })
+  } catch (error) {
+    if (error?.code === 4001) throw new Stopped(refused)
+    throw error
+  }
+}
+
+async function selectNetwork(provider, network) {
+  const chainId = `0x${Number(network.chain).toString(16)}`
+  if (Number(await provider.request({ method: 'eth_chainId' })) === Number(network.chain)) return
+  const refused = `The wallet stayed on another network. Nothing was paid: switch it to ${network.name}.`
+  try {
+    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused)
+  } catch (error) {
+    const isUnknown = error?.code === 4902 || error?.data?.originalError?.code === 4902
+    if (!isUnknown || network.rpc === undefined) {
+      if (error instanceof Stopped) throw error
+      throw new Stopped(
+        `The wallet does not know ${network.name} (chain ${network.chain}). Add it, then pay again.`,
+      )
+    }
+    const chain = {
+      chainId,
+      chainName: network.name,
+      rpcUrls: [network.rpc],
+      nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
+    }
+    await ask(provider, 'wallet_addEthereumChain', [chain], refused)
+    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused)
+  }
+  if (Number(await provider.request({ method: 'eth_chainId' })) !== Number(network.chain))
+    throw new Stopped(refused)
+}
+
+/** A word that a view function of a token answers. */
+async function view(provider, to, data) {
+  const answer = await provider.request({ method: 'eth_call', params: [{ to, data }, 'latest'] })
+  return BigInt(answer === '0x' ? 0 : answer)
+}
+
+async function assertFunds(provider, payer, { network, accepted }) {
+  const balance = await view(provider, accepted.asset, `0x70a08231${word(payer)}`)
+  if (balance >= BigInt(accepted.amount)) return
+  const has = decimal(balance, network.decimals)
+  const needs = decimal(accepted.amount, network.decimals)
+  throw new Stopped(
+    `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid.`,
+  )
+}
