@@ -2,16 +2,18 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Money } from '../src/protocol/Transfer'
 import type { AnswerLedger } from './AnswerLedger'
+import type { AuthorizationLedger } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
-import type { Payment } from './Payment'
+import type { KeyScope, Payment } from './Payment'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 
 /**
- * All persistent state, behind one interface. Every function returns a promise. Each commit is one
- * database transaction, and is on the disk when it resolves unless its comment says otherwise.
+ * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
+ * `onChange`, `flush` and the totals of `gas` are synchronous. Each commit is one database
+ * transaction, and is on the disk when it resolves unless its comment says otherwise.
  * Nothing waits inside a transaction: rows of a product, for a payment or a job, are passed as
  * data. Amounts are atomic, times unix ms, gas in wei.
  */
@@ -24,6 +26,7 @@ export type Ledger = Readonly<{
   deliveries: DeliveryCommits
   gas: GasTotals
   answers: AnswerLedger
+  authorizations: AuthorizationLedger
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
@@ -45,9 +48,6 @@ export type ChangeListener = {
   /** The state or the newest transaction of a job has changed. */
   job(id: string): void
 }
-
-/** A buyer's own key is unique only within these. */
-export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
 
 /** A payer of one asset. */
 export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
@@ -135,7 +135,12 @@ export type JobReads = {
 }
 
 /** Rows that a product writes in the transaction that inserts its payment. */
-export type Rows = {
+export type Rows =
+  | OrderRows
+  /** The payment settles the authorization of its id, which goes from `metered` to `sent`. */
+  | { settles: 'authorization' }
+
+export type OrderRows = {
   order: NewOrder
   /** Counted in that transaction, because only there the order is certainly the payer's own. */
   quota: OrderQuota | undefined
@@ -162,6 +167,8 @@ export type RowsRefusal =
   | 'grant-exists'
   | 'grants-spent'
   | 'grants-signed-only'
+  /** Another authorization has the money of the payment, or its own is not `metered`. */
+  | 'money-authorized'
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }

@@ -1,4 +1,4 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Transfer } from '../src/protocol/Transfer'
 
 /**
@@ -53,6 +53,9 @@ export type Purpose = {
    */
   bound: boolean
 }
+
+/** A buyer's own key is unique only within these. */
+export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
 
 /** A payment as stored. Times are unix ms. */
 export type Payment = {

@@ -4,7 +4,14 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: ['./db/schema.ts', './db/jobs.ts', './db/offers.ts', './db/orders.ts', './db/grants.ts'],
+  schema: [
+    './db/schema.ts',
+    './db/authorizations.ts',
+    './db/jobs.ts',
+    './db/offers.ts',
+    './db/orders.ts',
+    './db/grants.ts',
+  ],
   out: './db/migrations',
 }
 

@@ -99,6 +99,9 @@ export const payments = sqliteTable(
     permit2612Value: decimal('permit2612_value'),
     permit2612Deadline: decimal('permit2612_deadline'),
     permit2612Signature: hex('permit2612_signature'),
+    /** The signed ceiling of the scheme `upto`, and the account that may settle. Both or none. */
+    ceilingAtomic: decimal('ceiling_atomic'),
+    facilitator: address('facilitator'),
     /**
      * True when an expired payment has a used or cancelled nonce; false when only its time is over.
      */

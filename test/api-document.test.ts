@@ -28,7 +28,7 @@ const operations = () =>
   )
 
 test('behavior: each path of the document is served, by its method and no other', async () => {
-  expect(operations().length).toBe(15)
+  expect(operations().length).toBe(16)
   for (const { path, method, servers } of operations()) {
     const at = new URL(servers[0]?.url ?? '').pathname.replace(/\/$/, '')
     const url = shop.url + at + path.replace('{id}', `ord_${'0'.repeat(32)}`)
@@ -75,6 +75,9 @@ test('behavior: bodies name their members', () => {
   expect(members('/api/gas/sponsor')).toEqual([['address', 'network', 'signature'], ['address']])
   expect(members('/admin', 'application/x-www-form-urlencoded')).toEqual([['token'], ['token']])
   expect(members('/settle')).toEqual(members('/verify'))
+  for (const scheme of ['exact', 'upto']) {
+    expect(JSON.stringify(paths['/settle'])).toContain(`"const":"${scheme}"`)
+  }
 })
 
 test('error: a configured path below a path of the service is refused, for every path of the table', async () => {

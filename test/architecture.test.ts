@@ -1,4 +1,5 @@
 import { expect, test } from 'bun:test'
+import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { read, type Source } from './harness/sources'
 
@@ -8,6 +9,8 @@ const all = await read(root)
 const sources = new Map(all.map(({ path, code }) => [path, code]))
 /** Most files that contain the stages of a paid request. */
 const stageFilesMax = 45
+
+const byUse = '## A request that is charged by its use'
 
 /** `path` or `path#name` in backticks. */
 const reference = /`((?:src|db|test)\/[\w./-]+\.ts)(?:#(\w+))?`/g
@@ -69,7 +72,8 @@ test('behavior: every file and function that the page names exists', () => {
 })
 
 test('behavior: every stage of a paid request and of the start names a function', () => {
-  const rows = [...stages('## The start'), ...stages('## A paid request')]
+  const headings = ['## The start', '## A paid request', byUse]
+  const rows = headings.flatMap(stages)
   expect(rows.length).toBeGreaterThan(25)
   for (const named of rows) {
     expect(named.length).toBeGreaterThan(0)
@@ -93,22 +97,49 @@ test('behavior: the files that the stages call exist, and each is named once', (
   expect(page).toContain(`They call ${files.length} more`)
 })
 
-test('behavior: no stage of a paid request imports a stage above it', () => {
-  const first = stages('## A paid request').map(([stage = '']) => [...filesIn(stage)][0] ?? '')
-  const order = [...new Set(first)]
-  expect(order.length).toBeGreaterThan(20)
-  expect(upward(order, all)).toEqual([])
-})
+for (const [heading, least] of [
+  ['## A paid request', 20],
+  [byUse, 10],
+] as const)
+  test(`behavior: below "${heading}" no stage imports a stage above it`, () => {
+    const first = stages(heading).map(([stage = '']) => [...filesIn(stage)][0] ?? '')
+    const order = [...new Set(first)]
+    expect(order.length).toBeGreaterThan(least)
+    expect(upward(order, all)).toEqual([])
+  })
 
-test('behavior: the README and the pages of docs link each other, and no link is dead', async () => {
-  const pages = ['README.md', 'docs/architecture.md', 'docs/configuration.md', 'docs/pricing.md']
+test('behavior: the README links every page of docs, and no link of a page is dead', async () => {
+  const pages = ['README.md', ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`)]
+  const anchors = new Map<string, Set<string>>()
+  for (const page of pages) {
+    const headings = (await Bun.file(join(root, page)).text()).matchAll(/^#+ (.+)$/gm)
+    anchors.set(page, new Set([...headings].map(([, heading = '']) => anchorOf(heading))))
+  }
   for (const from of pages) {
     const text = await Bun.file(join(root, from)).text()
-    const links = [...text.matchAll(/\]\(([^)#:]+\.md)\)/g)].map(([, link = '']) => link)
-    const targets = new Set(links.map((link) => join(dirname(from), link)))
-    expect([...targets].sort()).toEqual(pages.filter((page) => page !== from).sort())
+    const links = [...text.matchAll(/\]\(([^)#:\s]*)(#[^)\s]*)?\)/g)]
+    const targets = links.map(([, link = '', anchor = '']) => ({
+      page: link === '' ? from : join(dirname(from), link),
+      anchor: anchor.slice(1),
+    }))
+    for (const { page, anchor } of targets) {
+      expect([from, page, existsSync(join(root, page))]).toEqual([from, page, true])
+      const known = anchor === '' || anchors.get(page)?.has(anchor) === true
+      expect([from, page, anchor, known]).toEqual([from, page, anchor, true])
+    }
+    const reached = new Set(targets.map(({ page }) => page))
+    if (from === 'README.md')
+      expect(pages.slice(1).filter((page) => page.endsWith('.md') && !reached.has(page))).toEqual(
+        [],
+      )
   }
 })
+
+/** The anchor that a heading has on the usual hosts of Markdown. */
+function anchorOf(heading: string): string {
+  const plain = heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, '')
+  return plain.replaceAll(' ', '-')
+}
 
 test('error: an import of a stage above is found, and an import of its types is allowed', async () => {
   const files = await read('', {

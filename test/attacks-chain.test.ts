@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseSignature } from 'viem'
+import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import { account } from '../src/demo/accounts'
 import { execute } from '../src/demo/chains'
@@ -7,7 +8,7 @@ import * as Credential from '../src/protocol/Credential'
 import * as Permit from '../src/protocol/Permit'
 import { isFault } from '../src/protocol/Problem'
 import * as Transfer from '../src/protocol/Transfer'
-import * as X402 from '../src/protocol/X402'
+import * as X402Payload from '../src/protocol/X402Payload'
 import { ask } from './harness/buyer'
 import { connect, request } from './harness/raw'
 import { networkOf } from './harness/settlement'
@@ -70,7 +71,7 @@ function transferOf(way: Way, headers: Record<string, string>): Transfer.Transfe
     if (isFault(parsed)) throw new Error(parsed.detail)
     return parsed.transfer
   }
-  const parsed = X402.parsePayload(headers['payment-signature'] ?? '')
+  const parsed = X402Payload.parsePayload(headers['payment-signature'] ?? '')
   if (isFault(parsed)) throw new Error(parsed.detail)
   const { id, chainId, asset } = networkOf('http://localhost', way.side)
   const { spender: _, ...signed } = parsed.signed
@@ -228,7 +229,7 @@ describe('settled before the request', () => {
         protocol === 'x402' && method === 'eip3009' && network === 'eip155:8453',
     )
     if (term === undefined) throw new Error('no such term')
-    const { value } = Terms.pay(term, {
+    const { value } = Paid.from(term, {
       privateKey: Uint8Array.fromHex(account(1).privateKey.slice(2)),
       now: Date.now(),
       random: crypto.getRandomValues(new Uint8Array(32)),

@@ -1,12 +1,12 @@
 import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
 import { ask } from './harness/buyer'
-import { executable } from './harness/executable'
+import { serve } from './harness/serving'
 import { networkOf, startNetwork, type startTap } from './harness/settlement'
 import {
   configText,
@@ -34,46 +34,12 @@ afterAll(async () => {
   await Promise.all(Object.values(networks ?? {}).map((network) => network.stop()))
 })
 
-type Serving = { url: string; kill(): Promise<void> }
-
-/**
- * Replaces the shell by the program. A second process reads our end of a pipe, and ends the program
- * when the pipe closes.
- */
-const guard = `exec 3<&0
-(read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
-exec "$@" 3<&- </dev/null`
-
-/** The program itself, as an operator starts it. */
-async function serve(dataDir: string): Promise<Serving> {
-  const file = join(dataDir, 'merchants.toml')
-  const urls = { usdc: networks.usdc.tap.url, usdg: networks.usdg.tap.url, upstream: upstream.url }
-  writeFileSync(file, configText(urls))
-  const command = [executable, 'serve', '--config', file]
-  const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', join(dataDir, 'data')], {
-    env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
-    stdin: 'pipe',
-    stdout: 'ignore',
-    stderr: 'pipe',
+const text = () =>
+  configText({
+    usdc: networks.usdc.tap.url,
+    usdg: networks.usdg.tap.url,
+    upstream: upstream.url,
   })
-  let said = ''
-  for await (const chunk of child.stderr) {
-    said += new TextDecoder().decode(chunk)
-    const url = /listens on (\S+)/.exec(said)?.[1]
-    if (url === undefined) continue
-    return {
-      url,
-      async kill() {
-        child.kill('SIGKILL')
-        await child.exited
-        child.stdin.write('\n')
-        await child.stdin.end()
-      },
-    }
-  }
-  throw new Error(`it did not start: ${said}`)
-}
-
 const buyer = account(1).local()
 const path = '/m/a/get?x=1'
 
@@ -125,7 +91,7 @@ describe('kill -9', () => {
         const held = await balanceOf(chain, token, seller)
         const dead = Promise.withResolvers<void>()
         upstream.requests.length = 0
-        let serving = await serve(dataDir)
+        let serving = await serve(dataDir, text())
         try {
           const headers = await way.pay(await ask(serving.url + path), buyer)
           death.tap?.(tap, dead.resolve)
@@ -141,7 +107,7 @@ describe('kill -9', () => {
           tap.intercept = undefined
           upstream.answer = undefined
 
-          serving = await serve(dataDir)
+          serving = await serve(dataDir, text())
           const answers = await Promise.all([buy(serving.url, headers), buy(serving.url, headers)])
           expect(answers.map(({ status }) => status).sort()).toEqual([200, 402])
           expect(await balanceOf(chain, token, seller)).toBe(held + price)

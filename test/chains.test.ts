@@ -25,6 +25,7 @@ import {
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import * as Permit from '../src/protocol/Permit'
 import * as Transfer from '../src/protocol/Transfer'
+import * as Upto from '../src/protocol/Upto'
 import {
   type Authorization,
   authorization,
@@ -116,6 +117,15 @@ describe('contracts in place', () => {
     )
     const pointer = await call(robinhood, encode(proxy, 'PERMIT2', []), Permit.proxyAddress)
     expect(pointer).toBe(`0x${Permit.permit2Address.slice(2).toLowerCase().padStart(64, '0')}`)
+  })
+
+  test('behavior: the proxies of `exact` and `upto` are on every chain', async () => {
+    for (const network of [base, sepolia, robinhood]) {
+      const codeAt = (address: Address) => on(network).rpc('eth_getCode', [address, 'latest'])
+      const { ExactPermit2Proxy, UptoPermit2Proxy } = Artifacts
+      expect(await codeAt(Permit.proxyAddress)).toBe(ExactPermit2Proxy.deployedBytecode)
+      expect(await codeAt(Upto.proxyAddress)).toBe(UptoPermit2Proxy.deployedBytecode)
+    }
   })
 
   test('behavior: accounts 1 to 5 hold tokens, 1 and 2 approved Permit2, 3 to 5 have no gas on 4663', async () => {

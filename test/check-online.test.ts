@@ -8,6 +8,7 @@ import { findOnline } from '../src/cli/online'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
+import * as Upto from '../src/protocol/Upto'
 import { configOf, lineWith, small } from './harness/config'
 import { executable } from './harness/executable'
 import { testWorld } from './harness/world'
@@ -224,6 +225,29 @@ describe('check --online', () => {
     const about = lines.filter((each) => each.includes('does not list'))
     expect([code, about]).toEqual([0, [`warning: check.toml:${line}: ${message}`]])
     expect((await run(file)).lines.join()).not.toContain('does not list')
+  })
+
+  test('behavior: warns of networks without the contracts of the scheme upto', async () => {
+    const code = await chainOf(4663).rpc('eth_getCode', [Upto.proxyAddress, 'latest'])
+    const line = lineWith(file, '[networks."eip155:4663"]')
+    const said = `x402UptoPermit2Proxy: no contract at ${Upto.proxyAddress} on eip155:4663`
+    const isAbout = (each: string) => each.includes('upto')
+    expect((await run(file)).lines.filter(isAbout)).toEqual([])
+    try {
+      await place({ [Upto.proxyAddress]: '0x' })
+      const { code: exit, lines } = await run(file)
+      expect([exit, lines.filter(isAbout)]).toEqual([
+        0,
+        [`warning: check.toml:${line}: ${said}: nothing is sold by upto there`],
+      ])
+      // Without a meter nothing is sold by it in any case.
+      const from = file.indexOf('[merchants.routes.meter]')
+      const to = file.indexOf('[merchants.routes.body]', from)
+      const flat = file.slice(0, from) + file.slice(to)
+      expect((await run(flat)).lines.filter(isAbout)).toEqual([])
+    } finally {
+      await place({ [Upto.proxyAddress]: `${code}` })
+    }
   })
 
   test('behavior: the gas cost of a sale is printed in addition to faults', async () => {

@@ -77,3 +77,51 @@ test('behavior: a secret that is too short to be redacted causes a warning witho
   expect(warnings[0]).not.toContain('q7z')
   expect(await run(quiet, { ONE_KEY: 'q7z9' })).toEqual({ code: 0, warnings: [], last: 'ok' })
 })
+
+/** The quiet file with one more merchant, whose route has a meter. */
+const metered = (price: string, more = '') =>
+  facilitator('min_amount = "0.001"').replace(
+    '[stock]',
+    `[[merchants]]
+slug = "model"
+upstream = "https://model.example.com"
+${more}
+[[merchants.routes]]
+path = "/chat"
+methods = ["POST"]
+price = "${price}"
+[merchants.routes.meter]
+preset = "openai"
+base = "0.0005"
+units = [{ name = "input", price = "1" }, { name = "output", price = "10" }]
+
+[stock]`,
+  )
+
+test('behavior: a metered route that cannot be sold by upto causes a warning at its line', async () => {
+  const slow = metered('0.05', 'timeout_ms = 255001')
+  const late = 'timeout_ms of model is 255001: above 255000 its metered routes are not sold by upto'
+  const dear = metered('1.000001')
+  const above =
+    'the price of model/chat is above unsettled_max (1.000000): a request with a ceiling'
+  for (const [text, at, said] of [
+    [slow, 'timeout_ms = 255001', late],
+    [dear, 'price = "1.000001"', above],
+  ] as const) {
+    const { code, warnings, last } = await run(text)
+    expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+    expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, at)}: ${said}`)
+  }
+})
+
+test('behavior: a metered route that is sold by upto, and a slow flat one, cause no warning', async () => {
+  const quiet = { code: 0, warnings: [], last: 'ok' }
+  expect(await run(metered('1', 'timeout_ms = 255000'))).toEqual(quiet)
+  const raised = metered('1.000001').replace('[service]', '[service]\nunsettled_max = "2"')
+  expect(await run(raised)).toEqual(quiet)
+  const flat = facilitator('min_amount = "0.001"').replace(
+    'slug = "two"',
+    'slug = "two"\ntimeout_ms = 300000',
+  )
+  expect(await run(flat)).toEqual(quiet)
+})

@@ -15,6 +15,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { BackupError, backup } from '../db/sqlite/backup'
 import { open } from '../db/sqlite/open'
+import type { Command } from '../src/cli/Command'
+import { commands } from '../src/cli/commands'
+import { explain } from '../src/cli/help'
 import { verifyReceipt } from '../src/cli/receipt'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
@@ -236,22 +239,58 @@ describe('backup', () => {
 describe('the command line', () => {
   test('behavior: help lists every command, and check prints line by line', async () => {
     const { out } = await run(['--help'])
-    for (const name of ['serve', 'check', 'demo', 'pay URL', 'receipt verify', 'backup FILE'])
-      expect(out).toContain(`\n  ${name}`)
+    const lines = out.split('\n')
+    for (const name of Object.keys(commands))
+      expect(lines).toContainEqual(expect.stringMatching(new RegExp(`^  ${name} `)))
+    // One screen of the usual terminal.
+    expect(lines.length).toBeLessThanOrEqual(24)
+    for (const line of lines) expect(line.length).toBeLessThanOrEqual(80)
     const checked = await run(['check', '--data', join(directory, 'none')])
     expect(checked.code).toBe(0)
     expect(checked.out.split('\n')).toContain('ok')
+  })
+
+  test('behavior: each command explains itself with an example, and an option has one type', async () => {
+    const types = new Map<string, string>()
+    for (const [name, command] of Object.entries<Command>(commands)) {
+      const text = explain(name, command)
+      for (const example of command.examples) {
+        expect(text).toContain(`  turnpike ${example}`)
+        expect(example.startsWith(name)).toBe(true)
+      }
+      for (const [option, { value }] of Object.entries(command.options)) {
+        const type = value === undefined ? 'boolean' : 'string'
+        expect([option, types.get(option) ?? type]).toEqual([option, type])
+        types.set(option, type)
+      }
+    }
+    for (const args of [
+      ['pay', '--help'],
+      ['help', 'pay'],
+      ['pay', '-h'],
+    ])
+      expect(await run(args)).toEqual({ code: 0, out: explain('pay', commands.pay), err: '' })
+    const [asked, flagged] = [await run(['version']), await run(['--version'])]
+    expect(asked).toMatchObject({ code: 0, out: expect.stringMatching(/^turnpike /) })
+    expect(flagged).toEqual(asked)
   })
 
   test('error: a missing or invalid operand of a command is reported', async () => {
     const cases: [string[], string][] = [
       [['receipt'], 'receipt needs verify'],
       [['receipt', 'show', 'x'], 'unknown command "receipt show"'],
-      [['receipt', 'verify'], 'receipt needs a receipt'],
+      [['receipt', 'verify'], 'receipt verify needs a receipt'],
       [['receipt', 'verify', 'x', 'y'], 'unexpected argument "y"'],
       [['backup'], 'backup needs a file'],
       [['backup', 'x', '--key', 'y'], 'backup does not take --key'],
       [['pay'], 'pay needs a URL'],
+      [
+        ['pay', 'https://x', '--data', '{}'],
+        'pay does not take --data: the request body is --body',
+      ],
+      [['orders'], 'orders needs list or show or retry'],
+      [['orders', 'show'], 'orders show needs the id of an order'],
+      [['help', 'nothing'], 'unknown command "nothing"'],
     ]
     const runs = await Promise.all(cases.map(([args]) => run(args)))
     for (const [index, [, message]] of cases.entries())

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from '
 import { join } from 'node:path'
 import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
+import * as Credential from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import { account, type DemoAccount } from '../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
@@ -10,7 +11,7 @@ import type { TransferMethod } from '../src/protocol/Asset'
 import type { Id } from '../src/protocol/Network'
 import { isFault } from '../src/protocol/Problem'
 import * as Receipt from '../src/protocol/Receipt'
-import { type TestWorld, testWorld } from './harness/world'
+import { type TestWorld, testWorld, until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
 setDefaultTimeout(60_000)
@@ -162,6 +163,42 @@ for (const { name, network, goods, buy } of clients)
       })
   })
 
+/** What an answer of the first model costs: base 0.0005, input at 0.60 and output at 3.60 a million. */
+function costOf(usage: { prompt_tokens: number; completion_tokens: number }): bigint {
+  return 500n + BigInt(Math.ceil(usage.prompt_tokens * 0.6 + usage.completion_tokens * 3.6))
+}
+
+for (const network of ['eip155:8453', 'eip155:4663'] as const)
+  describe(`@x402/fetch by upto on ${network}`, () => {
+    test('behavior: buys a whole answer for what it uses', async () => {
+      const buyer = account(1)
+      const before = await holdings(network, buyer)
+      const options = { network, method: 'upto' as const, init: completion.init }
+      const purchase = await buyWithX402(world, world.url + completion.path, buyer, options)
+      const after = await holdings(network, buyer)
+      expect(purchase.requests.map(({ status }) => status)).toEqual([402, 200])
+      const cost = costOf(JSON.parse(purchase.body).usage)
+      expect(cost).toBeLessThan(completion.priceAtomic)
+      expect(before.payer - after.payer).toBe(cost)
+      expect(after.payee - before.payee).toBe(cost)
+      expect(after.relayer).toBe(before.relayer)
+      await expectReceipt(purchase, network, buyer, completion.path)
+    })
+
+    test('behavior: buys a stream, which is settled at its end', async () => {
+      const buyer = account(2)
+      const before = await holdings(network, buyer)
+      const options = { network, method: 'upto' as const, init: stream.init }
+      const purchase = await buyWithX402(world, world.url + stream.path, buyer, options)
+      expect(purchase.response.headers.get('payment-id')).toStartWith('pay_')
+      const events = purchase.body.split('\n\n').filter((event) => event.startsWith('data: {'))
+      const { usage } = JSON.parse((events.at(-1) ?? '').slice('data: '.length))
+      const paid = before.payer - costOf(usage)
+      await until('it is settled', async () => (await holdings(network, buyer)).payer === paid)
+      expect((await holdings(network, buyer)).payee).toBe(before.payee + costOf(usage))
+    })
+  })
+
 test('behavior: mppx without configuration pays the first challenge, with USDC on 8453', async () => {
   const purchase = await buyWithMppx(world, world.url + forecast.path, account(3))
   expect(purchase.response.status).toBe(200)
@@ -234,7 +271,7 @@ test('behavior: with an Idempotency-Key a repeated credential gets the answer ag
   const url = world.url + forecast.path
   const [terms] = Terms.decode((await fetch(url)).headers)
   if (terms === undefined) throw new Error('nothing is offered')
-  const { header, value } = Terms.pay(terms, {
+  const { header, value } = Credential.from(terms, {
     privateKey: Uint8Array.fromHex(buyer.privateKey.slice(2)),
     now: Date.now(),
     random: crypto.getRandomValues(new Uint8Array(32)),

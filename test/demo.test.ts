@@ -132,7 +132,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(6)
+    expect(commands).toHaveLength(7)
     for (const command of commands ?? []) {
       // The same program, without a download from the registry.
       const local = command
@@ -177,14 +177,28 @@ describe('turnpike demo', () => {
       '2. @x402/fetch with eip3009, USDC on eip155:8453',
       '3. @x402/fetch with permit2, USDG on eip155:4663',
       '4. @x402/fetch with permit2, a tokenized stock, USDG on eip155:4663',
+      '5. @x402/fetch by upto, USDC on eip155:8453',
     ])
-    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(4)
+    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(5)
     expect(run.out).toMatch(
       /delivered {3}0\.\d{18} NVDA to 0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC/,
     )
     expect(run.out).toContain('payer   10000.000000 ->  9999.995000 USDC')
     expect(run.out).toContain('payee       0.000000 ->     0.005000 USDC')
     expect(run.out).toContain('relayer     0.000000 ->     0.000000 USDC')
+    const [, byUse = ''] = run.out.split('5. @x402/fetch by upto')
+    const amounts = (pattern: RegExp) =>
+      (pattern.exec(byUse) ?? []).slice(1).map((text) => Math.round(Number(text) * 1e6))
+    const [ceiling = 0] = amounts(/^ {2}ceiling {5}(0\.\d{6}) USDC$/m)
+    const [charge = 0] = amounts(/^ {2}charge {6}(0\.\d{6}) USDC$/m)
+    const [from = 0, to = 0] = amounts(/^ {2}payer +([\d.]+) -> +([\d.]+) USDC$/m)
+    expect(byUse).toMatch(/^ {2}units {7}\d+ input, \d+ output$/m)
+    expect(byUse).toContain(
+      `up to 0.${String(ceiling).padStart(6, '0')} USDC on eip155:8453 by permit2 (x402, upto)`,
+    )
+    expect(charge).toBeGreaterThan(500)
+    expect(charge).toBeLessThan(ceiling)
+    expect(from - to).toBe(charge)
     expect(run.out).toContain('Every balance is exactly right.')
     expect(run.out).not.toContain('WRONG')
     await expectNothingLeft(port, [run.pid])

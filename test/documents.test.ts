@@ -22,6 +22,7 @@ function documents() {
   const made = createDocuments(configuration, {
     receiptAddress,
     isReady: (network) => ready.has(network),
+    facilitators: () => [],
     updatedAt: 1_763_000_000_500,
   })
   return { ...made, ready }

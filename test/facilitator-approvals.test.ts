@@ -10,7 +10,7 @@ import {
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
-import { type Body, type Made, makeBody, post } from './harness/facilitation'
+import { type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
 
 /** Payers that need gas for an approve, through the facilitator's own paths. */
@@ -180,4 +180,26 @@ test('behavior: the approve is funded, sent and followed by the settlement, once
   // Later payments need only a signature.
   const next = await makeBody(network(), { method: 'permit2', from: payer.local() })
   expect((await post(`${shop.url}/settle`, next)).json).toMatchObject({ success: true })
+})
+
+test('behavior: of upto the approve is sent for a charge, and not for a charge of nothing', async () => {
+  const poor = account(5)
+  const made: Made = { scheme: 'upto', from: poor.local() }
+  const bodies = [await paymentWith({}, made, poor), await paymentWith({}, made, poor)]
+  for (const body of bodies) {
+    const extension = body.paymentPayload.extensions?.[name] as { info: Record<string, unknown> }
+    extension.info.from = poor.address
+    expect((await post(`${shop.url}/verify`, body)).json).toMatchObject({ isValid: true })
+  }
+  const [free, paid] = bodies
+  if (free === undefined || paid === undefined) throw new Error('no body')
+  const rows = shop.rows('SELECT address FROM grants')
+  const nothing = await post(`${shop.url}/settle`, charging(free, 0))
+  expect(nothing.json).toMatchObject({ success: true, transaction: '', amount: '0' })
+  expect([shop.rows('SELECT address FROM grants'), await wei(poor.address)]).toEqual([rows, 0n])
+  const before = await shop.balance(id, payee)
+  const settled = await post(`${shop.url}/settle`, charging(paid, 321))
+  expect(settled.json).toMatchObject({ success: true, amount: '321' })
+  expect((await shop.balance(id, payee)) - before).toBe(321n)
+  expect(shop.rows('SELECT address FROM grants')).toContainEqual({ address: poor.address })
 })

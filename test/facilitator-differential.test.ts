@@ -1,23 +1,18 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
-import {
-  type Address,
-  concat,
-  encodeAbiParameters,
-  encodeFunctionData,
-  getAddress,
-  type Hex,
-  type LocalAccount,
-  maxUint256,
-  parseAbi,
-  parseAbiParameters,
-} from 'viem'
+import type { Address, Hex, LocalAccount } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
-import { deploy, execute } from '../src/demo/chains'
-import * as Artifacts from '../src/demo/contracts/artifacts'
 import type { Id } from '../src/protocol/Network'
 import { inSeconds } from './harness/buyer'
-import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
+import {
+  createComparison,
+  formOf,
+  networkOf as networkIn,
+  prepareWallets,
+  type Rule,
+  type Wallets,
+} from './harness/differential'
+import { type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Fault, generated, pairs, paxos, type Spec } from './harness/paymentspecs'
 import { createReference, type Reference } from './harness/reference'
 import { payee, type Shop, startShop } from './harness/shop'
@@ -29,10 +24,7 @@ import { payee, type Shop, startShop } from './harness/shop'
 
 setDefaultTimeout(60_000)
 
-type Verdict = { ok: boolean; code: string; throws?: boolean; status: number }
-type Case = { operation: 'verify' | 'settle'; spec: Spec; ours: Verdict; theirs: Verdict }
-
-const rules: readonly { name: string; by: string; allows(each: Case): boolean }[] = [
+const rules: readonly Rule<Spec>[] = [
   {
     name: 'requests at which it throws, or should throw, are 400 with a code here',
     by: 'peers.md 4.1, last item; design.md 5',
@@ -141,13 +133,8 @@ let shop: Shop
 let reference: Reference
 const stranger = privateKeyToAccount(`0x${'77'.repeat(32)}`)
 const poor = privateKeyToAccount(`0x${'66'.repeat(32)}`)
-const wallets = new Map<string, Address>()
+let wallets: Wallets
 const usedNonces = new Map<string, Hex>()
-
-const erc20 = parseAbi([
-  'function mint(address to, uint256 value)',
-  'function approve(address spender, uint256 value) returns (bool)',
-])
 
 beforeAll(async () => {
   shop = await startShop({
@@ -164,38 +151,8 @@ beforeAll(async () => {
   })
   const urlOf = (id: Id) => shop.chains[id]?.url ?? ''
   reference = createReference(shop.config.networks, urlOf, { pollingIntervalMs: 20 })
-  for (const { id, asset } of shop.config.networks) {
-    const chain = shop.chains[id]
-    if (chain === undefined) throw new Error(`no ${id}`)
-    const owner = account(1).address
-    const wallet = await deploy(chain, Artifacts.SmartWallet, [owner])
-    const refusing = await deploy(chain, Artifacts.GreedyWallet, [owner, 3])
-    const delegate = await deploy(chain, Artifacts.SmartWallet, [account(4).address])
-    wallets.set(`${id} wallet`, getAddress(wallet))
-    wallets.set(`${id} refusing`, getAddress(refusing))
-    await chain.rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
-    const approve = encodeFunctionData({
-      abi: erc20,
-      functionName: 'approve',
-      args: ['0x000000000022D473030F116dDEE9F6B43aC78BA3', maxUint256],
-    })
-    const mint = (to: Address) =>
-      encodeFunctionData({ abi: erc20, functionName: 'mint', args: [to, 1_000_000n] })
-    const run = encodeFunctionData({
-      abi: Artifacts.SmartWallet.abi,
-      functionName: 'execute',
-      args: [asset.address, 0n, approve],
-    })
-    await chain.rpc('anvil_setBalance', [account(4).address, '0xde0b6b3a7640000'])
-    const calls = [
-      { from: owner, to: asset.address, data: mint(wallet) },
-      { from: owner, to: asset.address, data: mint(refusing) },
-      { from: owner, to: wallet, data: run },
-      { from: owner, to: refusing, data: run },
-      { from: account(4).address, to: asset.address, data: approve },
-    ]
-    // The node may execute a batch in any order, and so use the owner's nonces in any order.
-    for (const call of calls) await execute(chain, [call])
+  wallets = await prepareWallets(shop)
+  for (const { id } of shop.config.networks) {
     for (const method of ['eip3009', 'permit2'] as const) {
       const nonce: Hex = `0x${'ab'.repeat(31)}${method === 'permit2' ? '01' : '02'}`
       const used = await makeBody(networkOf(id), { method, nonce })
@@ -207,11 +164,7 @@ beforeAll(async () => {
 })
 afterAll(() => shop?.stop())
 
-function networkOf(id: Id) {
-  const network = shop.config.networks.find((each) => each.id === id)
-  if (network === undefined) throw new Error(`no ${id}`)
-  return network
-}
+const networkOf = (id: Id) => networkIn(shop, id)
 
 function payerOf({ payer, network }: Spec): { from: LocalAccount; address: Address } {
   const own = (from: LocalAccount) => ({ from, address: from.address })
@@ -235,29 +188,13 @@ function payerOf({ payer, network }: Spec): { from: LocalAccount; address: Addre
   }
 }
 
-const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
-
 async function bodyOf(spec: Spec): Promise<Body> {
   const has = (fault: Fault) => spec.faults.includes(fault)
   const network = networkOf(spec.network)
   const { from, address } = payerOf(spec)
   const amountAtomic = has('tooMuch') ? 90_000_000_000n : 5_000n
   const other = networkOf('eip155:84532').asset.address
-  const signature = (text: Hex): Hex => {
-    let form = text
-    if (has('lowV')) form = `${form.slice(0, -2)}${form.endsWith('1b') ? '00' : '01'}` as Hex
-    if (has('highS')) {
-      const s = (order - BigInt(`0x${text.slice(66, 130)}`)).toString(16).padStart(64, '0')
-      form = `${text.slice(0, 66)}${s}${text.endsWith('1b') ? '1c' : '1b'}` as Hex
-    }
-    if (has('shortSignature')) form = form.slice(0, -2) as Hex
-    if (has('longSignature')) form = `${form}00`
-    if (spec.payer !== 'undeployed') return form
-    return concat([
-      encodeAbiParameters(parseAbiParameters('address, bytes, bytes'), [payee, '0x1234', form]),
-      `0x${'6492'.repeat(16)}`,
-    ])
-  }
+  const signature = (text: Hex) => formOf(text, has, spec.payer === 'undeployed')
   const requirements: NonNullable<Made['requirements']> = {
     ...(has('otherPayee') ? { payTo: account(8).address } : {}),
     ...(has('otherAsset') ? { asset: other } : {}),
@@ -333,51 +270,15 @@ function broken(body: Body, has: (fault: Fault) => boolean): Body {
   return copy
 }
 
-function ofAnswer({ status, json }: Answer): Verdict {
-  const ok = json.isValid === true || json.success === true
-  return { ok, code: String(json.invalidReason ?? json.errorReason ?? ''), status }
-}
-
-type Sent = Parameters<Reference['verify']>
-
-async function ask(operation: 'verify' | 'settle', body: Body): Promise<Verdict> {
-  const sent = [body.paymentPayload, body.paymentRequirements] as unknown as Sent
-  try {
-    const answer = await reference[operation](...sent)
-    const json = { ...answer } as Record<string, unknown>
-    return ofAnswer({ status: 200, json, headers: new Headers() })
-  } catch (error) {
-    return { ok: false, code: String(error), throws: true, status: 500 }
-  }
-}
-
-function ruleOf(each: Case): string | undefined {
-  if (each.ours.ok === each.theirs.ok && each.ours.code === each.theirs.code) return 'same'
-  const rule = rules.find(({ allows }) => allows(each))
-  if (rule !== undefined) needed.add(rule.name)
-  return rule?.name
-}
-
-/** Names of the rules that applied. */
-const needed = new Set<string>()
-
-async function compare(operation: 'verify' | 'settle', all: readonly Spec[]) {
-  const counts = new Map<string, number>()
-  const unexplained: unknown[] = []
-  for (const spec of all) {
+const { compare, unused } = createComparison(
+  { shop: () => shop, reference: () => reference },
+  rules,
+  async (operation, spec) => {
     const body = await bodyOf(spec)
     // Each authorization can be settled by only one of the two.
-    const other = operation === 'settle' ? await bodyOf(spec) : body
-    const [ours, theirs] = await Promise.all([
-      post(`${shop.url}/${operation}`, body).then(ofAnswer),
-      ask(operation, other),
-    ])
-    const rule = ruleOf({ operation, spec, ours, theirs })
-    if (rule === undefined) unexplained.push({ ...spec, ours, theirs })
-    else counts.set(rule, (counts.get(rule) ?? 0) + 1)
-  }
-  return { counts, unexplained }
-}
+    return [body, operation === 'settle' ? await bodyOf(spec) : body]
+  },
+)
 
 test('behavior: verify equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(12)
@@ -393,5 +294,5 @@ test('behavior: settle equals the reference, except for the named rules', async 
 })
 
 test('behavior: every rule applies to at least one request', () => {
-  expect(rules.filter(({ name }) => !needed.has(name))).toEqual([])
+  expect(unused()).toEqual([])
 })

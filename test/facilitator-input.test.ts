@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import fc from 'fast-check'
 import { account } from '../src/demo/accounts'
 import * as Facilitation from '../src/protocol/Facilitation'
-import { type Body, type Made, makeBody, post } from './harness/facilitation'
+import { type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { type Shop, startShop } from './harness/shop'
 
 /** Requests that no honest resource server sends: never a 5xx, never a row, never a success. */
@@ -83,7 +83,7 @@ describe('malformed requests', () => {
     ['a payer of text', `${authorization}.from`, 'vitalik.eth', 'invalid_payload'],
     ['no requirements', 'paymentRequirements', undefined, 'invalid_payment_requirements'],
     ['a list of requirements', 'paymentRequirements', [], 'invalid_payment_requirements'],
-    ['another scheme', 'paymentRequirements.scheme', 'upto', 'unsupported_scheme'],
+    ['another scheme', 'paymentRequirements.scheme', 'batch-settlement', 'unsupported_scheme'],
     ['no scheme', 'paymentRequirements.scheme', undefined, 'unsupported_scheme'],
     ['another network', 'paymentRequirements.network', 'eip155:1', 'invalid_network'],
     ['a family', 'paymentRequirements.network', 'eip155:*', 'invalid_network'],
@@ -152,6 +152,59 @@ test('behavior: pages of other origins may send requests, and a query changes no
   expect(answered.get('access-control-allow-origin')).toBe('*')
   expect(answered.get('cache-control')).toBe('no-store')
   expect((await fetch(`${shop.url}/facilitator/settled`)).status).toBe(404)
+})
+
+describe('malformed requests of the scheme upto', () => {
+  const permit = 'paymentPayload.payload.permit2Authorization'
+  const faults: readonly [string, unknown, string][] = [
+    [`${permit}.witness.facilitator`, '0x12', 'facilitator'],
+    [`${permit}.witness.facilitator`, 7, 'facilitator'],
+    [`${permit}.witness.facilitator`, ['0x12'], 'facilitator'],
+    [`${permit}.witness.to`, undefined, 'to'],
+    [`${permit}.witness.validAfter`, '-1', 'validAfter'],
+    [`${permit}.witness`, null, 'witness'],
+    [`${permit}.permitted.amount`, '0x1388', 'amount'],
+    [`${permit}.permitted.amount`, String(2n ** 256n), 'amount'],
+    [`${permit}.permitted.token`, 'USDC', 'token'],
+    [`${permit}.spender`, '0x', 'spender'],
+    [`${permit}.nonce`, `0x${'0'.repeat(65)}`, 'nonce'],
+    [`${permit}.nonce`, -1, 'nonce'],
+    [`${permit}.deadline`, '1e9', 'deadline'],
+    [`${permit}.from`, 'vitalik.eth', 'from'],
+    ['paymentRequirements.amount', '-1', 'amount'],
+    ['paymentRequirements.amount', '50%', 'amount'],
+    ['paymentRequirements.amount', 0.5, 'amount'],
+    ['paymentRequirements.amount', String(2n ** 256n), 'amount'],
+    ['paymentRequirements.amount', null, 'amount'],
+  ]
+  for (const [path, value, name] of faults) {
+    test(`error: ${JSON.stringify(value)} at ${path} is 400, and the answer names it`, async () => {
+      const rows = shop.counts()
+      const body = changed(await make({ scheme: 'upto' }), path, value)
+      const code = path.startsWith(permit) ? 'invalid_payload' : 'invalid_payment_requirements'
+      await expectMalformed(path, body, code)
+      const { json } = await post(`${shop.url}/settle`, body)
+      expect(String(json.detail)).toMatch(new RegExp(`: ${name} is not an? `))
+      expect(shop.counts()).toEqual(rows)
+    })
+  }
+
+  const others: readonly [string, string, unknown, string][] = [
+    ['no facilitator', `${permit}.witness.facilitator`, undefined, 'unsupported_payload_type'],
+    ['exact accepted', 'paymentPayload.accepted.scheme', 'exact', 'invalid_upto_evm_scheme'],
+    ['exact required', 'paymentRequirements.scheme', 'exact', 'unsupported_payload_type'],
+  ]
+  for (const [what, path, value, code] of others) {
+    test(`error: ${what} is refused as ${code}`, async () => {
+      const rows = shop.counts()
+      const body = changed(await make({ scheme: 'upto' }), path, value)
+      for (const operation of ['verify', 'settle']) {
+        const { status, json } = await post(`${shop.url}/${operation}`, body)
+        expect([status, json.invalidReason ?? json.errorReason]).toEqual([200, code])
+      }
+      expect(shop.counts()).toEqual(rows)
+    })
+  }
 })
 
 describe('signatures in other forms', () => {
@@ -247,6 +300,7 @@ describe('fuzzed requests', () => {
     )
     const paths = [...pathsOf(unsigned), 'paymentPayload.extensions', authorization]
     const permitPaths = pathsOf(permit)
+    const upto = await make({ scheme: 'upto', from: account(2).local(), payer: account(1).address })
     await fc.assert(fc.asyncProperty(fc.string({ maxLength: 300 }), refuse), { numRuns: 60 })
     await fc.assert(fc.asyncProperty(fc.jsonValue(), refuse), { numRuns: 60 })
     const mutate = (body: Body, of: readonly string[]) =>
@@ -263,6 +317,8 @@ describe('fuzzed requests', () => {
         )
     await fc.assert(fc.asyncProperty(mutate(unsigned, paths), refuse), { numRuns: 250 })
     await fc.assert(fc.asyncProperty(mutate(permit, permitPaths), refuse), { numRuns: 250 })
+    await fc.assert(fc.asyncProperty(mutate(upto, pathsOf(upto)), refuse), { numRuns: 250 })
+    for (const amount of [0, 1, 5000, 5001]) await refuse(charging(upto, amount))
     expect(shop.counts()).toEqual(rows)
   })
 })

@@ -44,7 +44,11 @@ describe('HTTPFacilitatorClient', () => {
   test('behavior: HTTPFacilitatorClient reads /supported, verifies and settles', async () => {
     const client = new HTTPFacilitatorClient({ url: shop.url })
     const { kinds } = await client.getSupported()
-    expect(kinds.map(({ network }) => network)).toEqual([robinhood, base, 'eip155:84532'])
+    const networks = [robinhood, base, 'eip155:84532']
+    const schemes = kinds.map(({ scheme, network }) => `${scheme} ${network}`)
+    expect(schemes).toEqual(
+      ['exact', 'upto'].flatMap((scheme) => networks.map((each) => `${scheme} ${each}`)),
+    )
     const payment = await sent({})
     expect(await client.verify(...payment)).toEqual({
       isValid: true,
@@ -125,6 +129,105 @@ describe('@x402/hono with @x402/fetch', () => {
       second.stop()
     })
   }
+})
+
+describe('scheme upto of @x402/hono with @x402/fetch', () => {
+  const told = (response: Response) =>
+    decodePaymentResponseHeader(response.headers.get('payment-response') ?? '')
+
+  for (const id of [base, robinhood]) {
+    test(`behavior: the server charges by use on ${id}, and a credential is served once`, async () => {
+      const network = networkOf(id)
+      let charge = '2345'
+      const server = startResourceServer(shop.url, network, { charge: () => charge })
+      try {
+        const before = await shop.balance(id, payee)
+        const { response, credential } = await buyFrom(server.url, network, account(1).local())
+        expect(response.status).toBe(200)
+        expect(response.headers.has('settlement-overrides')).toBe(false)
+        expect(told(response)).toMatchObject({ success: true, network: id, amount: '2345' })
+        expect((await shop.balance(id, payee)) - before).toBe(2_345n)
+        for (charge of ['2345', '1', '0', '10000']) {
+          const atOnce = [1, 2, 3].map(() => replay(server.url, credential))
+          const statuses = (await Promise.all(atOnce)).map(({ status }) => status)
+          expect(statuses).toEqual([402, 402, 402])
+        }
+        expect((await shop.balance(id, payee)) - before).toBe(2_345n)
+      } finally {
+        server.stop()
+      }
+    })
+  }
+
+  test('behavior: percentages are charged, nothing is charged for 0, and too much is not delivered', async () => {
+    const network = networkOf(base)
+    let charge = ''
+    const server = startResourceServer(shop.url, network, { charge: () => charge })
+    const buy = () => buyFrom(server.url, network, account(1).local())
+    try {
+      const before = await shop.balance(base, payee)
+      charge = '12.5%'
+      const part = await buy()
+      expect(told(part.response)).toMatchObject({ success: true, amount: '1250' })
+      charge = '0'
+      const free = await buy()
+      expect(free.response.status).toBe(200)
+      expect(told(free.response)).toMatchObject({ success: true, transaction: '', amount: '0' })
+      charge = '10001'
+      const above = await buy()
+      expect(above.response.status).toBe(402)
+      expect(told(above.response)).toMatchObject({
+        success: false,
+        errorReason: 'invalid_upto_evm_payload_settlement_exceeds_amount',
+      })
+      charge = '10000'
+      expect((await replay(server.url, free.credential)).status).toBe(402)
+      expect((await shop.balance(base, payee)) - before).toBe(1_250n)
+    } finally {
+      server.stop()
+    }
+  })
+
+  test('behavior: of concurrent requests one is served, and none after a restart', async () => {
+    const network = networkOf(base)
+    let served = 0
+    const selling = { charge: () => String(++served * 10) }
+    const first = startResourceServer(shop.url, network, selling)
+    const signer = account(1).local()
+    const { credential } = await buyFrom(first.url, network, signer, { isUnsent: true })
+    const before = await shop.balance(base, payee)
+    const atOnce = Array.from({ length: 5 }, () => replay(first.url, credential))
+    const answers = await Promise.all(atOnce)
+    const paid = answers.filter(({ status }) => status === 200)
+    expect(paid).toHaveLength(1)
+    const [response] = paid
+    if (response === undefined) throw new Error('no answer')
+    const { amount } = told(response)
+    expect((await shop.balance(base, payee)) - before).toBe(BigInt(amount ?? 0))
+    first.stop()
+    await shop.restart()
+    const second = startResourceServer(shop.url, network, selling)
+    for (let i = 0; i < 3; i++) expect((await replay(second.url, credential)).status).toBe(402)
+    second.stop()
+  })
+
+  test('behavior: a payer without gas pays by upto with an EIP-2612 permit', async () => {
+    const network = networkOf(robinhood)
+    const extensions = ['eip2612GasSponsoring']
+    const server = startResourceServer(shop.url, network, { charge: () => '77', extensions })
+    try {
+      const before = await shop.balance(robinhood, payee)
+      const rpcUrl = shop.chains[robinhood]?.url ?? ''
+      const poor = account(4).local()
+      const { response, credential } = await buyFrom(server.url, network, poor, { rpcUrl })
+      expect(response.status).toBe(200)
+      expect(told(response)).toMatchObject({ success: true, amount: '77' })
+      expect((await replay(server.url, credential)).status).toBe(402)
+      expect((await shop.balance(robinhood, payee)) - before).toBe(77n)
+    } finally {
+      server.stop()
+    }
+  })
 })
 
 describe('eip2612GasSponsoring with @x402/fetch', () => {

@@ -2,7 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
-import { type Made, makeBody, post } from './harness/facilitation'
+import * as Upto from '../src/protocol/Upto'
+import { charging, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop, startShopChains } from './harness/shop'
 import { until } from './harness/world'
 
@@ -118,12 +119,18 @@ describe('attack 43: unknown clients that want their payments settled', () => {
       ...networks.map(({ asset }) => asset.address),
       Permit.permit2Address,
       Permit.proxyAddress,
+      Upto.proxyAddress,
       account(1).address,
     ]
     for (const to of refusedPayees) {
       const body = await make(shop, { to, requirements: { payTo: to } })
       const { json } = await post(`${shop.url}/settle`, body)
       expect([to, json.errorReason]).toEqual([to, 'payee_not_allowed'])
+      const upto = await make(shop, { scheme: 'upto', to, requirements: { payTo: to } })
+      for (const amount of [0, 5000]) {
+        const { json } = await post(`${shop.url}/settle`, charging(upto, amount))
+        expect([to, json.errorReason]).toEqual([to, 'payee_not_allowed'])
+      }
     }
     const stranger = account(8).address
     const body = await make(shop, { to: stranger, requirements: { payTo: stranger } })
@@ -138,9 +145,10 @@ describe('attack 43: unknown clients that want their payments settled', () => {
     const { json } = await post(`${shop.url}/verify`, await make(shop))
     expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
     const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {
-      kinds: { network: string }[]
+      kinds: { scheme: string; network: string }[]
     }
-    expect(supported.kinds.map(({ network }) => network)).toEqual(['eip155:4663'])
+    const kinds = supported.kinds.map(({ scheme, network }) => `${scheme} ${network}`)
+    expect(kinds).toEqual(['exact eip155:4663', 'upto eip155:4663'])
   })
 
   test('error: a spent gas budget of the facilitator does not affect that of the gateway', async () => {

@@ -44,9 +44,11 @@ describe('supported', () => {
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')
     const json = (await response.json()) as { kinds: unknown; signers: unknown }
     const networks = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-    expect(json.kinds).toEqual(
-      networks.map((network) => ({ x402Version: 2, scheme: 'exact', network })),
-    )
+    const extra = { facilitatorAddress: account(0).address }
+    expect(json.kinds).toEqual([
+      ...networks.map((network) => ({ x402Version: 2, scheme: 'exact', network })),
+      ...networks.map((network) => ({ x402Version: 2, scheme: 'upto', network, extra })),
+    ])
     expect(json.signers).toEqual({ 'eip155:*': [account(0).address] })
     const prefixed = await fetch(`${shop.url}/facilitator/supported`)
     expect(await prefixed.json()).toEqual(json)

@@ -78,9 +78,9 @@ describe.skipIf(isMissing)('behind nginx as it is installed', () => {
       body: JSON.stringify({ model: 'assistant-fast', messages }),
     }
     expectBought(await buyWithMppx(world, url, account(2), { init }))
+    // The head has no room for a further method beside the offers of `upto`.
     for (const [network, method] of [
       ['eip155:4663', 'permit2'],
-      ['eip155:4663', 'eip3009'],
       ['eip155:8453', 'eip3009'],
     ] as const)
       expectBought(await buyWithX402(world, url, account(2), { init, network, method }))

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -12,6 +13,7 @@ import type { Offer } from '../src/protocol/Offer'
 import { isFault } from '../src/protocol/Problem'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402 from '../src/protocol/X402'
+import * as X402Payload from '../src/protocol/X402Payload'
 import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -130,7 +132,7 @@ describe('Terms', () => {
 
   test('behavior: MPP credentials of both types pass the service itself', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'mpp')) {
-      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
+      const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = Credential.parse(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
       expect(parsed.transfer).toEqual(paid.transfer)
@@ -143,15 +145,15 @@ describe('Terms', () => {
 
   test('behavior: x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
-      const paid = Terms.pay(one, { privateKey, now: Date.now(), random })
-      const parsed = X402.parsePayload(paid.value)
+      const paid = Paid.from(one, { privateKey, now: Date.now(), random })
+      const parsed = X402Payload.parsePayload(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
-      const matches = X402.matchOffer(parsed, [offer])
+      const matches = X402Payload.matchOffer(parsed, [offer])
       if (isFault(matches)) throw new Error(matches.detail)
       expect(matches.map(({ transfer }) => transfer)).toEqual([paid.transfer])
       const digest = Transfer.digest(paid.transfer, usdg.asset)
       expect(Crypto.recover(digest, paid.transfer.signature)).toBe(payer.address)
-      const bound = X402.isRouteBound(parsed, { url: 'http://localhost/m/a/b' })
+      const bound = X402Payload.isRouteBound(parsed, { url: 'http://localhost/m/a/b' })
       expect(bound).toBe(one.method === 'eip3009')
     }
   })
@@ -165,7 +167,7 @@ describe('Terms', () => {
     expect(of({ ...accepted, network: 'eip155:8453' })).toEqual([])
     expect(of({ ...accepted, amount: '0x10' })).toEqual([])
     expect(of({ ...accepted, extra: { ...accepted.extra, spender: payee.address } })).toEqual([])
-    expect(of({ ...accepted, scheme: 'upto' })).toEqual([])
+    expect(of({ ...accepted, scheme: 'other' })).toEqual([])
     for (const value of ['', 'Payment', 'Payment id="x"', 'Basic realm="x"', 'Payment id="', '%'])
       expect(
         Terms.decode(new Headers({ 'www-authenticate': value, 'payment-required': 'x' })),
@@ -205,12 +207,12 @@ describe.concurrent('turnpike pay, against other servers', () => {
     const redeem = { token: `-${'A'.repeat(42)}`, until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const failed = problem(502, { code: 'upstream-failed', detail: 'broken', redeem })
     const store = shop([failed, () => new Response('late goods')])
-    const first = await run([store.url, '--data', `{"it's":1}`], key)
+    const first = await run([store.url, '--body', `{"it's":1}`], key)
     expect(first.code).toBe(1)
     expect(first.out).toBe('')
     expect(first.err).toContain(`--redeem=${redeem.token}`)
-    expect(first.err).toContain(`--method POST --data='{"it'\\''s":1}'`)
-    const second = await run([store.url, '--data', `{"it's":1}`, `--redeem=${redeem.token}`])
+    expect(first.err).toContain(`--method POST --body='{"it'\\''s":1}'`)
+    const second = await run([store.url, '--body', `{"it's":1}`, `--redeem=${redeem.token}`])
     store.stop()
     expect(second).toMatchObject({ code: 0, out: 'late goods' })
     expect(store.credentials[1]).toBe(redeem.token)
@@ -254,7 +256,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
       [['http://127.0.0.1:1/', '--network', '8453'], key, '--network is a CAIP-2 id'],
       [['http://127.0.0.1:1/', '--transfer', 'card'], key, '--transfer is'],
       [['http://127.0.0.1:1/', '--max', '1e9'], key, '--max is an amount'],
-      [['http://127.0.0.1:1/', '--method', 'GET', '--data', 'x'], key, 'GET takes no --data'],
+      [['http://127.0.0.1:1/', '--method', 'GET', '--body', 'x'], key, 'GET takes no --body'],
       [['http://127.0.0.1:1/'], {}, 'A private key is needed'],
       [['http://127.0.0.1:1/', '--key', '0x1234abcd'], {}, 'The key is not 32 bytes'],
       [['http://127.0.0.1:1/', '--key', 'f'.repeat(64)], {}, 'The key is not valid'],

@@ -371,6 +371,28 @@ describe('chat', () => {
     expect(deltas.join('')).toContain('has read "a joke"')
   })
 
+  test('behavior: usage is reported as OpenAI does, whole and in a stream that asks for it', async () => {
+    const asked = { messages, max_completion_tokens: 3 }
+    const whole = await (await ask(asked)).json()
+    expect(whole).toMatchObject({
+      choices: [{ finish_reason: 'length', message: { content: 'A sample model ' } }],
+      usage: { completion_tokens: 3, prompt_tokens: expect.any(Number) },
+    })
+    const read = async (body: object) =>
+      (await (await ask(body)).text())
+        .split('\n\n')
+        .filter((event) => event.startsWith('data: {'))
+        .map((event) => JSON.parse(event.slice(6)))
+    const chunks = await read({ ...asked, stream: true, stream_options: { include_usage: true } })
+    const last = chunks.pop()
+    expect(last).toMatchObject({ choices: [], usage: { completion_tokens: 3 } })
+    expect(chunks).toHaveLength(4)
+    expect(chunks.every((chunk) => chunk.usage === null)).toBe(true)
+    const silent = await read({ ...asked, stream: true })
+    expect(silent).toHaveLength(4)
+    expect(silent.some((chunk) => 'usage' in chunk)).toBe(false)
+  })
+
   test('error: without a bearer key 401, without messages 400', async () => {
     const refused = await ask({ messages }, {})
     expect(refused.status).toBe(401)

@@ -1,9 +1,10 @@
 import type { NewPayment, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
+import type { PaymentRow } from '../schema'
 import type { Parts } from './parts'
 import { fromRow } from './payments'
 import { RefusedError } from './riders'
-import { isDuplicate, write } from './write'
+import { isBarred, isDuplicate, write } from './write'
 
 type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
 type Launch = Parameters<SettlingCommits['launch']>[0]
@@ -20,6 +21,9 @@ export function createLaunches(parts: Parts): Launches {
         if (error instanceof RefusedError) {
           return { kind: 'refused', id: progress.id, reason: error.reason }
         }
+        if (isBarred(error)) {
+          return { kind: 'refused', id: progress.id, reason: 'money-authorized' }
+        }
         const known = isDuplicate(error) ? findKnown(parts, input) : new Map<string, Payment>()
         if (known.size === 0) throw error
         return { kind: 'known', payments: known }
@@ -33,6 +37,7 @@ export function createLaunches(parts: Parts): Launches {
         return 'stored'
       } catch (error) {
         if (error instanceof RefusedError) return { refused: error.reason }
+        if (isBarred(error)) return { refused: 'money-authorized' }
         if (isDuplicate(error)) return 'known'
         throw error
       }
@@ -69,9 +74,24 @@ function insert(
   { statements, riders }: Pick<Parts, 'statements' | 'riders'>,
   { row, rows }: NewPayment,
 ): Payment {
+  if (rows && 'settles' in rows) return settle(statements, row)
   statements.payments.insertPayment(row)
   if (rows) riders.orders.insert(rows, { id: row.id, transaction: row.transactionHash })
   return fromRow(row)
+}
+
+/** The payment of an authorization. Its buyer may have the answer already. */
+function settle({ payments, authorizations }: Parts['statements'], row: PaymentRow): Payment {
+  const authorization = authorizations.send(row.id)
+  if (authorization === undefined) throw new RefusedError('money-authorized')
+  const { delivered } = authorization
+  const { createdAt: deliveredAt } = row
+  const stored: PaymentRow =
+    delivered === undefined
+      ? row
+      : { ...row, ...delivered, delivery: 'delivered', attempts: 1, answered: true, deliveredAt }
+  payments.insertPayment(stored)
+  return fromRow(stored)
 }
 
 /** New payments whose money is stored already. */

@@ -1,5 +1,6 @@
 import type { ChangeListener, Ledger } from '../Ledger'
 import { createAnswers } from './answers'
+import { createAuthorizations } from './authorizations'
 import { createDeliveries } from './deliveries'
 import { createGrants } from './grants'
 import { createGroup } from './group'
@@ -34,6 +35,7 @@ export function createLedger(db: Db): Ledger {
     deliveries: createDeliveries(group, statements),
     gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
     answers: createAnswers(db),
+    authorizations: createAuthorizations(group, statements.authorizations),
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,

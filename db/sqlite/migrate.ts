@@ -13,6 +13,7 @@ import wastedGas from '../migrations/0011_wasted_gas.sql' with { type: 'text' }
 import grantTopUps from '../migrations/0012_grant_top_ups.sql' with { type: 'text' }
 import transactionsSent from '../migrations/0013_transactions_sent.sql' with { type: 'text' }
 import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
+import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary contains them. */
 export const migrations: readonly { name: string; sql: string }[] = [
@@ -30,6 +31,7 @@ export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0012_grant_top_ups', sql: grantTopUps },
   { name: '0013_transactions_sent', sql: transactionsSent },
   { name: '0014_jobs', sql: jobs },
+  { name: '0015_authorizations', sql: authorizations },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */

@@ -3,8 +3,8 @@ import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money, Transfer } from '../../src/protocol/Transfer'
-import type { Arrival, Assignment, KeyScope, PayerOfAsset } from '../Ledger'
-import { type Payment, type State, transitions } from '../Payment'
+import type { Arrival, Assignment, PayerOfAsset } from '../Ledger'
+import { type KeyScope, type Payment, type State, transitions } from '../Payment'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
@@ -272,6 +272,7 @@ export function fromRow(row: PaymentRow): Payment {
       validBefore: row.validBefore,
       signature: row.signature,
       ...permit2612Of(row),
+      ...uptoOf(row),
     },
     purpose: {
       product: row.product,
@@ -296,7 +297,16 @@ export function fromRow(row: PaymentRow): Payment {
   }
 }
 
-function permit2612Of(row: PaymentRow): Pick<Transfer, 'permit2612'> {
+function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
+  if (ceilingAtomic === null || facilitator === null) return {}
+  return { upto: { ceilingAtomic, facilitator } }
+}
+
+type Permit2612Columns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
+
+export function permit2612Of(
+  row: Pick<PaymentRow, Permit2612Columns>,
+): Pick<Transfer, 'permit2612'> {
   const { permit2612Value, permit2612Deadline, permit2612Signature } = row
   if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
     return {}

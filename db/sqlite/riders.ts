@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { JobRider, Rows, RowsRefusal } from '../Ledger'
+import type { JobRider, OrderRows, RowsRefusal } from '../Ledger'
 
 /**
  * Rows of products inside a commit of settlement. Each function is called inside its transaction,
@@ -8,7 +8,7 @@ import type { JobRider, Rows, RowsRefusal } from '../Ledger'
 export type Riders = {
   orders: {
     /** The order of a payment, after the payment's row. Throws for the quota. */
-    insert(rows: Rows, payment: { id: string; transaction: Hex }): void
+    insert(rows: OrderRows, payment: { id: string; transaction: Hex }): void
     ride(rider: Extract<JobRider, { kind: 'order' }>, transaction: Hex): void
   }
   grants: {

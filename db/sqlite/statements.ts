@@ -1,3 +1,4 @@
+import { createAuthorizationStatements } from './authorizations'
 import { createGas } from './gas'
 import { createJobs } from './jobs'
 import type { Db } from './open'
@@ -11,6 +12,7 @@ export type Statements = ReturnType<typeof createStatements>
 export function createStatements(db: Db) {
   return {
     payments: createPayments(db),
+    authorizations: createAuthorizationStatements(db),
     transactions: createTransactions(db),
     jobs: createJobs(db),
     gas: createGas(db),

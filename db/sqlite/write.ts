@@ -29,6 +29,12 @@ export function isDuplicate(error: unknown): boolean {
   return code === 'SQLITE_CONSTRAINT_UNIQUE' || code === 'SQLITE_CONSTRAINT_PRIMARYKEY'
 }
 
+/** Whether a trigger refused the row. */
+export function isBarred(error: unknown): boolean {
+  const code = codeOf(error) ?? codeOf(error instanceof Error ? error.cause : undefined)
+  return code === 'SQLITE_CONSTRAINT_TRIGGER'
+}
+
 function codeOf(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : undefined
 }

@@ -30,9 +30,12 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const addressOf = (request: Request) => peerOf(request)()
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const state = createState(config, parts, isReady)
-  const documents = createDocuments(config, { receiptAddress, isReady, updatedAt: parts.now() })
+  const { facilitators } = settlement.authorizations
+  const offers = { isReady, facilitators }
+  const updatedAt = parts.now()
+  const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
-  const mcp = createMcp({ ...serving, gateway, isReady })
+  const mcp = createMcp({ ...serving, ...offers, gateway })
   const facilitator = createFacilitator({
     ...serving,
     budget: parts.facilitatorBudget,
@@ -59,6 +62,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
+    payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
     health: createHealth(state),
   }

@@ -34,6 +34,7 @@ export async function startMoney(base: Base): Promise<Money> {
       payee === current.config.service.payout ||
       current.config.merchants.some(({ payout }) => payout === payee),
     confirmTwiceAbove: () => current.config.service.confirmTwiceAboveAtomic,
+    unsettledMax: () => current.config.service.unsettledMaxAtomic,
     now,
     log,
   })

@@ -29,6 +29,7 @@ type Endpoint = {
 
 const maxAgeSeconds = 300
 
+const paymentPath = Type.Object({ id: Type.String({ pattern: '^pay_[0-9a-f]{32}$' }) })
 const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) })
 
 /** The paths of app/routes.ts that no merchant sells. */
@@ -59,6 +60,13 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       body: adminFields,
       bodyType: 'application/x-www-form-urlencoded',
       answerType: 'text/html',
+    },
+    {
+      method: 'get',
+      path: '/api/payments/{id}',
+      at: baseUrl,
+      summary: 'What a payment has cost, with the header Payment-Token of its answer.',
+      inPath: paymentPath,
     },
     { method: 'get', path: '/healthz', at: baseUrl, summary: 'Whether anything can be sold.' },
     { method: 'get', path: '/readyz', at: baseUrl, summary: 'Whether everything works.' },

@@ -35,6 +35,8 @@ export type Handlers = {
   pages: ReturnType<typeof createPages>
   health: ReturnType<typeof createHealth>
   metrics: Handler
+  /** What a payment has cost, by its id. */
+  payment: (request: Request, id: string) => Answer
 }
 
 /**
@@ -69,6 +71,12 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/llms.txt', ({ request }) => documents.llms(request))
   for (const at of on.facilitatorAt)
     add(`${at}/discovery/resources`, ({ request }) => documents.resources(request))
+
+  // Receipts of answers that were charged after their end
+  add(
+    '/api/payments/:id',
+    shared({ GET: ({ request, params }) => on.payment(request, params.id ?? '') }),
+  )
 
   // The stock desk, and gas for the approve that a purchase needs
   for (const at of on.stockAt) {

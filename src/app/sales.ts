@@ -1,10 +1,12 @@
 import { salts } from '../http/ids'
+import { createLookup } from '../paywall/lookup'
 import { withChallenges, withDeliveries } from '../paywall/metrics'
 import { createPaywall, type Paywall } from '../paywall/paywall'
 import { createPlausibility, type IsPlausible } from '../paywall/plausible'
 import { createQuoter, type Quoter } from '../paywall/quote'
 import { createReclaim } from '../paywall/reclaim'
 import { createAnswers } from '../paywall/store'
+import { createTokens } from '../paywall/undelivered'
 import * as Crypto from '../protocol/Crypto'
 import { type OpenMarket, openMarket } from '../stock/open'
 import { type StartedStock, startStock } from '../stock/start'
@@ -20,6 +22,8 @@ export type Sales = {
   /** Undefined without `[stock]`, as `startedStock` is. */
   exchange: OpenMarket | undefined
   startedStock: StartedStock | undefined
+  /** Answers what a payment has cost. */
+  lookup: ReturnType<typeof createLookup>
   /** Signer of receipts. */
   receiptAddress: `0x${string}`
 }
@@ -50,12 +54,19 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
       reclaim: createReclaim(collect),
       ...options.transferRateMin,
     },
+    heldMaxBytes: options.config.service.bufferedMaxBytes,
     get settleWaitMs() {
       return waitMs()
     },
     log,
   })
   const receiptAddress = Crypto.addressOf(receiptKey)
+  const lookup = createLookup({
+    settlement,
+    tokens: createTokens(challengeSecrets),
+    issuer: { key: receiptKey, address: receiptAddress },
+    now,
+  })
   const exchange = openMarket(options.config, { read: settlement.read, now })
   const startedStock =
     exchange &&
@@ -76,12 +87,13 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
       log,
     })
   base.onFailure(() => startedStock?.desk.stop())
-  return { paywall, isPlausible: createPlausibility(terms), exchange, startedStock, receiptAddress }
+  const isPlausible = createPlausibility(terms)
+  return { paywall, isPlausible, exchange, startedStock, lookup, receiptAddress }
 }
 
 type Terms = Omit<
   Parameters<typeof createQuoter>[0],
-  'whyNot' | 'takesApprovals' | 'gasSponsor' | 'salt'
+  'whyNot' | 'facilitators' | 'takesApprovals' | 'gasSponsor' | 'salt'
 >
 
 function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms): Quoter {
@@ -89,6 +101,7 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
   const quoter = createQuoter({
     ...terms,
     whyNot: settlement.whyNot,
+    facilitators: settlement.authorizations.facilitators,
     takesApprovals: sponsoring.approvals !== undefined,
     gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
     salt: salts(),

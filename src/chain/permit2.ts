@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
 import * as Permit from '../protocol/Permit'
+import * as Upto from '../protocol/Upto'
 import type { Call } from './multicall'
 
 const selectorNonceBitmap = Abi.selector('nonceBitmap(address,uint256)')
@@ -17,5 +18,8 @@ export function isUsed(word: bigint, nonce: Hex): boolean {
   return ((word >> (BigInt(nonce) & 0xffn)) & 1n) === 1n
 }
 
-/** The address of Permit2 in the proxy; fails where the proxy is not deployed. */
-export const proxyPermit2: Call = { to: Permit.proxyAddress, data: `0x${selectorPermit2}` }
+/** The address of Permit2 in the proxy of a transfer; fails where the proxy is not deployed. */
+export function proxyPermit2Of({ upto }: Pick<Permit.Signed, 'upto'>): Call {
+  const to = upto === undefined ? Permit.proxyAddress : Upto.proxyAddress
+  return { to, data: `0x${selectorPermit2}` }
+}

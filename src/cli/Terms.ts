@@ -1,34 +1,42 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
 import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
 import type { Asset, TransferMethod } from '../protocol/Asset'
 import * as Challenge from '../protocol/Challenge'
-import * as Crypto from '../protocol/Crypto'
-import { base64url, decodeJson, encodeJson } from '../protocol/Header'
+import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import * as Network from '../protocol/Network'
 import * as Permit from '../protocol/Permit'
-import * as Transfer from '../protocol/Transfer'
-import type * as TokenPermit from './TokenPermit'
+import * as Upto from '../protocol/Upto'
 
-/** The buyer's side of a 402: its terms, and the credential that pays them. */
+/** The buyer's side of a 402: its terms. */
 
 export type Protocol = 'mpp' | 'x402'
+
+export type Scheme = 'exact' | 'upto'
 
 /** One way to pay a 402. */
 export type Terms = {
   protocol: Protocol
+  scheme: Scheme
   method: TransferMethod
   network: Network.Id
   chainId: number
   asset: KnownAsset
   payTo: Address
+  /** Of the scheme `upto` the ceiling. */
   amountAtomic: bigint
+  /** Of the scheme `upto`: the only account that may settle. */
+  facilitator: Address | undefined
   source: MppSource | X402Source
 }
 
-type MppSource = { kind: 'mpp'; echo: Challenge.Echo; params: Readonly<Record<string, string>> }
-type X402Source = {
+export type MppSource = {
+  kind: 'mpp'
+  echo: Challenge.Echo
+  params: Readonly<Record<string, string>>
+}
+export type X402Source = {
   kind: 'x402'
   accepted: Json.JsonObject
   resource: Json.JsonObject | undefined
@@ -66,187 +74,37 @@ const knownAssets: readonly KnownAsset[] = [
 ]
 
 /** A server cannot make us sign anything that is valid for longer. */
-const timeoutSecondsMax = 300
+export const timeoutSecondsMax = 300
 
 /**
  * MPP challenges first, each protocol in the order of the server. Unreadable offers are omitted.
+ * `body` is the text of the 402, which has the x402 offers that are too long for its head.
  */
-export function decode(headers: Headers): Terms[] {
-  return [...ofMpp(headers.get('www-authenticate')), ...ofX402(headers.get('payment-required'))]
+export function decode(headers: Headers, body = ''): Terms[] {
+  const required = headers.get('payment-required')
+  return [...ofMpp(headers.get('www-authenticate')), ...ofX402(required, body)]
 }
 
-/** `0.010000 USDG on eip155:4663 by permit2 (x402)`. */
+/** `0.010000 USDG on eip155:4663 by permit2 (x402)`, or `up to 0.010000 USDG ... (x402, upto)`. */
 export function describe(terms: Terms): string {
-  const amount = Amount.toDecimal(terms.amountAtomic, terms.asset.decimals)
-  const { symbol } = terms.asset
-  return `${amount} ${symbol} on ${terms.network} by ${terms.method} (${terms.protocol})`
+  const { scheme, network, method, protocol } = terms
+  const by = `on ${network} by ${method}`
+  return scheme === 'upto'
+    ? `up to ${amountOf(terms)} ${by} (${protocol}, upto)`
+    : `${amountOf(terms)} ${by} (${protocol})`
 }
 
-/** A payment in the form of a request header. */
-export type Credential = { header: string; value: string; transfer: Transfer.Transfer }
-
-/**
- * Signs the payment of the terms. `now` in unix ms; `random` are 32 bytes that were never used
- * before.
- */
-export function pay(
-  terms: Terms,
-  input: {
-    privateKey: Uint8Array
-    now: number
-    random: Uint8Array
-    /** The permit for an x402 payment whose server sponsors the approval by it. */
-    permit?: TokenPermit.Info
-  },
-): Credential {
-  return terms.source.kind === 'mpp'
-    ? payMpp(terms, terms.source, input)
-    : payX402(terms, terms.source, input)
+/** `0.010000 USDG`: the amount of the terms, or another one in their asset. */
+export function amountOf({ asset, amountAtomic }: Terms, atomic = amountAtomic): string {
+  return `${Amount.toDecimal(atomic, asset.decimals)} ${asset.symbol}`
 }
 
-type Input = Parameters<typeof pay>[1]
-
-const permitExtension = 'eip2612GasSponsoring'
+export const permitExtension = 'eip2612GasSponsoring'
 
 /** Whether the server accepts an EIP-2612 permit with the payment instead of an approval. */
 export function takesPermit({ method, source }: Terms): boolean {
   const extensions = source.kind === 'x402' ? source.extensions : undefined
   return method === 'permit2' && Json.isObject(extensions?.[permitExtension])
-}
-
-function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
-  const { echo, params } = source
-  const expiresAt = Date.parse(echo.expires ?? '')
-  const latest = input.now + timeoutSecondsMax * 1000
-  const limit = Number.isFinite(expiresAt) ? Math.min(expiresAt, latest) : latest
-  const transfer = sign(terms, input.privateKey, {
-    nonce: Challenge.nonceOf(echo),
-    validBefore: BigInt(Math.floor(limit / 1000)),
-  })
-  const json = {
-    challenge: params,
-    payload: terms.method === 'eip3009' ? mppAuthorization(transfer) : mppPermit(transfer),
-    source: `did:pkh:eip155:${transfer.chainId}:${transfer.payer}`,
-  }
-  return {
-    header: 'authorization',
-    value: `Payment ${base64url(JSON.stringify(json))}`,
-    transfer,
-  }
-}
-
-function mppAuthorization(transfer: Transfer.Transfer) {
-  return { type: 'authorization', ...authorization(transfer), signature: transfer.signature }
-}
-
-function mppPermit(transfer: Transfer.Transfer) {
-  const amount = String(transfer.amountAtomic)
-  return {
-    type: 'permit2',
-    permit: {
-      permitted: [{ token: transfer.asset, amount }],
-      nonce: String(BigInt(transfer.nonce)),
-      deadline: String(transfer.validBefore),
-    },
-    transferDetails: [{ to: transfer.payee, requestedAmount: amount }],
-    witness: { to: transfer.payee, validAfter: String(transfer.validAfter) },
-    signature: transfer.signature,
-  }
-}
-
-function payX402(terms: Terms, source: X402Source, input: Input): Credential {
-  const { accepted, resource } = source
-  const extensions = salted(source.extensions, input.random)
-  const bound = terms.method === 'eip3009' && resource !== undefined && extensions !== undefined
-  const nonce =
-    bound && Object.hasOwn(extensions, 'mppx')
-      ? sha256(
-          [accepted, resource, extensions]
-            .map((part) => base64url(Json.canonicalize(part)))
-            .join('|'),
-        )
-      : Crypto.hex(input.random)
-  const transfer = sign(terms, input.privateKey, {
-    nonce,
-    validBefore: BigInt(Math.floor(input.now / 1000) + source.timeoutSeconds),
-  })
-  const { signature } = transfer
-  const payload =
-    terms.method === 'eip3009'
-      ? { authorization: authorization(transfer), signature }
-      : { permit2Authorization: permit2Authorization(transfer), signature }
-  const sent = input.permit === undefined ? extensions : withPermit(extensions, input.permit)
-  const json = { x402Version: 2, resource, accepted, payload, extensions: sent }
-  return { header: 'payment-signature', value: encodeJson(json), transfer }
-}
-
-function withPermit(
-  extensions: Json.JsonObject | undefined,
-  info: TokenPermit.Info,
-): Json.JsonObject {
-  const declared = extensions && Json.member(extensions, permitExtension)
-  return { ...extensions, [permitExtension]: { ...(Json.isObject(declared) && declared), info } }
-}
-
-/** mppx's route binding: with this salt, the nonce is a hash of everything that is bought. */
-function salted(
-  extensions: Json.JsonObject | undefined,
-  random: Uint8Array,
-): Json.JsonObject | undefined {
-  const mppx = extensions === undefined ? undefined : Json.member(extensions, 'mppx')
-  if (!Json.isObject(mppx)) return extensions
-  const info = Json.member(mppx, 'info')
-  const nonce = Crypto.hex(random).slice(2)
-  return {
-    ...extensions,
-    mppx: { ...mppx, info: { ...(Json.isObject(info) ? info : {}), nonce } },
-  }
-}
-
-function authorization(transfer: Transfer.Transfer) {
-  return {
-    from: transfer.payer,
-    to: transfer.payee,
-    value: String(transfer.amountAtomic),
-    validAfter: String(transfer.validAfter),
-    validBefore: String(transfer.validBefore),
-    nonce: transfer.nonce,
-  }
-}
-
-function permit2Authorization(transfer: Transfer.Transfer) {
-  return {
-    from: transfer.payer,
-    permitted: { token: transfer.asset, amount: String(transfer.amountAtomic) },
-    spender: Permit.proxyAddress,
-    nonce: String(BigInt(transfer.nonce)),
-    deadline: String(transfer.validBefore),
-    witness: { to: transfer.payee, validAfter: String(transfer.validAfter) },
-  }
-}
-
-function sign(
-  terms: Terms,
-  privateKey: Uint8Array,
-  bounds: { nonce: Hex; validBefore: bigint },
-): Transfer.Transfer {
-  const unsigned = {
-    method: terms.method,
-    network: terms.network,
-    chainId: terms.chainId,
-    asset: terms.asset.address,
-    payer: Crypto.addressOf(privateKey),
-    payee: terms.payTo,
-    amountAtomic: terms.amountAtomic,
-    validAfter: 0n,
-    ...bounds,
-  }
-  const signature = Crypto.sign(Transfer.digest(unsigned, terms.asset), privateKey)
-  return { ...unsigned, signature }
-}
-
-function sha256(text: string): Hex {
-  return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
 }
 
 function ofMpp(value: string | null): Terms[] {
@@ -263,6 +121,8 @@ function ofMpp(value: string | null): Terms[] {
     if (asset === undefined) continue
     const common = {
       protocol: 'mpp' as const,
+      scheme: 'exact' as const,
+      facilitator: undefined,
       network: asset.network,
       chainId: asked.chainId,
       asset,
@@ -279,31 +139,54 @@ function ofMpp(value: string | null): Terms[] {
   return terms
 }
 
-function ofX402(value: string | null): Terms[] {
+function ofX402(value: string | null, body: string): Terms[] {
   if (value === null) return []
   const required = readable(() => decodeJson(value, 'either'))
-  const accepts = required === undefined ? undefined : Json.member(required, 'accepts')
-  if (required === undefined || !Array.isArray(accepts)) return []
+  if (required === undefined) return []
   const terms: Terms[] = []
-  for (const accepted of accepts) {
-    if (!Json.isObject(accepted) || Json.member(accepted, 'scheme') !== 'exact') continue
+  for (const accepted of [...acceptsOf(required), ...acceptsOf(readable(() => Json.parse(body)))]) {
     const one = readable(() => ofAccepted(accepted, required))
-    if (one !== undefined) terms.push(one)
+    // The head may have an offer in a shorter form than the body.
+    if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
   }
   return terms
 }
 
+/** Whether two terms move the same money to the same payee, by any protocol. */
+export function isSame(other: Terms, terms: Terms): boolean {
+  const { scheme, network, asset, method, payTo, amountAtomic } = terms
+  return (
+    other.scheme === scheme &&
+    other.network === network &&
+    other.asset === asset &&
+    other.method === method &&
+    other.payTo === payTo &&
+    other.amountAtomic === amountAtomic
+  )
+}
+
+function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {
+  const accepts = required && Json.member(required, 'accepts')
+  return Array.isArray(accepts) ? accepts.filter(Json.isObject) : []
+}
+
 function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms | undefined {
+  const scheme = Json.member(accepted, 'scheme')
+  if (scheme !== 'exact' && scheme !== 'upto') return undefined
   const asset = known(Json.text(accepted, 'network'), Json.address(accepted, 'asset'))
   if (asset === undefined) return undefined
   const extra = Json.optionalObject(accepted, 'extra') ?? {}
-  const method = Json.optionalText(extra, 'assetTransferMethod') ?? 'eip3009'
-  if (method !== 'eip3009' && method !== 'permit2') return undefined
+  const isUpto = scheme === 'upto'
+  const method = Json.optionalText(extra, 'assetTransferMethod') ?? (isUpto ? 'permit2' : 'eip3009')
+  if (method !== 'permit2' && (method !== 'eip3009' || isUpto)) return undefined
   const spender = Json.optionalText(extra, 'spender')
-  if (spender !== undefined && !AddressText.equal(spender, Permit.proxyAddress)) return undefined
+  const proxy = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  if (spender !== undefined && !AddressText.equal(spender, proxy)) return undefined
   const seconds = Json.member(accepted, 'maxTimeoutSeconds')
   return {
     protocol: 'x402',
+    scheme,
+    facilitator: isUpto ? Json.address(extra, 'facilitatorAddress') : undefined,
     method,
     network: asset.network,
     chainId: Network.chainIdOf(asset.network) ?? 0,

@@ -6,6 +6,7 @@ import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
+import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
 import { type Finding, findMissingModels } from './models'
 import { findOnline } from './online'
@@ -51,8 +52,11 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
     for (const line of costs) out(line)
-    const missing = online ? await findMissingModels(config) : []
-    for (const line of warn([...warningsOf(config), ...missing], { file, text })) out(line)
+    const missing = online
+      ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
+      : []
+    const warnings = [...warningsOf(config), ...findUnsold(config), ...missing]
+    for (const line of warn(warnings, { file, text })) out(line)
     out('ok')
   }
   if (problems.length > 0) for (const line of costs) out(line)

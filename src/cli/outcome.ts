@@ -4,7 +4,10 @@ import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
-import type * as Terms from './Terms'
+import * as Charge from './Charge'
+import type { Credential } from './Credential'
+import { findPayment } from './payments'
+import * as Terms from './Terms'
 
 /** Results of a purchase, for the user of `turnpike pay`. */
 
@@ -15,6 +18,7 @@ export type Purchase = {
   body: string | undefined
   wanted: {
     protocol: string | undefined
+    scheme: Terms.Scheme
     network: string | undefined
     transfer: string | undefined
   }
@@ -26,7 +30,7 @@ export type Purchase = {
 export async function finish(
   response: Response,
   purchase: Purchase,
-  credential: Terms.Credential | undefined,
+  credential: Credential | undefined,
 ): Promise<number> {
   const { status } = response
   const encoded =
@@ -41,10 +45,62 @@ export async function finish(
   }
   say(`answer     ${status} ${response.headers.get('content-type') ?? ''}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
+  if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
   const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
   if (credential !== undefined && encoded === undefined) say('receipt    none')
-  await copyBody(response)
-  return response.ok && genuine ? 0 : 1
+  const whole = await copyBody(response)
+  return response.ok && genuine && whole ? 0 : 1
+}
+
+/** Prints an answer that is charged by its use. Of a stream the charge follows the answer. */
+async function finishByUse(
+  response: Response,
+  purchase: Purchase,
+  credential: Credential,
+): Promise<number> {
+  const { headers, ok } = response
+  const encoded = headers.get('payment-response')
+  const [id, token] = [headers.get('payment-id'), headers.get('payment-token')]
+  if (encoded !== null) {
+    const genuine = await checkCharge(Charge.ofResponse(encoded), encoded, purchase, credential)
+    return (await copyBody(response)) && ok && genuine ? 0 : 1
+  }
+  const whole = await copyBody(response)
+  if (id === null || token === null) {
+    say('receipt    none')
+    return whole && ok ? 0 : 1
+  }
+  const url = new URL(`/api/payments/${encodeURIComponent(id)}`, purchase.url)
+  say(`receipt    GET ${url.href} with the header Payment-Token: ${token}`)
+  const payment = await findPayment(url, token, purchase.now)
+  if (payment === undefined) {
+    say('           the charge is not settled yet, or the server does not answer')
+    return whole && ok ? 0 : 1
+  }
+  const genuine = await checkCharge(payment.charge, payment.receipt, purchase, credential)
+  if (payment.isFailed) say('           it could not be settled, so nothing moved')
+  return genuine && whole && ok ? 0 : 1
+}
+
+/** Prints a charge and its receipt. False when either is wrong. */
+async function checkCharge(
+  charge: Charge.Charge | undefined,
+  receipt: string | undefined,
+  purchase: Purchase,
+  credential: Credential,
+): Promise<boolean> {
+  const { terms } = credential
+  say(`ceiling    ${Terms.amountOf(terms)}`)
+  if (charge !== undefined) say(`charge     ${oneLine(Charge.describe(charge, terms))}`)
+  const isWithin = charge === undefined || charge.amountAtomic <= terms.amountAtomic
+  if (!isWithin) say('           that is above the ceiling that was signed')
+  if (charge?.amountAtomic === 0n) {
+    say('receipt    none: nothing is charged')
+    return true
+  }
+  if (receipt !== undefined) return (await checkReceipt(receipt, purchase, credential)) && isWithin
+  if (charge?.transaction !== undefined) say(`settled by ${charge.transaction}`)
+  return isWithin
 }
 
 export type ProblemText = {
@@ -95,7 +151,7 @@ function explain(
   problem: ProblemText,
   status: number,
   purchase: Purchase,
-  credential: Terms.Credential | undefined,
+  credential: Credential | undefined,
 ): void {
   const { code, detail, reason, transaction, redeem } = problem
   const because = reason === undefined ? '' : ` (${reason})`
@@ -107,26 +163,31 @@ function explain(
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     // With the equals sign a value may begin with a hyphen, as one token in 64 does.
     const method = purchase.method === 'GET' ? '' : ` --method ${purchase.method}`
-    const data = purchase.body === undefined ? '' : ` --data=${quote(purchase.body)}`
+    const body = purchase.body === undefined ? '' : ` --body=${quote(purchase.body)}`
     say(
-      `  turnpike pay ${quote(purchase.url.href)}${method}${data} --redeem=${quote(redeem.token)}`,
+      `  turnpike pay ${quote(purchase.url.href)}${method}${body} --redeem=${quote(redeem.token)}`,
     )
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')
-  } else if (credential?.transfer.method === 'permit2' && reason?.includes('allowance')) {
+  } else if (isExactPermit(credential) && reason?.includes('allowance')) {
     say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
   }
+}
+
+/** Whether the same terms may be paid without an approval. */
+function isExactPermit(credential: Credential | undefined): boolean {
+  return credential?.transfer.method === 'permit2' && credential.transfer.upto === undefined
 }
 
 /** Prints a receipt. False when it is signed and the signature or its content is wrong. */
 async function checkReceipt(
   encoded: string,
   purchase: Purchase,
-  credential: Terms.Credential | undefined,
+  credential: Credential | undefined,
 ): Promise<boolean> {
-  const settled = settlementOf(encoded)
-  if (settled !== undefined) say(`settled by ${settled}`)
   const receipt = Receipt.parse(encoded)
+  const settled = settlementOf(encoded) ?? (isFault(receipt) ? '' : receipt.payload.transaction)
+  if (settled !== '') say(`settled by ${settled}`)
   if (isFault(receipt)) {
     say('receipt    not signed')
     return true
@@ -186,13 +247,20 @@ export async function publishedSigner(url: URL): Promise<Address | undefined> {
   return undefined
 }
 
-async function copyBody(response: Response): Promise<void> {
-  if (response.body === null) return
-  for await (const chunk of response.body) {
-    if (process.stdout.write(chunk)) continue
-    await new Promise<void>((resolve) => process.stdout.once('drain', () => resolve()))
+/** False when the connection broke before the end of the answer. */
+async function copyBody(response: Response): Promise<boolean> {
+  if (response.body === null) return true
+  try {
+    for await (const chunk of response.body) {
+      if (process.stdout.write(chunk)) continue
+      await new Promise<void>((resolve) => process.stdout.once('drain', () => resolve()))
+    }
+  } catch {
+    say('           the connection broke: the answer is not whole')
+    return false
   }
   if (process.stdout.isTTY) process.stdout.write('\n')
+  return true
 }
 
 function quote(text: string): string {

@@ -3,6 +3,7 @@ import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
+import * as Credential from './Credential'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
@@ -10,13 +11,15 @@ import type * as TokenPermit from './TokenPermit'
 export type PayOptions = {
   url: string
   protocol?: string | undefined
+  /** `exact` or `upto`; default exact. */
+  scheme?: string | undefined
   network?: string | undefined
   transfer?: string | undefined
   method?: string | undefined
-  data?: string | undefined
+  body?: string | undefined
   /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
   key?: string | undefined
-  /** The most that may be paid, in dollars; default 1. */
+  /** The most that may be signed, in dollars; default 1. By `upto` that is the ceiling. */
   max?: string | undefined
   /** Token of a failed delivery: repeats the request without paying. */
   redeem?: string | undefined
@@ -61,13 +64,20 @@ export async function pay(options: PayOptions): Promise<number> {
 }
 
 function parse(options: PayOptions): Purchase {
-  const { protocol, network, transfer, data, rpc, max = '1', now } = options
+  const { protocol, scheme = 'exact', network, transfer, body, rpc, max = '1', now } = options
   if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
   const url = new URL(options.url)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new PayError('Only http and https URLs can be bought.')
   if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
     throw new PayError('--protocol is mpp or x402.')
+  if (scheme !== 'exact' && scheme !== 'upto') throw new PayError('--scheme is exact or upto.')
+  if (scheme === 'upto' && protocol === 'mpp')
+    throw new PayError('--scheme upto is a scheme of x402: MPP has none. Omit --protocol mpp.')
+  if (scheme === 'upto' && transfer === 'eip3009')
+    throw new PayError('--scheme upto is paid by permit2 only. Omit --transfer eip3009.')
+  if (options.scheme !== undefined && options.redeem !== undefined)
+    throw new PayError('--redeem asks again without paying, so it takes no --scheme.')
   if (network !== undefined && !/^eip155:[1-9]\d*$/.test(network))
     throw new PayError('--network is a CAIP-2 id such as eip155:8453.')
   if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
@@ -75,25 +85,23 @@ function parse(options: PayOptions): Purchase {
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
     throw new PayError('--rpc is an http or https URL.')
   if (!/^\d{1,12}(\.\d{1,6})?$/.test(max)) throw new PayError('--max is an amount such as 0.25.')
-  const method = (options.method ?? (data === undefined ? 'GET' : 'POST')).toUpperCase()
-  if (data !== undefined && (method === 'GET' || method === 'HEAD'))
-    throw new PayError(`${method} takes no --data.`)
-  return { url, method, body: data, wanted: { protocol, network, transfer }, max, now }
+  const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
+  if (body !== undefined && (method === 'GET' || method === 'HEAD'))
+    throw new PayError(`${method} takes no --body.`)
+  return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
 }
 
 async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
   const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
   const asked = await send(purchase, {})
   if (asked.status !== 402) return finish(asked, purchase, undefined)
-  const invalid = await invalidParams(asked)
-  if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
-  const offered = Terms.decode(asked.headers)
+  const offered = await read(asked)
   const terms = choose(offered, purchase)
   const { credential, response } = await payBy(terms, purchase, wallet)
   if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
   say('           the wallet has never approved Permit2 for this token')
   const bySignature = offered.find(
-    (other) => Terms.takesPermit(other) && isSame(other, terms) && isWanted(other, purchase),
+    (other) => Terms.takesPermit(other) && Terms.isSame(other, terms) && isWanted(other, purchase),
   )
   if (bySignature !== undefined) {
     const permit = await signPermit(bySignature, wallet)
@@ -105,7 +113,7 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
   const again = await send(purchase, {})
   if (again.status !== 402) return finish(again, purchase, undefined)
   const fresh = choose(
-    Terms.decode(again.headers).filter((other) => isSame(other, terms)),
+    (await read(again)).filter((other) => Terms.isSame(other, terms)),
     purchase,
   )
   const paid = await payBy(fresh, purchase, wallet)
@@ -117,12 +125,12 @@ async function payBy(
   purchase: Purchase,
   { privateKey }: Wallet,
   permit?: TokenPermit.Info,
-): Promise<{ credential: Terms.Credential; response: Response }> {
+): Promise<{ credential: Credential.Credential; response: Response }> {
   say(`402        ${Terms.describe(terms)}`)
   say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
   const random = crypto.getRandomValues(new Uint8Array(32))
   const input = { privateKey, now: purchase.now(), random, ...(permit && { permit }) }
-  const credential = Terms.pay(terms, input)
+  const credential = Credential.from(terms, input)
   return { credential, response: await present(purchase, credential) }
 }
 
@@ -135,21 +143,18 @@ async function lacksAllowance(response: Response, { method }: Terms.Terms): Prom
   return (await response.clone().text()).includes('permit2_allowance_required')
 }
 
-/** Whether two terms move the same money to the same payee, by any protocol. */
-function isSame(other: Terms.Terms, { network, asset, method, payTo, amountAtomic }: Terms.Terms) {
-  return (
-    other.network === network &&
-    other.asset === asset &&
-    other.method === method &&
-    other.payTo === payTo &&
-    other.amountAtomic === amountAtomic
-  )
+/** The ways to pay a 402. Throws a PayError when the request itself would be refused. */
+async function read(asked: Response): Promise<Terms.Terms[]> {
+  const body = await asked.text().catch(() => '')
+  const invalid = invalidParams(body)
+  if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
+  return Terms.decode(asked.headers, body)
 }
 
 /** The faults of the request itself, which a 402 names before a payment. */
-async function invalidParams(asked: Response): Promise<string> {
+function invalidParams(body: string): string {
   try {
-    const params = Json.member(Json.parse(await asked.text()), 'invalidParams')
+    const params = Json.member(Json.parse(body), 'invalidParams')
     if (!Array.isArray(params)) return ''
     const objects = params.filter(Json.isObject)
     return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
@@ -192,8 +197,9 @@ function choose(offered: readonly Terms.Terms[], purchase: Purchase): Terms.Term
 }
 
 function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
-  const { protocol, network, transfer } = wanted
+  const { protocol, scheme, network, transfer } = wanted
   return (
+    terms.scheme === scheme &&
     (protocol === undefined || terms.protocol === protocol) &&
     (network === undefined || terms.network === network) &&
     (transfer === undefined || terms.method === transfer)
@@ -235,7 +241,7 @@ function typeOf(body: string): string {
  * Sends a credential. Sends the same one again while the server answers that its settlement is
  * pending or unknown, or when the connection breaks. Never signs a second payment.
  */
-async function present(purchase: Purchase, credential: Terms.Credential): Promise<Response> {
+async function present(purchase: Purchase, credential: Credential.Credential): Promise<Response> {
   const until = purchase.now() + pendingMs
   // With the key, a lost answer is sent again instead of being refused as spent.
   const headers = {

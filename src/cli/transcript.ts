@@ -6,6 +6,7 @@ import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
+import * as Charge from './Charge'
 import * as Terms from './Terms'
 
 /** Describes a purchase, and checks whether the money moved as it should. */
@@ -18,7 +19,10 @@ export type Bought = {
   purchase: Purchase
   symbol: string
   decimals: number
+  /** What moves: the price, or what the answer has used. */
   priceAtomic: bigint
+  /** Of a purchase by the scheme `upto`: the most that the payer signed, and what was counted. */
+  use?: { ceilingAtomic: bigint; units: Readonly<Record<string, number>> } | undefined
   before: Balances
   after: Balances
   /** Published signer of receipts. */
@@ -49,11 +53,33 @@ export async function transcribe(bought: Bought): Promise<Transcript> {
   }
   if (paid.length !== 1) faults.push(`${paid.length} paid requests were made, not one`)
   if (purchase.response.status !== 200) faults.push(`the answer was ${purchase.response.status}`)
+  const use = transcribeUse(bought)
   const receipt = await transcribeReceipt(bought)
   const balances = transcribeBalances(bought)
   return {
-    lines: [...lines, '', ...receipt.lines, '', ...balances.lines],
-    faults: [...faults, ...receipt.faults, ...balances.faults],
+    lines: [...lines, '', ...use.lines, ...receipt.lines, '', ...balances.lines],
+    faults: [...faults, ...use.faults, ...receipt.faults, ...balances.faults],
+  }
+}
+
+/** Describes what an answer has used, and compares it with what `PAYMENT-RESPONSE` says. */
+function transcribeUse({ use, priceAtomic, purchase, symbol, decimals }: Bought): Transcript {
+  if (use === undefined) return { lines: [], faults: [] }
+  const charge = Charge.ofResponse(purchase.response.headers.get('payment-response') ?? '')
+  const units = Object.entries(use.units)
+  const isRight =
+    charge?.amountAtomic === priceAtomic &&
+    units.every(([name, count]) => charge.units[name] === count) &&
+    priceAtomic > 0n &&
+    priceAtomic < use.ceilingAtomic
+  const shown = (atomic: bigint) => `${Amount.toDecimal(atomic, decimals)} ${symbol}`
+  return {
+    lines: [
+      `  ceiling     ${shown(use.ceilingAtomic)}`,
+      `  units       ${units.map(([name, count]) => `${count} ${name}`).join(', ')}`,
+      `  charge      ${shown(charge?.amountAtomic ?? 0n)}`,
+    ],
+    faults: isRight ? [] : [`the charge is not ${priceAtomic} of at most ${use.ceilingAtomic}`],
   }
 }
 

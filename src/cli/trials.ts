@@ -4,6 +4,8 @@ import { account, type DemoAccount } from '../demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../demo/buyers'
 import { balanceOf, type Chain } from '../demo/chains'
 import type { World } from '../demo/world'
+import * as Charge from '../meter/Charge'
+import { createReader } from '../meter/Reader'
 import type * as Network from '../protocol/Network'
 import { quoteFor } from '../proxy/metering'
 import * as Route from '../proxy/Route'
@@ -22,10 +24,18 @@ export const question = JSON.stringify({
   messages: [{ role: 'user', content: 'What does a turnpike do?' }],
 })
 
+const asking = {
+  method: 'POST',
+  headers: { 'content-type': 'application/json' },
+  body: question,
+}
+
 type Trial = {
   client: string
   /** Terms of the shipped file: the price is read from there, not from the 402. */
   sold: (config: Config) => { priceAtomic: bigint; payee: Address } | undefined
+  /** Of a purchase by the scheme `upto`: what the answer has used by the file's own meter. */
+  used?: (config: Config, answer: string) => Charge.Charge | undefined
   /** A token that is bought in addition to the answer, and must arrive. */
   token?: (config: Config) => StockToken | undefined
   network: Network.Id
@@ -58,11 +68,7 @@ const trials: readonly Trial[] = [
       buyWithX402(world, base + goods.chat, buyer, {
         network: 'eip155:4663',
         method: 'permit2',
-        init: {
-          method: 'POST',
-          headers: { 'content-type': 'application/json' },
-          body: question,
-        },
+        init: asking,
       }),
   },
   {
@@ -82,6 +88,19 @@ const trials: readonly Trial[] = [
         init: { method: 'POST' },
       }),
   },
+  {
+    client: '@x402/fetch by upto',
+    sold: routeOf('assistant', '/chat', question),
+    used: usedAt('assistant', '/chat', question),
+    network: 'eip155:8453',
+    buyer: account(2),
+    buy: (world, base, buyer) =>
+      buyWithX402(world, base + goods.chat, buyer, {
+        network: 'eip155:8453',
+        method: 'upto',
+        init: asking,
+      }),
+  },
 ]
 
 /** A route of the file; `body` decides the price of one with a meter. */
@@ -93,6 +112,20 @@ function routeOf(slug: string, path: string, body = '') {
     const match = Route.match(Route.compile([merchant]), `/m/${slug}${path}`)
     const quote = match && quoteFor(match, new TextEncoder().encode(body))
     return { priceAtomic: quote?.ceilingAtomic ?? route.priceAtomic, payee: merchant.payout }
+  }
+}
+
+/** What a JSON answer to this body has used, by the meter of the route. */
+function usedAt(slug: string, path: string, body: string) {
+  return ({ merchants }: Config, answer: string) => {
+    const match = Route.match(Route.compile(merchants), `/m/${slug}${path}`)
+    const meter = match?.route.meter
+    const quote = match && quoteFor(match, new TextEncoder().encode(body))
+    if (meter === undefined || quote === undefined) return undefined
+    const headers = new Headers({ 'content-type': 'application/json' })
+    const reader = createReader(meter, { status: 200, headers })
+    reader.add(new TextEncoder().encode(answer))
+    return Charge.of(meter, quote, reader.end())
   }
 }
 
@@ -148,12 +181,14 @@ async function attempt(input: {
   } catch (error) {
     return [`${client}: ${error instanceof Error ? error.message : error}`]
   }
+  const used = trial.used?.(config, purchase.body)
   const { lines, faults } = await transcribe({
     title: `\n${position}. ${client}, ${symbol} on ${id}`,
     purchase,
     symbol,
     decimals,
-    priceAtomic: sold.priceAtomic,
+    priceAtomic: used?.amountAtomic ?? sold.priceAtomic,
+    use: used && { ceilingAtomic: sold.priceAtomic, units: used.units },
     before,
     after: await balances(),
     receiptSigner: world.app.receiptAddress,

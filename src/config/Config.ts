@@ -36,6 +36,8 @@ export type Service = {
   settleWaitSeconds: number
   /** Payments above this count only when a second node shows them; undefined: off. */
   confirmTwiceAboveAtomic: bigint | undefined
+  /** Most that one payer may have used and not settled, by the scheme `upto`. */
+  unsettledMaxAtomic: bigint
   /** No other service uses the payouts, so an external settlement of an MPP credential counts. */
   payoutExclusive: boolean
   bodyMaxBytes: number

@@ -47,6 +47,7 @@ const service = Type.Object(
     stop_seconds: integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
     settle_wait_seconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
     confirm_twice_above: text('USD above which a second node must agree, or "off".', '10'),
+    unsettled_max: text('USD that one payer may use before it is settled (x402 `upto`).', '1'),
     payout_exclusive: flag('Only this service sells for its payouts.', false),
     body_max: text('Longest request body of a route.', '10MiB'),
     unpaid_body_max: text('Longest request body without a credential.', '1MiB'),

@@ -27,6 +27,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     settleWaitSeconds: field(table, 'settle_wait_seconds', V.integer(1, 300), 25),
     confirmTwiceAboveAtomic: field(table, 'confirm_twice_above', amountOrOff, { atomic: ten })
       .atomic,
+    unsettledMaxAtomic: field(table, 'unsettled_max', V.amount, 1_000_000n),
     payoutExclusive: field(table, 'payout_exclusive', V.flag, false),
     bodyMaxBytes: field(table, 'body_max', V.size, 10 * 1024 ** 2),
     unpaidBodyMaxBytes: field(table, 'unpaid_body_max', V.size, 1024 ** 2),

@@ -78,22 +78,25 @@ export async function buyWithMppx(
 }
 
 /**
- * Buys with @x402/fetch on one network and with one transfer method. Throws the client's errors.
+ * Buys with @x402/fetch on one network and with one transfer method, by the scheme `exact` or, with
+ * the method `upto`, by that scheme. Throws the client's errors.
  */
 export async function buyWithX402(
   world: Pick<World, 'config'>,
   url: string,
   account: DemoAccount,
-  options: Buying & { network: Network.Id; method: TransferMethod },
+  options: Buying & { network: Network.Id; method: TransferMethod | 'upto' },
 ): Promise<Purchase> {
-  const { wrapFetchWithPayment, x402Client, ExactEvmScheme } = await loadX402()
+  const { wrapFetchWithPayment, x402Client, ExactEvmScheme, UptoEvmScheme } = await loadX402()
   const { network, method } = options
   const asset = world.config.networks.find(({ id }) => id === network)?.asset
   if (asset === undefined) throw new Error(`${network} is not configured`)
+  const isUpto = method === 'upto'
   const client = new x402Client()
-    .register(network, new ExactEvmScheme(account.local()))
+    // The client pays by no scheme that is not registered.
+    .register(network, new (isUpto ? UptoEvmScheme : ExactEvmScheme)(account.local()))
     .registerPolicy((_, offers) =>
-      offers.filter(({ extra }) => extra?.assetTransferMethod === method),
+      isUpto ? offers : offers.filter(({ extra }) => extra?.assetTransferMethod === method),
     )
     // By default the client pays only in its built-in tokens, up to a dollar.
     .setSpendControls({
@@ -118,7 +121,8 @@ async function loadMppx() {
 async function loadX402() {
   const { wrapFetchWithPayment, x402Client } = await installed(() => import('@x402/fetch'))
   const { ExactEvmScheme } = await installed(() => import('@x402/evm/exact/client'))
-  return { wrapFetchWithPayment, x402Client, ExactEvmScheme }
+  const { UptoEvmScheme } = await installed(() => import('@x402/evm/upto/client'))
+  return { wrapFetchWithPayment, x402Client, ExactEvmScheme, UptoEvmScheme }
 }
 
 async function installed<T>(load: () => Promise<T>): Promise<T> {

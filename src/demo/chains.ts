@@ -11,6 +11,7 @@ import {
 } from 'viem'
 import type { NetworkConfig } from '../config/Config'
 import * as Permit from '../protocol/Permit'
+import * as Upto from '../protocol/Upto'
 import { account, accounts } from './accounts'
 import { startAnvil } from './anvil'
 import * as Artifacts from './contracts/artifacts'
@@ -128,10 +129,10 @@ export async function startChain(options: ChainOptions): Promise<Chain> {
 }
 
 /**
- * Places the network's token, Permit2, the x402ExactPermit2Proxy and Multicall3 at their real
- * addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5 have no gas on
- * chain 4663. Once per chain. Throws when anything fails or the token's EIP-712 domain is not the
- * configured one.
+ * Places the network's token, Permit2, the proxies of the schemes `exact` and `upto`, and Multicall3
+ * at their real addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5
+ * have no gas on chain 4663. Once per chain. Throws when anything fails or the token's EIP-712
+ * domain is not the configured one.
  */
 export async function prepareChain(
   chain: Chain,
@@ -147,6 +148,7 @@ export async function prepareChain(
     ['eth_call', [{ data: Artifacts.multicall3.bytecode }, 'latest']],
     ['anvil_setCode', [token, Artifacts.Stablecoin.deployedBytecode]],
     ['anvil_setCode', [Permit.proxyAddress, Artifacts.ExactPermit2Proxy.deployedBytecode]],
+    ['anvil_setCode', [Upto.proxyAddress, Artifacts.UptoPermit2Proxy.deployedBytecode]],
     ...poor.map((index): RpcCall => ['anvil_setBalance', [account(index).address, '0x0']]),
   ])
   await chain.rpc('anvil_setCode', [multicall3Address, multicall])

@@ -4,6 +4,7 @@ import * as Crypto from '../protocol/Crypto'
 import type * as Facilitation from '../protocol/Facilitation'
 import * as Permit from '../protocol/Permit'
 import type { Fault } from '../protocol/Problem'
+import * as Upto from '../protocol/Upto'
 
 /** The payees and assets that this facilitator spends its gas for. */
 export type Policy = {
@@ -38,6 +39,7 @@ export function from(
       ...networks.map(({ asset }) => asset.address),
       Permit.permit2Address,
       Permit.proxyAddress,
+      Upto.proxyAddress,
     ]),
     assets: new Map(accepted.map(({ id, asset }) => [id, asset.address])),
     minAmountAtomic: minAmountAtomic > 0n ? minAmountAtomic : 1n,
@@ -57,7 +59,10 @@ export function check(
   policy: Policy,
   { parsed, requirements }: Facilitation.FacilitatorRequest,
 ): Fault | undefined {
-  const { asset, payTo, amountAtomic, network } = requirements
+  const { scheme, asset, payTo, amountAtomic, network } = requirements
+  // A charge of nothing costs no gas, so only its ceiling must be worth some.
+  const isFree = scheme === 'upto' && amountAtomic === 0n
+  const leastAtomic = isFree ? parsed.signed.amountAtomic : amountAtomic
   if (policy.assets.get(network) !== asset) {
     return { code: 'asset_not_allowed', detail: 'This facilitator does not settle the asset.' }
   }
@@ -67,7 +72,7 @@ export function check(
   if (payTo === parsed.signed.payer) {
     return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
   }
-  if (amountAtomic < policy.minAmountAtomic) {
+  if (leastAtomic < policy.minAmountAtomic) {
     const detail = `The amount is below ${policy.minAmountAtomic} atomic units.`
     return { code: 'amount_below_minimum', detail }
   }

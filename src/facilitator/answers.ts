@@ -1,10 +1,11 @@
+import type * as Facilitation from '../protocol/Facilitation'
 import * as Problem from '../protocol/Problem'
 import type { Settled } from './conclude'
 import type { CheckedRequest } from './verification'
 
 /** Answers of the facilitator, as JSON and as problems. */
 
-export type Operation = 'supported' | 'verify' | 'settle'
+export type Operation = 'supported' | Facilitation.Operation
 
 /** A 400 with both the JSON of the operation and a problem. A settlement has a CAIP-2 network. */
 export function malformed(
@@ -51,6 +52,8 @@ export function toJson(settled: Answered, { request, network }: CheckedRequest):
       const amount = String(transfer.amountAtomic)
       return { success: true, payer, transaction, network: network.id, amount }
     }
+    case 'void':
+      return { success: true, payer, transaction: '', network: network.id, amount: '0' }
     case 'pending': {
       const { transaction } = settled.payment
       const errorReason = 'settlement_pending'
@@ -68,5 +71,6 @@ export function toJson(settled: Answered, { request, network }: CheckedRequest):
 /** Fields for the log: the answer, without the buyer. */
 export function summaryOf(settled: Answered): Record<string, unknown> {
   if (settled.kind === 'failed') return { answer: settled.reason }
+  if (settled.kind === 'void') return { answer: settled.kind }
   return { answer: settled.kind, payment: settled.payment.id }
 }

@@ -8,6 +8,8 @@ import { type CheckedRequest, isSame, used } from './verification'
 /** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
   | { kind: 'success'; payment: Payment; isReplay: boolean }
+  /** Nothing is charged of a ceiling, and nothing of it ever will be. */
+  | { kind: 'void'; isReplay: boolean }
   | { kind: 'pending'; payment: Payment }
   | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
   | { kind: 'conflict'; detail: string }
@@ -34,7 +36,7 @@ export async function finish(
       return outcome
     case 'reverted': {
       const detail = 'The transaction failed; the same authorization may be tried again.'
-      return failed(outcome.reason, detail, outcome.payment.transaction)
+      return failed(revertReason(call, outcome.reason), detail, outcome.payment.transaction)
     }
     case 'refused':
       return failed(outcome.reason, outcome.detail)
@@ -43,6 +45,12 @@ export async function finish(
     case 'unavailable':
       return outcome
   }
+}
+
+/** The reference facilitator has a code of its own for a failed transaction of `upto`. */
+function revertReason({ subject }: SettleCall, reason: string): string {
+  const isFailed = reason === 'invalid_exact_evm_transaction_failed'
+  return isFailed && subject.transfer.upto ? 'invalid_upto_evm_transaction_failed' : reason
 }
 
 async function handOver(

@@ -17,7 +17,7 @@ import { conflict, malformed, notReady, type Operation, summaryOf, toJson } from
 import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
 import { createSettler, type Settler, type Settling } from './settle'
-import { supported } from './supported'
+import { createTurns, type SupportedOptions, supported } from './supported'
 import {
   type CheckedRequest,
   identify,
@@ -58,7 +58,7 @@ export type Facilitator = {
 }
 
 /** The client's key (http/clientip.ts), and the hash of the API key if the request has one. */
-type Caller = { key: string; keyHash: Hex | undefined }
+type Caller = Pick<Call, 'operation' | 'key'> & { keyHash: Hex | undefined }
 
 /** Resource servers may echo long extensions, but real payments are shorter than this. */
 const bodyMaxBytes = 256 * 1024
@@ -87,6 +87,8 @@ type Facilitating = FacilitatorOptions & {
   settler: Settler
   /** Networks with at least one accepted asset. */
   accepted: readonly Network.Network[]
+  /** The relayer that `/supported` names next for the scheme `upto`. */
+  facilitatorOf: SupportedOptions['facilitatorOf']
   /** Network in the answers to requests that name no network. */
   anyNetwork: string
   extensions: readonly string[]
@@ -96,7 +98,7 @@ type Facilitating = FacilitatorOptions & {
 
 /** A call of `/verify` or `/settle` that is within its client's limits. */
 type Call = {
-  operation: 'verify' | 'settle'
+  operation: Facilitation.Operation
   request: Request
   /** Of the client (http/clientip.ts). */
   key: string
@@ -124,10 +126,10 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
 }
 
 function facilitatingOf(options: FacilitatorOptions): Facilitating {
-  const { config, settlement, sponsor, now } = options
+  const { config, settlement, sponsor, relayers, now } = options
   const { facilitator, networks } = config
-  const policy = Policy.from(config, [...options.relayers, ...options.ownAccounts])
-  const verifying: VerificationOptions = { settlement, sponsor, networks, policy, now }
+  const policy = Policy.from(config, [...relayers, ...options.ownAccounts])
+  const verifying: VerificationOptions = { settlement, sponsor, networks, policy, relayers, now }
   const accepted = networks.filter(({ id }) => policy.assets.has(id))
   const waitMs = facilitator.settleWaitSeconds * 1000
   return {
@@ -135,6 +137,8 @@ function facilitatingOf(options: FacilitatorOptions): Facilitating {
     verifying,
     settler: createSettler({ ...verifying, settling: options.settling, waitMs }),
     accepted,
+    // No ceiling is forwarded here, so none is too high.
+    facilitatorOf: createTurns((id) => settlement.authorizations.facilitators(id, 0n)),
     anyNetwork: (accepted[0] ?? networks[0])?.id ?? 'eip155:1',
     extensions: [
       ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
@@ -175,7 +179,7 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
   const { operation, request, key, requestId, limit } = call
   const { apiKeyHashes } = facilitating.config.facilitator
   const keyHash = authorize(apiKeyHashes, request.headers)
-  const subject = await read(facilitating, request, { key, keyHash })
+  const subject = await read(facilitating, request, { operation, key, keyHash })
   if ('code' in subject) {
     throw malformed(operation, subject, subject.network ?? facilitating.anyNetwork)
   }
@@ -196,7 +200,7 @@ async function read(
   const body = await readBody(request, bodyMaxBytes, budget, owner)
   let subject: Unidentified
   try {
-    const opened = open(verifying, body.bytes, caller.keyHash)
+    const opened = open(verifying, body.bytes, caller)
     if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
     subject = opened
   } finally {
@@ -236,8 +240,7 @@ async function settle(
   if (settled.kind === 'unavailable') throw notReady(settled)
   if (settled.kind === 'conflict') throw conflict(settled.detail, subject)
   count(calls, 'settle', settled.kind)
-  const isReplay = settled.kind === 'success' && settled.isReplay
-  if (isReplay) headers['Idempotency-Replayed'] = 'true'
+  if ('isReplay' in settled && settled.isReplay) headers['Idempotency-Replayed'] = 'true'
   log('facilitator-settle', { requestId, ...summaryOf(settled), network: subject.network.id })
   return Response.json(toJson(settled, subject), { headers })
 }
@@ -257,12 +260,12 @@ function authorize(apiKeyHashes: readonly Hex[], headers: Headers): Hex | undefi
 }
 
 function answerSupported(facilitating: Facilitating): Response {
-  const { settlement, accepted, relayers, extensions } = facilitating
+  const { settlement, accepted, relayers: signers, extensions, facilitatorOf } = facilitating
   const isReady = (network: Network.Id) =>
     facilitating.accepts() &&
     settlement.isReady(network) &&
     settlement.hasBudget(network, 'facilitator')
-  const body = JSON.stringify(supported(accepted, isReady, relayers, extensions))
+  const body = JSON.stringify(supported(accepted, { isReady, facilitatorOf, signers, extensions }))
   const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
   return new Response(body, { headers })
 }

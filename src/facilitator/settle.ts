@@ -1,6 +1,7 @@
-import type { KeyScope } from '../../db/Ledger'
-import type { Payment, Purpose } from '../../db/Payment'
+import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { claimMoney, scopeKey } from '../paywall/claims'
+import * as PaymentTerms from '../protocol/PaymentTerms'
+import type { Fault } from '../protocol/Problem'
 import { moneyKey } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
@@ -20,8 +21,10 @@ import {
 import * as Policy from './Policy'
 import type { Payees } from './payees'
 import {
+  atCeiling,
   type CheckedRequest,
   identify,
+  isFree,
   isGenuine,
   isSame,
   refuseEarly,
@@ -89,7 +92,7 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
   const deadline = now() + waitOf(options, first.subject)
   for (let call = first; ; call = await renew(settlement, call)) {
     const { subject } = call
-    const refusal = await refuse(options, subject)
+    const refusal = await refuse(options, call)
     if (refusal !== undefined) return refusal
     const leftMs = deadline - now()
     const run = settling.runs.get(moneyKey(subject.transfer))
@@ -97,7 +100,9 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
       // Start nothing for a call that has used its time and will be answered with busy.
       const isLate = call !== first && leftMs <= 0
       if (isLate && subject.known === undefined) return finish(settlement, call, Refusals.busy)
-      const end = await within(begin(options, call, Math.max(0, leftMs)), leftMs)
+      const started = begin(options, call, Math.max(0, leftMs))
+      // A free call waits for no transaction, and its one success must not be lost.
+      const end = isFree(subject) ? await started : await within(started, leftMs)
       if (end !== undefined && 'answer' in end) return end.answer
       return finish(settlement, call, end?.outcome ?? (await pendingOutcome(settlement, subject)))
     }
@@ -122,25 +127,38 @@ async function renew(
 }
 
 /** The refusal of a request, as far as it is known before the settlement. */
-async function refuse(
-  options: SettleOptions,
-  subject: CheckedRequest,
-): Promise<Settled | undefined> {
+async function refuse(options: SettleOptions, call: SettleCall): Promise<Settled | undefined> {
+  const { subject } = call
   const early = refuseEarly(options, subject)
   if (early !== undefined) return failed(early.code, early.detail)
   const late = refuseLate(options, subject)
-  const { known } = subject
-  if (known !== undefined) {
-    const isOurs = isGenuine(subject, known)
-    if (!isOurs && !subject.isSigned()) return notSigned(subject)
-    if (late !== undefined) return failed(late.code, late.detail)
-    return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
-  }
-  if (late === undefined && subject.isOwnDomain) return undefined
+  if (subject.known ?? subject.authorized) return refuseStored(call, late)
+  const above = PaymentTerms.exceeds(subject.request)
+  const needed = late ?? above
+  if (needed === undefined && subject.isOwnDomain) return undefined
   if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
   const verification = await verifyOnChain(options, subject, late)
   if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
-  return verification.kind === 'unavailable' ? verification : undefined
+  if (verification.kind === 'unavailable') return verification
+  return above && failed(above.code, above.detail)
+}
+
+/** The refusal of money that is stored, unless the call continues its payment. */
+function refuseStored(call: SettleCall, late: Fault | undefined): Settled | undefined {
+  const { subject } = call
+  const { known, authorized } = subject
+  const stored = known ?? authorized
+  if (stored === undefined) return undefined
+  const isOurs = isGenuine(subject, stored)
+  if (!isOurs && !subject.isSigned()) return notSigned(subject)
+  if (late !== undefined) return failed(late.code, late.detail)
+  if (known !== undefined) {
+    return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
+  }
+  const isVoid = authorized?.state === 'void' && isOurs && isSame(subject, authorized)
+  const own = authorized?.purpose.idempotencyKey
+  const isReplay = isVoid && own !== undefined && own === call.idempotencyKey
+  return isReplay ? { kind: 'void', isReplay } : spent(subject, undefined)
 }
 
 /** Takes the money and the caller's own key: both are registered before anything is read. */
@@ -177,6 +195,7 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   const { subject } = call
   const conflict = await findConflict(options, call)
   if (conflict !== undefined) return { answer: conflict }
+  if (isFree(subject)) return { answer: await chargeNothing(options, call) }
   // It may have changed before the money was held.
   const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
   if (isOfUnlisted(options, subject)) await payees.load()
@@ -191,6 +210,22 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   }
 }
 
+/** Verifies the ceiling and writes that nothing of it will ever be charged. Sends nothing. */
+async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<Settled> {
+  const { settlement, now } = options
+  const { subject } = call
+  const verification = await verifyOnChain(options, subject, undefined)
+  if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
+  if (verification.kind === 'unavailable') return verification
+  const written = await settlement.authorizations.void(
+    atCeiling(subject.transfer),
+    purposeOf(call),
+    { id: settlement.createId(), receivedAt: now() },
+  )
+  if (written.kind === 'void') return { kind: 'void', isReplay: false }
+  return finish(settlement, call, written)
+}
+
 /** The payment of the money; undefined also when the database cannot be read. Never rejects. */
 function findAgain(
   settlement: Settlement,
@@ -201,11 +236,18 @@ function findAgain(
 
 function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
   const { settlement, now } = options
-  const { subject, idempotencyKey, requestId } = call
-  const { transfer, known, request, keyHash, sponsored, isOwnDomain } = subject
+  const { subject, requestId } = call
+  const { transfer, known, sponsored, isOwnDomain } = subject
   if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
   const approval = 'code' in sponsored ? undefined : sponsored.approval
-  const purpose: Purpose = {
+  const isKeySigned = isOwnDomain && subject.isSigned
+  const limits = { waitMs, receivedAt: now(), isKeySigned, requestId }
+  return settleSponsored(options, transfer, purposeOf(call), { ...limits, approval })
+}
+
+function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
+  const { request, keyHash } = subject
+  return {
     product: 'facilitator',
     protocol: 'x402',
     merchant: '',
@@ -218,9 +260,6 @@ function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise
     credentialHash: request.credentialHash,
     bound: false,
   }
-  const isKeySigned = isOwnDomain && subject.isSigned
-  const limits = { waitMs, receivedAt: now(), isKeySigned, requestId }
-  return settleSponsored(options, transfer, purpose, { ...limits, approval })
 }
 
 /** Whether an unlisted payee has used its share of the day's gas. */
@@ -256,7 +295,9 @@ async function findConflict(
 ): Promise<Settled | undefined> {
   const scope = scopeOf(call)
   if (scope === undefined) return undefined
-  const previous = await settlement.findByIdempotencyKey(scope)
+  const previous =
+    (await settlement.findByIdempotencyKey(scope)) ??
+    (await settlement.authorizations.findVoid(scope))
   const used = previous ? moneyKey(previous.transfer) : settling.keys.get(scopeKey(scope))
   if (used === undefined || used === moneyKey(call.subject.transfer)) return undefined
   return otherMoney

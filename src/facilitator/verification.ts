@@ -1,9 +1,11 @@
 import type { Address, Hex } from 'viem'
+import type { Authorization } from '../../db/Authorization'
 import type { Payment } from '../../db/Payment'
 import { zero } from '../protocol/Address'
 import * as Crypto from '../protocol/Crypto'
 import * as Facilitation from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
+import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
@@ -20,13 +22,17 @@ export type VerificationOptions = {
   sponsor: ApprovalSponsor | undefined
   networks: readonly Network.Network[]
   policy: Policy.Policy
+  /** Accounts that send settlements: payers of `upto` name one of them. */
+  relayers: readonly Address[]
   now: () => number
 }
 
 /** A request, with what is known of it without a chain. */
 export type CheckedRequest = {
+  operation: Facilitation.Operation
   request: Facilitation.FacilitatorRequest
   network: Network.Network
+  /** Of `upto`: with the ceiling as its amount to verify, and with the charge to settle. */
   transfer: Transfer.Transfer
   /** Whether the payer's key signed it under the domain of the requirements. The slowest check. */
   isSigned: () => boolean
@@ -36,12 +42,14 @@ export type CheckedRequest = {
   sponsored: Sponsoring.Sponsored | Fault
   /** The stored payment of this money, if there is one. */
   known: Payment | undefined
+  /** Without a payment: the stored authorization of this money, which bars every other use of it. */
+  authorized: Authorization | undefined
   /** Of the caller, if the request has an API key. */
   keyHash: Hex | undefined
 }
 
 /** Before it is known whether there is a payment of its money. */
-export type Unidentified = Omit<CheckedRequest, 'known'>
+export type Unidentified = Omit<CheckedRequest, 'known' | 'authorized'>
 
 export type Verification =
   | { kind: 'good' }
@@ -52,7 +60,7 @@ export type Verification =
 export function open(
   { sponsor, networks, now }: VerificationOptions,
   body: Uint8Array,
-  keyHash: Hex | undefined,
+  { operation, keyHash }: Pick<CheckedRequest, 'operation' | 'keyHash'>,
 ): Unidentified | Fault {
   const parsed = Facilitation.parse(body)
   if ('code' in parsed) return parsed
@@ -62,7 +70,7 @@ export function open(
   if (network === undefined) {
     return { code: 'invalid_network', detail: 'This facilitator does not settle on the network.' }
   }
-  const signed = Facilitation.transferOf(request, network.chainId)
+  const signed = Facilitation.transferOf(request, network.chainId, operation)
   const sponsored = Sponsoring.read(extensions, signed, {
     now: now(),
     takesApprovals: sponsor !== undefined,
@@ -73,6 +81,7 @@ export function open(
   let signer: Address | undefined
   const { name, version } = network.asset.eip712
   return {
+    operation,
     request,
     network,
     transfer,
@@ -88,14 +97,18 @@ export function open(
   }
 }
 
-/** With the payment of its money as it is now. */
+/** With the payment or the authorization of its money as it is now. */
 export async function identify(
   { settlement }: Pick<VerificationOptions, 'settlement'>,
   subject: Unidentified,
 ): Promise<CheckedRequest> {
   const { transfer, network } = subject
   const isKnowable = transfer.asset === network.asset.address
-  return { ...subject, known: isKnowable ? await settlement.find(transfer) : undefined }
+  const known = isKnowable ? await settlement.find(transfer) : undefined
+  // Only Permit2 transfers are authorized, and both schemes of it use the same nonces.
+  const isFree = isKnowable && known === undefined && transfer.method === 'permit2'
+  const authorized = isFree ? await settlement.authorizations.find(transfer) : undefined
+  return { ...subject, known, authorized }
 }
 
 /** The EIP-712 domain that the requirements name. */
@@ -111,25 +124,33 @@ export function refuseEarly(
   subject: CheckedRequest,
 ): Fault | undefined {
   const { request, known } = subject
-  const fault = Facilitation.checkScheme(request)
+  const fault = PaymentTerms.checkScheme(request)
   if (fault !== undefined) return fault
   // A payment that was sent under an earlier configuration costs no more gas, and its money may
   // have moved, so the policy does not apply to it.
   const isSent = isTaken(known) && isSame(subject, known)
   const refusal = isSent ? undefined : Policy.check(options.policy, request)
   if (refusal !== undefined || request.parsed.method !== 'permit2') return refusal
-  return Facilitation.checkTerms(request, options.now(), isTaken(known))
+  return PaymentTerms.checkTerms(request, checksOf(options, subject))
 }
 
 /** Refusals that the reference facilitator reports only after a valid signature. */
 export function refuseLate(
-  { now }: VerificationOptions,
-  { request, known, sponsored }: CheckedRequest,
+  options: VerificationOptions,
+  subject: CheckedRequest,
 ): Fault | undefined {
-  if (request.parsed.method === 'eip3009') {
-    return Facilitation.checkTerms(request, now(), isTaken(known))
-  }
-  return !isTaken(known) && 'code' in sponsored ? sponsored : undefined
+  const { request, sponsored } = subject
+  const checks = checksOf(options, subject)
+  if (request.parsed.method === 'eip3009') return PaymentTerms.checkTerms(request, checks)
+  return !checks.isKnown && 'code' in sponsored ? sponsored : undefined
+}
+
+function checksOf(
+  { now, relayers }: VerificationOptions,
+  { operation, known, authorized }: CheckedRequest,
+): PaymentTerms.CheckOptions {
+  const isKnown = isTaken(known) || authorized !== undefined
+  return { operation, relayers, now: now(), isKnown }
 }
 
 /** The money was sent or has arrived, so the validity period no longer matters. */
@@ -148,7 +169,8 @@ export async function verifyRequest(
   if (early !== undefined) return bad(early)
   const late = refuseLate(options, subject)
   if (late !== undefined && subject.isSigned()) return bad(late)
-  const { known } = subject
+  const { known, authorized } = subject
+  if (authorized !== undefined) return verifyKnown(subject, authorized, late)
   // A reverted payment may be sent again under the same requirements. An expired one is verified
   // again, because the chain also refuses it.
   const isAgain = known?.state === 'reverted' && isSame(subject, known)
@@ -158,20 +180,37 @@ export async function verifyRequest(
   return verifyKnown(subject, known, late)
 }
 
-/** `late`: the refusal that applies if the signature is valid. */
+/** Whether nothing is charged: then the ceiling is verified, and nothing is sent. */
+export function isFree({ transfer }: Pick<CheckedRequest, 'transfer'>): boolean {
+  return transfer.upto !== undefined && transfer.amountAtomic === 0n
+}
+
+/** What the payer signed: of `upto` with the whole ceiling. */
+export function atCeiling(transfer: Transfer.Transfer): Transfer.Transfer {
+  const { upto } = transfer
+  return upto === undefined ? transfer : { ...transfer, amountAtomic: upto.ceilingAtomic }
+}
+
+/**
+ * Verifies what the payer signed, of `upto` with the whole ceiling. `late`: the refusal that applies
+ * if the signature is valid.
+ */
 export async function verifyOnChain(
   { settlement, sponsor }: VerificationOptions,
-  { request, network, transfer, sponsored }: CheckedRequest,
+  subject: CheckedRequest,
   late: Fault | undefined,
 ): Promise<Verification> {
+  const { request, network, sponsored } = subject
+  const transfer = atCeiling(subject.transfer)
   if (!settlement.isReady(network.id)) {
     const detail = 'The network cannot settle now; try again with the same credential.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
   }
-  if (!settlement.hasBudget(network.id, 'facilitator')) {
+  if (!isFree(subject) && !settlement.hasBudget(network.id, 'facilitator')) {
     const detail = 'The gas budget of today is spent.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
   }
+  if (!isFree(subject) && isPaused(settlement, transfer)) return relayerPaused
   const verdict = await settlement.verify(transfer, domainOf(request, network))
   if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
   const approval = 'code' in sponsored ? undefined : sponsored.approval
@@ -197,13 +236,28 @@ export async function verifyOnChain(
   }
 }
 
+/** Whether other relayers send now, and not the one that the payer named. */
+function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer): boolean {
+  if (upto === undefined) return false
+  const senders = settlement.authorizations.facilitators(network, 0n)
+  // Where there is none, the chain lacks the proxy, which the simulation shows.
+  return senders.length > 0 && !senders.includes(upto.facilitator)
+}
+
+const relayerPaused: Verification = {
+  kind: 'unavailable',
+  detail: 'The relayer that this authorization names cannot send now.',
+  retryAfterSeconds: 60,
+}
+
 /**
  * Verifies a payment that is already stored. It is good as long as `settle` would still answer with
- * success, so that a buyer whose settlement was pending is not asked for a second payment.
+ * success, so that a buyer whose settlement was pending is not asked for a second payment. Of `upto`
+ * that needs the same charge as before. An authorization that is stored is used.
  */
 export function verifyKnown(
   subject: CheckedRequest,
-  known: Payment,
+  known: Payment | Authorization,
   late: Fault | undefined,
 ): Verification {
   const isOurs = isGenuine(subject, known)
@@ -212,7 +266,7 @@ export function verifyKnown(
     return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
   }
   if (late !== undefined) return bad(late)
-  const isUnspent = isTaken(known) && known.delivery === 'none'
+  const isUnspent = 'delivery' in known && isTaken(known) && known.delivery === 'none'
   if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
 }
@@ -220,7 +274,7 @@ export function verifyKnown(
 /** The chain verified a contract's signature, so it must equal the signature that was verified. */
 export function isGenuine(
   { isSigned, isOwnDomain, transfer }: CheckedRequest,
-  known: Payment,
+  known: Pick<Payment, 'transfer'>,
 ): boolean {
   if (isOwnDomain && isSigned()) return true
   return unwrap(transfer).signature === unwrap(known.transfer).signature
@@ -231,16 +285,24 @@ export function isGenuine(
  * with the same payload. The chain publishes what the buyer signed. So without comparing the
  * payload, a reader of the chain could take the one success, or buy with it at the caller's
  * resource server. A payment from before payloads were stored matches by the caller's API key, and
- * never without a key.
+ * never without a key. To verify `upto`, the charge of the payment may be any below the ceiling.
  */
-export function isSame({ request, keyHash }: CheckedRequest, { purpose }: Payment): boolean {
+export function isSame(
+  { operation, request, keyHash }: CheckedRequest,
+  { purpose, transfer }: Pick<Payment, 'purpose' | 'transfer'>,
+): boolean {
   const { credentialHash } = purpose
+  const { requirements } = request
+  const fingerprint =
+    operation === 'verify'
+      ? Facilitation.fingerprintAt(requirements, transfer.amountAtomic)
+      : requirements.fingerprint
   const isPayload =
     credentialHash === undefined ? keyHash !== undefined : credentialHash === request.credentialHash
   return (
     isPayload &&
     purpose.product === 'facilitator' &&
-    purpose.fingerprint === request.requirements.fingerprint &&
+    purpose.fingerprint === fingerprint &&
     purpose.route === routeOf(keyHash)
   )
 }

@@ -51,6 +51,7 @@ const requestHeaders = [
   'X-Payment',
   'Accept-Payment',
   'Payment-Redeem',
+  'Payment-Token',
   'Idempotency-Key',
   'X-API-Key',
   'If-Match',

@@ -10,6 +10,8 @@ export const exposedHeaders = [
   'PAYMENT-RESPONSE',
   'X-PAYMENT-RESPONSE',
   'Payment-Receipt',
+  'Payment-Id',
+  'Payment-Token',
   'Idempotency-Replayed',
   'Retry-After',
   'RateLimit-Limit',

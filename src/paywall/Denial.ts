@@ -31,13 +31,19 @@ export function inProgress(): Problem.ProblemError {
 }
 
 /** The money of the credential has already bought something. */
-export function spent(payment: Payment): Problem.ProblemError {
+export function spent({ transfer, transaction }: Payment): Problem.ProblemError {
+  return spentBy(transfer, { transaction })
+}
+
+/** The same without a payment: its charge is nothing, or was never settled. */
+export function spentBy(
+  { method }: Payment['transfer'],
+  members: { transaction?: string } = {},
+): Problem.ProblemError {
   const reason =
-    payment.transfer.method === 'permit2'
-      ? 'permit2_invalid_nonce'
-      : 'invalid_exact_evm_nonce_already_used'
+    method === 'permit2' ? 'permit2_invalid_nonce' : 'invalid_exact_evm_nonce_already_used'
   return Problem.of('invalid-challenge', 'This credential has already been used.', {
-    members: { reason, transaction: payment.transaction },
+    members: { reason, ...members },
   })
 }
 

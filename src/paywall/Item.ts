@@ -38,6 +38,8 @@ export type Item = {
    * those of one request, and a payment of more than its price pays for it, too.
    */
   mostAtomic?: bigint
+  /** Its requests may be paid by what they use, by the x402 scheme `upto`. */
+  isByUse?: boolean
 }
 
 /** An offer that is no longer made. */

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Authorization } from '../../db/Authorization'
 import type { Rows, RowsRefusal } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
@@ -79,6 +80,10 @@ export type Product<R, A> = {
     checkout: Checkout<R>,
     purpose: Purpose,
   ): Pick<SettleOptions, 'onSent' | 'deliverOnConfirm'>
+  /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
+  answerMs?(sale: Sale<R>): number
+  /** The answer of an authorization, whose charge is settled after it was made. Throws ProblemError. */
+  fulfilByUse?(checkout: Checkout<R>, authorization: Authorization): Promise<Response>
   /** The answer for a confirmed payment. Throws ProblemError. */
   fulfil(checkout: Checkout<R>, outcome: Confirmed): Promise<Response>
   /** Adds the state of the purchase to the problem of a settlement. */

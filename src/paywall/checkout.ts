@@ -1,44 +1,32 @@
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
+import type { Authorized } from '../settlement/authorizations'
 import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
-import type { Settlement } from '../settlement/settlement'
-import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { settleSponsored } from '../settlement/sponsorship'
+import { authorizeSponsored, settleSponsored } from '../settlement/sponsorship'
 import { chooseAlternative } from './alternatives'
-import { claimMoney, createClaim, type RequestClaim, scopeKey } from './claims'
+import { createClaim, type RequestClaim, scopeKey } from './claims'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
 import { idempotencyKey } from './idempotency'
 import type { Checkout, Product, Sale } from './Product'
-import type { Quoter } from './quote'
 import { failingOf, failureHeaders } from './receipts'
-
-export type CheckoutOptions = {
-  settlement: Settlement
-  quoter: Quoter
-  /** Sends the approves that payers sign; undefined without a sponsor. */
-  sponsor: ApprovalSponsor | undefined
-  challengeSecrets: readonly Uint8Array[]
-  realm: string
-  now: () => number
-  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
-}
+import {
+  type CheckoutOptions,
+  conclude,
+  redeem,
+  repeat,
+  resumeAuthorized,
+  resumeKnown,
+  type State,
+  takeClaim,
+} from './resume'
 
 export type Checkouts<R> = {
   /** Sells to a request that presents a credential. Throws ProblemError. */
   buy(sale: Sale<R>): Promise<Response>
   /** Continues the payment of a redeem token. Throws ProblemError. */
   redeem(sale: Sale<R>, payment: Payment): Promise<Response>
-}
-
-type State<R, A> = {
-  options: CheckoutOptions
-  product: Product<R, A>
-  /** By the key of the money: other requests wait for these claims. */
-  claims: Map<string, RequestClaim>
-  /** Keys of buyers whose purchase is being looked up or settled. */
-  keys: Set<string>
 }
 
 /**
@@ -125,17 +113,6 @@ function open<R, A>(
   }
 }
 
-/** Claims the money. Registered here, before the first await. */
-function takeClaim<R, A>({ options, product, claims }: State<R, A>, money: Money): RequestClaim {
-  const claim = claimMoney(options.settlement, money)
-  if (claim === undefined) throw Denial.inProgress()
-  if (product.peek === undefined) return claim
-  const key = moneyKey(money)
-  claims.set(key, claim)
-  claim.add(() => claims.delete(key))
-  return claim
-}
-
 async function spend<R, A>(
   state: State<R, A>,
   sale: Sale<R>,
@@ -155,6 +132,11 @@ async function spend<R, A>(
     // Read under the claim: an earlier read may be outdated.
     const known = await state.options.settlement.find(transfer)
     if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
+    const authorized =
+      transfer.upto && (await state.options.settlement.authorizations.find(transfer))
+    if (authorized !== undefined) {
+      return await resumeAuthorized(state, checkout, { presentation, authorization: authorized })
+    }
     return await pay(state, checkout, presentation)
   } catch (error) {
     claim.release()
@@ -185,7 +167,7 @@ async function reserve<R, A>(
   checkout: Checkout<R>,
   presentation: Presentation,
   key: string,
-): Promise<{ outcome: Outcome } | { previous: Payment }> {
+): Promise<{ outcome: Outcome | Authorized } | { previous: Payment }> {
   const { settlement } = state.options
   const { transfer } = presentation
   // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
@@ -201,6 +183,8 @@ async function reserve<R, A>(
   try {
     const previous = await settlement.findByIdempotencyKey(scope)
     if (previous !== undefined) return { previous }
+    if (checkout.sale.item.isByUse && (await settlement.authorizations.findByIdempotencyKey(scope)))
+      throw Denial.inProgress()
     return { outcome: await settle(state, checkout, presentation) }
   } finally {
     state.keys.delete(reserved)
@@ -211,7 +195,7 @@ async function settle<R, A>(
   { options, product }: State<R, A>,
   checkout: Checkout<R>,
   presentation: Presentation,
-): Promise<Outcome> {
+): Promise<Outcome | Authorized> {
   const { sale } = checkout
   const { transfer, protocol, challengeId, credentialHash, bound, approval } = presentation
   const admitted = await product.admit(checkout)
@@ -225,10 +209,15 @@ async function settle<R, A>(
     credentialHash,
     bound,
   }
+  const waitMs = product.waitMs(sale)
+  if (transfer.upto !== undefined) {
+    const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
+    return authorizeSponsored(options, transfer, purpose, { approval, waitMs, validUntil })
+  }
   try {
     return await settleSponsored(options, transfer, purpose, {
       approval,
-      waitMs: product.waitMs(sale),
+      waitMs,
       receivedAt: options.now(),
       isKeySigned: presentation.isKeySigned,
       requestId: sale.requestId,
@@ -239,111 +228,4 @@ async function settle<R, A>(
     if (!(error instanceof RowsRefusedError)) throw error
     throw product.refusalOf?.(error.reason) ?? error
   }
-}
-
-/** The purchase that the same payer made before with the same key. */
-async function repeat<R, A>(
-  state: State<R, A>,
-  { claim, ...presented }: Checkout<R>,
-  payment: Payment,
-): Promise<Response> {
-  const { product } = state
-  const presentation = { ...presented.presentation, transfer: payment.transfer }
-  const checkout: Checkout<R> = { ...presented, presentation, claim, by: 'key' }
-  const replay = await product.replay?.(checkout, payment)
-  if (replay !== undefined) {
-    claim.release()
-    return replay
-  }
-  checkout.claim = product.peek ? createClaim() : takeClaim(state, payment.transfer)
-  try {
-    // Another request may have delivered it before the claim.
-    const current = (await state.options.settlement.findById(payment.id)) ?? payment
-    const late = await product.replay?.(checkout, current)
-    if (late !== undefined) {
-      checkout.claim.release()
-      claim.release()
-      return late
-    }
-    await product.readmit(checkout, current)
-    // The credential just presented stays unspent: the money of the previous purchase pays.
-    claim.release()
-    return await driveKnown(state, checkout, current)
-  } catch (error) {
-    checkout.claim.release()
-    throw error
-  }
-}
-
-/** A credential of a known payment. */
-async function resumeKnown<R, A>(
-  state: State<R, A>,
-  checkout: Checkout<R>,
-  { transfer, isKeySigned, signatureReason }: Named,
-  payment: Payment,
-): Promise<Response> {
-  // The chain has accepted one signature of a contract: the credential must have the same one.
-  if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
-  }
-  const replay = await state.product.replay?.(checkout, payment)
-  if (replay !== undefined) {
-    checkout.claim.release()
-    return replay
-  }
-  await state.product.readmit(checkout, payment)
-  return driveKnown(state, checkout, payment)
-}
-
-async function redeem<R, A>(
-  state: State<R, A>,
-  sale: Sale<R>,
-  payment: Payment,
-): Promise<Response> {
-  const { transfer, purpose } = payment
-  const claim = takeClaim(state, transfer)
-  try {
-    const fingerprint = state.product.fingerprintOf(sale, transfer.payer)
-    const { protocol } = purpose
-    const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
-    const key = undefined
-    const checkout = { sale, by: 'token', presentation, fingerprint, key, claim } as const
-    const current = (await state.options.settlement.findById(payment.id)) ?? payment
-    await state.product.readmit(checkout, current)
-    return await driveKnown(state, checkout, current)
-  } catch (error) {
-    claim.release()
-    throw error
-  }
-}
-
-/** Drives a known payment on from any state. */
-async function driveKnown<R, A>(
-  state: State<R, A>,
-  checkout: Checkout<R>,
-  payment: Payment,
-): Promise<Response> {
-  const { sale } = checkout
-  const { requestId } = sale
-  if (payment.state === 'confirmed')
-    return conclude(state, checkout, { kind: 'confirmed', payment })
-  const waitMs = state.product.waitMs(sale)
-  const { settlement } = state.options
-  const outcome = await settlement.resume(payment, payment.transfer, { waitMs, requestId })
-  return conclude(state, checkout, outcome)
-}
-
-async function conclude<R, A>(
-  { options, product }: State<R, A>,
-  checkout: Checkout<R>,
-  outcome: Outcome,
-): Promise<Response> {
-  if (outcome.kind === 'confirmed') return product.fulfil(checkout, outcome)
-  if (outcome.kind === 'dead') {
-    const { requestId } = checkout.sale
-    const { payment, reason } = outcome
-    options.log('payment-dead', { requestId, payment: payment?.id, reason })
-  }
-  const problem = Denial.unpaid(outcome)
-  throw (await product.explain?.(checkout, problem)) ?? problem
 }

@@ -1,4 +1,4 @@
-import type { KeyScope } from '../../db/Ledger'
+import type { KeyScope } from '../../db/Payment'
 import type { Money } from '../protocol/Transfer'
 import type { Settlement } from '../settlement/settlement'
 

@@ -1,3 +1,4 @@
+import type { Address } from 'viem'
 import { shortCorsHeaders } from '../http/problem'
 import * as Challenge from '../protocol/Challenge'
 import * as HeaderBudget from '../protocol/HeaderBudget'
@@ -35,6 +36,8 @@ export type CompiledOffers = {
   madeAt: number
   /** One bit per offer that can settle. */
   ready: number
+  /** Relayers that may be named for each offer of the scheme `upto`, as one text. */
+  facilitators: string
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
   /** Some asset is accepted by EIP-3009 or Permit2. */
   hasBoth: boolean
@@ -80,15 +83,20 @@ export type Page = {
   headers: Headers
 }
 
+export type Compiling = Pick<CompiledOffers, 'ready' | 'madeAt' | 'facilitators'> & {
+  /** The relayer that an offer of the scheme `upto` names; undefined: there is none. */
+  facilitatorOf: (offer: Offer.Offer) => Address | undefined
+}
+
 /** `secret` signs the challenges. Throws when no offer is ready. */
 export function compile(
   item: Item,
-  { ready, madeAt }: Pick<CompiledOffers, 'ready' | 'madeAt'>,
+  { ready, madeAt, facilitators, facilitatorOf }: Compiling,
   secret: Uint8Array,
   options: CompileOptions,
 ): CompiledOffers {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
-  const accepts = X402.accepts(offers)
+  const accepts = X402.accepts(offers, facilitatorOf)
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
@@ -115,6 +123,7 @@ export function compile(
   return {
     madeAt,
     ready,
+    facilitators,
     challengesOf,
     hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
     required,

@@ -20,7 +20,10 @@ export type Shown = {
  * a random value of the buyer that the chain does not have. An MPP credential always continues: it
  * contains the id of its challenge, and the chain has only a hash of that id.
  */
-export function mayContinue({ purpose, state }: Payment, { presentation, key }: Shown): boolean {
+export function mayContinue(
+  { purpose, state }: Pick<Payment, 'purpose' | 'state'>,
+  { presentation, key }: Shown,
+): boolean {
   // An expired payment has no answer that another client could take.
   if (state === 'expired' || purpose.protocol === 'mpp') return true
   if (key !== undefined && key === purpose.idempotencyKey) return true

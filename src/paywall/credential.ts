@@ -9,11 +9,12 @@ import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
-import * as X402 from '../protocol/X402'
+import * as X402Payload from '../protocol/X402Payload'
 import type { Reason } from '../settlement/Outcome'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
 import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
+import { payloadOf } from './payload'
 
 /**
  * A credential that pays an offer of the item exactly, as far as that can be checked without the
@@ -67,7 +68,7 @@ export function present(presented: Presented, context: CredentialContext): Prese
     case 'mpp':
       return mpp(presented.value, context)
     case 'x402':
-      return { ...x402(presented.value, context), credentialHash: credentialHash(presented) }
+      return { ...x402(presented, context), credentialHash: credentialHash(presented) }
     case 'fault':
       throw Problem.ofFault(presented.fault, 'multiple-credentials')
     case 'none':
@@ -100,10 +101,10 @@ export function peek(presented: Presented, network: Network): Named | undefined 
     return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false, ...own }
   }
   if (presented.kind !== 'x402') return undefined
-  const parsed = X402.parsePayload(presented.value)
+  const parsed = payloadOf(presented)
   if (Problem.isFault(parsed)) return undefined
   const { method, signed, identifier } = parsed
-  const { spender: _, asset = network.asset.address, ...rest } = signed
+  const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
   const own = { identifier, credentialHash: credentialHash(presented) }
   return { ...named(transfer, network.asset), protocol: 'x402', bound: false, ...own }
@@ -163,11 +164,18 @@ function mpp(value: string, context: CredentialContext): Presentation {
   }
 }
 
-function x402(value: string, context: CredentialContext): Omit<Presentation, 'credentialHash'> {
-  const parsed = X402.parsePayload(value)
+function x402(
+  credential: Extract<Presented, { kind: 'x402' }>,
+  context: CredentialContext,
+): Omit<Presentation, 'credentialHash'> {
+  const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
   const { item, url, now, takesApprovals } = context
-  const matches = X402.matchOffer(parsed, offersFor(item, parsed.signed.amountAtomic))
+  const matches = X402Payload.matchOffer(
+    parsed,
+    offersFor(item, parsed.signed.amountAtomic),
+    item.isByUse === true,
+  )
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),
@@ -191,7 +199,7 @@ function x402(value: string, context: CredentialContext): Omit<Presentation, 'cr
     approval,
     protocol: 'x402',
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
-    bound: X402.isRouteBound(parsed, { url, method: item.method }),
+    bound: X402Payload.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     challengeId: undefined,
   }

@@ -2,7 +2,8 @@ import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { createReceipts, type Receipts } from './receipts'
+import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
+import { createReceipts, type Receipts, type Usage } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
 import {
   createKept,
@@ -24,25 +25,7 @@ import {
   type Undelivered,
 } from './undelivered'
 
-/**
- * Makes the paid answer, once per call. Returns faults of the maker as data and never throws for
- * them.
- */
-export type Fulfilment = (payment: Payment) => Promise<Fulfilled>
-
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
-
-export type Fulfilled = Made | Undelivered
-
-type Made = {
-  delivered: true
-  status: number
-  headers: Headers
-  /** Bytes when the whole answer is available, else a stream. */
-  body: Uint8Array | ReadableStream<Uint8Array>
-  /** Called when the stream ends, before its end is sent. */
-  onEnd?: (isCut: boolean) => void
-}
 
 /** The part of a paid request that a delivery needs. */
 export type DeliveryRequest = {
@@ -55,6 +38,8 @@ export type DeliveryRequest = {
   signal: AbortSignal
   /** Sends the answer inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
+  /** Of an answer that is charged by its use: for the receipt. */
+  usage?: Usage | undefined
   fulfil: Fulfilment
 }
 
@@ -88,6 +73,8 @@ export type Deliveries = {
   findByToken(token: string): Promise<Payment | undefined>
   /** Whether a failed delivery of the payment was answered with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
+  /** Watches how fast buyers read streams. */
+  rates: TransferRates
   inFlight(): number
   /** Cancels the answers that are still read for keys; resolves when that is recorded. */
   stop(): Promise<void>
@@ -157,6 +144,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       // It may have been written since the payment was read.
       return (await settlement.findById(id))?.answered === true
     },
+    rates: context.rates,
     inFlight: () => context.open,
     async stop() {
       await remainders.stop()
@@ -218,7 +206,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
     })
   }
   const { status, headers, onEnd } = made
-  setAll(headers, context.receipts.headersOf(payment, delivery.protocol))
+  setAll(headers, context.receipts.headersOf(payment, delivery.protocol, request.usage))
   const observer = {
     record: delivery.record.bind(undefined, status),
     finish: delivery.finish,
@@ -267,7 +255,7 @@ function answer(
   { status, headers, body }: Answer,
   record: () => Promise<void>,
 ): Response {
-  setAll(headers, context.receipts.headersOf(payment, protocol))
+  setAll(headers, context.receipts.headersOf(payment, protocol, request.usage))
   void record().then(finish)
   const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
   return new Response(isBodiless ? null : body, { status, headers })

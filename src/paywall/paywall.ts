@@ -1,6 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
+import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import {
@@ -14,7 +14,10 @@ import { bodyDigest, fingerprint } from './fingerprint'
 import type { Item } from './Item'
 import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
-import { receiptUrl } from './receipts'
+import { receiptUrl, type Usage } from './receipts'
+import type { CheckoutOptions } from './resume'
+import { createTokens } from './undelivered'
+import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
 
 /** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {
@@ -26,6 +29,8 @@ export type PaidRequest = DeliveryRequest & {
   /** The result of `extract` on the headers. */
   presented: Presented
   body: Uint8Array
+  /** Longest time (ms) until the upstream answers. */
+  timeoutMs: number
   /** Parameters that cannot be served: named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /**
@@ -42,6 +47,8 @@ export type PaidRequest = DeliveryRequest & {
 
 export type PaywallOptions = CheckoutOptions &
   DeliveryOptions & {
+    /** Bytes of answers that wait for the settlement of their charge. */
+    heldMaxBytes: number
     /** Longest wait (ms) of a buyer for the confirmation. */
     settleWaitMs: number
   }
@@ -60,10 +67,21 @@ export type Paywall = {
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
 export function createPaywall(options: PaywallOptions): Paywall {
   const deliveries = createDeliveries(options)
-  const checkouts = createCheckouts(options, createGatewayProduct(options, deliveries))
+  const { rates } = deliveries
+  const byUse = createUsageDeliveries({
+    ...options,
+    get settleWaitMs() {
+      return options.settleWaitMs
+    },
+    deliveries,
+    rates,
+    tokens: createTokens(options.challengeSecrets),
+  })
+  const product = createGatewayProduct(options, deliveries, byUse)
+  const checkouts = createCheckouts(options, product)
   let active = 0
   return {
-    inFlight: () => active + deliveries.inFlight(),
+    inFlight: () => active + deliveries.inFlight() + byUse.inFlight(),
     stop: deliveries.stop,
     ask: (item, url, requestId, details) =>
       challenge(options.quoter, { item, url, requestId }, details),
@@ -112,6 +130,7 @@ function saleOf(request: PaidRequest): Sale<PaidRequest> {
 function createGatewayProduct(
   options: PaywallOptions,
   deliveries: Deliveries,
+  byUse: UsageDeliveries,
 ): Product<PaidRequest, void> {
   const { settlement, quoter } = options
   return {
@@ -124,6 +143,9 @@ function createGatewayProduct(
     fingerprintOf: ({ request: { method, path, search }, digest }) =>
       fingerprint(method, path, search, digest),
     waitMs: () => options.settleWaitMs,
+    answerMs: ({ request }) => request.timeoutMs + chargeMs,
+    fulfilByUse: ({ sale, claim }, authorization) =>
+      byUse.deliver(sale.request, authorization, claim.release),
     assertServable({ request }) {
       // Read it once, because each read parses the whole body.
       const { invalidParams } = request
@@ -154,9 +176,21 @@ function createGatewayProduct(
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
-      return deliveries.deliver(sale.request, outcome, presentation.protocol, claim.release)
+      const usage = payment.transfer.upto && (await usageOf(settlement, payment))
+      const request = usage === undefined ? sale.request : { ...sale.request, usage }
+      return deliveries.deliver(request, outcome, presentation.protocol, claim.release)
     },
   }
+}
+
+/** What the answer of a payment by use has cost, for its receipt. */
+async function usageOf(
+  { authorizations }: CheckoutOptions['settlement'],
+  { id, transfer }: Payment,
+): Promise<Usage | undefined> {
+  const units = (await authorizations.findById(id))?.charge?.units
+  const ceilingAtomic = transfer.upto?.ceilingAtomic
+  return units && ceilingAtomic !== undefined ? { ceilingAtomic, units } : undefined
 }
 
 /** One payment buys one answer, for the request that it was made for. */

@@ -1,10 +1,11 @@
 import * as Challenge from '../protocol/Challenge'
 import * as Credential from '../protocol/Credential'
 import * as Problem from '../protocol/Problem'
-import * as X402 from '../protocol/X402'
+import * as X402Payload from '../protocol/X402Payload'
 import type { Settlement } from '../settlement/settlement'
 import type { Presented } from './extract'
 import { type Item, offersFor } from './Item'
+import { payloadOf } from './payload'
 import { sha256 } from './undelivered'
 
 type Options = {
@@ -31,10 +32,10 @@ export function createPlausibility({ settlement, challengeSecrets, realm }: Opti
         return !Problem.isFault(Challenge.verify(parsed.challenge, options))
       }
       case 'x402': {
-        const parsed = X402.parsePayload(presented.value)
+        const parsed = payloadOf(presented)
         if (Problem.isFault(parsed)) return false
         const offers = offersFor(item, parsed.signed.amountAtomic)
-        return !('code' in X402.matchOffer(parsed, offers))
+        return !('code' in X402Payload.matchOffer(parsed, offers, item.isByUse === true))
       }
       case 'redeem':
         return (await settlement.findByRedeemToken(sha256(presented.token))) !== undefined

@@ -1,5 +1,7 @@
+import type { Address } from 'viem'
 import * as Challenge from '../protocol/Challenge'
 import type * as Network from '../protocol/Network'
+import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import type { Sale } from '../settlement/availability'
 import {
@@ -21,6 +23,8 @@ export type QuoterOptions = CompileOptions & {
    * Why a network is not offered for a price now, as the end of a sentence; undefined when it is.
    */
   whyNot: (network: Network.Id, sale: Sale) => string | undefined
+  /** Relayers that may settle a ceiling on a network by the scheme `upto`, in any order. */
+  facilitators: (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
   now: () => number
   /** A random salt of 15 letters, digits, `-` and `_`; see `createSalts`. */
   salt: () => string
@@ -70,15 +74,28 @@ export function createQuoter(options: QuoterOptions): Quoter {
   if (secret === undefined) throw new Error('no challenge secret')
   const compiledByItem = new WeakMap<Item, CompiledOffers>()
   const expires = expiresSource()
+  let turn = 0
 
   return {
     challenge(item, url, requestId, details) {
       const at = now()
       const ready = readiness(item, options, at)
       if (ready === 0) return undefined
+      const facilitators = item.isByUse === true ? facilitatorsOf(item, options) : ''
       let compiled = compiledByItem.get(item)
-      if (compiled === undefined || compiled.ready !== ready || !isFresh(compiled, at)) {
-        compiled = compile(item, { ready, madeAt: at }, secret, options)
+      if (
+        compiled === undefined ||
+        compiled.ready !== ready ||
+        compiled.facilitators !== facilitators ||
+        !isFresh(compiled, at)
+      ) {
+        const facilitatorOf = item.isByUse === true ? inTurn(options, turn++) : noFacilitator
+        compiled = compile(
+          item,
+          { ready, madeAt: at, facilitators, facilitatorOf },
+          secret,
+          options,
+        )
         compiledByItem.set(item, compiled)
       }
       const fresh: Fresh = {
@@ -102,6 +119,23 @@ export function createQuoter(options: QuoterOptions): Quoter {
     },
   }
 }
+
+/** All relayers that offers may name, as one text, to notice a change. */
+function facilitatorsOf({ offers }: Item, { facilitators }: QuoterOptions): string {
+  return offers
+    .map(({ network, amountAtomic }) => facilitators(network.id, amountAtomic).join())
+    .join(';')
+}
+
+/** Names one relayer after the other, so that each has its part of the settlements. */
+function inTurn({ facilitators }: QuoterOptions, turn: number) {
+  return ({ network, amountAtomic }: Offer): Address | undefined => {
+    const all = facilitators(network.id, amountAtomic)
+    return all[turn % all.length]
+  }
+}
+
+const noFacilitator = (): undefined => undefined
 
 /** The 402 of an item. Throws ProblemError when none of its networks can settle. */
 export function challenge(

@@ -39,10 +39,13 @@ export function signReceipt(payment: Payment, issuer: Issuer, now: number): Rece
   return Receipt.sign(fields, issuer.key)
 }
 
+/** What an answer has used, and the ceiling that its buyer signed. */
+export type Usage = { ceilingAtomic: bigint; units: Readonly<Record<string, number>> }
+
 /** Receipt headers of a delivered answer, in the protocol of its payment. */
 export function successHeaders(
   payment: Payment,
-  protocol: Protocol,
+  { protocol, usage }: { protocol: Protocol; usage?: Usage | undefined },
   issuer: Issuer,
   receipt: Receipt.Signed,
 ): Readonly<Record<string, string>> {
@@ -60,11 +63,16 @@ export function successHeaders(
     network: transfer.network,
     payer: transfer.payer,
     amount: String(transfer.amountAtomic),
-    extensions: Receipt.extension(receipt),
+    extensions: { ...Receipt.extension(receipt), ...extensionOf(usage) },
   })
   return response.length > legacyMaxBytes
     ? { 'payment-response': response }
     : { 'payment-response': response, 'x-payment-response': response }
+}
+
+function extensionOf(usage: Usage | undefined) {
+  if (usage === undefined) return {}
+  return { usage: { info: { ceiling: String(usage.ceilingAtomic), units: usage.units } } }
 }
 
 /** Most age (ms) of a receipt that was signed in advance, because it contains its own time. */
@@ -77,7 +85,7 @@ export type Receipts = {
   /** Signs the receipt of a payment that is being confirmed. */
   expect(payment: Payment): void
   /** Receipt headers of an answer that is sent now. */
-  headersOf(payment: Payment, protocol: Protocol): Readonly<Record<string, string>>
+  headersOf(payment: Payment, protocol: Protocol, usage?: Usage): Readonly<Record<string, string>>
 }
 
 export function createReceipts(issuer: Issuer, now: () => number): Receipts {
@@ -89,7 +97,7 @@ export function createReceipts(issuer: Issuer, now: () => number): Receipts {
       if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
       ahead.set(payment.id, { receipt: signReceipt(payment, issuer, signedAt), signedAt })
     },
-    headersOf(payment, protocol) {
+    headersOf(payment, protocol, usage) {
       const early = ahead.get(payment.id)
       ahead.delete(payment.id)
       // A transaction may have been replaced since its receipt was signed.
@@ -97,7 +105,7 @@ export function createReceipts(issuer: Issuer, now: () => number): Receipts {
         early?.receipt.payload.transaction === payment.transaction &&
         Math.abs(now() - early.signedAt) < aheadMs
       const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now())
-      return successHeaders(payment, protocol, issuer, receipt)
+      return successHeaders(payment, { protocol, usage }, issuer, receipt)
     },
   }
 }

@@ -29,6 +29,8 @@ export type TransferRate = {
   put(bytes: number): void
   /** The buyer accepts bytes again. */
   taken(): void
+  /** Whether bytes have waited for the buyer for so long that an upstream may have given up. */
+  hasStoodStill(): boolean
   stop(): void
 }
 
@@ -43,12 +45,15 @@ type Stream = {
   /** Checks at which bytes waited: since the last whole step, and since the last byte. */
   checks: number
   stillChecks: number
+  hasStoodStill: boolean
   cut: () => void
 }
 
 const checksMax = 192
 /** Checks of half a second each after which a stream counts as stalled. */
 const stillMin = 6
+/** The same, 20 s, after which servers give up a client that takes nothing: 30 s to 60 s are usual. */
+const longMin = 40
 
 /**
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
@@ -65,6 +70,7 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
       if (stream.waitingBytes === 0) continue
       stream.checks++
       stream.stillChecks++
+      if (stream.stillChecks >= longMin) stream.hasStoodStill = true
       if (stream.checks >= checksMax) stream.cut()
       else if (stream.stillChecks >= stillMin) still.push(stream)
     }
@@ -85,7 +91,8 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
         onSlow()
         min.reclaim.after()
       }
-      const stream: Stream = { waitingBytes: 0, takenBytes: 0, checks: 0, stillChecks: 0, cut }
+      const counts = { waitingBytes: 0, takenBytes: 0, checks: 0, stillChecks: 0 }
+      const stream: Stream = { ...counts, hasStoodStill: false, cut }
       streams.add(stream)
       timer ??= setInterval(check, min.stepMs / checksMax)
       return {
@@ -100,6 +107,7 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
           stream.takenBytes = 0
           stream.checks = 0
         },
+        hasStoodStill: () => stream.hasStoodStill,
         stop,
       }
     },

@@ -1,3 +1,4 @@
+import { timingSafeEqual } from 'node:crypto'
 import type { Payment, Protocol } from '../../db/Payment'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
@@ -28,6 +29,30 @@ export type Undelivered = {
   upstreamStatus: number | undefined
   code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
   detail: string
+}
+
+/** Tokens that show receipts, and redeem nothing. */
+export type Tokens = {
+  receiptTokenOf(paymentId: string): string
+  /** Whether a text is the token of a payment, in constant time. */
+  isReceiptToken(paymentId: string, token: string): boolean
+}
+
+/** The first secret makes tokens, and those of all are good. */
+export function createTokens(secrets: readonly Uint8Array[]): Tokens {
+  const [newest] = secrets
+  if (newest === undefined) throw new Error('no challenge secret')
+  const tokenOf = (secret: Uint8Array, id: string) =>
+    new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
+  return {
+    receiptTokenOf: (id) => tokenOf(newest, id),
+    isReceiptToken: (id, token) => secrets.some((secret) => isEqual(token, tokenOf(secret, id))),
+  }
+}
+
+function isEqual(given: string, token: string): boolean {
+  const [left, right] = [Buffer.from(given), Buffer.from(token)]
+  return left.byteLength === right.byteLength && timingSafeEqual(left, right)
 }
 
 /** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */

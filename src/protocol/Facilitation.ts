@@ -3,23 +3,26 @@ import type { Address } from 'viem'
 import { decodeUtf8 } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
-import * as Permit from './Permit'
 import { type Fault, isFault } from './Problem'
 import * as Schema from './Schema'
 import type { Transfer } from './Transfer'
-import { windowMinSeconds } from './Transfer'
-import * as X402 from './X402'
+import * as X402Payload from './X402Payload'
 
 /**
- * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike,
- * with the checks that need no chain. x402-specification-v2.md section 7.
+ * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike.
+ * PaymentTerms.ts has the checks that need no chain. x402-specification-v2.md section 7.
  */
+
+/** What the request asks for. The amount of the scheme `upto` has another meaning in each. */
+export type Operation = 'verify' | 'settle'
 
 /** Payment terms of a resource server. */
 export type Requirements = {
+  scheme: 'exact' | 'upto'
   network: string
   asset: Address
   payTo: Address
+  /** Of `upto`: the ceiling for `/verify`, the charge for `/settle`. */
   amountAtomic: bigint
   /** Longest time that the resource server waits for a settlement. */
   maxTimeoutSeconds: number
@@ -30,13 +33,15 @@ export type Requirements = {
    * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
    */
   fingerprint: string
+  /** Of `upto`: sha256 (hex) over the terms without the amount, which differs between the calls. */
+  terms: string | undefined
 }
 
 /**
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
  */
 export type FacilitatorRequest = {
-  parsed: Pick<X402.Parsed, 'method' | 'signed'>
+  parsed: Pick<X402Payload.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
   /** As it was sent, because callers compare it as text. */
@@ -63,11 +68,16 @@ const requirementsSchema = Type.Object({
   payTo: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$', fault: 'an address' }),
   amount: Type.Union(
     [Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }), Type.Integer({ minimum: 0 })],
-    { description: 'Atomic units, at most 2^256 - 1.', fault: 'an unsigned integer' },
+    {
+      description:
+        'Atomic units, at most 2^256 - 1. Of upto: the ceiling for /verify; for /settle the charge, ' +
+        'which may be 0.',
+      fault: 'an unsigned integer',
+    },
   ),
   // Checked by `readTimeout`, because JSON can express a number that overflows to infinity.
   maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
-  scheme: Type.Literal('exact'),
+  scheme: Type.Union([Type.Literal('exact'), Type.Literal('upto')]),
 })
 
 /** Body of `/verify` and `/settle`. */
@@ -97,7 +107,7 @@ export function parse(
   } catch (error) {
     return malformed('invalid_payload', 'The request', error)
   }
-  const parsed = X402.parsePayloadJson(payload)
+  const parsed = X402Payload.parsePayloadJson(payload)
   if (isFault(parsed)) return parsed
   const { accepted } = parsed
   if (accepted === undefined) {
@@ -105,8 +115,10 @@ export function parse(
   }
   try {
     const terms = Json.object(json, 'paymentRequirements')
-    if (Json.member(terms, 'scheme') !== 'exact') {
-      return { code: 'unsupported_scheme', detail: 'Only scheme "exact" is supported.' }
+    const scheme = Json.member(terms, 'scheme')
+    if (scheme !== 'exact' && scheme !== 'upto') {
+      const detail = 'paymentRequirements.scheme must be "exact" or "upto".'
+      return { code: 'unsupported_scheme', detail }
     }
     const { method, signed, resource, extensions } = parsed
     const request = {
@@ -115,7 +127,7 @@ export function parse(
         scheme: textOr(accepted, 'scheme'),
         network: textOr(accepted, 'network'),
       },
-      requirements: readRequirements(terms),
+      requirements: readRequirements(scheme, terms),
       payer: payerOf(payload),
       credentialHash: hash(payload),
       resource: textOr(resource ?? {}, 'url')?.slice(0, resourceMax) ?? '',
@@ -155,14 +167,17 @@ function malformed(code: string, what: string, error: unknown): Fault {
   return { code, detail: `${what} is malformed: ${error.message}.` }
 }
 
-function readRequirements(terms: Json.JsonObject): Requirements {
+function readRequirements(scheme: Requirements['scheme'], terms: Json.JsonObject): Requirements {
   Schema.assertMembers(requirementsSchema, terms)
   const extra = Json.optionalObject(terms, 'extra') ?? {}
   const network = Json.text(terms, 'network')
   const asset = Json.address(terms, 'asset')
   const payTo = Json.address(terms, 'payTo')
   const amountAtomic = Json.uint(terms, 'amount')
+  const fixed = { network, asset, payTo, extra }
+  const uptoTerms = scheme === 'upto' ? hash({ scheme, ...fixed }) : undefined
   return {
+    scheme,
     network,
     asset,
     payTo,
@@ -170,8 +185,21 @@ function readRequirements(terms: Json.JsonObject): Requirements {
     maxTimeoutSeconds: readTimeout(terms),
     name: Json.optionalText(extra, 'name') || undefined,
     version: Json.optionalText(extra, 'version') || undefined,
-    fingerprint: hash({ network, asset, payTo, amount: String(amountAtomic), extra }),
+    fingerprint:
+      uptoTerms === undefined
+        ? hash({ ...fixed, amount: String(amountAtomic) })
+        : hashOfCharge(uptoTerms, amountAtomic),
+    terms: uptoTerms,
   }
+}
+
+/** The fingerprint of the same terms with the charge of a stored payment. */
+export function fingerprintAt({ fingerprint, terms }: Requirements, chargeAtomic: bigint): string {
+  return terms === undefined ? fingerprint : hashOfCharge(terms, chargeAtomic)
+}
+
+function hashOfCharge(terms: string, chargeAtomic: bigint): string {
+  return hash({ terms, amount: String(chargeAtomic) })
 }
 
 function hash(value: Json.JsonObject): string {
@@ -187,7 +215,7 @@ function readTimeout(terms: Json.JsonObject): number {
   return seconds
 }
 
-/** Call it after `X402.parsePayloadJson`, which has checked that the payer is an address. */
+/** Call it after `X402Payload.parsePayloadJson`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.object(payload, 'payload')
   const authorization = Json.optionalObject(inner, 'authorization')
@@ -196,110 +224,25 @@ function payerOf(payload: Json.JsonObject): string {
 
 /**
  * The signed transfer, on the chain and in the asset of the requirements. A Permit2 signature names
- * its token, and that token counts.
+ * its token, and that token counts. Of the scheme `upto` its amount is the ceiling to verify, and the
+ * charge to settle, which `PaymentTerms.exceeds` compares with the ceiling.
  */
 export function transferOf(
   { parsed, requirements }: FacilitatorRequest,
   chainId: number,
+  operation: Operation,
 ): Transfer {
-  const { asset, spender: _, ...signed } = parsed.signed
+  const { asset, spender: _, facilitator, ...signed } = parsed.signed
+  const { scheme } = requirements
+  const ceilingAtomic = signed.amountAtomic
+  const upto = scheme === 'upto' && facilitator !== undefined && { ceilingAtomic, facilitator }
   return {
     method: parsed.method,
     network: `eip155:${chainId}`,
     chainId,
     asset: asset ?? requirements.asset,
     ...signed,
+    ...(upto && { upto }),
+    ...(upto && operation === 'settle' && { amountAtomic: requirements.amountAtomic }),
   }
 }
-
-/** The checks of the reference facilitator that precede the signature. */
-export function checkScheme({
-  parsed,
-  accepted,
-  requirements,
-}: FacilitatorRequest): Fault | undefined {
-  const isPermit = parsed.method === 'permit2'
-  if (accepted.scheme !== 'exact') {
-    const code = isPermit ? 'unsupported_payload_type' : 'invalid_exact_evm_scheme'
-    return { code, detail: 'accepted.scheme is not "exact".' }
-  }
-  if (!isPermit && (requirements.name === undefined || requirements.version === undefined)) {
-    const code = 'invalid_exact_evm_missing_eip712_domain'
-    return { code, detail: 'extra.name and extra.version of the token are missing.' }
-  }
-  if (accepted.network !== requirements.network) {
-    const code = 'invalid_exact_evm_network_mismatch'
-    return { code, detail: 'accepted.network is not the network of the requirements.' }
-  }
-  return undefined
-}
-
-/**
- * Whether the signed terms are the required ones, at `now` (unix ms), in the order of the reference
- * facilitator. It checks an EIP-3009 signature before this, and a Permit2 signature after this.
- * `isKnown`: the payment is stored already, so its time no longer matters.
- */
-export function checkTerms(
-  request: FacilitatorRequest,
-  now: number,
-  isKnown = false,
-): Fault | undefined {
-  const seconds = BigInt(Math.floor(now / 1000))
-  return request.parsed.method === 'permit2'
-    ? checkPermit(request, seconds, isKnown)
-    : checkAuthorization(request, seconds, isKnown)
-}
-
-function checkAuthorization(
-  { parsed: { signed }, requirements }: FacilitatorRequest,
-  seconds: bigint,
-  isKnown: boolean,
-): Fault | undefined {
-  const prefix = 'invalid_exact_evm_payload_authorization'
-  if (signed.payee !== requirements.payTo) {
-    return { code: 'invalid_exact_evm_recipient_mismatch', detail: recipient }
-  }
-  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
-    return { code: `${prefix}_valid_before`, detail: expired }
-  }
-  if (!isKnown && signed.validAfter > seconds) {
-    return { code: `${prefix}_valid_after`, detail: early }
-  }
-  if (signed.amountAtomic !== requirements.amountAtomic) {
-    return { code: `${prefix}_value_mismatch`, detail: amount }
-  }
-  return undefined
-}
-
-function checkPermit(
-  { parsed: { signed }, requirements }: FacilitatorRequest,
-  seconds: bigint,
-  isKnown: boolean,
-): Fault | undefined {
-  if (signed.spender !== Permit.proxyAddress) {
-    const detail = `The spender must be ${Permit.proxyAddress}.`
-    return { code: 'invalid_permit2_spender', detail }
-  }
-  if (signed.payee !== requirements.payTo) {
-    return { code: 'invalid_permit2_recipient_mismatch', detail: recipient }
-  }
-  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
-    return { code: 'permit2_deadline_expired', detail: expired }
-  }
-  if (!isKnown && signed.validAfter > seconds) {
-    return { code: 'permit2_not_yet_valid', detail: early }
-  }
-  if (signed.amountAtomic !== requirements.amountAtomic) {
-    return { code: 'permit2_amount_mismatch', detail: amount }
-  }
-  if (signed.asset !== requirements.asset) {
-    const detail = 'The permitted token is not the asset of the requirements.'
-    return { code: 'permit2_token_mismatch', detail }
-  }
-  return undefined
-}
-
-const recipient = 'The signed payee is not payTo of the requirements.'
-const expired = 'The authorization has expired or is about to.'
-const early = 'The authorization is not valid yet.'
-const amount = 'The signed amount is not exactly the amount of the requirements.'

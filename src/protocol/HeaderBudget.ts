@@ -2,6 +2,7 @@ import type { Detail } from './Challenge'
 import type { SignedOffer } from './Offer'
 import { approvalName, permitName } from './Sponsoring'
 import type { Declaration, Extension, Extensions, PaymentRequired, Requirements } from './X402'
+import * as X402 from './X402'
 
 /**
  * Chooses what the head of a 402 contains. nginx with its default settings answers 502 when the
@@ -13,7 +14,8 @@ import type { Declaration, Extension, Extensions, PaymentRequired, Requirements 
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
- * 4. further transfer methods, in file order
+ * 4. the scheme `upto`, first without its transfer method, which is its default, then further transfer
+ *    methods, in file order. Without a body `upto` comes after 7: that is how indexers ask
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -85,7 +87,10 @@ export type Head = {
 export type Budget = ReturnType<typeof compile>
 
 type Base = { accepts: readonly Requirements[]; challenges: number; json: number; plain: number }
-type Part = { name: string; json: number; plain: number; needs?: string | undefined }
+type Part = { name: string; json: number; plain: number; needs?: readonly string[] }
+
+/** In the order of priority. */
+type Parts = { withBody: readonly Part[]; bodiless: readonly Part[] }
 
 const digestBytes = `, digest="sha-256=:${'A'.repeat(44)}:"`.length
 /** URL, salt, and the parts between them begin at whole groups of base64. */
@@ -94,7 +99,7 @@ const paddingBytes = 6
 /** Measures everything that a head can contain. */
 export function compile(input: Input) {
   const { full, challenges, challengeBytes } = input
-  const { firsts, shortest, further } = byNetwork(full.accepts)
+  const { firsts, shortest, further, upto } = byNetwork(full.accepts)
   const base = (accepts: readonly Requirements[], count: number): Base => {
     const extensions = saltOnly(full.extensions)
     const least = { ...full, resource: { url: '' }, accepts, extensions }
@@ -110,7 +115,7 @@ export function compile(input: Input) {
     input,
     forms,
     urls: [full.resource.url, new URL(full.resource.url).origin],
-    parts: partsOf(input, forms, further),
+    parts: partsOf(input, forms, further, upto),
     bases: [...all.slice(0, 1), ...short, ...few],
     x402Bases: [...all, ...short, ...few],
   }
@@ -138,18 +143,19 @@ export function choose(budget: Budget, ask: Ask): Choice {
 type Least = { url: string; base: Base; index: number; json: number; left: number }
 
 /** Adds parts in the order of priority while there is room. */
-function fill(all: readonly Part[], ask: Ask, { url, base, index, json, left }: Least): Choice {
+function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Choice {
   const parts = new Set<string>()
   let room = left
   let size = json
   const digest = digestBytes * base.challenges
   const hasDigest = ask.hasDigest && digest <= room
   if (hasDigest) room -= digest
-  let key = index * 2 + (ask.isX402 ? 1 : 0)
-  for (const { name, json: more, plain, needs } of all) {
+  let key = index * 4 + (ask.isX402 ? 2 : 0) + (ask.hasDigest ? 1 : 0)
+  const ordered = ask.hasDigest ? all.withBody : all.bodiless
+  for (const { name, json: more, plain, needs = [] } of ordered) {
     key *= 2
     const cost = plain + encoded(size + more) - encoded(size)
-    if (cost > room || (needs !== undefined && !parts.has(needs))) continue
+    if (cost > room || needs.some((each) => !parts.has(each))) continue
     room -= cost
     size += more
     key++
@@ -164,9 +170,11 @@ export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head 
   const extensions: Record<string, Extension> = {}
   for (const { name, extension } of forms) if (parts.has(name)) extensions[nameOf(name)] = extension
   return {
-    accepts: full.accepts.filter(
-      (accept, index) => base.accepts.includes(accept) || parts.has(acceptName(index)),
-    ),
+    accepts: full.accepts.flatMap((accept, index) => {
+      if (base.accepts.includes(accept) || parts.has(wholeName(index))) return [accept]
+      if (!parts.has(acceptName(index))) return []
+      return [X402.brief(accept)]
+    }),
     extensions: { ...extensions, ...saltOnly(full.extensions) },
     isDescribed: parts.has('resource'),
     detail: parts.has('defaults') ? 'full' : parts.has('permit2') ? 'short' : 'bare',
@@ -179,6 +187,7 @@ type Form = { name: string; extension: Extension }
 
 const nameOf = (form: string): string => form.split('#')[0] ?? form
 const acceptName = (index: number): string => `accepts#${index}`
+const wholeName = (index: number): string => `${acceptName(index)}#whole`
 
 function formsOf({ full, more, signed, isTestnet }: Input): readonly Form[] {
   const brief: Record<string, Extension | undefined> = {
@@ -210,20 +219,30 @@ function distinct(
 }
 
 /** Everything beyond the base, in the order of priority. */
-function partsOf(input: Input, forms: readonly Form[], further: readonly number[]): Part[] {
+function partsOf(
+  input: Input,
+  forms: readonly Form[],
+  further: readonly number[],
+  upto: readonly number[],
+): Parts {
   const { full, challenges, challengeBytes } = input
-  const plain = (name: string, detail: Detail, before: Detail, needs?: string): Part => {
+  const plain = (name: string, detail: Detail, before: Detail, ...needs: string[]): Part => {
     const cost = challengeBytes(detail, challenges) - challengeBytes(before, challenges)
     return { name, json: 0, plain: cost, needs }
   }
   const extension = (name: string): Part[] => {
     const own = forms.filter((form) => nameOf(form.name) === name)
     // The offers refer to entries by index, so they need all further entries.
-    const first = name === 'offer-receipt' ? further.map(acceptName).at(-1) : undefined
+    const first = name === 'offer-receipt' ? [...further, ...upto].map(acceptName) : []
     return own.map((form, index) => {
       const before = own[index - 1]
       const json = before === undefined ? costOf(name, form) : costOf('', form) - costOf('', before)
-      return { name: form.name, json, plain: 0, needs: before?.name ?? first }
+      return {
+        name: form.name,
+        json,
+        plain: 0,
+        needs: before === undefined ? first : [before.name],
+      }
     })
   }
   const { description, mimeType } = full.resource
@@ -231,14 +250,16 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
   const entries = further.map((index): Part => {
     return { name: acceptName(index), plain: 0, json: bytesOf(full.accepts[index] ?? {}) + 1 }
   })
+  const byUse = usageParts(full, upto)
   const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
   const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
-  return [
-    ...extension(permitName),
+  const beforeBazaar = [
     ...entries,
     plain('permit2', 'short', 'bare'),
     ...extension(approvalName),
     ...extension('bazaar').slice(0, 1),
+  ]
+  const after = [
     resource,
     ...extension('payment-identifier'),
     plain('defaults', 'full', 'short', 'permit2'),
@@ -246,6 +267,24 @@ function partsOf(input: Input, forms: readonly Form[], further: readonly number[
     ...extension('bazaar').slice(1),
     ...others.flatMap(extension),
   ]
+  const permit = extension(permitName)
+  return {
+    withBody: [...permit, ...byUse, ...beforeBazaar, ...after],
+    bodiless: [...permit, ...beforeBazaar, ...byUse, ...after],
+  }
+}
+
+/** The entries of the scheme `upto`: all of them in brief, then whole. */
+function usageParts(full: PaymentRequired, upto: readonly number[]): Part[] {
+  const entries = upto.flatMap((index): { brief: Part; whole: Part }[] => {
+    const accept = full.accepts[index]
+    if (accept === undefined) return []
+    const [name, json] = [acceptName(index), bytesOf(X402.brief(accept)) + 1]
+    const more = bytesOf(accept) + 1 - json
+    const whole = { name: wholeName(index), plain: 0, json: more, needs: [name] }
+    return [{ brief: { name, plain: 0, json }, whole }]
+  })
+  return [...entries.map(({ brief }) => brief), ...entries.map(({ whole }) => whole)]
 }
 
 /** Length of `"name":{..},` in JSON. The extension with the salt always follows. */
@@ -258,14 +297,20 @@ function byNetwork(accepts: readonly Requirements[]) {
   const firsts = new Map<string, Requirements>()
   const shortest = new Map<string, Requirements>()
   const further: number[] = []
+  const upto: number[] = []
   for (const [index, accept] of accepts.entries()) {
     const { network } = accept
+    // Clients pay by it only when their application asked for it, so it is no base.
+    if (accept.scheme === 'upto') {
+      upto.push(index)
+      continue
+    }
     if (firsts.has(network)) further.push(index)
     else firsts.set(network, accept)
     const short = shortest.get(network)
     if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
   }
-  return { firsts: [...firsts.values()], shortest: [...shortest.values()], further }
+  return { firsts: [...firsts.values()], shortest: [...shortest.values()], further, upto }
 }
 
 const salted = 'mppx'

@@ -182,6 +182,16 @@ export function word(parent: JsonObject, name: string): Hex {
   return value.toLowerCase() as Hex
 }
 
+/**
+ * 32-byte member as hex, or as the integer that it is; answers the hex, lower case. Throws a
+ * JsonError.
+ */
+export function wordOrUint(parent: JsonObject, name: string): Hex {
+  const value = member(parent, name)
+  if (typeof value === 'string' && wordPattern.test(value)) return value.toLowerCase() as Hex
+  return `0x${uint(parent, name).toString(16).padStart(64, '0')}`
+}
+
 /** Signature member: whole bytes of hex, of any length that a contract wallet may need. */
 export function signature(parent: JsonObject, name: string): Hex {
   const value = member(parent, name)

@@ -17,7 +17,8 @@ export const proxyAddress: Address = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001
 const permitTuple = '((address,uint256),uint256,uint256)'
 const witnessTuple = '(address,uint256)'
 const selectorSettle = Abi.selector(`settle(${permitTuple},address,${witnessTuple},bytes)`)
-const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
+/** Type of the EIP-2612 permit in calls of the proxies. */
+export const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
 const selectorSettleWithPermit = Abi.selector(
   `settleWithPermit(${eip2612Tuple},${permitTuple},address,${witnessTuple},bytes)`,
 )
@@ -27,10 +28,7 @@ const tokenType = 'TokenPermissions(address token,uint256 amount)'
 const witnessType = 'Witness(address to,uint256 validAfter)'
 const tokenTypeHash = Abi.hashOf(tokenType)
 const witnessTypeHash = Abi.hashOf(witnessType)
-const permitTypeHash = Abi.hashOf(
-  'PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,' +
-    `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
-)
+const permitTypeHash = typeHash(witnessType)
 
 const domains = new Map<number, string>()
 
@@ -40,6 +38,19 @@ export type Signed = Authorization.Signed & {
    * seconds. A signature of 65 bytes, because the proxy passes v, r and s.
    */
   permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
+  /**
+   * Of the scheme `upto`: the signed ceiling, and the only account that may settle. `amountAtomic` is
+   * then what is settled.
+   */
+  upto?: { ceilingAtomic: bigint; facilitator: Address }
+}
+
+/** Type hash of a Permit2 transfer with a witness. */
+export function typeHash(witnessType: string): string {
+  return Abi.hashOf(
+    'PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,' +
+      `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
+  )
 }
 
 /** EIP-712 domain separator of Permit2 on a chain, 64 hex digits. */
@@ -56,21 +67,33 @@ export function domainSeparator(chainId: number): string {
 
 /** EIP-712 digest that the payer signs. */
 export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
-  const permitted = Abi.hash(
-    tokenTypeHash + Abi.address(transfer.asset) + Abi.uint(transfer.amountAtomic),
-  )
   const witness = Abi.hash(
     witnessTypeHash + Abi.address(transfer.payee) + Abi.uint(transfer.validAfter),
   )
-  const permit = Abi.hash(
-    permitTypeHash +
-      Crypto.hex(permitted).slice(2) +
-      Abi.address(proxyAddress) +
-      transfer.nonce.slice(2) +
-      Abi.uint(transfer.validBefore) +
-      Crypto.hex(witness).slice(2),
+  return digestOf({ ...transfer, spender: proxyAddress, typeHash: permitTypeHash, witness })
+}
+
+/** The fields of a Permit2 transfer with a witness: the type of the whole, and the witness's hash. */
+type Permitted = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | 'validBefore'> & {
+  spender: Address
+  typeHash: string
+  witness: Uint8Array
+}
+
+/** EIP-712 digest of a Permit2 transfer with any witness. */
+export function digestOf(permitted: Permitted): Uint8Array {
+  const token = Abi.hash(
+    tokenTypeHash + Abi.address(permitted.asset) + Abi.uint(permitted.amountAtomic),
   )
-  return Abi.typedDigest(domainSeparator(transfer.chainId), permit)
+  const permit = Abi.hash(
+    permitted.typeHash +
+      Crypto.hex(token).slice(2) +
+      Abi.address(permitted.spender) +
+      permitted.nonce.slice(2) +
+      Abi.uint(permitted.validBefore) +
+      Crypto.hex(permitted.witness).slice(2),
+  )
+  return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
 }
 
 /** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
@@ -93,7 +116,8 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
   return { to: proxyAddress, data: `0x${data}` }
 }
 
-function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
+/** The words of an EIP-2612 permit in a call of a proxy. */
+export function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
   const signature = Crypto.withCanonicalV(permit.signature).slice(2).toLowerCase()
   return (
     Abi.uint(permit.valueAtomic) +

@@ -93,8 +93,9 @@ function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Spo
     if (deadline < BigInt(Math.floor(now / 1000)) + windowMinSeconds) {
       return { code: 'eip2612_deadline_expired', detail: 'The permit has expired or is about to.' }
     }
-    if (valueAtomic !== transfer.amountAtomic) {
-      const detail = 'The permit is not for exactly the amount that is paid.'
+    // The proxy of `upto` compares it with the ceiling and not with the charge.
+    if (valueAtomic !== (transfer.upto?.ceilingAtomic ?? transfer.amountAtomic)) {
+      const detail = 'The permit is not for exactly the amount that is signed.'
       return { code: 'permit2_2612_amount_mismatch', detail }
     }
     return { permit2612: { valueAtomic, deadline, signature }, approval: undefined }

@@ -4,10 +4,12 @@ import * as Authorization from './Authorization'
 import type * as Network from './Network'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
+import * as Upto from './Upto'
 
 /**
  * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
- * `transferWithAuthorization`, or a Permit2 witness transfer through the x402ExactPermit2Proxy.
+ * `transferWithAuthorization`, or a Permit2 witness transfer through a proxy of x402: that of `exact`,
+ * or with `upto` that of `upto`.
  */
 export type Transfer = Permit.Signed & { method: TransferMethod; network: Network.Id }
 
@@ -30,19 +32,20 @@ export function digest(
   transfer: Omit<Transfer, 'signature'>,
   asset: Pick<Asset, 'eip712'>,
 ): Uint8Array {
-  return transfer.method === 'eip3009'
-    ? Authorization.digest(transfer, asset)
-    : Permit.digest(transfer)
+  if (transfer.method === 'eip3009') return Authorization.digest(transfer, asset)
+  const { upto } = transfer
+  return upto === undefined ? Permit.digest(transfer) : Upto.digest(transfer, upto)
 }
 
-/** The call that settles the transfer: the token's for EIP-3009, the proxy's for Permit2. */
+/** The call that settles the transfer: the token's for EIP-3009, a proxy's for Permit2. */
 export function call(transfer: Transfer): { to: Address; data: Hex } {
-  return transfer.method === 'eip3009' ? Authorization.call(transfer) : Permit.call(transfer)
+  if (transfer.method === 'eip3009') return Authorization.call(transfer)
+  return transfer.upto === undefined ? Permit.call(transfer) : Upto.call(transfer, transfer.upto)
 }
 
-/** Decodes a settling call of either method, to recognise external settlements. */
+/** Decodes a settling call, to recognise external settlements. */
 export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
-  return Permit.parseCall(to, data) ?? Authorization.parseCall(to, data)
+  return Permit.parseCall(to, data) ?? Upto.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }
 
 /** Longest time that a signature may stay valid from now: specification 8 and a margin. */

@@ -1,14 +1,10 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
 import type { TransferMethod } from './Asset'
-import { base64url, decodeJson, infoOf } from './Header'
-import * as Json from './Json'
 import type { Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
-import type { Fault } from './Problem'
-import type { Transfer } from './Transfer'
 
-/** x402 version 2, scheme `exact` on EVM: offers and payment payloads. */
+/** x402 version 2, schemes `exact` and `upto` on EVM: offers. */
 
 /**
  * Longest validity in seconds of a payer's signature; also the longest deadline that clients
@@ -18,7 +14,7 @@ export const maxTimeoutSeconds = 300
 
 /** An `accepts` entry. */
 export type Requirements = {
-  scheme: 'exact'
+  scheme: 'exact' | 'upto'
   network: Network['id']
   amount: string
   asset: Address
@@ -68,11 +64,50 @@ export function requirements(offer: Offer, method: TransferMethod): Requirements
   }
 }
 
-/** `accepts` of offers: every transfer method of every offer, in order. */
-export function accepts(offers: readonly Offer[]): readonly Requirements[] {
-  return offers.flatMap((offer) =>
+/** The offer as an `accepts` entry of the scheme `upto`; its amount is a ceiling. */
+export function uptoRequirements(offer: Offer, facilitator: Address): Requirements {
+  const { id, asset } = offer.network
+  const { name, version } = asset.eip712
+  return {
+    scheme: 'upto',
+    network: id,
+    amount: offer.amountAtomic.toString(),
+    asset: asset.address,
+    payTo: offer.payTo,
+    maxTimeoutSeconds,
+    // Without a payment flow: `upto` has only one, which settles after the answer.
+    extra: {
+      assetTransferMethod: 'permit2',
+      name,
+      version,
+      facilitatorAddress: facilitator,
+    },
+  }
+}
+
+/** A shorter form of an entry: `upto` moves money by Permit2 only, so that it need not say so. */
+export function brief(accept: Requirements): Requirements {
+  if (accept.scheme === 'exact') return accept
+  const { assetTransferMethod: _, ...extra } = accept.extra
+  return { ...accept, extra }
+}
+
+/**
+ * `accepts` of offers: every transfer method of every offer, in order. Behind them the offers that may
+ * be paid by `upto`, by the account that settles them.
+ */
+export function accepts(
+  offers: readonly Offer[],
+  facilitatorOf: (offer: Offer) => Address | undefined = () => undefined,
+): readonly Requirements[] {
+  const exact = offers.flatMap((offer) =>
     offer.network.asset.transfer.map((method) => requirements(offer, method)),
   )
+  const upto = offers.flatMap((offer) => {
+    const facilitator = facilitatorOf(offer)
+    return facilitator === undefined ? [] : [uptoRequirements(offer, facilitator)]
+  })
+  return [...exact, ...upto]
 }
 
 /** The 402's payload. A pure function of its input, so that routes can cache it. */
@@ -119,226 +154,4 @@ const identifierSchema = {
     id: { type: 'string', minLength: 16, maxLength: 128 },
   },
   required: ['required'],
-}
-
-/** A decoded payment payload; it has not been compared with our offers yet. */
-export type Parsed = {
-  method: TransferMethod
-  /** The signed fields, without the chain, and for EIP-3009 without the asset. */
-  signed: Pick<
-    Transfer,
-    'payer' | 'payee' | 'amountAtomic' | 'nonce' | 'validAfter' | 'validBefore' | 'signature'
-  > & { asset: Address | undefined; spender: Address | undefined }
-  accepted: Json.JsonObject | undefined
-  resource: Json.JsonObject | undefined
-  extensions: Json.JsonObject | undefined
-  /** `payment-identifier` extension: an idempotency key. */
-  identifier: string | undefined
-}
-
-/**
- * Decodes `PAYMENT-SIGNATURE`, standard or url-safe base64. Faults: `invalid_payload`,
- * `invalid_x402_version`.
- */
-export function parsePayload(value: string): Parsed | Fault {
-  try {
-    return parseObject(decodeJson(value, 'either'))
-  } catch (error) {
-    return malformed(error)
-  }
-}
-
-/** Like `parsePayload`, for a payload that is strictly parsed JSON, as facilitators receive it. */
-export function parsePayloadJson(json: Json.JsonObject): Parsed | Fault {
-  try {
-    return parseObject(json)
-  } catch (error) {
-    return malformed(error)
-  }
-}
-
-function malformed(error: unknown): Fault {
-  if (!(error instanceof Json.JsonError)) throw error
-  return fault('invalid_payload', `The payment payload is malformed: ${error.message}.`)
-}
-
-function parseObject(json: Json.JsonObject): Parsed | Fault {
-  if (Json.member(json, 'x402Version') !== 2) {
-    return fault('invalid_x402_version', 'x402Version must be 2.')
-  }
-  const payload = Json.object(json, 'payload')
-  const authorization = Json.optionalObject(payload, 'authorization')
-  const permit = Json.optionalObject(payload, 'permit2Authorization')
-  const signature = Json.signature(payload, 'signature')
-  const extensions = Json.optionalObject(json, 'extensions')
-  const common = {
-    accepted: Json.optionalObject(json, 'accepted'),
-    resource: Json.optionalObject(json, 'resource'),
-    extensions,
-    identifier: identifier(extensions),
-  }
-  if (authorization !== undefined && permit === undefined) {
-    return { method: 'eip3009', signed: signedAuthorization(authorization, signature), ...common }
-  }
-  if (permit !== undefined && authorization === undefined) {
-    return { method: 'permit2', signed: signedPermit(permit, signature), ...common }
-  }
-  throw new Json.JsonError('payload needs either authorization or permit2Authorization')
-}
-
-function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
-  return {
-    asset: undefined,
-    spender: undefined,
-    payer: Json.address(json, 'from'),
-    payee: Json.address(json, 'to'),
-    amountAtomic: Json.uint(json, 'value'),
-    nonce: Json.word(json, 'nonce'),
-    validAfter: Json.uint(json, 'validAfter'),
-    validBefore: Json.uint(json, 'validBefore'),
-    signature,
-  }
-}
-
-/** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
-function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
-  const permitted = Json.object(json, 'permitted')
-  const witness = Json.object(json, 'witness')
-  const hasSpender = Json.member(json, 'spender') !== undefined
-  const hasValidAfter = Json.member(witness, 'validAfter') !== undefined
-  return {
-    asset: Json.address(permitted, 'token'),
-    spender: hasSpender ? Json.address(json, 'spender') : Permit.proxyAddress,
-    payer: Json.address(json, 'from'),
-    payee: Json.address(witness, 'to'),
-    amountAtomic: Json.uint(permitted, 'amount'),
-    nonce: `0x${Json.uint(json, 'nonce').toString(16).padStart(64, '0')}`,
-    validAfter: hasValidAfter ? Json.uint(witness, 'validAfter') : 0n,
-    validBefore: Json.uint(json, 'deadline'),
-    signature,
-  }
-}
-
-function identifier(extensions: Json.JsonObject | undefined): string | undefined {
-  const info = infoOf(extensions, 'payment-identifier')
-  const id = info === undefined ? undefined : Json.optionalText(info, 'id')
-  if (id !== undefined && !/^[A-Za-z0-9_-]{16,128}$/.test(id)) {
-    throw new Json.JsonError('payment-identifier id is not 16 to 128 letters, digits, - or _')
-  }
-  return id
-}
-
-/** One of our offers that a payload may be paying. */
-export type Match = { offer: Offer; method: TransferMethod; transfer: Transfer }
-
-/** One of our offers that a payload may pay. */
-export function matchOffer(parsed: Parsed, offers: readonly Offer[]): readonly Match[] | Fault {
-  const { method, signed, accepted } = parsed
-  let candidates = offers.filter((offer) => offer.network.asset.transfer.includes(method))
-  if (accepted !== undefined) {
-    const refusal = checkAccepted(accepted, offers)
-    if (refusal !== undefined) return refusal
-    candidates = candidates.filter((offer) => equals(accepted, requirements(offer, method)))
-    if (candidates.length === 0) {
-      return fault('invalid_payment_requirements', 'accepted is none of the offers of this route.')
-    }
-  }
-  if (method === 'permit2' && signed.spender !== Permit.proxyAddress) {
-    return fault('invalid_permit2_spender', `spender must be ${Permit.proxyAddress}.`)
-  }
-  candidates = candidates.filter((offer) => offer.payTo === signed.payee)
-  if (candidates.length === 0) {
-    const code = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
-    return fault(`${code}_recipient_mismatch`, 'The signed payee is not payTo of the offer.')
-  }
-  candidates = candidates.filter((offer) => offer.amountAtomic === signed.amountAtomic)
-  if (candidates.length === 0) return amountMismatch(method)
-  if (method === 'permit2') {
-    candidates = candidates.filter((offer) => offer.network.asset.address === signed.asset)
-    if (candidates.length === 0) {
-      return fault('permit2_token_mismatch', 'The permitted token is not the asset of the offer.')
-    }
-  }
-  return candidates.map((offer) => ({ offer, method, transfer: transferOf(parsed, offer) }))
-}
-
-function amountMismatch(method: TransferMethod): Fault {
-  const code =
-    method === 'permit2'
-      ? 'permit2_amount_mismatch'
-      : 'invalid_exact_evm_payload_authorization_value_mismatch'
-  return fault(code, 'The signed amount is not exactly the amount of the offer.')
-}
-
-function checkAccepted(accepted: Json.JsonObject, offers: readonly Offer[]): Fault | undefined {
-  if (Json.member(accepted, 'scheme') !== 'exact') {
-    return fault('unsupported_scheme', 'Only scheme "exact" is offered.')
-  }
-  const network = Json.member(accepted, 'network')
-  if (!offers.some((offer) => offer.network.id === network)) {
-    return fault('invalid_network', 'The network is not offered by this route.')
-  }
-  return undefined
-}
-
-/**
- * Whether `accepted` has every member of ours and no other, at both levels. Addresses may differ in
- * case, a safe integer may replace the amount, and null counts as absent.
- */
-function equals(accepted: Json.JsonObject, ours: Requirements): boolean {
-  const { extra, amount, ...rest } = ours
-  const theirs = Json.member(accepted, 'extra')
-  if (!Json.isObject(theirs) || !sameMembers(theirs, extra)) return false
-  const theirAmount = Json.member(accepted, 'amount')
-  const isAmount =
-    theirAmount === amount || (Number.isSafeInteger(theirAmount) && String(theirAmount) === amount)
-  const { extra: _, amount: __, ...others } = accepted
-  return isAmount && sameMembers(others, rest)
-}
-
-const addressPattern = /^0x[0-9a-fA-F]{40}$/
-
-function sameMembers(
-  theirs: Json.JsonObject,
-  ours: Readonly<Record<string, string | number>>,
-): boolean {
-  for (const [name, value] of Object.entries(ours)) {
-    const other = Json.member(theirs, name)
-    if (other === value) continue
-    if (typeof other !== 'string' || typeof value !== 'string') return false
-    if (!addressPattern.test(value) || other.toLowerCase() !== value.toLowerCase()) return false
-  }
-  return Object.keys(theirs).every(
-    (name) => Object.hasOwn(ours, name) || Json.member(theirs, name) === undefined,
-  )
-}
-
-function transferOf(parsed: Parsed, offer: Offer): Transfer {
-  const { asset: _, spender: __, ...signed } = parsed.signed
-  const { id, chainId, asset } = offer.network
-  return { method: parsed.method, network: id, chainId, asset: asset.address, ...signed }
-}
-
-/**
- * Whether the EIP-3009 nonce commits to this resource, as mppx chooses it when `extensions.mppx` is
- * advertised: sha256 over the base64url JCS of accepted, resource and extensions. Such a payment
- * cannot be for another seller.
- */
-export function isRouteBound(
-  parsed: Parsed,
-  expected: { url: string; method?: string | undefined },
-): boolean {
-  const { accepted, resource, extensions, method, signed } = parsed
-  if (method !== 'eip3009' || accepted === undefined || resource === undefined) return false
-  const info = infoOf(extensions, 'mppx')
-  if (extensions === undefined || info === undefined) return false
-  if (Json.member(resource, 'url') !== expected.url) return false
-  if (expected.method !== undefined && Json.member(info, 'method') !== expected.method) return false
-  const parts = [accepted, resource, extensions].map((part) => base64url(Json.canonicalize(part)))
-  const input = parts.join('|')
-  return `0x${new Bun.CryptoHasher('sha256').update(input).digest('hex')}` === signed.nonce
-}
-
-function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

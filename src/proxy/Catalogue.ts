@@ -1,5 +1,7 @@
+import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
 import { withBody } from '../config/route'
+import * as ByUse from '../paywall/ByUse'
 import type * as Network from '../protocol/Network'
 import * as Example from './Example'
 import { type Segment, segmentsOf, templateOf } from './Tail'
@@ -7,6 +9,9 @@ import { type Segment, segmentsOf, templateOf } from './Tail'
 /** What the documents for machines list. */
 
 export type IsReady = (network: Network.Id) => boolean
+
+/** Relayers that may settle a ceiling on a network by the scheme `upto` now. */
+export type Facilitators = (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
 
 /** A merchant that buyers can buy from, with its networks that can settle. */
 export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
@@ -26,6 +31,17 @@ export function offered(config: Config, isReady: IsReady = () => true): Listing[
  */
 export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): IsReady {
   return (id) => isReady(id) || !networks.some(isReady)
+}
+
+/** The networks of these on which a route may be paid by what its answer uses. */
+export function networksByUse(
+  { service }: Pick<Config, 'service'>,
+  { merchant, networks }: Listing,
+  route: Route,
+  facilitators: Facilitators = () => [],
+): NetworkConfig[] {
+  if (!ByUse.isOffered(service, merchant, route)) return []
+  return networks.filter(({ id }) => facilitators(id, route.priceAtomic).length > 0)
 }
 
 /** The networks of a merchant in the order of the file. */

@@ -1,7 +1,9 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../config/Config'
 import * as Price from '../meter/Price'
+import * as ByUse from '../paywall/ByUse'
 import * as Permit from '../protocol/Permit'
+import * as Upto from '../protocol/Upto'
 import * as Catalogue from './Catalogue'
 
 type Json = Record<string, unknown>
@@ -11,9 +13,18 @@ export type DiscoveryOptions = {
   receiptAddress: Address
   /** Networks that can settle; all of them by default. */
   isReady?: Catalogue.IsReady
+  /** Relayers that settle the scheme `upto`; none by default. */
+  facilitators?: Catalogue.Facilitators
 }
 
-type Context = { merchant: Merchant; route: Route; networks: readonly NetworkConfig[] }
+type Context = {
+  merchant: Merchant
+  route: Route
+  networks: readonly NetworkConfig[]
+  /** Those on which the scheme `upto` is offered. */
+  byUse: readonly NetworkConfig[]
+}
+type ContextOf = (listing: Catalogue.Listing, route: Route) => Context
 type PaymentInfo = (context: Context) => Json
 type Operation = { id: string; method: Method; form: Catalogue.Form }
 
@@ -27,6 +38,7 @@ const categoriesMax = 5
  */
 export function aggregate(config: Config, options: DiscoveryOptions): Json {
   const listings = Catalogue.offered(config, options.isReady)
+  const contextOf = contextFor(config, options)
   const merchants = listings.map(({ merchant }) => merchant)
   const { title, baseUrl, guidance, contact, discoveryNetwork } = config.service
   const flat: PaymentInfo = (context) => {
@@ -45,7 +57,9 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
     tags: [...new Set(merchants.map(({ tag }) => tag))].map((name) => ({ name })),
     paths: Object.assign(
       {},
-      ...listings.map((listing) => pathsOf(listing, `/m/${listing.merchant.slug}`, flat)),
+      ...listings.map((listing) =>
+        pathsOf(listing, { prefix: `/m/${listing.merchant.slug}`, info: flat, contextOf }),
+      ),
     ),
     ...serviceInfo(config, merchants, options),
   }
@@ -59,16 +73,24 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
   const networks = Catalogue.networksOf(config, merchant).filter(({ id }) => isReady(id))
   const listed: PaymentInfo = (context) => ({
     ...priceOf(context, context.networks),
-    offers: context.networks.map((network) => offerOf(context.merchant, context.route, network)),
+    offers: offersOf(context),
   })
+  const contextOf = contextFor(config, options)
   return {
     openapi: '3.1.0',
     info: infoOf({ title, description, guidance, contact }),
     servers: [{ url: `${baseUrl}/m/${slug}` }],
     security: [],
     tags: [{ name: tag }],
-    paths: pathsOf({ merchant, networks }, '', listed),
+    paths: pathsOf({ merchant, networks }, { prefix: '', info: listed, contextOf }),
     ...serviceInfo(config, [merchant], options),
+  }
+}
+
+function contextFor(config: Config, { facilitators }: DiscoveryOptions): ContextOf {
+  return (listing, route) => {
+    const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
+    return { ...listing, route, byUse }
   }
 }
 
@@ -114,11 +136,15 @@ function serviceInfo(
   }
 }
 
-function pathsOf({ merchant, networks }: Catalogue.Listing, prefix: string, info: PaymentInfo) {
+function pathsOf(
+  listing: Catalogue.Listing,
+  { prefix, info, contextOf }: { prefix: string; info: PaymentInfo; contextOf: ContextOf },
+) {
+  const { merchant } = listing
   const paths: Json = {}
   const ids = new Set<string>()
   for (const route of merchant.routes) {
-    const context = { merchant, route, networks }
+    const context = contextOf(listing, route)
     for (const form of Catalogue.formsOf(route)) {
       const operations = route.methods.map((method, index) => {
         const base = Catalogue.operationId(merchant, route, form.suffix)
@@ -145,6 +171,7 @@ function operationOf(operation: Operation, context: Context, info: PaymentInfo):
     responses: {
       200: {
         description: 'The answer of the upstream, forwarded verbatim.',
+        ...(context.byUse.length === 0 ? {} : { headers: streamHeaders }),
         content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
       },
       402: { description: 'Payment Required' },
@@ -202,21 +229,53 @@ function requestBodyOf(route: Route): Json {
   return { required: route.bodyRequired, content: { 'application/json': { schema, example } } }
 }
 
+const header = (description: string) => ({ description, schema: { type: 'string' } })
+
+/** Headers of an answer that is sent before its charge is settled. */
+const streamHeaders: Json = {
+  'Payment-Id': header('Of a stream that is paid by the scheme upto: the id of its payment.'),
+  'Payment-Token': header(
+    'Of such a stream: GET /api/payments/{Payment-Id} with this header answers its receipt.',
+  ),
+}
+
 /** Price and protocols, which payment indexers read in addition to either form of offers. */
-function priceOf({ route }: Context, networks: readonly NetworkConfig[]): Json {
+function priceOf({ route, byUse }: Context, networks: readonly NetworkConfig[]): Json {
   return {
-    price: Price.toJson(route),
+    price: priceJson(route, byUse),
     protocols: [
       ...networks.map(({ asset }) => ({
         mpp: { method: 'evm', intent: 'charge', currency: asset.address },
       })),
-      { x402: {} },
+      { x402: byUse.length === 0 ? {} : { schemes: ['exact', 'upto'] } },
     ],
   }
 }
 
+/** The `price` of `x-payment-info`, which says how a metered route is sold. */
+export function priceJson(route: Route, byUse: readonly NetworkConfig[]): Json {
+  const price = Price.toJson(route)
+  if (byUse.length === 0) return price
+  return { ...price, description: `${Price.sentence(route)} ${ByUse.sentence}` }
+}
+
+/** Every offer for a route: those of the scheme `exact`, then those of `upto`. */
+export function offersOf({ merchant, route, networks, byUse }: Context): Json[] {
+  return [
+    ...networks.map((network) => offerOf(merchant, route, network)),
+    ...byUse.map(({ id, asset }) => ({
+      amount: route.priceAtomic.toString(),
+      currency: asset.address,
+      network: id,
+      recipient: merchant.payout,
+      scheme: 'upto',
+      extra: { assetTransferMethod: 'permit2', spender: Upto.proxyAddress },
+    })),
+  ]
+}
+
 /** One offer, in the terms of the MPP discovery draft and specification 2.1. */
-export function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
+function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
   const { asset } = network
   const isPermit2 = asset.transfer[0] === 'permit2'
   return {

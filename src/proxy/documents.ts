@@ -31,6 +31,7 @@ export type DocumentsOptions = {
   receiptAddress: Address
   /** Whether a network can settle now. What cannot be bought is not listed. */
   isReady: Catalogue.IsReady
+  facilitators: Catalogue.Facilitators
   /** Time at which this configuration was loaded, unix ms. */
   updatedAt: number
 }
@@ -45,11 +46,12 @@ const partialMaxAgeSeconds = 10
 
 /**
  * The discovery documents of a configuration. Each is built at its first use, and again only when a
- * network has become ready or has ceased to be ready.
+ * network has become ready or has ceased to be ready, for either scheme.
  */
 export function createDocuments(config: Config, options: DocumentsOptions): Documents {
   const networks = config.networks.map(({ id }) => id)
   const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
+  const facilitators = () => networks.map((id) => options.facilitators(id, 1n).join()).join(';')
   const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 
@@ -58,9 +60,10 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     let madeFor = ''
     return readable((request) => {
       const ready = readiness()
-      if (made === undefined || madeFor !== ready) {
+      const state = ready + facilitators()
+      if (made === undefined || madeFor !== state) {
         made = seal(build())
-        madeFor = ready
+        madeFor = state
       }
       return respond(request, made, type, ready === whole ? maxAgeSeconds : partialMaxAgeSeconds)
     })
@@ -90,9 +93,10 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
     resources: readable((request) => {
       const ready = readiness()
-      if (listedFor !== ready) {
+      const state = ready + facilitators()
+      if (listedFor !== state) {
         list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
-        listedFor = ready
+        listedFor = state
       }
       const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
       const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds

@@ -1,4 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { mayBeByUse } from '../paywall/ByUse'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/Item'
 import type { RetiredOffers } from '../paywall/retired'
 import type { Offer } from '../protocol/Offer'
@@ -60,7 +61,9 @@ function itemsOf(
       },
       offers,
       mppOffers,
-      ...(route.meter === undefined ? {} : { mostAtomic: route.priceAtomic }),
+      ...(route.meter === undefined
+        ? {}
+        : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
       extensions: [Bazaar.extension(merchant, route, method)],
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),

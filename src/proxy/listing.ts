@@ -1,5 +1,6 @@
-import type { Config } from '../config/Config'
+import type { Config, Route } from '../config/Config'
 import * as Price from '../meter/Price'
+import * as ByUse from '../paywall/ByUse'
 import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
@@ -32,6 +33,7 @@ const serviceNameMax = 32
  */
 export function resources(config: Config, options: DiscoveryOptions & { updatedAt: number }) {
   const { baseUrl, title } = config.service
+  const byUseOf = byUseFor(config, options)
   return Catalogue.offered(config, options.isReady).flatMap(({ merchant, networks }) =>
     merchant.routes.map((route) => {
       const [method = 'GET'] = route.methods
@@ -41,11 +43,16 @@ export function resources(config: Config, options: DiscoveryOptions & { updatedA
         payTo: merchant.payout,
         amountAtomic: route.priceAtomic,
       }))
+      const byUse = byUseOf({ merchant, networks }, route)
       return {
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
         x402Version: 2,
-        accepts: X402.accepts(offers),
+        accepts: X402.accepts(offers, ({ network, amountAtomic }) =>
+          byUse.some(({ id }) => id === network.id)
+            ? options.facilitators?.(network.id, amountAtomic)[0]
+            : undefined,
+        ),
         lastUpdated: Math.floor(options.updatedAt / 1000),
         description: route.description || route.summary,
         mimeType: 'application/json',
@@ -72,12 +79,17 @@ export function llms(config: Config, options: DiscoveryOptions): string {
     listings.some((listing) => listing.networks.includes(network)),
   )
   const coins = networks.map(({ name, id, asset }) => `${asset.symbol} on ${name} (${id})`)
-  const sections = listings.map(({ merchant }) => {
+  const byUseOf = byUseFor(config, options)
+  let hasByUse = false
+  const sections = listings.map(({ merchant, networks }) => {
     const { title: name, description, slug, routes } = merchant
     const lines = routes.map((route) => {
       const [form] = Catalogue.formsOf(route)
       const url = `${baseUrl}/m/${slug}${route.path}${form?.path ?? ''}`
-      const what = [route.summary, Price.sentence(route)].filter(Boolean).map(oneLine).join('. ')
+      const isByUse = byUseOf({ merchant, networks }, route).length > 0
+      hasByUse ||= isByUse
+      const prices = [Price.sentence(route), isByUse ? ByUse.sentence : ''].filter(Boolean)
+      const what = [route.summary, prices.join(' ')].filter(Boolean).map(oneLine).join('. ')
       return `- ${route.methods.join(', ')} ${url} - ${Price.short(route)} - ${what}`
     })
     return [
@@ -104,7 +116,7 @@ Accepted: ${coins.join(', ')}.
 3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
    fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
    request, without paying again.
-
+${hasByUse ? byUse : ''}
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
 - [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
@@ -114,6 +126,18 @@ ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}
 
 ${sections.join('\n')}`
 }
+
+function byUseFor(config: Config, { facilitators }: DiscoveryOptions) {
+  return (listing: Catalogue.Listing, route: Route) =>
+    Catalogue.networksByUse(config, listing, route, facilitators)
+}
+
+const byUse = `
+A route whose price is "up to" also has x402 offers of the scheme upto, where it says so. Sign the
+ceiling once: the answer is charged by what it used, and one that failed costs nothing. An event
+stream has the headers Payment-Id and Payment-Token: GET /api/payments/{Payment-Id} with the header
+Payment-Token answers its receipt once it is settled.
+`
 
 function oneLine(text: string): string {
   return text.replace(/\s+/g, ' ').trim()

@@ -1,4 +1,6 @@
+import * as Charge from '../meter/Charge'
 import * as Quote from '../meter/Quote'
+import type { Usage } from '../meter/Usage'
 import { type Match, upstreamUrl } from './Route'
 import { rewriteBody } from './rewrite'
 
@@ -22,3 +24,24 @@ export function quoteFor(match: Match, body: Uint8Array): Quote.Quote | undefine
 export function forwardedBody(match: Match, body: Uint8Array): Uint8Array {
   return quoteFor(match, body)?.body ?? rewriteBody(body, match.route.rewrite)
 }
+
+/**
+ * What an answer costs, once it was read to its end; one that was not costs what `missing` says, because
+ * services report the usage at the end. Undefined for a route with a fixed price.
+ */
+export function chargeOf(
+  match: Match,
+  body: Uint8Array,
+  usageOf: (() => Usage) | undefined,
+): ((isWhole: boolean) => Charge.Charge) | undefined {
+  const { meter } = match.route
+  const quote = quoteFor(match, body)
+  if (meter === undefined || quote === undefined || usageOf === undefined) return undefined
+  return (isWhole) => {
+    const usage = usageOf()
+    const isKnown = isWhole || usage.kind === 'failed' || usage.kind === 'named'
+    return Charge.of(meter, quote, isKnown ? usage : unread)
+  }
+}
+
+const unread = { kind: 'missing', reason: 'the answer was not read to its end' } as const

@@ -48,6 +48,7 @@ export function sell(
     body,
     resource: `${sales.baseUrl}${path}`,
     requestId: incoming.requestId,
+    timeoutMs: match.merchant.timeoutMs,
     envelope: incoming.envelope,
     // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {

@@ -1,14 +1,15 @@
-import type { Payment } from '../../db/Payment'
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import type { Log } from '../log'
-import type { Fulfilled } from '../paywall/delivery'
+import type { Attempt, Fulfilled } from '../paywall/Fulfilment'
 import * as Problem from '../protocol/Problem'
 import { type Breaker, type Failure, isGatewayFailure } from './breaker'
 import { originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
+import { chargeOf } from './metering'
 import type { Match } from './Route'
-import { type Forwarded, type Upstream, UpstreamError } from './upstream'
+import type { Forwarded, Upstream } from './upstream'
+import { UpstreamError } from './watch'
 
 /** The sources of the answers that are sold: upstreams, and the program itself. */
 export type Sources = {
@@ -64,7 +65,7 @@ export async function fulfil(
   sources: Sources,
   incoming: IncomingRequest,
   body: Uint8Array,
-  payment: Payment,
+  payment: Attempt,
 ): Promise<Fulfilled> {
   if (incoming.match.merchant.builtin !== undefined) {
     const answer = await serveBuiltin(sources, incoming, body)
@@ -79,9 +80,13 @@ export async function fulfil(
       headers: incoming.request.headers,
       body,
       paymentId: payment.id,
+      ...(payment.signal === undefined ? {} : { signal: payment.signal }),
     })
     note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
-    if (isDelivery(answer.status)) return deliveredBy(answer, incoming)
+    if (isDelivery(answer.status)) {
+      const chargeOfAnswer = chargeOf(incoming.match, body, answer.usage)
+      return { ...deliveredBy(answer, incoming), chargeOf: chargeOfAnswer }
+    }
     if (answer.body instanceof ReadableStream) await answer.body.cancel()
     return {
       delivered: false,
@@ -104,28 +109,38 @@ export async function fulfil(
   }
 }
 
-function deliveredBy(answer: Forwarded, incoming: IncomingRequest): Fulfilled {
+function deliveredBy(
+  { status, headers, body }: Forwarded,
+  incoming: IncomingRequest,
+): Extract<Fulfilled, { delivered: true }> {
   // An answer inside a message is read completely before anything is sent.
-  if (answer.body instanceof Uint8Array || incoming.envelope !== undefined)
-    return { delivered: true, ...answer }
+  const answer = { delivered: true, status, headers, body } as const
+  if (body instanceof Uint8Array || incoming.envelope !== undefined) return answer
   incoming.held = 'until-end'
-  return { delivered: true, ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
+  return { ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
 }
 
 /** Reports to the breaker what a paid request showed. */
 function note(
   sources: Sources,
   { match }: IncomingRequest,
-  payment: Payment,
+  payment: Attempt,
   kind: 'answer' | Failure['kind'],
 ): void {
   const { breaker, now } = sources
   const key = failureKey(sources, match.merchant, match.route) ?? ''
   if (kind === 'answer') breaker.success(key, now())
-  // Redemptions are free. Counting them would count one payment for a request that breaks the
-  // upstream many times.
-  else if (payment.attempts === 1)
+  else if (mayCount(payment, kind))
     breaker.failure(key, { kind, payer: payment.transfer.payer }, now())
+}
+
+/**
+ * Redemptions are free. Counting them would count one payment for a request that breaks the upstream
+ * many times. By `upto` a failed answer costs nothing at all, so three wallets could stop the sales to
+ * others for as long as they like; what no request can cause counts all the same.
+ */
+function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boolean {
+  return attempts === 1 && (kind === 'connect' || transfer.upto === undefined)
 }
 
 /** Key under which failures are counted; undefined when the route cannot be served at all. */

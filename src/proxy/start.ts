@@ -1,3 +1,4 @@
+import { stalledCode } from '../paywall/usage-stream'
 import type { Stalls } from './stalls'
 
 /**
@@ -24,13 +25,15 @@ type Exchange = {
   idleMs: number
   watch: Watch
   stalls: Stalls
+  /** Gets each chunk as it comes. */
+  tap?: ((chunk: Uint8Array) => void) | undefined
 }
 
 type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>
 
 /** Reads the whole body, or 1 MiB of it, or the first chunk of an event stream. */
 export async function readStart(response: Response, exchange: Exchange): Promise<Start> {
-  const { idleMs, watch } = exchange
+  const { idleMs, watch, tap } = exchange
   if (response.body === null) {
     watch.stop()
     return { bytes: new Uint8Array(0) }
@@ -48,6 +51,7 @@ export async function readStart(response: Response, exchange: Exchange): Promise
       return { bytes: Buffer.concat(chunks, size) }
     }
     size += value.byteLength
+    tap?.(value)
     chunks.push(value)
   }
   watch.stop()
@@ -61,7 +65,7 @@ export async function readStart(response: Response, exchange: Exchange): Promise
 function streamOn(
   chunks: Uint8Array[],
   reader: Reader,
-  { idleMs, watch, stalls }: Exchange,
+  { idleMs, watch, stalls, tap }: Exchange,
 ): ReadableStream<Uint8Array> {
   let isReading = false
   let fail = () => {}
@@ -80,7 +84,10 @@ function streamOn(
   return new ReadableStream(
     {
       start(controller) {
-        fail = () => controller.error(watch.explain(new Error('the buyer stands still')))
+        fail = () => {
+          const error = Object.assign(new Error('the buyer stands still'), { code: stalledCode })
+          controller.error(watch.explain(error))
+        }
       },
       async pull(controller) {
         stall.taken()
@@ -94,6 +101,7 @@ function streamOn(
             isReading = false
             watch.stop()
             if (done) return controller.close()
+            tap?.(value)
             chunk = value
           }
           controller.enqueue(chunk)

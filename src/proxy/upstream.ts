@@ -1,5 +1,7 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { net } from '../http/runtime'
+import { createReader } from '../meter/Reader'
+import type { Usage } from '../meter/Usage'
 import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
@@ -13,6 +15,7 @@ import { secretsOf } from './secrets'
 import { createSharing, type Sharing } from './sharing'
 import { createStalls, type Stalls } from './stalls'
 import { readStart } from './start'
+import { codeOf, startWatch, UpstreamError, type Watch } from './watch'
 
 export type UpstreamOptions = {
   /** Unix ms. */
@@ -49,6 +52,8 @@ export type Forwarded = {
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Whether `body` is all of it, as bytes. */
   complete: boolean
+  /** What a metered answer has used, once `body` was read to its end. */
+  usage: (() => Usage) | undefined
 }
 
 export type Upstream = {
@@ -59,25 +64,6 @@ export type Upstream = {
    * only for a name without a finished lookup. It never rejects.
    */
   isReachable(match: Route.Match): boolean | Promise<boolean>
-}
-
-type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
-
-/**
- * Why there is no answer. It has no URL, which would show the origin and the merchant's query, and
- * no cause, whose message names the URL.
- */
-export class UpstreamError extends Error {
-  override readonly name = 'UpstreamError'
-  readonly kind: Kind
-  /** Error code of the system or of Bun, if there is one. */
-  readonly code: string | undefined
-
-  constructor(kind: Kind, code?: string) {
-    super(`upstream ${kind}${code === undefined ? '' : ` (${code})`}`)
-    this.kind = kind
-    this.code = code
-  }
 }
 
 type State = {
@@ -122,12 +108,19 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
     if (input.method === 'HEAD') copyLength(response.headers, headers)
     const kept = secretsFor(state, input.match)
     redactHeaders(headers, kept)
-    const read = await readStart(response, { idleMs: merchant.idleMs, watch, stalls: state.stalls })
+    const reader = route.meter && createReader(route.meter, response)
+    const read = await readStart(response, {
+      idleMs: merchant.idleMs,
+      watch,
+      stalls: state.stalls,
+      tap: reader?.add,
+    })
     const body =
       'stream' in read
         ? redactStream({ headers, body: read.stream }, kept)
         : redactAnswer({ headers, body: read.bytes }, kept)
-    return { status: response.status, headers, body, complete: body instanceof Uint8Array }
+    const { status } = response
+    return { status, headers, body, complete: body instanceof Uint8Array, usage: reader?.end }
   } catch (error) {
     // The rest of this response is not needed.
     if (error instanceof UnreadableError) watch.abort()
@@ -190,8 +183,9 @@ function initOf(
   const { env, ca } = state
   const { merchant, route } = input.match
   const headers = toUpstream(input.headers, merchant, route)
-  // Request an unencoded answer, so that secrets can be found in it.
-  if (secretsFor(state, input.match).length > 0) headers.set('accept-encoding', 'identity')
+  // Request an unencoded answer, so that secrets and usage can be found in it.
+  if (route.meter !== undefined || secretsFor(state, input.match).length > 0)
+    headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
   headers.set('idempotency-key', input.paymentId)
   const init: BunFetchRequestInit = {
@@ -276,71 +270,6 @@ type Exchange = {
   addresses: readonly string[]
   init: BunFetchRequestInit
   watch: Watch
-}
-
-/** Ends an exchange that takes too long, and stores why it ended. */
-type Watch = {
-  signal: AbortSignal
-  /** Restarts the time limit. */
-  arm(timeoutMs: number): void
-  stop(): void
-  /** Ends the exchange. */
-  abort(): void
-  explain(error: unknown): UpstreamError
-  /** The promise, or the end of the exchange if that is earlier. */
-  race<T>(promise: Promise<T>): Promise<T>
-}
-
-function startWatch(outer: AbortSignal | undefined): Watch {
-  const controller = new AbortController()
-  const { signal } = controller
-  let timer: ReturnType<typeof setTimeout> | undefined
-  let reason: UpstreamError | undefined
-  const end = (error: UpstreamError) => {
-    reason ??= error
-    controller.abort(error)
-  }
-  const leave = () => end(new UpstreamError('cut', 'aborted'))
-  outer?.addEventListener('abort', leave, { once: true })
-  if (outer?.aborted === true) leave()
-  const stop = () => {
-    clearTimeout(timer)
-    outer?.removeEventListener('abort', leave)
-  }
-  return {
-    signal,
-    stop,
-    arm: (timeoutMs) => {
-      clearTimeout(timer)
-      timer = setTimeout(() => end(new UpstreamError('timeout')), timeoutMs)
-    },
-    abort: () => {
-      stop()
-      controller.abort()
-    },
-    explain: (error) => reason ?? (error instanceof UpstreamError ? error : classify(error)),
-    race: (promise) =>
-      new Promise((resolve, reject) => {
-        if (signal.aborted) reject(reason)
-        signal.addEventListener('abort', () => reject(reason), { once: true })
-        promise.then(resolve, reject)
-      }),
-  }
-}
-
-// Codes of connections that were never made. A connection that broke may have sent the request.
-const connectCodes =
-  /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
-
-function classify(error: unknown): UpstreamError {
-  if (error instanceof UnreadableError) return new UpstreamError('cut', 'unreadable')
-  const code = codeOf(error)
-  return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
-}
-
-function codeOf(error: unknown): string | undefined {
-  const isCoded = typeof error === 'object' && error !== null && 'code' in error
-  return isCoded && typeof error.code === 'string' ? error.code : undefined
 }
 
 /** A HEAD answer has no body from which the length could be computed. */

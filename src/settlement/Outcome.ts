@@ -73,6 +73,8 @@ export type Reason =
   | 'permit2_allowance_required'
   | 'permit2_proxy_not_deployed'
   | 'permit2_simulation_failed'
+  | 'upto_facilitator_mismatch'
+  | 'unsupported_scheme'
   /** Why a signed approve is not sponsored. */
   | `erc20_approval_${string}`
 

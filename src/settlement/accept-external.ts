@@ -82,6 +82,8 @@ export async function acceptExternal(
       rows: asked.rows,
     })
     if (accepted === 'known') return Refusals.refuseUsed(transfer)
+    if (accepted !== 'stored' && accepted.refused === 'money-authorized')
+      return Refusals.refuseUsed(transfer)
     if (accepted !== 'stored') throw new RowsRefusedError(accepted.refused)
     log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
     return Resolve.current(context, { id })

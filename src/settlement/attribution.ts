@@ -152,7 +152,7 @@ async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
     EthCall.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
-      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
       : []),
   ]
   const data = withCode(payer, Multicall.aggregate(calls))

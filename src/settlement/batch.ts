@@ -37,7 +37,7 @@ export async function dispatch(
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
     simulating.add(simulation)
     // Sign while the node simulates, which takes longer.
-    const draft = batch.length === 1 ? prepare(context, chain, relayer, batch) : undefined
+    const draft = isLone(queued) ? prepare(context, chain, relayer, batch) : undefined
     const [simulations, eoas] = await Promise.all([
       simulation.finally(() => simulating.delete(simulation)),
       findEoasAgain(chain, batch),
@@ -67,6 +67,11 @@ export async function dispatch(
     }
     for (const each of batch) each.reservation = undefined
   }
+}
+
+/** Whether a draft saves time: payments that name the relayer are prepared at the same time. */
+function isLone([first, second]: readonly QueuedPayment[]): boolean {
+  return second === undefined && first?.transfer.upto === undefined
 }
 
 /** Read the code again: a payer can delegate to code at any time (EIP-7702). */
@@ -200,7 +205,11 @@ function refuse(
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
   const { reserved, failures } = context.payers
-  if (reserved.of(transfer) + transfer.amountAtomic > balance) return Refusals.underWay
+  // A charge of ours was reserved before: what is used goes before what is only authorized. What a
+  // facilitator settles was not, and would let a payer drain its wallet at our gas.
+  const isCharge = transfer.upto !== undefined && purpose.product === 'gateway'
+  const ceiling = isCharge ? 0n : context.ceilings.reservedOf(transfer)
+  if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined

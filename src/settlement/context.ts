@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import type * as Network from '../protocol/Network'
+import type { Ceilings } from './ceilings'
 import type { Events } from './events'
 import type { Metrics } from './metrics'
 import type { Outcome, Underway } from './Outcome'
@@ -15,6 +16,7 @@ export type Context = Readonly<{
   ledger: Ledger
   chains: ReadonlyMap<Network.Id, ChainState>
   payers: Payers
+  ceilings: Ceilings
   progress: Progress
   policy: Policy
   events: {
@@ -35,6 +37,8 @@ export type Context = Readonly<{
 export type Progress = {
   /** Payments that are being driven, by id. */
   running: Map<string, Promise<Outcome>>
+  /** Authorizations whose charge is being settled, by id. */
+  charging: Map<string, Promise<Outcome>>
   /** Slots that are being driven. */
   driving: Set<Promise<unknown>>
   /** Running simulations: their reads may be older than what is included meanwhile. */
@@ -52,6 +56,10 @@ export type Policy = Readonly<{
   clockSkewMaxMs: number
   /** Atomic amount; undefined: one node is enough for every payment. */
   confirmTwiceAbove: () => bigint | undefined
+  /** Longest time of one attempt to settle a charge, ms. */
+  chargeAttemptMs: number
+  /** Atomic amount: most ceilings of one payer that are not settled. */
+  unsettledMax: () => bigint
   payoutExclusive: () => boolean
   isOwnPayee: (payee: Address) => boolean
 }>

@@ -23,16 +23,26 @@ import { type ChainState, isForged, type QueuedPayment } from './state'
 
 export type Simulation =
   /**
-   * The transfer would succeed now. `balanceAtomic` is the payer's before it. `code`: the payer's
-   * code, where that was read. `fees`: those that the simulation used.
+   * The transfer would succeed now. `balanceAtomic` is the payer's before it. `allowanceAtomic`: what
+   * Permit2 may move, where that was read. `code`: the payer's code, where that was read. `fees`: those
+   * that the simulation used.
    */
-  | { kind: 'passes'; balanceAtomic: bigint; code: AccountCode; fees?: Fees }
+  | {
+      kind: 'passes'
+      balanceAtomic: bigint
+      allowanceAtomic?: bigint | undefined
+      code: AccountCode
+      fees?: Fees
+    }
   /** The chain shows this nonce as used or cancelled. */
   | { kind: 'used' }
   | Refusals.PaymentRefusal
 
 /** What is simulated: a signed transfer and its settling call. */
-export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'>
+export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call' | 'verified'>
+
+/** Time that the reads of a ceiling count for its charge, ms; the charge itself is simulated. */
+const verifiedMs = 2_000
 
 /** A signature that is not verified yet. */
 export type SignatureCheck = {
@@ -60,18 +70,26 @@ export async function examine(
   candidate: Candidate,
   asked: Asked,
 ): Promise<Simulation> {
-  const { transfer, code } = candidate
+  const { transfer, code, verified } = candidate
   const atSeconds = EthCall.timeFor(chain, [transfer], asked.now)
+  if (verified !== undefined && asked.now - verified.at < verifiedMs) {
+    // When it fails, everything is read again to say why.
+    const isSettled = await settles(chain, from, candidate, atSeconds).catch(() => false)
+    if (isSettled) return { kind: 'passes', code: 'eoa', ...verified }
+  }
   const calls = callsFor(chain, candidate, asked.check)
   const gas = 2n * Gas.limitAlone(transfer, isContract(code)) + 200_000n
   let answer: CallAnswer | undefined
+  let isSettled: boolean | undefined
   try {
-    answer = await aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
+    const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
+    const settling = isDirect(transfer) ? settles(chain, from, candidate, atSeconds) : undefined
+    ;[answer, isSettled] = await Promise.all([reading, settling])
   } catch (error) {
     return unusable(transfer, error)
   }
   if (!answer) return Refusals.unavailable(undefined)
-  const seen = readAnswer(transfer, answer)
+  const seen = readAnswer(transfer, answer, isSettled)
   if (seen.baseFeeWei) chain.head.baseFeeWei = seen.baseFeeWei
   if (atSeconds === undefined && seen.timestamp !== undefined) {
     observeTime(chain.head, seen.timestamp, asked.now)
@@ -88,6 +106,28 @@ export async function examine(
   return explain(chain, candidate, seen, asked)
 }
 
+/** Whether the settling call looks at its sender, so that no other contract may make it. */
+function isDirect({ upto }: Transfer.Transfer): boolean {
+  return upto !== undefined
+}
+
+/** Whether the settling call succeeds when its sender makes it. Throws RpcFault or RpcError. */
+async function settles(
+  chain: ChainState,
+  from: Address | undefined,
+  { transfer, code, call: { to, data } }: Candidate,
+  atSeconds: bigint | undefined,
+): Promise<boolean> {
+  const gas = Gas.limitAlone(transfer, isContract(code))
+  try {
+    await EthCall.ethCall(chain, { from, to, data, gas, atSeconds })
+    return true
+  } catch (error) {
+    if (EthCall.isSpentGas(error)) return false
+    throw error
+  }
+}
+
 /** The settling call, and the reads that explain its failure. */
 function callsFor(
   { network }: ChainState,
@@ -102,9 +142,9 @@ function callsFor(
     Multicall.timestampCall,
     Multicall.baseFeeCall,
     ...(method === 'permit2'
-      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2]
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
       : []),
-    call,
+    ...(isDirect(transfer) ? [] : [call]),
     ...(digest
       ? [Token.isValidSignature(payer, digest, Signature.unwrap(transfer).signature)]
       : []),
@@ -120,29 +160,35 @@ type CallReads = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
   wallet: ReturnType<typeof judgeWallet> | undefined
 }
 
-function readAnswer(transfer: Transfer.Transfer, { code, results }: CallAnswer): CallReads {
+function readAnswer(
+  transfer: Transfer.Transfer,
+  { code, results }: CallAnswer,
+  isSettled: boolean | undefined,
+): CallReads {
   const isPermit = transfer.method === 'permit2'
+  const settlingAt = isPermit ? 6 : 4
   const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(EthCall.uintOf)
-  const wallet = results[isPermit ? 7 : 5]
+  const wallet = results[settlingAt + (isDirect(transfer) ? 0 : 1)]
   return {
     code,
     baseFeeWei,
-    isSettled: results[isPermit ? 6 : 4]?.success === true,
+    isSettled: isSettled ?? results[settlingAt]?.success === true,
     wallet: wallet && judgeWallet(wallet),
     used: EthCall.isUsed(transfer, nonce),
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
-    hasProxy: !isPermit || results[5]?.success === true,
+    // A call to an address without code succeeds and moves nothing.
+    hasProxy: !isPermit || EthCall.uintOf(results[5]) !== undefined,
   }
 }
 
 function judge(
   { transfer, code }: Candidate,
-  { isSettled, used, wallet }: CallReads,
+  { isSettled, used, wallet, hasProxy }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
-  const passes = isSettled && used === false
+  const passes = isSettled && hasProxy && used === false
   if (passes && check?.isDecidedByChain) return 'passes'
   if (check && wallet !== 'accepts' && !check.isSigned()) {
     const isUndeployed = wallet === 'absent' && check.isWrapped
@@ -184,12 +230,12 @@ async function confirm(
   chain: ChainState,
   from: Address | undefined,
   candidate: Candidate,
-  { balance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
+  { balance, allowance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
 ): Promise<Simulation> {
   const { transfer, call } = candidate
   const balanceAtomic = balance ?? 0n
   if (!isContract(candidate.code) && !isContract(code)) {
-    return { kind: 'passes', balanceAtomic, code }
+    return { kind: 'passes', balanceAtomic, allowanceAtomic: allowance, code }
   }
   const bid = fees(chain.head, chain.network.feeCapWei)
   const gas = Gas.limitAlone(transfer, true)
@@ -199,7 +245,14 @@ async function confirm(
   } catch (error) {
     return unusable(transfer, error)
   }
-  return { kind: 'passes', balanceAtomic, code: identify(transfer, code), fees: bid }
+  const identified = identify(transfer, code)
+  return {
+    kind: 'passes',
+    balanceAtomic,
+    allowanceAtomic: allowance,
+    code: identified,
+    fees: bid,
+  }
 }
 
 /** An undeployed wallet is identified by its factory. */

@@ -19,7 +19,7 @@ const deployGas = 1_000_000n
  */
 const budgetParts = 10n
 
-type Call = Pick<Transfer, 'method' | 'permit2612'>
+type Call = Pick<Transfer, 'method' | 'permit2612' | 'upto'>
 type Clock = Pick<Context, 'now'>
 type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 
@@ -76,8 +76,8 @@ export function learn(
 }
 
 /** Settling calls that cost about the same. */
-function kindOf({ method, permit2612 }: Call): string {
-  return permit2612 ? `${method} with permit` : method
+function kindOf({ method, permit2612, upto }: Call): string {
+  return `${upto ? 'upto' : method}${permit2612 ? ' with permit' : ''}`
 }
 
 /** Native coin of a grant counts as gas, wei. */

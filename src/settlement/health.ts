@@ -8,6 +8,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
+import * as Upto from '../protocol/Upto'
 import type { Context } from './context'
 import { readCount } from './reads'
 import { pausedBy } from './relayer'
@@ -156,6 +157,7 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
   chain.abilities.readsCode = await readsCode(client)
+  chain.abilities.hasUpto = await hasUpto(chain)
   for (const [name, address] of contracts) {
     const code = await client.call('eth_getCode', [address, 'latest'])
     if (!Receipt.isHex(code)) throw new RpcFault('not a code')
@@ -168,6 +170,16 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
   // The token would reject buyers' signatures, so sell nothing.
   if (answer === `0x${expected}`) return undefined
   return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
+}
+
+/** Whether the chain has Permit2 and the proxy of the scheme `upto`. */
+async function hasUpto({ client }: ChainState): Promise<boolean> {
+  const codes = await Promise.all(
+    [Permit.permit2Address, Upto.proxyAddress].map((address) =>
+      client.call('eth_getCode', [address, 'latest']).catch(ignoreRpcError),
+    ),
+  )
+  return codes.every((code) => Receipt.isHex(code) && code.length > 2)
 }
 
 /** Every nonce of ours below this number is decided; undefined before the first check. */

@@ -13,7 +13,7 @@ import * as Refusals from './refusals'
 import { isReady } from './relayer'
 import * as Resolve from './resolve'
 import * as Signature from './signature'
-import type { Admission, ChainState, Signer } from './state'
+import type { Admission, ChainState, Signer, Verified } from './state'
 import { within } from './wait'
 
 /** A requested payment. */
@@ -25,6 +25,8 @@ export type PaymentRequest = {
   receivedAt: number
   isKeySigned: KeySigned
   rows: Rows | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
   onSent: ((payment: Payment) => void) | undefined
   /**
    * Called when the money has arrived; undefined: the delivery is not started with the
@@ -101,6 +103,7 @@ async function admit(
       return admit(context, { ...request, isKeySigned: false }, onConfirm, leftMs)
     }
     case 'rows-refused':
+      if (result.reason === 'money-authorized') return Refusals.refuseUsed(request.transfer)
       throw new RowsRefusedError(result.reason)
     default:
       return result
@@ -139,9 +142,10 @@ async function examineAndSubmit(
     purpose,
     receivedAt,
     payment: undefined,
-    isAlone: false,
+    isAlone: signed.transfer.upto !== undefined,
     deliverOnConfirm,
     rows,
+    verified: request.verified,
   })
 }
 

@@ -28,7 +28,12 @@ export type Metrics = {
   replaced(network: string): void
   reorged(network: string, payments: number): void
   failed(network: string): void
+  /** A charge by use was written, or was given up. */
+  charged(network: string, outcome: ChargeOutcome): void
 }
+
+/** `failed`: by the payer's doing. `lost`: its time ended before it was settled. */
+export type ChargeOutcome = 'metered' | 'void' | 'failed' | 'lost'
 
 /**
  * Values that are read when the metrics are rendered; from memory, except gas, which takes one
@@ -89,6 +94,10 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
     'Payments with a proven signature that cost gas and did not pay.',
     ['network'],
   )
+  const charges = meter.counter('charges_total', 'Charges by use (x402 upto), by their outcome.', [
+    'network',
+    'outcome',
+  ])
   meter.onRender(observer(meter, sources))
   return {
     settled({ transfer: { network }, purpose: { protocol } }, outcome, duration) {
@@ -99,6 +108,7 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
     replaced: (network) => replaced.inc({ network }),
     reorged: (network, count) => reorged.inc({ network }, count),
     failed: (network) => failed.inc({ network }),
+    charged: (network, outcome) => charges.inc({ network, outcome }),
   }
 }
 

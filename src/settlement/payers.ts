@@ -1,12 +1,14 @@
 import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
+import { createUnpaid, type Unpaid } from './unpaid'
 
 /** State about payers, in memory: a restart resets it. */
 export type Payers = {
   failures: Failures
   signers: Signers
   reserved: ReservedAmounts
+  unpaid: Unpaid
 }
 
 /** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
@@ -15,6 +17,7 @@ export function createPayers(now: () => number, failuresMax?: number): Payers {
     failures: createFailures(now, failuresMax),
     signers: createSigners(now),
     reserved: createReservedAmounts(),
+    unpaid: createUnpaid(now),
   }
 }
 

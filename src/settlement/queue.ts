@@ -34,6 +34,7 @@ type Submission = Pick<
   | 'isAlone'
   | 'deliverOnConfirm'
   | 'rows'
+  | 'verified'
 > & { code: 'contract' | 'unknown' }
 
 export type Submitted = {
@@ -63,7 +64,8 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
     fees: undefined,
     done: (verdict) => resolve(admissionOf(context, verdict)),
   }
-  queue.payments.push(queued)
+  const place = transfer.upto === undefined ? queue.payments : queue.named
+  place.push(queued)
   // Payments of one turn of the event loop are sent together.
   queue.arrival ??= setImmediate(() => {
     queue.arrival = undefined
@@ -72,8 +74,9 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
   return {
     admission: promise,
     cancel() {
-      const index = queue.payments.indexOf(queued)
-      if (index >= 0) queue.payments.splice(index, 1)
+      const waiting = transfer.upto === undefined ? queue.payments : queue.named
+      const index = waiting.indexOf(queued)
+      if (index >= 0) waiting.splice(index, 1)
       queued.isGivenUp = true
       return index >= 0
     },
@@ -149,6 +152,7 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
 export function pump(context: Context, chain: ChainState): void {
   const { queue } = chain
   dispatchJobs(context, chain)
+  pumpNamed(context, chain)
   while (queue.payments.length > 0) {
     if (context.progress.signal.aborted || !isReady(chain)) {
       for (const { done } of queue.payments.splice(0)) done(Refusals.unavailable(undefined))
@@ -175,6 +179,35 @@ export function pump(context: Context, chain: ChainState): void {
     queue.isDue = true
     pump(context, chain)
   }, collectMs)
+}
+
+/** Sends payments that name their relayer, each alone, as many at once as the relayer may have open. */
+function pumpNamed(context: Context, chain: ChainState): void {
+  const { queue, relayers } = chain
+  const isOver = context.progress.signal.aborted || !isReady(chain)
+  const room = roomFor(context)
+  const waiting: QueuedPayment[] = []
+  for (const queued of queue.named.splice(0)) {
+    const relayer = relayers.find(({ address }) => address === queued.transfer.upto?.facilitator)
+    if (isOver || !relayer || pausedBy(relayer) !== undefined) {
+      queued.done(relayer ? Refusals.unavailable(undefined) : Refusals.relayerGone)
+      continue
+    }
+    if (relayer.open + relayer.preparing >= openMax || room(queued) <= 0) {
+      waiting.push(queued)
+      continue
+    }
+    relayer.preparing++
+    void Batch.dispatch(context, chain, relayer, [queued]).then((returned) => {
+      relayer.preparing--
+      for (const each of returned) {
+        if (each.isGivenUp) each.done(Refusals.busy)
+        else queue.named.unshift(each)
+      }
+      if (queue.named.length > 0) pump(context, chain)
+    })
+  }
+  queue.named.push(...waiting)
 }
 
 /**

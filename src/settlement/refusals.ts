@@ -70,11 +70,24 @@ export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
+/** A payer that had parts of several answers for nothing, because they failed. */
+export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
+  const detail = 'Several answers of this payer failed and cost nothing: pay by exact, or later.'
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}
+
 /** Sent later it would pass: other payments of the same payer go first. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
   detail: 'Other payments of this payer are under way.',
   retryAfterSeconds: 1,
+}
+
+/** The relayer that the payer's signature names is not configured any more. */
+export const relayerGone: PaymentRefusal = {
+  kind: 'unavailable',
+  detail: 'The relayer that this authorization names is not in use.',
+  retryAfterSeconds: 60,
 }
 
 /** A payment whose turn did not come in time, as an outcome: nothing was written. */
@@ -162,7 +175,8 @@ export function explain(
     )
   }
   if (!facts.hasProxy) {
-    return refuse('permit2_proxy_not_deployed', 'x402ExactPermit2Proxy is not on this chain')
+    const proxy = transfer.upto === undefined ? 'x402ExactPermit2Proxy' : 'x402UptoPermit2Proxy'
+    return refuse('permit2_proxy_not_deployed', `${proxy} is not on this chain`)
   }
   if (facts.used === undefined && !isPermit) {
     return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')

@@ -40,6 +40,7 @@ export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Rela
     slots: new Map(),
     open: 0,
     isPreparing: false,
+    preparing: 0,
     turn: createTurn(),
     balanceWei: undefined,
     poor: undefined,

@@ -5,7 +5,9 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import { createUnsettled } from './accept-external'
+import { type Authorizations, createAuthorizations } from './authorizations'
 import { type Availability, createAvailability } from './availability'
+import * as Charges from './charges'
 import { type Context, chainOf } from './context'
 import * as CrossCheck from './cross-check'
 import { createDeliveries, type Deliveries } from './delivery'
@@ -45,6 +47,8 @@ export type Payments = Pick<
   PaymentReads,
   'find' | 'findById' | 'findByRedeemToken' | 'findByIdempotencyKey'
 > & {
+  /** A new id of a payment. */
+  createId(): string
   /** Undefined while another request has claimed the money. */
   claim(money: Money): Claim | undefined
   /**
@@ -122,6 +126,8 @@ export type Settlement = Payments &
   Lifecycle & {
     /** The stock desk's account. */
     desk: Address
+    /** The scheme `upto`. */
+    authorizations: Authorizations
   }
 
 export type { SettlementOptions }
@@ -130,10 +136,15 @@ export type { SettlementOptions }
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
-  const background = start(context, options.checkMs ?? 15_000)
+  const intake = { ...context, unsettled: createUnsettled() }
+  const background = start(context, {
+    checkMs: options.checkMs ?? 15_000,
+    resumeCharges: (isStart) => Charges.resume(intake, isStart),
+  })
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   return {
-    ...createPayments(context, random),
+    ...createPayments(intake, random),
+    authorizations: createAuthorizations(intake),
     ...createDeliveries(context),
     ...createJobRunner(context),
     ...createChainReads(context),
@@ -145,11 +156,10 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
   }
 }
 
-function createPayments(context: Context, random: (length: number) => Uint8Array): Payments {
+function createPayments(context: Intake.Intake, random: (length: number) => Uint8Array): Payments {
   const { ledger, now } = context
   const { payments } = ledger
-  const unsettled = createUnsettled()
-  const intake = { ...context, unsettled }
+  const { unsettled } = context
   const headOf = ({ network }: Transfer) => chainOf(context, network).head.number
   const chainOfPayment = ({ transfer }: Pick<Payment, 'transfer'>) =>
     chainOf(context, transfer.network)
@@ -158,6 +168,7 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
     findById: payments.findById,
     findByRedeemToken: payments.findByRedeemToken,
     findByIdempotencyKey: payments.findByIdempotencyKey,
+    createId: () => paymentId(now(), random),
     claim: createClaims(),
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
@@ -171,7 +182,7 @@ function createPayments(context: Context, random: (length: number) => Uint8Array
       const request = { ...about, rows, onSent, deliverOnConfirm }
       const outcome = await (known
         ? Intake.joinKnown(context, known, request, waitMs)
-        : Intake.settle(intake, request, waitMs))
+        : Intake.settle(context, request, waitMs))
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
       }

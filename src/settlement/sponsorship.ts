@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
+import type { Authorized } from './authorizations'
 import type { Outcome, Reason } from './Outcome'
 import { refuse } from './refusals'
 import type { Settlement, SettleOptions } from './settlement'
@@ -29,7 +30,7 @@ export type ApprovalSponsor = {
 }
 
 export type Sponsoring = {
-  settlement: Pick<Settlement, 'settle'>
+  settlement: Pick<Settlement, 'settle' | 'authorizations' | 'createId'>
   /** Undefined when this service sends no approves. */
   sponsor: ApprovalSponsor | undefined
   now: () => number
@@ -49,11 +50,47 @@ export async function settleSponsored(
   const deadline = now() + options.waitMs
   const outcome = await settlement.settle(transfer, purpose, options)
   if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
-  const left = () => Math.max(0, deadline - now())
-  const approved = await sponsor.approve(transfer, approval, { waitMs: left() })
+  const refusal = await approve(sponsor, transfer, approval, deadline - now())
+  if (refusal) return refusal
+  return settlement.settle(transfer, purpose, {
+    ...options,
+    waitMs: Math.max(0, deadline - now()),
+  })
+}
+
+/** The same for a ceiling: calls `authorize`. */
+export async function authorizeSponsored(
+  { settlement, sponsor, now }: Sponsoring,
+  transfer: Transfer,
+  purpose: Purpose,
+  {
+    approval,
+    waitMs,
+    validUntil,
+  }: { approval: Hex | undefined; waitMs: number; validUntil: number },
+): Promise<Outcome | Authorized> {
+  const deadline = now() + waitMs
+  const attempt = () => {
+    const options = { id: settlement.createId(), receivedAt: now(), validUntil }
+    return settlement.authorizations.authorize(transfer, purpose, options)
+  }
+  const outcome = await attempt()
+  if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
+  const refusal = await approve(sponsor, transfer, approval, deadline - now())
+  return refusal ?? attempt()
+}
+
+/** Sends the payer's approve; the outcome when it is not sent. */
+async function approve(
+  sponsor: ApprovalSponsor,
+  transfer: Transfer,
+  approval: Hex,
+  leftMs: number,
+): Promise<Outcome | undefined> {
+  const approved = await sponsor.approve(transfer, approval, { waitMs: Math.max(0, leftMs) })
   if (approved.kind === 'unavailable') return approved
   if (approved.kind === 'refused') return refuse(reasonOf(approved.code), approved.detail)
-  return settlement.settle(transfer, purpose, { ...options, waitMs: left() })
+  return undefined
 }
 
 /** Whether only the allowance is missing. */

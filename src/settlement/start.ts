@@ -9,6 +9,7 @@ import type { NetworkConfig } from '../config/Config'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { sourcesOf } from './availability'
+import { createCeilings } from './ceilings'
 import type { Context, Log } from './context'
 import { createEvents, createSignal } from './events'
 import * as Health from './health'
@@ -59,6 +60,13 @@ export type SettlementOptions = {
    * configured; undefined: none. Payments to the desk always need it. By default 10,000,000.
    */
   confirmTwiceAbove?: (() => bigint | undefined) | undefined
+  /** Atomic amount: most signed ceilings of one payer that are not settled. By default 1,000,000. */
+  unsettledMax?: (() => bigint) | undefined
+  /**
+   * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
+   * minute by default.
+   */
+  chargeAttemptMs?: number | undefined
   /** Only this service sells for its payouts; by default false. */
   payoutExclusive?: (() => boolean) | undefined
   /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
@@ -94,8 +102,10 @@ export async function createContext(
     ledger,
     chains,
     payers: createPayers(now, options.payerFailuresMax),
+    ceilings: createCeilings(),
     progress: {
       running: new Map(),
+      charging: new Map(),
       driving: new Set(),
       simulating: new Set(),
       isStopping: false,
@@ -106,6 +116,8 @@ export async function createContext(
       resendMs: options.resendMs ?? 2_000,
       clockSkewMaxMs: options.clockSkewMaxMs ?? 60_000,
       confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
+      chargeAttemptMs: options.chargeAttemptMs ?? 60_000,
+      unsettledMax: options.unsettledMax ?? (() => 1_000_000n),
       payoutExclusive: options.payoutExclusive ?? (() => false),
       isOwnPayee: options.isOwnPayee ?? (() => false),
     },
@@ -130,11 +142,18 @@ export type Background = {
   stopped: Promise<void>
 }
 
+type Watching = {
+  /** Time between two health checks of a network, ms. */
+  checkMs: number
+  /** Continues the charges that no request is working on. */
+  resumeCharges: (isStart: boolean) => Promise<void>
+}
+
 /**
  * Checks every network at once and then at intervals. Each check also resumes what is unfinished
  * and not running.
  */
-export function start(context: Context, checkMs: number): Background {
+export function start(context: Context, { checkMs, resumeCharges }: Watching): Background {
   const { signal } = context.progress
   const chains = [...context.chains.values()]
   const first = chains.map((chain) => checkHealth(context, chain))
@@ -144,6 +163,7 @@ export function start(context: Context, checkMs: number): Background {
   const sweep = async () => {
     if (!isRecovered) return
     await Recover.recover(context, checked)
+    await resumeCharges(false)
     await Recover.expire(context)
     for (const chain of chains) {
       for (const relayer of chain.relayers) await Recover.closeGap(context, chain, relayer)
@@ -171,7 +191,7 @@ export function start(context: Context, checkMs: number): Background {
       await ready
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
-      await Recover.recover(context)
+      await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
     stopped: Promise.all(watch).then(() => undefined),
   }
@@ -236,9 +256,16 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
     clock,
     relayers: createRelayers(network, options),
     health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
-    abilities: { logSpans: new Map(), hasSync: true, hasOverrides: true, readsCode: true },
+    abilities: {
+      logSpans: new Map(),
+      hasSync: true,
+      hasOverrides: true,
+      readsCode: true,
+      hasUpto: false,
+    },
     queue: {
       payments: [],
+      named: [],
       jobs: [],
       dispatching: undefined,
       isJobsDue: false,

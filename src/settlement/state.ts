@@ -52,12 +52,16 @@ export type Abilities = {
    * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
    */
   readsCode: boolean
+  /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
+  hasUpto: boolean
 }
 
 /** What waits for a relayer of one network. */
 export type Queue = {
   /** Oldest first. */
   payments: QueuedPayment[]
+  /** Those that only one relayer may send, oldest first. */
+  named: QueuedPayment[]
   /** Oldest first. */
   jobs: WaitingJob[]
   /** Set while the jobs are being offered to the relayers. */
@@ -127,6 +131,8 @@ export type Relayer = {
   open: number
   /** A batch is being simulated for this relayer. */
   isPreparing: boolean
+  /** Payments that name this relayer and are being simulated. */
+  preparing: number
   /** Covers the time from the choice of an account nonce to the disk. */
   turn: Turn
   balanceWei: bigint | undefined
@@ -166,6 +172,16 @@ export function isForged(signer: Signer): boolean {
   return signer.kind === 'unchecked' && !signer.isKey()
 }
 
+/**
+ * What a simulation that passed showed of a payer without code, and when (unix ms). The amounts are
+ * only used with what was reserved since: other payments of the payer are subtracted from them.
+ */
+export type Verified = {
+  balanceAtomic: bigint
+  allowanceAtomic: bigint | undefined
+  at: number
+}
+
 /** A payment that waits for a relayer. */
 export type QueuedPayment = {
   id: string
@@ -192,6 +208,8 @@ export type QueuedPayment = {
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
   rows: Rows | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
   /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
   /** Equal for payments whose Transfer logs cannot be distinguished. */

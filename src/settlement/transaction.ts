@@ -136,7 +136,9 @@ function follow(
   const endings = launch(context, chain, slot, reservations)
   for (const [index, { done }] of queued.entries()) {
     const [member, ending] = [slot.members[index], endings[index]]
-    if (member && ending) done({ kind: 'sent', member, ending })
+    if (!member || !ending) continue
+    context.ceilings.handOver(member.payment.id)
+    done({ kind: 'sent', member, ending })
   }
 }
 
@@ -245,6 +247,8 @@ export function rowOf(
     permit2612Value: transfer.permit2612?.valueAtomic ?? null,
     permit2612Deadline: transfer.permit2612?.deadline ?? null,
     permit2612Signature: transfer.permit2612?.signature ?? null,
+    ceilingAtomic: transfer.upto?.ceilingAtomic ?? null,
+    facilitator: transfer.upto?.facilitator ?? null,
     createdAt: at,
     confirmedAt: null,
     deliveredAt: null,

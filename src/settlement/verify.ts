@@ -4,21 +4,38 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import { digest as digestOf, type Transfer } from '../protocol/Transfer'
 import { type Context, chainOf } from './context'
-import { examine } from './examine'
+import { examine, type Simulation } from './examine'
 import type { Outcome } from './Outcome'
 import * as Refusals from './refusals'
 import * as Signature from './signature'
 import { chainNow } from './state'
+
+type Uses = Pick<Context, 'chains' | 'now' | 'monotonic'>
+
+/** What would happen to a transfer now, and the transfer as it would be settled. */
+export type Checked =
+  | { transfer: Transfer; simulation: Extract<Simulation, { kind: 'passes' }> }
+  | Refusals.PaymentRefusal
 
 /**
  * Checks signature, window and simulation in one call to a node; nothing is written or sent.
  * `given`: the signing domain that the payer got, by default the token's own.
  */
 export async function verify(
-  context: Pick<Context, 'chains' | 'now' | 'monotonic'>,
+  context: Uses,
   transfer: Transfer,
   given: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Outcome> {
+  const checked = await check(context, transfer, given)
+  return 'kind' in checked ? checked : { ok: true }
+}
+
+/** The same, with what the simulation showed. */
+export async function check(
+  context: Uses,
+  transfer: Transfer,
+  given?: Asset['eip712'],
+): Promise<Checked> {
   const chain = chainOf(context, transfer.network)
   const own = chain.network.asset.eip712
   const eip712 = given ?? own
@@ -43,7 +60,7 @@ export async function verify(
   const isWrapped = !isKeys && sent !== transfer
   const simulation = await examine(
     chain,
-    chain.relayers[0]?.address,
+    transfer.upto?.facilitator ?? chain.relayers[0]?.address,
     {
       transfer: sent,
       code: isKeys ? 'unknown' : 'contract',
@@ -57,6 +74,6 @@ export async function verify(
   )
   if (simulation.kind === 'refused' && Refusals.isUnsigned(simulation)) return simulation
   if (late) return late
-  if (simulation.kind === 'passes') return { ok: true }
+  if (simulation.kind === 'passes') return { transfer: sent, simulation }
   return simulation.kind === 'used' ? Refusals.refuseUsed(transfer) : simulation
 }

@@ -54,7 +54,7 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
       'cache-control': 'private, no-store',
       location: urlOf(order),
       ...(isDelivered ? {} : { 'retry-after': '2' }),
-      ...successHeaders(payment, protocol, issuer, signReceipt(payment, issuer, now())),
+      ...successHeaders(payment, { protocol }, issuer, signReceipt(payment, issuer, now())),
     }
     return Response.json(toJson(order), { status: isDelivered ? 200 : 202, headers })
   }

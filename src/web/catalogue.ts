@@ -1,5 +1,6 @@
 import type { Config, Merchant, NetworkConfig, Param, Route } from '../config/Config'
 import * as Price from '../meter/Price'
+import * as ByUse from '../paywall/ByUse'
 import * as Amount from '../protocol/Amount'
 import * as Example from './Example'
 import { type Html, html } from './html'
@@ -147,14 +148,16 @@ function routeItem(config: Config, { merchant, route }: Entry): Html {
   const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
   const example = Example.from(merchant.slug, route)
   const network = networks.find(({ testnet }) => !testnet) ?? networks[0]
-  const { baseUrl } = config.service
+  const { service } = config
+  const { baseUrl } = service
+  const isByUse = ByUse.isOffered(service, merchant, route)
   const commands = Example.commands(example, { baseUrl, network, priceAtomic: route.priceAtomic })
   return html`<details class="route">
 <summary><span class="methods">${route.methods.join(' ')}</span> <code>/m/${merchant.slug}${route.path}${tailOf(route)}</code> <span class="what">${route.summary}</span> <span class="price">${Price.short(route)}</span></summary>
 <div class="inside">
 <p>${route.description}</p>
 <h4>Price</h4>
-${route.meter !== undefined && html`<p>${Price.sentence(route)}</p>`}
+${route.meter !== undefined && html`<p>${Price.sentence(route)}${isByUse && ` ${ByUse.sentence}`}</p>`}
 <ul>${networks.map(
     ({ name, asset }) =>
       html`<li>${Price.short(route).replace('$', '')} ${asset.symbol} on ${name}</li>`,

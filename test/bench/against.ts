@@ -14,7 +14,7 @@ import { type Candidate, type Load, loads } from './paid/candidates'
 import { sample } from './paid/sample'
 import { latency, perSecond } from './paid/tables'
 import * as Report from './Report'
-import { rpcUrlsOf, shippedConfig, shippedEnv } from './shipped'
+import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
 const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start]
   DIRECTORY  another checkout, with its packages installed
@@ -43,7 +43,9 @@ const machine = prepareMachine()
 const rows: Report.Row[] = []
 for (const name of chosen) {
   process.stderr.write(`bench:against: ${name} ...\n`)
-  rows.push(...(await parts[name](machine)))
+  const found = await parts[name](machine)
+  process.stderr.write(`${Report.format(found).join('\n')}\n`)
+  rows.push(...found)
 }
 const { repeated, kept } = machine.disturbances()
 const notes = [
@@ -163,7 +165,8 @@ async function starts(machine: Machine): Promise<Report.Row[]> {
       const file = join(directory, name)
       await build({ entry: join(root, 'src', 'main.ts'), outfile: file })
       const prepare = (cwd: string) => {
-        writeFileSync(join(cwd, 'merchants.toml'), localText(rpcUrlsOf(chains), port))
+        const text = localText(rpcUrlsOf(chains), port, shippedText(root))
+        writeFileSync(join(cwd, 'merchants.toml'), text)
         return shippedEnv
       }
       return { file, prepare, url: `http://127.0.0.1:${port}/m/catjoke/joke`, expected: 402 }

@@ -152,10 +152,14 @@ function size(program: Program): string {
   return `${(Bun.file(program.file).size / 1e6).toFixed(0)} MB`
 }
 
-/** The shipped file with other RPC URLs and another port, line for line. */
-export function localText(rpcUrls: Readonly<Record<string, string>>, port: number): string {
+/** The shipped file `text` with other RPC URLs and another port, line for line. */
+export function localText(
+  rpcUrls: Readonly<Record<string, string>>,
+  port: number,
+  text = shippedText(),
+): string {
   let network = ''
-  return shippedText()
+  return text
     .split('\n')
     .map((line) => {
       network = /^\[networks\."([^"]+)"\]/.exec(line)?.[1] ?? network

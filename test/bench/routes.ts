@@ -199,6 +199,7 @@ function benchReading(): string[] {
     const documents = createDocuments(config, {
       receiptAddress: '0x00000000000000000000000000000000DeaDBeef',
       isReady: () => true,
+      facilitators: () => [],
       updatedAt: Date.now(),
     })
     time('document', () => documents.aggregate(request))

@@ -7,9 +7,9 @@ import type { Chain } from '../../src/demo/chains'
 
 const file = join(import.meta.dir, '..', '..', 'merchants.toml')
 
-/** Text of the shipped merchants.toml. */
-export function shippedText(): string {
-  return readFileSync(file, 'utf8')
+/** Text of the merchants.toml that the checkout at `root` ships; this one without it. */
+export function shippedText(root = join(import.meta.dir, '..', '..')): string {
+  return readFileSync(join(root, 'merchants.toml'), 'utf8')
 }
 
 /**
@@ -25,9 +25,15 @@ export const shippedEnv = {
   ASSISTANT_KEY: 'bench',
 }
 
-/** The shipped file on these RPC URLs by network id; throws with its faults. */
-export function shippedConfig(rpcUrls: Readonly<Record<string, string>> = {}): Config {
-  const { config, faults } = parse(shippedText(), {
+/**
+ * The shipped file on these RPC URLs by network id; throws with its faults. `more`: the text of
+ * further merchants, and the upstream of those at model.example.com.
+ */
+export function shippedConfig(
+  rpcUrls: Readonly<Record<string, string>> = {},
+  more?: { text: string; upstream: string },
+): Config {
+  const { config, faults } = parse(shippedText() + (more?.text ?? ''), {
     file,
     env: shippedEnv,
     overrides: {
@@ -35,7 +41,10 @@ export function shippedConfig(rpcUrls: Readonly<Record<string, string>> = {}): C
       baseUrl: 'http://localhost',
       listen: '127.0.0.1:0',
       // The discard port: no measured request reaches an upstream.
-      upstream: (url) => new URL(url.pathname + url.search, 'http://127.0.0.1:9'),
+      upstream: (url) => {
+        const isMore = more !== undefined && url.hostname === 'model.example.com'
+        return new URL(url.pathname + url.search, isMore ? more.upstream : 'http://127.0.0.1:9')
+      },
     },
   })
   if (config === undefined) throw new Error(faults.map(format).join('\n'))

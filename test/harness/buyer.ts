@@ -63,9 +63,19 @@ export function challengesOf(response: Response): ParsedChallenge[] {
     const raw = Object.fromEntries(
       [...text.matchAll(/([a-z]+)="([^"]*)"/g)].map((match) => [match[1] ?? '', match[2] ?? '']),
     )
-    const request = JSON.parse(Buffer.from(raw.request ?? '', 'base64url').toString())
-    return { id: raw.id ?? '', realm: raw.realm ?? '', request, raw }
+    return parsedOf(raw)
   })
+}
+
+/** Challenges of a 402, whole: the body has those that are shortened or missing in the header. */
+export function wholeChallenges({ body, challenges }: Asked): ParsedChallenge[] {
+  const { challenges: whole } = body as { challenges?: Record<string, string>[] }
+  return whole?.map((raw) => parsedOf(raw)) ?? challenges
+}
+
+function parsedOf(raw: Record<string, string>): ParsedChallenge {
+  const request = JSON.parse(Buffer.from(raw.request ?? '', 'base64url').toString())
+  return { id: raw.id ?? '', realm: raw.realm ?? '', request, raw }
 }
 
 /** Replaces members of the signed or sent data. */

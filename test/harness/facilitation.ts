@@ -2,6 +2,7 @@ import type { Address, Hex, LocalAccount } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import * as Permit from '../../src/protocol/Permit'
+import * as Upto from '../../src/protocol/Upto'
 import { inSeconds, randomNonce } from './buyer'
 
 /**
@@ -33,6 +34,10 @@ export type Body = {
 
 export type Made = {
   method?: 'eip3009' | 'permit2'
+  /** `upto`: Permit2, with `amountAtomic` as the ceiling. */
+  scheme?: 'exact' | 'upto'
+  /** Who may settle `upto`; by default the demo's relayer. */
+  facilitator?: Address
   from?: LocalAccount
   /** The payer that replaces the signer. */
   payer?: Address
@@ -64,7 +69,7 @@ const authorizationTypes = {
   ],
 } as const
 
-const permitTypes = {
+const permitTypes = (scheme: Made['scheme']) => ({
   PermitWitnessTransferFrom: [
     { name: 'permitted', type: 'TokenPermissions' },
     { name: 'spender', type: 'address' },
@@ -78,23 +83,31 @@ const permitTypes = {
   ],
   Witness: [
     { name: 'to', type: 'address' },
+    ...(scheme === 'upto' ? [{ name: 'facilitator', type: 'address' }] : []),
     { name: 'validAfter', type: 'uint256' },
   ],
-} as const
+})
 
 /** A request that is valid unless the options make it invalid. */
 export async function makeBody(network: NetworkConfig, made: Made = {}): Promise<Body> {
-  const { method = 'eip3009', amountAtomic = 5_000n, to = payee } = made
+  const { scheme = 'exact', amountAtomic = 5_000n, to = payee } = made
+  const { facilitator = account(0).address } = made
+  const isUpto = scheme === 'upto'
+  const method = made.method ?? (isUpto ? 'permit2' : 'eip3009')
   const signer = made.from ?? account(1).local()
   const { asset, id } = network
   const requirements: Requirements = {
-    scheme: 'exact',
+    scheme,
     network: id,
     asset: asset.address,
     amount: String(amountAtomic),
     payTo: payee,
     maxTimeoutSeconds: 60,
-    extra: { ...asset.eip712, ...(method === 'permit2' ? { assetTransferMethod: 'permit2' } : {}) },
+    extra: {
+      ...asset.eip712,
+      ...(method === 'permit2' ? { assetTransferMethod: 'permit2' } : {}),
+      ...(isUpto ? { facilitatorAddress: facilitator } : {}),
+    },
     ...made.requirements,
   }
   const terms = {
@@ -105,7 +118,9 @@ export async function makeBody(network: NetworkConfig, made: Made = {}): Promise
     validBefore: made.validBefore ?? inSeconds(300),
     nonce: made.nonce ?? randomNonce(),
     domain: made.domain ?? {},
-    spender: made.spender ?? Permit.proxyAddress,
+    spender: made.spender ?? (isUpto ? Upto.proxyAddress : Permit.proxyAddress),
+    scheme,
+    facilitator,
   }
   const payload = await (method === 'eip3009' ? authorize : permit)(network, signer, terms)
   const signature = made.signature?.(payload.signature) ?? payload.signature
@@ -131,6 +146,15 @@ type Terms = {
   nonce: Hex
   domain: NonNullable<Made['domain']>
   spender: Address
+  scheme: Made['scheme']
+  facilitator: Address
+}
+
+/** The same payment, of which the resource server settles this amount. */
+export function charging(body: Body, amount: bigint | number | string): Body {
+  const copy = structuredClone(body)
+  copy.paymentRequirements.amount = String(amount)
+  return copy
 }
 
 async function authorize({ asset, chainId }: NetworkConfig, signer: LocalAccount, terms: Terms) {
@@ -149,7 +173,8 @@ async function authorize({ asset, chainId }: NetworkConfig, signer: LocalAccount
 }
 
 async function permit({ asset, chainId }: NetworkConfig, signer: LocalAccount, terms: Terms) {
-  const { from, to, amountAtomic, validAfter, validBefore, nonce, spender } = terms
+  const { from, to, amountAtomic, validAfter, validBefore, nonce, spender, scheme } = terms
+  const named = scheme === 'upto' ? { facilitator: terms.facilitator } : {}
   const token = terms.domain.verifyingContract ?? asset.address
   const signature = await signer.signTypedData({
     domain: {
@@ -157,14 +182,14 @@ async function permit({ asset, chainId }: NetworkConfig, signer: LocalAccount, t
       chainId: terms.domain.chainId ?? chainId,
       verifyingContract: Permit.permit2Address,
     },
-    types: permitTypes,
+    types: permitTypes(scheme),
     primaryType: 'PermitWitnessTransferFrom',
     message: {
       permitted: { token, amount: amountAtomic },
       spender,
       nonce: BigInt(nonce),
       deadline: validBefore,
-      witness: { to, validAfter },
+      witness: { to, ...named, validAfter },
     },
   })
   const permit2Authorization = {
@@ -173,7 +198,7 @@ async function permit({ asset, chainId }: NetworkConfig, signer: LocalAccount, t
     spender,
     nonce: String(BigInt(nonce)),
     deadline: String(validBefore),
-    witness: { to, validAfter: String(validAfter) },
+    witness: { to, ...named, validAfter: String(validAfter) },
   }
   return { signature, permit2Authorization }
 }

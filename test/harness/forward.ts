@@ -6,9 +6,9 @@ import {
   createUpstream,
   type Forwarded,
   type ForwardInput,
-  UpstreamError,
   type UpstreamOptions,
 } from '../../src/proxy/upstream'
+import { UpstreamError } from '../../src/proxy/watch'
 import { merchant, route } from './merchants'
 
 const cleanups: (() => void)[] = []

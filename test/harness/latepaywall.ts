@@ -42,6 +42,7 @@ export async function startLatePaywall(shop: Shop) {
   const quoter = createQuoter({
     ...common,
     whyNot: () => undefined,
+    facilitators: () => [],
     takesApprovals: false,
     gasSponsor: { url: '', networks: [] },
     now: Date.now,
@@ -61,6 +62,7 @@ export async function startLatePaywall(shop: Shop) {
       quoter,
       sponsor: undefined,
       settleWaitMs: 20_000,
+      heldMaxBytes: 1024,
       now: Date.now,
       log: () => undefined,
     }),
@@ -102,6 +104,7 @@ function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']):
     method: 'GET',
     resource: item.resource.url,
     requestId: 'request',
+    timeoutMs: 30_000,
     signal: new AbortController().signal,
     fulfil,
     item,

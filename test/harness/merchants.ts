@@ -81,6 +81,7 @@ export function config(merchants: readonly Merchant[]): Config {
       mppOrder: ['eip155:8453', 'eip155:4663'],
       stopSeconds: 30,
       confirmTwiceAboveAtomic: 10_000_000n,
+      unsettledMaxAtomic: 1_000_000n,
       payoutExclusive: false,
       settleWaitSeconds: 25,
       bodyMaxBytes: 10_485_760,

@@ -1,6 +1,7 @@
 import { x402Facilitator } from '@x402/core/facilitator'
 import { toFacilitatorEvmSigner } from '@x402/evm'
 import { ExactEvmScheme } from '@x402/evm/exact/facilitator'
+import { UptoEvmScheme } from '@x402/evm/upto/facilitator'
 import { createWalletClient, defineChain, http, publicActions } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import type { NetworkConfig } from '../../src/config/Config'
@@ -47,6 +48,7 @@ export function createReference(
       waitForTransactionReceipt: (args) => wallet.waitForTransactionReceipt(args),
     })
     facilitator.register(id, new ExactEvmScheme(signer))
+    facilitator.register(id, new UptoEvmScheme(signer))
   }
   return facilitator
 }

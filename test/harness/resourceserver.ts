@@ -2,8 +2,10 @@ import type { RoutesConfig } from '@x402/core/server'
 import { HTTPFacilitatorClient } from '@x402/core/server'
 import { ExactEvmScheme as ClientScheme } from '@x402/evm/exact/client'
 import { ExactEvmScheme as ServerScheme } from '@x402/evm/exact/server'
+import { UptoEvmScheme as UptoClientScheme } from '@x402/evm/upto/client'
+import { UptoEvmScheme as UptoServerScheme } from '@x402/evm/upto/server'
 import { wrapFetchWithPayment, x402Client } from '@x402/fetch'
-import { paymentMiddleware, x402ResourceServer } from '@x402/hono'
+import { paymentMiddleware, setSettlementOverrides, x402ResourceServer } from '@x402/hono'
 import { Hono } from 'hono'
 import type { LocalAccount } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
@@ -19,6 +21,8 @@ export type Selling = {
   method?: TransferMethod
   flow?: Flow
   amountAtomic?: bigint
+  /** Sells by `upto`, with `amountAtomic` as the ceiling: what the next answer costs. */
+  charge?: () => string
   /** Extensions that its 402 declares, by name. */
   extensions?: readonly string[]
 }
@@ -29,12 +33,13 @@ export function startResourceServer(
   network: NetworkConfig,
   selling: Selling = {},
 ): ResourceServer {
-  const { method = 'eip3009', flow = 'authorization', amountAtomic = 10_000n } = selling
+  const { flow = 'authorization', amountAtomic = 10_000n, charge } = selling
+  const method = selling.method ?? (charge === undefined ? 'eip3009' : 'permit2')
   const { id, asset } = network
   const routes: RoutesConfig = {
     'GET /paid': {
       accepts: {
-        scheme: 'exact',
+        scheme: charge === undefined ? 'exact' : 'upto',
         network: id,
         payTo: payee,
         price: { amount: String(amountAtomic), asset: asset.address },
@@ -57,8 +62,12 @@ export function startResourceServer(
   let served = 0
   const resources = new x402ResourceServer(new HTTPFacilitatorClient({ url: facilitatorUrl }))
   const hono = new Hono()
-  hono.use(paymentMiddleware(routes, resources.register(id, new ServerScheme())))
-  hono.get('/paid', (context) => context.json({ served: ++served }))
+  resources.register(id, new ServerScheme()).register(id, new UptoServerScheme())
+  hono.use(paymentMiddleware(routes, resources))
+  hono.get('/paid', (context) => {
+    if (charge !== undefined) setSettlementOverrides(context, { amount: charge() })
+    return context.json({ served: ++served })
+  })
   const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: hono.fetch, idleTimeout: 60 })
   return {
     url: `http://127.0.0.1:${server.port}/paid`,
@@ -67,7 +76,13 @@ export function startResourceServer(
   }
 }
 
-type BuyOptions = { rpcUrl?: string; init?: RequestInit; maxAtomic?: bigint }
+type BuyOptions = {
+  rpcUrl?: string
+  init?: RequestInit
+  maxAtomic?: bigint
+  /** Signs the payment and does not send it. */
+  isUnsent?: boolean
+}
 
 /**
  * Buys with @x402/fetch. Also returns the sent `PAYMENT-SIGNATURE`, for replays. With an `rpcUrl`
@@ -77,10 +92,12 @@ export async function buyFrom(
   url: string,
   network: NetworkConfig,
   signer: LocalAccount,
-  { rpcUrl, init, maxAtomic = 2_000_000n }: BuyOptions = {},
+  { rpcUrl, init, maxAtomic = 2_000_000n, isUnsent = false }: BuyOptions = {},
 ): Promise<{ response: Response; credential: string }> {
+  const options = rpcUrl === undefined ? undefined : { rpcUrl }
   const client = new x402Client()
-    .register(network.id, new ClientScheme(signer, rpcUrl === undefined ? undefined : { rpcUrl }))
+    .register(network.id, new ClientScheme(signer, options))
+    .register(network.id, new UptoClientScheme(signer, options))
     .setSpendControls({
       allowedAssets: [
         {
@@ -95,7 +112,7 @@ export async function buyFrom(
     const request =
       input instanceof Request ? new Request(input, init) : new Request(`${input}`, init)
     credential = request.headers.get('payment-signature') ?? credential
-    return fetch(request)
+    return isUnsent && credential !== '' ? new Response(null, { status: 204 }) : fetch(request)
   }
   const pay = wrapFetchWithPayment(Object.assign(record, { preconnect: fetch.preconnect }), client)
   const response = await pay(url, init)

@@ -166,6 +166,7 @@ export async function startFixture(
     blockTimeMs?: number
     jobProofMs?: number
     resendMs?: number
+    chargeAttemptMs?: number
     meter?: Meter
     relayerKeys?: readonly Uint8Array[]
     deskKey?: Uint8Array
@@ -198,6 +199,7 @@ export async function startFixture(
     isOwnPayee: options.isOwnPayee,
     jobProofMs: options.jobProofMs,
     resendMs: options.resendMs,
+    chargeAttemptMs: options.chargeAttemptMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
     ...(options.meter ? { meter: options.meter } : {}),
   })

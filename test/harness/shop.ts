@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Db, open as openDatabase } from '../../db/sqlite/open'
 import * as App from '../../src/app'
+import type { AppOptions } from '../../src/app/options'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
@@ -20,6 +21,7 @@ import {
   payMppPermit2,
   payX402,
   type Required,
+  wholeChallenges,
   type X402Options,
 } from './buyer'
 import { placeDatabase } from './database'
@@ -146,6 +148,7 @@ export type ShopOptions = {
   openDatabase?: typeof openDatabase
   orderRetryMs?: number
   clockSkewMaxMs?: number
+  transferRateMin?: AppOptions['transferRateMin']
   /** Keys in addition to the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -154,7 +157,14 @@ export type ShopOptions = {
   chains?: readonly Chain[]
 }
 
-const tables = ['payments', 'transactions', 'transaction_members', 'answers', 'gas_spent']
+const tables = [
+  'payments',
+  'authorizations',
+  'transactions',
+  'transaction_members',
+  'answers',
+  'gas_spent',
+]
 
 const nowhere = 'http://127.0.0.1:1'
 const ids = ['eip155:4663', 'eip155:8453', 'eip155:84532']
@@ -268,7 +278,7 @@ type Gateway = {
 
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
   const { config, secrets, dataDir, logged } = gateway
-  const { answersMaxBytes, refundsMax, orderRetryMs } = options
+  const { answersMaxBytes, refundsMax, orderRetryMs, transferRateMin } = options
   return App.start({
     openDatabase: (from) => {
       const db = (options.openDatabase ?? openDatabase)(from)
@@ -284,6 +294,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     // Tests move one clock without the others.
     clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
     ...(answersMaxBytes === undefined ? {} : { answersMaxBytes }),
+    ...(transferRateMin === undefined ? {} : { transferRateMin }),
     ...(refundsMax === undefined ? {} : { refundsMax }),
     ...(orderRetryMs === undefined ? {} : { orderRetryMs }),
   })
@@ -346,7 +357,8 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
     const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }
   }
-  const challenge = asked.challenges.find(
+  const challenges = scheme === 'mpp' ? asked.challenges : wholeChallenges(asked)
+  const challenge = challenges.find(
     ({ request }) => `eip155:${request.methodDetails.chainId}` === network,
   )
   if (challenge === undefined) throw new Error(`no challenge for ${network}: ${url}`)

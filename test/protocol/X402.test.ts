@@ -18,6 +18,7 @@ import { isFault } from '../../src/protocol/Problem'
 import * as SettlementResponse from '../../src/protocol/SettlementResponse'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402 from '../../src/protocol/X402'
+import * as X402Payload from '../../src/protocol/X402Payload'
 import mppxCapture from './fixtures/mppx-x402-8453-eip3009.json'
 import eip2612 from './fixtures/x402-4663-permit2-eip2612-ext-rpc.json'
 import erc20 from './fixtures/x402-4663-permit2-erc20approval-ext-rpc.json'
@@ -36,7 +37,7 @@ const key = Crypto.bytes('33'.repeat(32))
 
 /** The captures were made without our `spender` and `paymentFlow`, on assets of a local chain. */
 const captured = (value: string) => {
-  const parsed = X402.parsePayload(value)
+  const parsed = X402Payload.parsePayload(value)
   if (isFault(parsed)) throw new Error(parsed.detail)
   return parsed
 }
@@ -52,7 +53,7 @@ const authorized = (change: (payload: Members) => unknown = () => undefined) => 
 const codeOf = (result: unknown) =>
   isFault(result as object) ? (result as { code: string }).code : 'none'
 const matchCode = (value: string, offers = [offer(chainB), offer(chainA)]) =>
-  codeOf(X402.matchOffer(captured(value), offers))
+  codeOf(X402Payload.matchOffer(captured(value), offers))
 const captureAsset = Json.address(
   { a: permit2.payload.payload.permit2Authorization.permitted.token },
   'a',
@@ -67,7 +68,7 @@ test('behavior: captured payloads parse and recover to their payer', () => {
   for (const header of headers) {
     const parsed = { ...captured(header), accepted: undefined }
     const offers = [offer(chainA), offer(captureChain)]
-    const matches = X402.matchOffer(parsed, offers)
+    const matches = X402Payload.matchOffer(parsed, offers)
     if (isFault(matches)) throw new Error(matches.detail)
     const signers = matches.map(({ transfer, offer: { network } }) =>
       Crypto.recover(Transfer.digest(transfer, network.asset), transfer.signature),
@@ -149,7 +150,7 @@ test('behavior: the payment-identifier declaration works with the stock client h
   for (const id of ['short', 'x'.repeat(129), 'has space in its text', 5]) {
     extensions['payment-identifier'].info.id = id
     const value = base((p) => void Object.assign(p, { extensions }))
-    expect(codeOf(X402.parsePayload(value))).toBe('invalid_payload')
+    expect(codeOf(X402Payload.parsePayload(value))).toBe('invalid_payload')
   }
 })
 
@@ -174,7 +175,7 @@ test('behavior: the payload of specification 2.3 needs no more than it shows', (
       signature: permit2.payload.payload.signature,
     },
   })
-  const matches = X402.matchOffer(captured(value), [offer(chainA), offer(captureChain)])
+  const matches = X402Payload.matchOffer(captured(value), [offer(chainA), offer(captureChain)])
   if (isFault(matches)) throw new Error(matches.detail)
   const [match] = matches
   expect(matches).toHaveLength(1)
@@ -186,7 +187,7 @@ test('behavior: the payload of specification 2.3 needs no more than it shows', (
 test('behavior: without accepted EIP-3009 matches every offer of its payee and amount', () => {
   const value = authorized(({ accepted: _, ...rest }) => rest)
   const offers = [offer(chainB), offer(chainA), offer(otherChain(chainA, 84532)), offer(chainA, 5n)]
-  const matches = X402.matchOffer(captured(value), offers)
+  const matches = X402Payload.matchOffer(captured(value), offers)
   if (isFault(matches)) throw new Error(matches.detail)
   expect(matches.map((match) => match.transfer.chainId)).toEqual([4663, 8453, 84532])
   const signed = matches.filter(
@@ -315,14 +316,14 @@ test('error: malformed payloads are invalid_payload, other versions say so', () 
     inner({ witness: undefined }),
     inner({ witness: { to: payTo, validAfter: 'x' } }),
   ]) {
-    expect([value.slice(0, 60), codeOf(X402.parsePayload(value))]).toEqual([
+    expect([value.slice(0, 60), codeOf(X402Payload.parsePayload(value))]).toEqual([
       value.slice(0, 60),
       'invalid_payload',
     ])
   }
   for (const x402Version of [1, '2', 3, undefined]) {
     const value = base((p) => void Object.assign(p, { x402Version }))
-    expect(codeOf(X402.parsePayload(value))).toBe('invalid_x402_version')
+    expect(codeOf(X402Payload.parsePayload(value))).toBe('invalid_x402_version')
   }
 })
 
@@ -356,17 +357,17 @@ test('behavior: mppx binds its nonce to the route', async () => {
     X402.paymentRequired({ error: 'Payment required', resource, accepts, extensions }),
   )
   const parsed = captured(header)
-  const matches = X402.matchOffer(parsed, offers)
+  const matches = X402Payload.matchOffer(parsed, offers)
   if (isFault(matches)) throw new Error(matches.detail)
   expect(matches).toHaveLength(1)
-  expect(X402.isRouteBound(parsed, { url: resource.url, method: 'GET' })).toBe(true)
-  expect(X402.isRouteBound(parsed, { url: resource.url })).toBe(true)
-  expect(X402.isRouteBound(parsed, { url: `${resource.url}/other` })).toBe(false)
-  expect(X402.isRouteBound(parsed, { url: resource.url, method: 'POST' })).toBe(false)
+  expect(X402Payload.isRouteBound(parsed, { url: resource.url, method: 'GET' })).toBe(true)
+  expect(X402Payload.isRouteBound(parsed, { url: resource.url })).toBe(true)
+  expect(X402Payload.isRouteBound(parsed, { url: `${resource.url}/other` })).toBe(false)
+  expect(X402Payload.isRouteBound(parsed, { url: resource.url, method: 'POST' })).toBe(false)
   const accepted = { ...parsed.accepted, amount: '1' }
-  expect(X402.isRouteBound({ ...parsed, accepted }, { url: resource.url })).toBe(false)
+  expect(X402Payload.isRouteBound({ ...parsed, accepted }, { url: resource.url })).toBe(false)
   const unbound = captured(mppxCapture.retryRequest.headers['payment-signature'])
-  expect(X402.isRouteBound(unbound, { url: 'http://127.0.0.1:46007/paid' })).toBe(false)
+  expect(X402Payload.isRouteBound(unbound, { url: 'http://127.0.0.1:46007/paid' })).toBe(false)
 })
 
 test('behavior: settlement responses decode with @x402/core', () => {

@@ -1,26 +1,17 @@
+import type { Finding, Kind } from './finding'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
-import { nap, type Purchase } from './payers'
-import { countUnfinished, type PaymentRow, type Rows, readRows } from './rows'
+import { nap } from './payers'
+import type { Purchase } from './purchase'
+import {
+  type AuthorizationRow,
+  countUnfinished,
+  type PaymentRow,
+  type Rows,
+  readRows,
+} from './rows'
 import type { Setup } from './setup'
 import type { Call } from './upstream'
-
-/**
- * `lost`: the money moved, and the buyer can neither get the answer nor redeem it. `double`: money
- * moved twice, or the upstream got more requests than there were attempts. `unpaid`: an answer
- * without a payment. `refused`: a valid credential was refused as invalid. `stuck`: something has
- * not ended. `mismatch`: database and chain differ. `program`: the program ended unexpectedly.
- */
-export const kinds = [
-  'lost',
-  'double',
-  'unpaid',
-  'refused',
-  'stuck',
-  'mismatch',
-  'program',
-] as const
-export type Kind = (typeof kinds)[number]
-export type Finding = { kind: Kind; text: string }
+import { type ByUseCase, dueOf, judgeByUse } from './uptoaudit'
 
 export type Audit = {
   findings: readonly Finding[]
@@ -34,12 +25,15 @@ export type Evidence = {
   calls: readonly Call[]
   database: string
   programFaults: readonly string[]
+  /** When the program was killed, unix ms. */
+  killedAt: readonly number[]
 }
 
 type Case = Evidence & {
   ledger: Ledger
   stored: Rows
   rowOf: (purchase: Purchase) => PaymentRow | undefined
+  authorizationOf: (purchase: Purchase) => AuthorizationRow | undefined
   callsOf: ReadonlyMap<string, readonly Call[]>
 }
 
@@ -61,9 +55,9 @@ export async function waitUntilEnded(
 }
 
 async function findMissing(setup: Setup, database: string): Promise<string | undefined> {
-  const { payments, transactions } = countUnfinished(database)
-  if (payments > 0 || transactions > 0)
-    return `${payments} payments and ${transactions} transactions have not ended`
+  const open = Object.entries(countUnfinished(database)).filter(([, count]) => count > 0)
+  if (open.length > 0)
+    return `${open.map(([name, count]) => `${count} ${name}`).join(', ')} have not ended`
   const included = new Set((await readTransfers(setup)).map(({ transaction }) => transaction))
   const gone = readRows(database).payments.filter(
     (row) => row.state === 'confirmed' && !included.has(row.transaction_hash as `0x${string}`),
@@ -78,10 +72,18 @@ export async function audit(evidence: Evidence): Promise<Audit> {
   const ledger = await readLedger(setup, purchases)
   const stored = readRows(database)
   const byMoney = new Map(stored.payments.map((row) => [keyOf(row), row]))
+  const authorized = new Map(stored.authorizations.map((row) => [keyOf(row), row]))
   const callsOf = Map.groupBy(calls, ({ serial }) => serial)
-  const rowOf = ({ site, payer, nonce }: Purchase) =>
-    byMoney.get(keyOf({ network: site.id, payer: payer.account.address, nonce: nonce ?? '' }))
-  const all: Case = { ...evidence, ledger, stored, rowOf, callsOf }
+  const moneyOf = ({ site, payer, nonce }: Purchase) =>
+    keyOf({ network: site.id, payer: payer.account.address, nonce: nonce ?? '' })
+  const all: Case = {
+    ...evidence,
+    ledger,
+    stored,
+    rowOf: (purchase) => byMoney.get(moneyOf(purchase)),
+    authorizationOf: (purchase) => authorized.get(moneyOf(purchase)),
+    callsOf,
+  }
   const findings = [
     ...purchases.flatMap((purchase) => auditPurchase(all, purchase)),
     ...auditCalls(all),
@@ -102,6 +104,13 @@ function isUsedUp({ said }: Purchase, calls: readonly Call[]): boolean {
 
 function auditPurchase(all: Case, purchase: Purchase): Finding[] {
   const { serial, received, end, said } = purchase
+  if (purchase.scheme === 'upto') {
+    const { findings } = judgeByUse(byUseOf(all, purchase))
+    return findings.map(({ kind, text }) => ({
+      kind,
+      text: `${text}\n${explain(all, purchase)}`,
+    }))
+  }
   const isPaid = all.ledger.paid.has(serial)
   const calls = all.callsOf.get(serial) ?? []
   const findings: Finding[] = []
@@ -128,11 +137,25 @@ function auditPurchase(all: Case, purchase: Purchase): Finding[] {
   return findings
 }
 
+function byUseOf(all: Case, purchase: Purchase): ByUseCase {
+  return {
+    purchase,
+    authorization: all.authorizationOf(purchase),
+    payment: all.rowOf(purchase),
+    calls: all.callsOf.get(purchase.serial) ?? [],
+    isPaid: all.ledger.paid.has(purchase.serial),
+    killedAt: all.killedAt,
+  }
+}
+
 /** Requests of the upstream without a committed attempt. */
 function auditCalls({ calls, stored }: Case): Finding[] {
   const rows = new Map(stored.payments.map((row) => [row.id, row]))
+  const authorized = new Set(stored.authorizations.map(({ id }) => id))
   return [...Map.groupBy(calls, ({ paymentId }) => paymentId)].flatMap(([id, made]): Finding[] => {
     const row = rows.get(id)
+    // The first call of an authorization is no attempt; each purchase by use is judged alone.
+    if (authorized.has(id)) return []
     if (row === undefined)
       return [{ kind: 'unpaid', text: `the upstream worked for an unknown payment ${id}` }]
     if (made.length <= row.attempts) return []
@@ -141,12 +164,15 @@ function auditCalls({ calls, stored }: Case): Finding[] {
   })
 }
 
-function auditBalances({ ledger, purchases, stored }: Case): Finding[] {
+function auditBalances(all: Case): Finding[] {
+  const { ledger, purchases, stored } = all
   const owed = new Map<string, bigint>()
-  for (const { serial, site, payer, amountAtomic } of purchases) {
+  for (const purchase of purchases) {
+    const { serial, site, payer, scheme, amountAtomic } = purchase
     if (!ledger.paid.has(serial)) continue
+    const due = scheme === 'upto' ? dueOf(byUseOf(all, purchase)) : amountAtomic
     for (const key of [`${site.id} ${payer.index}`, site.id])
-      owed.set(key, (owed.get(key) ?? 0n) + amountAtomic)
+      owed.set(key, (owed.get(key) ?? 0n) + due)
   }
   const findings: Finding[] = []
   for (const { site, payer, spentAtomic } of ledger.balances) {
@@ -230,6 +256,7 @@ function figuresOf(all: Case): Audit['figures'] {
     ['median ms from signing to the answer', waits[waits.length >> 1] ?? 0],
     ['longest', waits.at(-1) ?? 0],
     ['credentials that expired', count(isExpired)],
+    ...byUseFigures(all),
     ['payments in the database', stored.payments.length],
     ['attempts', stored.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
     ['upstream calls', calls.length],
@@ -237,6 +264,15 @@ function figuresOf(all: Case): Audit['figures'] {
     ['payments per transaction', (ledger.paid.size / Math.max(1, settling)).toFixed(2)],
     ...[...codes].map(([code, list]) => [`answers ${code}`, list.length] as const),
   ]
+}
+
+/** How the purchases by use ended, and how often. */
+function byUseFigures(all: Case): Audit['figures'] {
+  const ends = all.purchases
+    .filter(({ scheme }) => scheme === 'upto')
+    .map((purchase) => judgeByUse(byUseOf(all, purchase)).end ?? 'with a finding')
+  const counts = [...Map.groupBy(ends, (end) => end)].toSorted(([a], [b]) => a.localeCompare(b))
+  return counts.map(([end, list]) => [`upto: ${end}`, list.length] as const)
 }
 
 function isExpired({ end, said }: Purchase): boolean {
@@ -251,6 +287,7 @@ function explain(all: Case, purchase: Purchase): string {
     `purchase ${serial}: ${scheme} on ${site.id} by ${payer.account.address}, nonce ${nonce}, ${url}`,
     `signed ${new Date(start).toISOString()}, ended ${purchase.end}, redeems ${purchase.redeems}`,
     row === undefined ? 'no payment in the database' : explainRow(all, row),
+    ...(scheme === 'upto' ? [printed(all.authorizationOf(purchase)), printed(purchase.byUse)] : []),
     `${said.filter(({ code }) => code === 'no-answer').length} times no answer`,
     ...said
       .filter(({ code }) => code !== 'no-answer')

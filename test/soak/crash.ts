@@ -71,14 +71,17 @@ function medianOf(values: readonly number[]): number {
   return values.toSorted((left, right) => left - right)[values.length >> 1] ?? 0
 }
 
-/** Waits for the instant of a kill: a random one, one of the start, or one during a delivery. */
+/**
+ * Waits for the instant of a kill: a random one, one of the start, one during a delivery, or one
+ * between the answer of a model and the settlement of its charge.
+ */
 async function takeAim(program: Program, upstream: Upstream, random: Random): Promise<void> {
   const draw = random.next()
   if (draw < 0.2) return Bun.sleep(random.between(0, 600))
   await program.listening()
-  await Bun.sleep(random.between(0, draw < 0.7 ? 1_500 : 800))
-  if (draw < 0.7) return
-  const moment = draw < 0.8 ? 'call' : draw < 0.9 ? 'answer' : 'failure'
+  await Bun.sleep(random.between(0, draw < 0.6 ? 1_500 : 800))
+  if (draw < 0.6) return
+  const moment = draw < 0.68 ? 'call' : draw < 0.76 ? 'answer' : draw < 0.84 ? 'failure' : 'model'
   await Promise.race([upstream.next(moment), Bun.sleep(1_000)])
-  await Bun.sleep(random.between(0, 3))
+  await Bun.sleep(random.between(0, draw > 0.92 ? 150 : 4))
 }

@@ -36,6 +36,7 @@ export async function finish(run: Run): Promise<number> {
     calls: upstream.calls,
     database: program.database,
     programFaults: program.faults,
+    killedAt: program.killedAt,
   })
   return conclude(
     run.title,

@@ -1,7 +1,7 @@
 import { encodeFunctionData, type Hex, numberToHex, parseAbi, toEventSelector } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
-import type { Purchase } from './payers'
+import type { Purchase } from './purchase'
 import { mintedAtomic, type Payer, relayers, type Setup, type Site, tokensOf } from './setup'
 
 /** A Transfer log to the payee on the present chain. */
@@ -118,5 +118,5 @@ function stateCall(purchase: Purchase): { to: Hex; data: Hex } {
 }
 
 function isPermit({ scheme }: Purchase): boolean {
-  return scheme === 'mpp-permit2' || scheme === 'x402-permit2'
+  return scheme === 'mpp-permit2' || scheme === 'x402-permit2' || scheme === 'upto'
 }

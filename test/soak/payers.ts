@@ -3,33 +3,10 @@ import type * as Network from '../../src/protocol/Network'
 import { ask, challengeHash, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
 import type { Scheme } from '../harness/shop'
 import { prices } from './program'
+import type { Purchase, Received } from './purchase'
 import type { Random } from './random'
-import type { Payer, Setup, Site } from './setup'
-
-/** A request of a payer, and all its results. Times are unix ms. */
-export type Purchase = {
-  /** Unique in a run. It is part of the request, so that the upstream sees it. */
-  serial: string
-  payer: Payer
-  site: Site
-  scheme: Scheme
-  url: string
-  init: RequestInit
-  amountAtomic: bigint
-  /** Of the one credential that is signed for it; undefined before. */
-  nonce: Hex | undefined
-  signedAt: number | undefined
-  /** Every answer to the credential or the token, the oldest first. */
-  said: Said[]
-  /** Complete answers of the upstream that arrived. */
-  received: { paymentId: string; call: number; at: number }[]
-  /** Whether it got a token for an answer that failed. */
-  redeems: boolean
-  /** `refused`: an answer after which a client must not repeat. */
-  end: 'open' | 'answered' | 'refused'
-}
-
-export type Said = { at: number; status: number; code: string; detail: string }
+import type { Payer, Setup } from './setup'
+import { byUseShare, fetchByUse, membersOf, planByUse, settledOf, signByUse } from './uptopayers'
 
 export type Payers = {
   purchases: readonly Purchase[]
@@ -90,6 +67,8 @@ function plan(payer: Payer, count: number, random: Random, { setup, url }: Optio
   if (payer.hasApproved && site.network.chainId === 4663)
     schemes.push('mpp-permit2', 'x402-permit2')
   const serial = `${payer.index}-${count}`
+  if (payer.hasApproved && random.chance(byUseShare))
+    return planByUse({ payer, site, serial, url }, random)
   const [path, price] = random.pick(Object.entries(prices))
   const posts = random.chance(0.2)
   return {
@@ -132,6 +111,10 @@ async function sign(
   const { scheme, site, url, init, payer } = purchase
   const asked = await ask(url, init).catch(() => undefined)
   if (asked?.response.status !== 402) return undefined
+  if (scheme === 'upto') {
+    const own = await signByUse(purchase, asked.required, random)
+    return own && signed(purchase, own.nonce, own.headers)
+  }
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
     const isOffered = asked.required.accepts.some(
@@ -165,15 +148,11 @@ async function show(
   purchase: Purchase,
   headers: Record<string, string>,
 ): Promise<Record<string, string>> {
-  const { init, said } = purchase
+  const { said } = purchase
   try {
-    const response = await fetch(purchase.url, {
-      ...init,
-      headers: { ...init.headers, ...headers },
-      signal: AbortSignal.timeout(answerMaxMs),
-    })
-    const { status } = response
-    const answer = JSON.parse(await response.text()) as Record<string, unknown>
+    const shown = await request(purchase, headers)
+    if (shown === undefined) return headers
+    const { status, answer, settled } = shown
     const at = Date.now()
     const code = String(answer.code ?? '')
     const detail = [answer.reason, answer.detail].filter((part) => part !== undefined).join(': ')
@@ -183,6 +162,7 @@ async function show(
         paymentId: String(answer.paymentId),
         call: Number(answer.call),
         at,
+        settled,
       })
       purchase.end = 'answered'
       return headers
@@ -199,6 +179,34 @@ async function show(
     said.push({ at: Date.now(), status: 0, code: 'no-answer', detail })
   }
   return headers
+}
+
+type Shown = { status: number; answer: Record<string, unknown>; settled?: Received['settled'] }
+
+/** Undefined when the buyer has left. */
+async function request(
+  purchase: Purchase,
+  headers: Record<string, string>,
+): Promise<Shown | undefined> {
+  const { init, url, byUse, said } = purchase
+  if (byUse === undefined) {
+    const response = await fetch(url, {
+      ...init,
+      headers: { ...init.headers, ...headers },
+      signal: AbortSignal.timeout(answerMaxMs),
+    })
+    return { status: response.status, answer: JSON.parse(await response.text()) }
+  }
+  const shown = await fetchByUse(purchase, byUse, headers, answerMaxMs)
+  if (shown.kind === 'left') {
+    const detail = `${shown.bytes} bytes`
+    said.push({ at: Date.now(), status: 0, code: 'left', detail })
+    // A buyer with nothing may have been charged, and comes back.
+    if (shown.bytes > 0 && byUse.isStream) purchase.end = 'left'
+    return undefined
+  }
+  const { response, text } = shown
+  return { status: response.status, answer: membersOf(text), settled: settledOf(response) }
 }
 
 function tokenOf({ redeem }: Record<string, unknown>): string | undefined {

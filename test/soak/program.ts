@@ -10,6 +10,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from '../harness/executable'
+import { meter, modelPath } from './model'
 import { relayers, type Setup, type Site } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
@@ -32,6 +33,8 @@ export type Program = {
   end(): Promise<void>
   /** How it ended without a signal, or with a wrong exit code after one. */
   faults: string[]
+  /** When each SIGKILL was sent, unix ms. */
+  killedAt: readonly number[]
 }
 
 export type ProgramOptions = {
@@ -53,25 +56,33 @@ exec "$@" 3<&- </dev/null`
 /** The program's own limit is 30 s. */
 const stopMaxMs = 40_000
 
-/** Writes the configuration; nothing runs yet. */
-export async function createProgram(options: ProgramOptions): Promise<Program> {
+/** Writes the configuration, and the command that runs the program with it. */
+async function prepare(options: ProgramOptions) {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
-  const logFile = join(directory, 'program.log')
+  const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
   const own = copyTo(directory)
-  const command = [own, 'serve', '--config', config, '--data', join(directory, 'data')]
+  const command = [own, 'serve', '--config', config, '--data', data]
+  return { port, directory, logFile, data, command }
+}
+
+/** Writes the configuration; nothing runs yet. */
+export async function createProgram(options: ProgramOptions): Promise<Program> {
+  const { port, directory, logFile, data, command } = await prepare(options)
   const startMs: number[] = []
   const faults: string[] = []
+  const killedAt: number[] = []
   let child: ReturnType<typeof spawn> | undefined
   let isWanted = false
   /** The newest output of stderr: the banner, and the runtime's message at a crash. */
   let said = ''
   let listening = Promise.resolve()
 
-  async function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
+  function signalled(signal: 'SIGKILL' | 'SIGTERM'): Promise<number> {
     if (child === undefined) throw new Error('the program does not run')
+    if (signal === 'SIGKILL') killedAt.push(Date.now())
     isWanted = false
     child.kill(signal)
     return child.exited
@@ -80,10 +91,11 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   return {
     url: `http://127.0.0.1:${port}`,
     directory,
-    database: join(directory, 'data', 'turnpike.sqlite'),
+    database: join(data, 'turnpike.sqlite'),
     command,
     startMs,
     faults,
+    killedAt,
     start() {
       const started = spawn(command, directory, logFile)
       child = started
@@ -106,9 +118,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       })
     },
     listening: () => listening,
-    async kill() {
-      await signalled('SIGKILL')
-    },
+    kill: async () => void (await signalled('SIGKILL')),
     async end() {
       if (child !== undefined && child.exitCode === null && child.signalCode === null)
         await signalled('SIGKILL')
@@ -197,7 +207,31 @@ timeout_ms = 1500
 ${Object.entries(prices)
   .map(([path, price]) => routeTable(path, price))
   .join('')}
+[[merchants]]
+slug = "model"
+upstream = "${upstream.origin}"
+allow_private = true
+timeout_ms = 5000
+idle_ms = 5000
+[[merchants.routes]]
+path = "/chat"
+methods = ["POST"]
+price = "0.05"
+upstream_path = "${modelPath}"
+[merchants.routes.meter]
+preset = "openai"
+base = "${decimal(meter.base)}"
+missing = "max"
+units = [
+  { name = "input", price = "${meter.input}" },
+  { name = "output", price = "${meter.output}" },
+]
 `
+}
+
+/** USD of an atomic amount. */
+function decimal(atomic: bigint): string {
+  return (Number(atomic) / 1e6).toFixed(6)
 }
 
 /** Decimal price by path; each below 0.1. */

@@ -1,6 +1,7 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { type Audit, kinds } from './audit'
+import type { Audit } from './audit'
+import { kinds } from './finding'
 
 /** Most printed findings of a kind. */
 const explainedMax = 5

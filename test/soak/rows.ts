@@ -4,6 +4,24 @@ import { Database } from 'bun:sqlite'
 export type Rows = {
   payments: readonly PaymentRow[]
   transactions: readonly TransactionRow[]
+  authorizations: readonly AuthorizationRow[]
+}
+
+/** A signed ceiling of the scheme `upto`. `id` is also that of the payment that settles it. */
+export type AuthorizationRow = {
+  id: string
+  network: string
+  payer: string
+  nonce: string
+  ceiling_atomic: string
+  charge_atomic: string | null
+  state: string
+  is_delivered: number
+  truncated: number
+  /** Unix ms. */
+  created_at: number
+  /** Unix seconds, as text. */
+  valid_before: string
 }
 
 export type PaymentRow = {
@@ -19,6 +37,8 @@ export type PaymentRow = {
   attempts: number
   answered: number
   upstream_status: number | null
+  /** Unix ms. */
+  delivered_at: number | null
 }
 
 /**
@@ -40,7 +60,8 @@ export function readRows(file: string): Rows {
     payments: database
       .query<PaymentRow, []>(
         `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash, log_index,
-           delivery, attempts, answered, upstream_status FROM payments ORDER BY id`,
+           delivery, attempts, answered, upstream_status, delivered_at
+           FROM payments ORDER BY id`,
       )
       .all(),
     transactions: database
@@ -49,17 +70,26 @@ export function readRows(file: string): Rows {
            LEFT JOIN transaction_members ON transaction_hash = hash ORDER BY network, nonce`,
       )
       .all(),
+    authorizations: database
+      .query<AuthorizationRow, []>(
+        `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state, is_delivered,
+           truncated, created_at, valid_before FROM authorizations ORDER BY id`,
+      )
+      .all(),
   }))
 }
 
-/** Number of payments and transactions that have not ended. */
-export function countUnfinished(file: string): { payments: number; transactions: number } {
+export type Unfinished = { payments: number; transactions: number; authorizations: number }
+
+/** Number of payments, transactions and authorizations that have not ended. */
+export function countUnfinished(file: string): Unfinished {
   return query(file, (database) => {
     const count = (from: string) =>
       database.query<{ n: number }, []>(`SELECT count(*) AS n FROM ${from}`).get()?.n ?? 0
     return {
       payments: count(`payments WHERE state IN ('broadcast', 'reverted')`),
       transactions: count(`transactions WHERE state IN ('signed', 'sent')`),
+      authorizations: count(`authorizations WHERE state IN ('authorized', 'metered')`),
     }
   })
 }

@@ -1,4 +1,5 @@
 import { startScripted } from '../harness/upstream'
+import { answerModel, type ModelAnswer, modelPath } from './model'
 import type { Random } from './random'
 
 /** One request that reached the upstream. Times are unix ms. */
@@ -10,10 +11,12 @@ export type Call = {
   at: number
   /** `complete`: all bytes of a successful answer were written. */
   end: 'in progress' | 'complete' | 'failed'
+  /** Of a request to the model. */
+  model?: ModelAnswer
 }
 
-/** A request arrived; a successful answer was sent; a failure was sent. */
-export type Moment = 'call' | 'answer' | 'failure'
+/** A request arrived; a successful answer was sent, or one of the model; a failure was sent. */
+export type Moment = 'call' | 'answer' | 'model' | 'failure'
 
 export type Upstream = {
   url: URL
@@ -32,7 +35,7 @@ const hangMs = 2_500
 export async function startUpstream(random: Random): Promise<Upstream> {
   const scripted = await startScripted()
   const calls: Call[] = []
-  const waiting: Record<Moment, (() => void)[]> = { call: [], answer: [], failure: [] }
+  const waiting: Record<Moment, (() => void)[]> = { call: [], answer: [], model: [], failure: [] }
   const tell = (moment: Moment) => {
     for (const resolve of waiting[moment].splice(0)) resolve()
   }
@@ -43,6 +46,25 @@ export async function startUpstream(random: Random): Promise<Upstream> {
     const call: Call = { paymentId, serial, at: Date.now(), end: 'in progress' }
     calls.push(call)
     tell('call')
+    if (request.target.startsWith(modelPath)) {
+      const answer: ModelAnswer = {
+        isStream: false,
+        reported: 'missing',
+        bytes: 0,
+        endedAt: undefined,
+      }
+      call.model = answer
+      const told = { serial, paymentId, call: calls.length }
+      const isComplete = await answerModel(request, reply, {
+        told,
+        answer,
+        random,
+        isFaulty: !behaves,
+      })
+      call.end = isComplete ? 'complete' : 'failed'
+      tell(isComplete ? 'model' : 'failure')
+      return
+    }
     const draw = behaves ? 1 : random.next()
     if (draw < 0.06) {
       call.end = 'failed'

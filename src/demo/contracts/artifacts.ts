@@ -8,6 +8,7 @@ export type Artifact = { abi: Abi; bytecode: Hex; deployedBytecode: Hex }
 type Name =
   | 'Stablecoin'
   | 'ExactPermit2Proxy'
+  | 'UptoPermit2Proxy'
   | 'SmartWallet'
   | 'GreedyWallet'
   | 'StockRegistry'
@@ -19,6 +20,7 @@ type Name =
 export const {
   Stablecoin,
   ExactPermit2Proxy,
+  UptoPermit2Proxy,
   SmartWallet,
   GreedyWallet,
   StockRegistry,

@@ -16,12 +16,14 @@ const sources = [
   'Signatures.sol',
   'Stablecoin.sol',
   'ExactPermit2Proxy.sol',
+  'UptoPermit2Proxy.sol',
   'SmartWallet.sol',
   'StockMarket.sol',
 ]
 const published = [
   'Stablecoin',
   'ExactPermit2Proxy',
+  'UptoPermit2Proxy',
   'SmartWallet',
   'GreedyWallet',
   'StockRegistry',

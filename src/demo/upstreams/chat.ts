@@ -6,12 +6,27 @@ function failed(status: number, message: string): Reply {
   return { status, body: { error: { code: status, message } } }
 }
 
-function parse(body: string): { model: string; messages: Message[]; stream: boolean } | undefined {
+type Asked = {
+  model: string
+  messages: Message[]
+  stream: boolean
+  /** Whether a stream ends with its usage. */
+  reportsUsage: boolean
+  /** Most tokens of the answer. */
+  outputMax: number
+}
+
+function parse(body: string): Asked | undefined {
   try {
     const value = JSON.parse(body)
     if (!Array.isArray(value.messages) || value.messages.length === 0) return undefined
-    const model = typeof value.model === 'string' ? value.model : 'demo/echo-1'
-    return { model, messages: value.messages, stream: value.stream === true }
+    return {
+      model: typeof value.model === 'string' ? value.model : 'demo/echo-1',
+      messages: value.messages,
+      stream: value.stream === true,
+      reportsUsage: value.stream_options?.include_usage === true,
+      outputMax: value.max_completion_tokens ?? value.max_tokens ?? Number.POSITIVE_INFINITY,
+    }
   } catch {
     return undefined
   }
@@ -25,14 +40,17 @@ function complete({ headers, body }: Ask): Reply {
   if (!asked) return failed(400, 'Input must be JSON with at least one message')
   const last = asked.messages.at(-1)?.content
   const text = typeof last === 'string' ? last.slice(0, 200) : 'something without text'
-  const content = `A sample model has read "${text}" and has nothing to add.`
-  const words = content.split(/(?<= )/)
+  const all = `A sample model has read "${text}" and has nothing to add.`.split(/(?<= )/)
+  const words = all.slice(0, asked.outputMax)
+  const reason = words.length < all.length ? 'length' : 'stop'
   // Use the raw text: serialising deeply nested content again would overflow the stack.
   const promptTokens = Math.ceil(body.length / 4)
   const usage = {
     prompt_tokens: promptTokens,
     completion_tokens: words.length,
     total_tokens: promptTokens + words.length,
+    prompt_tokens_details: { cached_tokens: 0, audio_tokens: 0 },
+    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
   }
   const head = {
     id: `gen-${hex(body, 12)}`,
@@ -40,7 +58,10 @@ function complete({ headers, body }: Ask): Reply {
     model: asked.model,
     created: Math.floor(todayMs / 1000),
   }
-  if (asked.stream) return { body: undefined, events: chunks(head, words, usage) }
+  if (asked.stream) {
+    const reported = asked.reportsUsage ? usage : undefined
+    return { body: undefined, events: chunks(head, words, { reason, usage: reported }) }
+  }
   return {
     body: {
       ...head,
@@ -48,9 +69,9 @@ function complete({ headers, body }: Ask): Reply {
       choices: [
         {
           index: 0,
-          message: { role: 'assistant', content },
-          finish_reason: 'stop',
-          native_finish_reason: 'stop',
+          message: { role: 'assistant', content: words.join('') },
+          finish_reason: reason,
+          native_finish_reason: reason,
         },
       ],
       usage,
@@ -58,15 +79,25 @@ function complete({ headers, body }: Ask): Reply {
   }
 }
 
-function chunks(head: object, words: readonly string[], usage: object): string[] {
-  const chunk = (delta: object, reason: string | null, more: object = {}) => {
-    const choices = [{ index: 0, delta, finish_reason: reason, native_finish_reason: reason }]
-    return `data: ${JSON.stringify({ ...head, object: 'chat.completion.chunk', choices, ...more })}\n\n`
+/** With `stream_options.include_usage` the last chunk has the usage and no choices. */
+function chunks(
+  head: object,
+  words: readonly string[],
+  { reason, usage }: { reason: string; usage: object | undefined },
+): string[] {
+  const event = (members: object) =>
+    `data: ${JSON.stringify({ ...head, object: 'chat.completion.chunk', ...members })}\n\n`
+  const noUsage = usage === undefined ? {} : { usage: null }
+  const chunk = (content: string, end: string | null) => {
+    const delta = { role: 'assistant', content }
+    const choices = [{ index: 0, delta, finish_reason: end, native_finish_reason: end }]
+    return event({ choices, ...noUsage })
   }
   return [
     ': PROCESSING\n\n',
-    ...words.map((content) => chunk({ role: 'assistant', content }, null)),
-    chunk({ role: 'assistant', content: '' }, 'stop', { usage }),
+    ...words.map((content) => chunk(content, null)),
+    chunk('', reason),
+    ...(usage === undefined ? [] : [event({ choices: [], usage })]),
     'data: [DONE]\n\n',
   ]
 }

@@ -1,6 +1,6 @@
 import type { Merchant } from '../../config/Config'
 import { withBody } from '../../config/route'
-import type { Fulfilled } from '../../paywall/delivery'
+import type { Fulfilled } from '../../paywall/Fulfilment'
 import * as Problem from '../../protocol/Problem'
 import { toBuyer } from '../headers'
 import type { Match } from '../Route'

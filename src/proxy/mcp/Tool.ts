@@ -1,8 +1,9 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import * as Price from '../../meter/Price'
+import * as ByUse from '../../paywall/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../Catalogue'
-import { offerOf } from '../discovery'
+import { offersOf, priceJson } from '../discovery'
 import { type Segment, segmentsOf } from '../Tail'
 
 /** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
@@ -67,8 +68,15 @@ function slotsOf(route: Route): Map<string, Slot> {
   return slots
 }
 
-/** The tool in the form of `tools/list`, with the networks that can settle. */
-export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
+/**
+ * The tool in the form of `tools/list`, with the networks that can settle, and those on which a call
+ * may be paid by what it uses.
+ */
+export function describe(
+  tool: Tool,
+  networks: readonly NetworkConfig[],
+  byUse: readonly NetworkConfig[] = [],
+) {
   const { name, merchant, route } = tool
   const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
   const required = [...tool.slots].filter(([, slot]) => isRequired(tool, slot)).map(([key]) => key)
@@ -77,7 +85,7 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
   const cost =
     route.meter === undefined
       ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD per call, paid in ${kinds}.`
-      : `${Price.sentence(route)} Paid in ${kinds}.`
+      : `${priceOf(route, byUse)} Paid in ${kinds}.`
   return {
     name,
     title: `${merchant.title}: ${route.summary}`,
@@ -98,11 +106,16 @@ export function describe(tool: Tool, networks: readonly NetworkConfig[]) {
     },
     _meta: {
       'turnpike/x-payment-info': {
-        price: Price.toJson(route),
-        offers: networks.map((network) => offerOf(merchant, route, network)),
+        price: priceJson(route, byUse),
+        offers: offersOf({ merchant, route, networks, byUse }),
       },
     },
   }
+}
+
+function priceOf(route: Route, byUse: readonly NetworkConfig[]): string {
+  const sentence = Price.sentence(route)
+  return byUse.length === 0 ? sentence : `${sentence} ${ByUse.sentence}`
 }
 
 /** Describes an answer that is not an object, because tools can declare only object outputs. */

@@ -19,6 +19,8 @@ export type McpOptions = {
   config: Config
   gateway: Gateway
   isReady: Catalogue.IsReady
+  /** Relayers that settle the scheme `upto`; none by default. */
+  facilitators?: Catalogue.Facilitators
   budget: Budget
   rateLimit: RateLimit.RateLimit
   now: () => number
@@ -59,7 +61,7 @@ export function createMcp(options: McpOptions): Mcp {
   const { service } = config
   const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = service
   const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
-  const tools = createTools(config, options.isReady)
+  const tools = createTools(config, options.isReady, options.facilitators)
   const state: State = {
     service,
     isAllowed: createOriginCheck(config),

@@ -15,7 +15,11 @@ type Page = { tools: ReturnType<typeof Tool.describe>[]; nextCursor?: string }
 const pageSize = 100
 
 /** Compiled at the first request. */
-export function createTools(config: Config, isReady: Catalogue.IsReady): Tools {
+export function createTools(
+  config: Config,
+  isReady: Catalogue.IsReady,
+  facilitators?: Catalogue.Facilitators,
+): Tools {
   let tools: ReadonlyMap<string, Tool.Tool> | undefined
   const compiled = () => {
     tools ??= Tool.compile(config)
@@ -36,9 +40,12 @@ export function createTools(config: Config, isReady: Catalogue.IsReady): Tools {
       })
       const next = offset + pageSize
       return {
-        tools: offered
-          .slice(offset, next)
-          .map(({ tool, networks }) => Tool.describe(tool, networks)),
+        tools: offered.slice(offset, next).map(({ tool, networks }) => {
+          const { merchant, route } = tool
+          const listing = { merchant, networks }
+          const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
+          return Tool.describe(tool, networks, byUse)
+        }),
         ...(next < offered.length ? { nextCursor: String(next) } : {}),
       }
     },

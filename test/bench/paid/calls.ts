@@ -20,10 +20,10 @@ export async function countCalls(
   }
   try {
     const setting = { candidate, load, rpcOf }
-    return await withStage(machine, setting, async ({ server, warmUp, measured }) => {
-      await pay(server.url, warmUp)
+    return await withStage(machine, setting, async ({ server, warmUp, measured, target }) => {
+      await pay(server.url, warmUp, target)
       rpc?.reset()
-      const { paid } = await pay(server.url, measured)
+      const { paid } = await pay(server.url, measured, target)
       const counts = [...(rpc?.counts ?? [])].toSorted(([, a], [, b]) => b - a)
       const total = counts.reduce((sum, [, count]) => sum + count, 0)
       const methods = counts.map(([method, count]) => `${method} ${(count / paid).toFixed(2)}`)

@@ -23,8 +23,28 @@ export const candidates: readonly Candidate[] = [
     script: 'x402.ts',
     args: ['shipped'],
   },
+  { name: 'ours, upto', kind: 'ours', protocol: 'upto', script: 'oursupto.ts', args: [] },
+  {
+    name: 'x402 upto, tuned',
+    kind: 'tuned',
+    protocol: 'upto',
+    script: 'x402upto.ts',
+    args: ['tuned'],
+  },
+  {
+    name: 'x402 upto, shipped',
+    kind: 'shipped',
+    protocol: 'upto',
+    script: 'x402upto.ts',
+    args: ['shipped'],
+  },
   { name: 'mppx, sync', kind: 'further', protocol: 'mpp', script: 'mppx.ts', args: ['sync'] },
 ]
+
+/** Candidates are compared within a scheme. */
+export function schemeOf({ protocol }: Candidate): 'exact' | 'upto' {
+  return protocol === 'upto' ? 'upto' : 'exact'
+}
 
 /** A load: how many payers at once, and how many payments each of them makes. */
 export type Load = {
@@ -41,6 +61,8 @@ export type Load = {
   rounds: number
   /** Whether the candidates beyond any documentation take part. */
   withFurther: boolean
+  /** Whether the candidates of the scheme `upto` take part. */
+  withUpto: boolean
 }
 
 /** Short loads first. The chain slows down as it grows: payments are counted, not seconds. */
@@ -54,6 +76,7 @@ export const loads: readonly Load[] = [
     warmUpShipped: 2,
     rounds: 3,
     withFurther: true,
+    withUpto: true,
   },
   {
     name: '32 payers',
@@ -65,6 +88,7 @@ export const loads: readonly Load[] = [
     warmUpShipped: 2,
     rounds: 3,
     withFurther: true,
+    withUpto: true,
   },
   {
     name: '256 payers',
@@ -75,6 +99,7 @@ export const loads: readonly Load[] = [
     warmUpShipped: 1,
     rounds: 2,
     withFurther: false,
+    withUpto: false,
   },
   {
     name: '256 payers, 1 s blocks',
@@ -86,6 +111,7 @@ export const loads: readonly Load[] = [
     blockTimeMs: 1000,
     rounds: 2,
     withFurther: false,
+    withUpto: false,
   },
 ]
 

@@ -1,21 +1,18 @@
-import { encodeFunctionData, maxUint256, numberToHex, parseAbi } from 'viem'
+import { numberToHex } from 'viem'
 import * as Multicall from '../../../src/chain/multicall'
 import { account } from '../../../src/demo/accounts'
 import { type Chain, execute, startChains } from '../../../src/demo/chains'
 import type { TransferMethod } from '../../../src/protocol/Asset'
-import * as Permit from '../../../src/protocol/Permit'
 import * as Transfer from '../../../src/protocol/Transfer'
 import { inSeconds, randomNonce } from '../../harness/buyer'
 import { payee } from '../shipped'
 import { network } from './network'
-import { mint, type Payer, payers, sign } from './payers'
+import { approve, mint, type Payer, payers, sign } from './payers'
 
 /** Gas of the settling transactions, by the number of their payments. */
 export type Formed = Map<number, { transactions: number; gas: number }>
 
 const transferTopic = '0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef'
-
-const abi = parseAbi(['function approve(address spender, uint256 value) returns (bool)'])
 
 /** Adds every transaction of a chain that paid the payee. */
 export async function addFormed(formed: Formed, chain: Chain): Promise<void> {
@@ -65,7 +62,7 @@ export async function measureSizes(
   try {
     const holders = payers(Math.max(...sizes))
     await mint(chain, network(), holders)
-    if (method === 'permit2') await approve(chain, holders)
+    if (method === 'permit2') await approve(chain, network(), holders)
     const settle = async (members: readonly Payer[]) => {
       const calls = members.map((payer) => Transfer.call(transfer(method, payer)))
       const [only] = calls
@@ -107,18 +104,6 @@ function transfer(method: TransferMethod, payer: Payer): Transfer.Transfer {
     },
     network(),
     payer,
-  )
-}
-
-async function approve(chain: Chain, holders: readonly Payer[]): Promise<void> {
-  const args = [Permit.permit2Address, maxUint256] as const
-  const data = encodeFunctionData({ abi, functionName: 'approve', args })
-  await chain.rpc('anvil_autoImpersonateAccount', [true])
-  for (const { address } of holders)
-    await chain.rpc('anvil_setBalance', [address, numberToHex(10n ** 18n)])
-  await execute(
-    chain,
-    holders.map(({ address }) => ({ from: address, to: network().asset.address, data })),
   )
 }
 

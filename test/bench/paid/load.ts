@@ -1,6 +1,11 @@
 import { path } from './network'
 import type { Credential } from './payers'
 
+/** What is bought. */
+export type Target = { path: string; init: Omit<RequestInit, 'headers'> & { headers?: object } }
+
+const joke: Target = { path, init: {} }
+
 export type Run = {
   /** Number of confirmed payments with an answer, and of all attempts. */
   paid: number
@@ -19,14 +24,18 @@ const limitMs = 20_000
  * Every payer sends its credentials one after the other, all payers concurrently. A credential is
  * sent once, whatever the answer.
  */
-export async function pay(url: string, lists: readonly Credential[][]): Promise<Run> {
+export async function pay(
+  url: string,
+  lists: readonly Credential[][],
+  { path, init }: Target = joke,
+): Promise<Run> {
   const run: Run = { paid: 0, tried: 0, elapsedMs: 0, times: [], faults: new Map() }
   const startedAt = performance.now()
   await Promise.all(
     lists.map(async (credentials) => {
       for (const credential of credentials) {
         const sentAt = performance.now()
-        const fault = await send(url + path, credential)
+        const fault = await send(url + path, init, credential)
         run.tried++
         if (fault === undefined) {
           run.paid++
@@ -39,10 +48,18 @@ export async function pay(url: string, lists: readonly Credential[][]): Promise<
   return run
 }
 
-async function send(url: string, [name, value]: Credential): Promise<string | undefined> {
+async function send(
+  url: string,
+  init: Target['init'],
+  [name, value]: Credential,
+): Promise<string | undefined> {
   try {
     const signal = AbortSignal.timeout(limitMs)
-    const response = await fetch(url, { headers: { [name]: value }, signal })
+    const response = await fetch(url, {
+      ...init,
+      headers: { ...init.headers, [name]: value },
+      signal,
+    })
     await response.arrayBuffer()
     const { status, headers } = response
     if (status !== 200) return `${status}`

@@ -6,14 +6,15 @@ import { prepareMachine } from '../machine'
 import * as Report from '../Report'
 import * as Stats from '../Stats'
 import { type Calls, countCalls } from './calls'
-import { type Candidate, candidates, type Load, loads, quickLoads } from './candidates'
+import { type Candidate, candidates, type Load, loads, quickLoads, schemeOf } from './candidates'
 import { addFormed, type Formed, measureSizes, totals } from './gas'
 import { type Sample, sample } from './sample'
 import * as Tables from './tables'
 
-const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--load TEXT] [--profile DIRECTORY]
+const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--scheme exact|upto] [--load TEXT] [--profile DIRECTORY]
   --quick    a few payments of each load, one round, within a minute
   --only     candidates whose name begins so
+  --scheme   candidates of that scheme; without it both
   --load     loads whose name contains it, such as "32 payers"
   --profile  a CPU profile of each server in that directory
 `
@@ -22,13 +23,18 @@ const { values } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     only: { type: 'string', default: '' },
+    scheme: { type: 'string' },
     load: { type: 'string', default: '' },
     profile: { type: 'string' },
   },
 })
-const chosen = candidates.filter(({ name }) => name.startsWith(values.only))
-const chosenLoads = (values.quick ? quickLoads : loads).filter(({ name }) =>
-  name.includes(values.load),
+const chosen = candidates.filter(
+  (candidate) =>
+    candidate.name.startsWith(values.only) &&
+    (values.scheme === undefined || schemeOf(candidate) === values.scheme),
+)
+const chosenLoads = (values.quick ? quickLoads : loads).filter(
+  ({ name, withUpto }) => name.includes(values.load) && (values.scheme !== 'upto' || withUpto),
 )
 if (chosen.length === 0 || chosenLoads.length === 0) {
   process.stderr.write(usage)
@@ -44,7 +50,8 @@ const startedAt = performance.now()
 const measured: Tables.Measured[] = []
 for (const load of chosenLoads) measured.push(await measure(load))
 const calls = await countAll()
-const gas = values.only === '' || values.only === 'ours' ? await gasRows() : []
+const isExact = chosen.some((candidate) => isOurs(candidate) && schemeOf(candidate) === 'exact')
+const gas = isExact ? await gasRows() : []
 
 const rows = [...measured.flatMap(Tables.ratios), ...ownTargets(), ...calls.rows, ...gas].map(
   (row) => (values.quick ? { ...row, target: '', met: undefined } : row),
@@ -55,16 +62,25 @@ process.stdout.write(
 )
 process.exit(failures() === 0 ? 0 : 1)
 
+function isOurs({ kind }: Candidate): boolean {
+  return kind === 'ours'
+}
+
 async function measure(load: Load): Promise<Tables.Measured> {
-  const all = chosen.filter(({ kind }) => load.withFurther || kind !== 'further')
+  const all = chosen.filter(
+    (candidate) =>
+      (load.withFurther || candidate.kind !== 'further') &&
+      (load.withUpto || schemeOf(candidate) !== 'upto'),
+  )
   const samples = new Map<Candidate, Sample[]>(all.map((candidate) => [candidate, []]))
   for (let round = 0; round < load.rounds; round++) {
     for (const candidate of round % 2 === 0 ? all : all.toReversed()) {
       process.stderr.write(`bench:paid: ${load.name}, ${candidate.name} ...\n`)
-      const isOurs = candidate.kind === 'ours'
+      // Gas is compared between transfers of the scheme `exact`.
+      const isCounted = isOurs(candidate) && schemeOf(candidate) === 'exact'
       const take = () =>
         sample(machine, candidate, load, async ({ chain }) => {
-          if (isOurs) await addFormed(formed, chain)
+          if (isCounted) await addFormed(formed, chain)
         })
       // A short run does not wait for an idle machine, because it checks no targets.
       const result = await (values.quick ? take() : machine.sample(take))
@@ -121,14 +137,15 @@ async function countAll(): Promise<{ rows: Report.Row[]; notes: string[] }> {
     const short = { ...load, each: Math.min(load.each, 32) }
     for (const candidate of chosen.filter(({ kind }) => kind === 'ours' || kind === 'tuned')) {
       const { perPayment, methods }: Calls = await countCalls(machine, candidate, short)
-      const isOurs = candidate.kind === 'ours'
+      // Each charge by use is a transaction of its own.
+      const isBound = isOurs(candidate) && schemeOf(candidate) === 'exact'
       const bound = load.payers === 1 ? { atMost: 2.1 } : { atMost: 0.99 }
       rows.push(
         Tables.judged({
           what: `${candidate.name}, ${load.name}: JSON-RPC calls per payment`,
           against: '',
           value: perPayment,
-          bound: isOurs ? bound : undefined,
+          bound: isBound ? bound : undefined,
           format: (value) => value.toFixed(2),
         }),
       )

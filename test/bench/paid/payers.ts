@@ -1,9 +1,11 @@
-import { encodeFunctionData, parseAbi } from 'viem'
+import { bytesToHex, encodeFunctionData, maxUint256, numberToHex, parseAbi } from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
 import { multicallAddress } from '../../../src/chain/multicall'
 import type { NetworkConfig } from '../../../src/config/Config'
 import { account } from '../../../src/demo/accounts'
 import { type Chain, execute } from '../../../src/demo/chains'
 import * as Crypto from '../../../src/protocol/Crypto'
+import * as Permit from '../../../src/protocol/Permit'
 import * as Transfer from '../../../src/protocol/Transfer'
 import {
   type Accept,
@@ -13,12 +15,15 @@ import {
   type Required,
   randomNonce,
 } from '../../harness/buyer'
+import { payUpto } from '../../harness/upto'
+import { modelPath, modelRequest } from './model'
 import { path } from './network'
 
 /** Generated wallets: so many that no candidate batches or confuses two payments of one payer. */
 export type Payer = { address: `0x${string}`; privateKey: Uint8Array }
 
-export type Protocol = 'mpp' | 'x402'
+/** `upto` is the scheme of x402; the others pay by `exact`. */
+export type Protocol = 'mpp' | 'x402' | 'upto'
 
 /** Header by name and value that pays once. */
 export type Credential = readonly [name: string, value: string]
@@ -28,6 +33,7 @@ const mintedAtomic = 1_000_000_000n
 
 const abi = parseAbi([
   'function mint(address to, uint256 value)',
+  'function approve(address spender, uint256 value) returns (bool)',
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
 
@@ -62,6 +68,23 @@ export async function mint(
   }
 }
 
+/** Lets Permit2 move the tokens of each of them. */
+export async function approve(
+  chain: Chain,
+  { asset }: Pick<NetworkConfig, 'asset'>,
+  holders: readonly Payer[],
+): Promise<void> {
+  const args = [Permit.permit2Address, maxUint256] as const
+  const data = encodeFunctionData({ abi, functionName: 'approve', args })
+  await chain.rpc('anvil_autoImpersonateAccount', [true])
+  for (const { address } of holders)
+    await chain.rpc('anvil_setBalance', [address, numberToHex(10n ** 18n)])
+  await execute(
+    chain,
+    holders.map(({ address }) => ({ from: address, to: asset.address, data })),
+  )
+}
+
 /** `count` credentials for each payer, all of them different money. */
 export async function credentials(
   { url, protocol, network }: { url: string; protocol: Protocol; network: NetworkConfig },
@@ -69,6 +92,7 @@ export async function credentials(
   count: number,
 ): Promise<Credential[][]> {
   const lists: Credential[][] = holders.map(() => [])
+  if (protocol === 'upto') return uptoCredentials(url, network, holders, count)
   const required = protocol === 'x402' ? await requirements(url, network) : undefined
   const ids = new Set<string>()
   for (let index = 0; index < count; index++) {
@@ -81,6 +105,26 @@ export async function credentials(
     }
   }
   return lists
+}
+
+async function uptoCredentials(
+  url: string,
+  { id }: NetworkConfig,
+  holders: readonly Payer[],
+  count: number,
+): Promise<Credential[][]> {
+  const response = await fetch(url + modelPath, modelRequest)
+  await response.arrayBuffer()
+  const required: Required = JSON.parse(atob(response.headers.get('payment-required') ?? ''))
+  return Promise.all(
+    holders.map(async ({ privateKey }) => {
+      const signer = privateKeyToAccount(bytesToHex(privateKey))
+      const list: Credential[] = []
+      while (list.length < count)
+        list.push(['payment-signature', await payUpto(required, signer, { network: id })])
+      return list
+    }),
+  )
 }
 
 /** A settlement that a payer signs for the payee of the benchmark. */

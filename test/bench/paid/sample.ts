@@ -2,9 +2,10 @@ import { join } from 'node:path'
 import { type Chain, startChains } from '../../../src/demo/chains'
 import type { Machine, Server } from '../machine'
 import type { Candidate, Load } from './candidates'
-import { pay, type Run } from './load'
+import { pay, type Run, type Target } from './load'
+import { type Model, modelPath, modelRequest, startModel } from './model'
 import { network } from './network'
-import { type Credential, credentials, mint, payers } from './payers'
+import { approve, type Credential, credentials, mint, payers } from './payers'
 
 export type Sample = Run & {
   /** CPU milliseconds of the server per paid request. */
@@ -17,6 +18,10 @@ export type Stage = {
   server: Server
   warmUp: readonly Credential[][]
   measured: readonly Credential[][]
+  /** Undefined: the joke of every candidate. */
+  target: Target | undefined
+  /** The upstream of candidates by `upto`. */
+  model: Model | undefined
 }
 
 /** Called when the load has been paid, while everything still runs. */
@@ -39,11 +44,11 @@ export async function sample(
 /** Pays the prepared credentials. */
 export async function sampleOn(
   machine: Machine,
-  { server, warmUp, measured }: Stage,
+  { server, warmUp, measured, target }: Stage,
 ): Promise<Sample> {
-  await pay(server.url, warmUp)
+  await pay(server.url, warmUp, target)
   const before = machine.cpuSeconds(server.pid)
-  const run = await pay(server.url, measured)
+  const run = await pay(server.url, measured, target)
   const cpuMs = ((machine.cpuSeconds(server.pid) - before) * 1000) / Math.max(1, run.paid)
   return { ...run, cpuMs }
 }
@@ -67,11 +72,14 @@ export async function withStage<T>(
     load.blockTimeMs === undefined ? {} : { blockTimeMs: load.blockTimeMs },
   )
   if (chain === undefined) throw new Error('no chain')
+  const model = protocol === 'upto' ? startModel() : undefined
   try {
     const holders = payers(load.payers)
     await mint(chain, network(), holders)
+    if (model !== undefined) await approve(chain, network(), holders)
     const server = await machine.serve(join('..', 'paid', 'servers', script), [
       await rpcOf(chain),
+      ...(model === undefined ? [] : [model.url]),
       ...args,
     ])
     try {
@@ -88,11 +96,14 @@ export async function withStage<T>(
         server,
         warmUp: lists.map((list) => list.slice(0, warmUp)),
         measured: lists.map((list) => list.slice(warmUp)),
+        target: model && { path: modelPath, init: modelRequest },
+        model,
       })
     } finally {
       await end(server)
     }
   } finally {
+    await model?.stop()
     await chain.stop()
   }
 }

@@ -4,31 +4,20 @@
 
 import { x402Facilitator } from '@x402/core/facilitator'
 import type { FacilitatorClient } from '@x402/core/server'
-import { toFacilitatorEvmSigner } from '@x402/evm'
 import { ExactEvmScheme as FacilitatorScheme } from '@x402/evm/exact/facilitator'
 import { ExactEvmScheme as ServerScheme } from '@x402/evm/exact/server'
 import { paymentMiddleware, x402ResourceServer } from '@x402/hono'
 import { Hono } from 'hono'
 import { payee } from '../../shipped'
 import { networkId, path } from '../network'
+import { facilitatorSigner } from './signer'
 import { createWallet, modeOf } from './wallet'
 
 const [rpcUrl = '', word] = process.argv.slice(2)
 const wallet = createWallet(rpcUrl, modeOf(word))
 const facilitator = new x402Facilitator().register(
   networkId,
-  new FacilitatorScheme(
-    toFacilitatorEvmSigner({
-      address: wallet.account.address,
-      getCode: (args) => wallet.getCode(args),
-      readContract: (args) => wallet.readContract({ ...args, args: args.args ?? [] }),
-      verifyTypedData: (args) =>
-        wallet.verifyTypedData(args as Parameters<typeof wallet.verifyTypedData>[0]),
-      writeContract: (args) => wallet.writeContract(args),
-      sendTransaction: (args) => wallet.sendTransaction(args),
-      waitForTransactionReceipt: (args) => wallet.waitForTransactionReceipt(args),
-    }),
-  ),
+  new FacilitatorScheme(facilitatorSigner(wallet)),
 )
 const client: FacilitatorClient = {
   verify: (payload, requirements) => facilitator.verify(payload, requirements),

@@ -1,0 +1,241 @@
+import { and, desc, eq, gt, inArray, type SQL, sql } from 'drizzle-orm'
+import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
+import type { Address } from 'viem'
+import type { Money } from '../../src/protocol/Transfer'
+import {
+  type Authorization,
+  type Charge,
+  type Delivered,
+  type State,
+  transitions,
+} from '../Authorization'
+import type { AuthorizationLedger } from '../AuthorizationLedger'
+import { type AuthorizationRow, authorizations } from '../authorizations'
+import type { KeyScope } from '../Payment'
+import type { Group } from './group'
+import type { Db } from './open'
+import { permit2612Of } from './payments'
+import { later, parameter, placeholders } from './statement'
+import { isBarred, isDuplicate } from './write'
+
+export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
+
+/** Prepared statements on authorizations. Call those that change one inside `write`. */
+export function createAuthorizationStatements(db: Db) {
+  return { ...readAuthorizations(db), ...changeAuthorizations(db) }
+}
+
+function readAuthorizations({ orm }: Db) {
+  const select = (...conditions: (SQL | undefined)[]) =>
+    later(orm, () =>
+      orm
+        .select()
+        .from(authorizations)
+        .where(and(...conditions))
+        .orderBy(desc(authorizations.createdAt))
+        .prepare(),
+    )
+  // As text like in the partial indexes, or SQLite does not use them.
+  const isOpen = sql`state IN ('authorized', 'metered')`
+  const byMoney = select(
+    eq(authorizations.network, parameter('network')),
+    eq(authorizations.asset, parameter('asset')),
+    eq(authorizations.payer, parameter('payer')),
+    eq(authorizations.nonce, parameter('nonce')),
+  )
+  const byId = select(eq(authorizations.id, parameter('id')))
+  const isOfKey = and(
+    eq(authorizations.merchant, parameter('merchant')),
+    eq(authorizations.route, parameter('route')),
+    eq(authorizations.payer, parameter('payer')),
+    eq(authorizations.idempotencyKey, parameter('key')),
+  )
+  const byKey = select(isOfKey, isOpen)
+  const voidByKey = select(isOfKey, eq(authorizations.state, 'void'))
+  const open = select(isOpen)
+  const failed = select(
+    eq(authorizations.payer, parameter('payer')),
+    gt(authorizations.failedAt, parameter('at')),
+  )
+  return {
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    findById: (id: string) => toAuthorization(byId.get({ id })),
+    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
+    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
+    open: () => open.all().map(fromRow),
+    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+  }
+}
+
+function changeAuthorizations({ orm }: Db) {
+  const insert = later(orm, () =>
+    orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
+  )
+  const change = (set: SQLiteUpdateSetSource<typeof authorizations>, into?: State) =>
+    later(orm, () =>
+      orm
+        .update(authorizations)
+        .set(set)
+        .where(
+          and(
+            eq(authorizations.id, parameter('id')),
+            into && inArray(authorizations.state, sourcesOf(into)),
+          ),
+        )
+        .returning()
+        .prepare(),
+    )
+  const charged = {
+    chargeAtomic: parameter('amount'),
+    units: parameter('units'),
+    isDelivered: parameter('isDelivered'),
+    upstreamStatus: parameter('status'),
+    truncated: parameter('truncated'),
+  }
+  const meter = change({ state: 'metered', ...charged }, 'metered')
+  const voided = change({ state: 'void', ...charged }, 'void')
+  const send = change({ state: 'sent' }, 'sent')
+  const fail = change({ state: 'failed' }, 'failed')
+  const markFailed = change({ failedAt: parameter('at') })
+  return {
+    insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
+    meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
+      meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
+    void: (id: string, charge: Charge, delivered: Delivered | undefined) =>
+      voided.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
+    /** The authorization that a payment of its id settles; undefined when it is not `metered`. */
+    send: (id: string) => toAuthorization(send.get({ id })),
+    fail: (id: string) => fail.get({ id }) !== undefined,
+    markFailed: (id: string, at: number) => void markFailed.run({ id, at }),
+  }
+}
+
+/** Writes share their commits: each of them costs a flush of the disk. */
+export function createAuthorizations(
+  group: Group,
+  own: AuthorizationStatements,
+): AuthorizationLedger {
+  return {
+    find: async (money) => own.find(money),
+    findById: async (id) => own.findById(id),
+    findByIdempotencyKey: async (scope) => own.findByIdempotencyKey(scope),
+    findVoid: async (scope) => own.findVoid(scope),
+    open: async () => own.open(),
+    hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
+    async insert(authorization) {
+      try {
+        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
+        // a success that was told, which a power loss must not undo.
+        const add = authorization.state === 'authorized' ? group.addSoon : group.add
+        await add(() => own.insert(authorization))
+        return 'stored'
+      } catch (error) {
+        if (isDuplicate(error) || isBarred(error)) return 'known'
+        throw error
+      }
+    },
+    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    meter: (id, charge, delivered) =>
+      delivered === undefined
+        ? group.addSoon(() => own.meter(id, charge, delivered))
+        : group.add(() => own.meter(id, charge, delivered)),
+    void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
+    fail: (id) => group.add(() => own.fail(id)),
+    markFailed: (id, at) => group.add(() => own.markFailed(id, at)),
+  }
+}
+
+/** States from which the table of transitions permits this one. */
+function sourcesOf(target: State): State[] {
+  const states = Object.keys(transitions) as State[]
+  return states.filter((state) => transitions[state].includes(target))
+}
+
+/** Written as they are given, without the encoders of the columns. */
+function columnsOf({ amountAtomic, units }: Charge, delivered: Delivered | undefined) {
+  return {
+    amount: String(amountAtomic),
+    units: JSON.stringify(units),
+    isDelivered: delivered === undefined ? 0 : 1,
+    status: delivered?.upstreamStatus ?? null,
+    truncated: delivered?.truncated === true ? 1 : 0,
+  }
+}
+
+function toAuthorization(row: AuthorizationRow | undefined): Authorization | undefined {
+  return row && fromRow(row)
+}
+
+function fromRow(row: AuthorizationRow): Authorization {
+  const { id, state, chargeAtomic, units, isDelivered, upstreamStatus, truncated } = row
+  return {
+    id,
+    state,
+    transfer: {
+      method: 'permit2',
+      network: row.network,
+      chainId: row.chainId,
+      asset: row.asset,
+      payer: row.payer,
+      payee: row.payee,
+      amountAtomic: row.ceilingAtomic,
+      nonce: row.nonce,
+      validAfter: row.validAfter,
+      validBefore: row.validBefore,
+      signature: row.signature,
+      ...permit2612Of(row),
+      upto: { ceilingAtomic: row.ceilingAtomic, facilitator: row.facilitator },
+    },
+    purpose: {
+      product: row.product,
+      protocol: 'x402',
+      merchant: row.merchant,
+      route: row.route,
+      fingerprint: row.fingerprint,
+      resource: row.resource,
+      idempotencyKey: row.idempotencyKey ?? undefined,
+      challengeId: undefined,
+      credentialHash: row.credentialHash ?? undefined,
+      bound: row.bound,
+    },
+    charge:
+      chargeAtomic === null || units === null
+        ? undefined
+        : { amountAtomic: chargeAtomic, units: JSON.parse(units) },
+    delivered: isDelivered && upstreamStatus !== null ? { upstreamStatus, truncated } : undefined,
+    failedAt: row.failedAt ?? undefined,
+    receivedAt: row.receivedAt,
+    knownBlock: row.knownBlock,
+    createdAt: row.createdAt,
+  }
+}
+
+function toRow(authorization: Authorization): AuthorizationRow {
+  const { id, transfer, purpose, state, charge, delivered, failedAt } = authorization
+  const { upto, permit2612 } = transfer
+  if (upto === undefined || purpose.product === 'desk') throw new Error('not an authorization')
+  return {
+    ...transfer,
+    ...purpose,
+    id,
+    product: purpose.product,
+    ceilingAtomic: upto.ceilingAtomic,
+    facilitator: upto.facilitator,
+    permit2612Value: permit2612?.valueAtomic ?? null,
+    permit2612Deadline: permit2612?.deadline ?? null,
+    permit2612Signature: permit2612?.signature ?? null,
+    idempotencyKey: purpose.idempotencyKey ?? null,
+    credentialHash: purpose.credentialHash ?? null,
+    receivedAt: authorization.receivedAt,
+    knownBlock: authorization.knownBlock,
+    state,
+    chargeAtomic: charge?.amountAtomic ?? null,
+    units: charge ? JSON.stringify(charge.units) : null,
+    isDelivered: delivered !== undefined,
+    upstreamStatus: delivered?.upstreamStatus ?? null,
+    truncated: delivered?.truncated ?? false,
+    failedAt: failedAt ?? null,
+    createdAt: authorization.createdAt,
+  }
+}

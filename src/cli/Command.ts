@@ -1,0 +1,52 @@
+/** Values of the options on a command line; a boolean option is `true` or absent. */
+export type Values = {
+  config?: string
+  data?: string
+  online?: boolean
+  once?: boolean
+  protocol?: string
+  scheme?: string
+  network?: string
+  transfer?: string
+  method?: string
+  body?: string
+  /** pay: a private key; receipt: an address. */
+  key?: string
+  url?: string
+  max?: string
+  redeem?: string
+  rpc?: string
+  route?: string
+  request?: string
+}
+
+export type Option = {
+  /** What stands for the value in the help; absent for an option that takes none. */
+  value?: string
+  /** What the option does, and its default. */
+  help: string
+}
+
+export type Arguments = {
+  values: Values
+  /** The first operand, which is the verb of a command that has verbs; empty without operands. */
+  word: string
+  /** The last operand; empty without operands. */
+  operand: string
+}
+
+export type Command = {
+  /** One line under 66 characters for `turnpike --help`. */
+  summary: string
+  /** Paragraphs of the command's own help, after its summary. */
+  details?: string
+  /** Names of the operands, in order. With `verbs` the first one is a verb. */
+  operands?: readonly string[]
+  /** Verbs of the command, each with the operands after it. */
+  verbs?: Readonly<Record<string, readonly string[]>>
+  options: Partial<Readonly<Record<keyof Values, Option>>>
+  /** Command lines for the help, without the word `turnpike`. */
+  examples: readonly [string, ...string[]]
+  /** Runs the command and answers its exit code. It loads its own modules. */
+  run(args: Arguments): Promise<number>
+}

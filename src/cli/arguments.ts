@@ -1,0 +1,85 @@
+import type { Arguments, Command, Option } from './Command'
+
+export type Parsed =
+  | { kind: 'run'; command: Command; args: Arguments }
+  /** Without a command: help about all of them. */
+  | { kind: 'help'; about?: { name: string; command: Command } }
+  /** What is wrong with the arguments. */
+  | { kind: 'fault'; message: string }
+
+type Commands = Readonly<Record<string, Command>>
+
+/** Reads a command line by the table of commands; `argv` has no program name. */
+export function parse(argv: string[], commands: Commands): Parsed {
+  try {
+    const { values, positionals } = split(argv, commands)
+    const { help, version, ...rest } = values
+    const isHelp = help === true || positionals[0] === 'help'
+    const [word, ...operands] = positionals[0] === 'help' ? positionals.slice(1) : positionals
+    if (isHelp && word === undefined) return { kind: 'help' }
+    const name = word ?? (version === true ? 'version' : 'serve')
+    const command = Object.hasOwn(commands, name) ? commands[name] : undefined
+    if (command === undefined) throw new ArgumentError(`unknown command ${JSON.stringify(name)}`)
+    if (isHelp) return { kind: 'help', about: { name, command } }
+    assertOptions(name, command, rest)
+    return {
+      kind: 'run',
+      command,
+      args: { values: rest, ...readOperands(name, command, operands) },
+    }
+  } catch (error) {
+    return { kind: 'fault', message: error instanceof Error ? error.message : 'bad arguments' }
+  }
+}
+
+class ArgumentError extends Error {
+  override readonly name = 'ArgumentError'
+}
+
+/** An option means the same type in each command, so that it may stand before the command. */
+function split(argv: string[], commands: Commands) {
+  // Loaded late, so that a start that restarts itself does not load it twice.
+  const { parseArgs } = process.getBuiltinModule('node:util')
+  const known = Object.values(commands).flatMap(({ options }) => Object.entries<Option>(options))
+  const types = known.map(([name, { value }]) => {
+    return [name, { type: value === undefined ? 'boolean' : 'string' }] as const
+  })
+  const options = {
+    ...Object.fromEntries(types),
+    help: { type: 'boolean', short: 'h' },
+    version: { type: 'boolean' },
+  } as const
+  return parseArgs({ args: argv, allowPositionals: true, options })
+}
+
+function assertOptions(name: string, command: Command, values: object): void {
+  const wrong = Object.keys(values).find((option) => !Object.hasOwn(command.options, option))
+  if (wrong === undefined) return
+  // The request body of `pay` had this name, which means the data directory everywhere else.
+  const hint = name === 'pay' && wrong === 'data' ? ': the request body is --body' : ''
+  throw new ArgumentError(`${name} does not take --${wrong}${hint}`)
+}
+
+function readOperands(name: string, command: Command, operands: string[]) {
+  const { verbs } = command
+  const [word = '', ...rest] = operands
+  const operand = operands.at(-1) ?? ''
+  if (verbs === undefined) {
+    assertCount(name, command.operands ?? [], operands)
+    return { word, operand }
+  }
+  const known = Object.keys(verbs)
+  if (word === '') throw new ArgumentError(`${name} needs ${known.join(' or ')}`)
+  if (!known.includes(word)) {
+    throw new ArgumentError(`unknown command ${JSON.stringify(`${name} ${word}`)}`)
+  }
+  assertCount(`${name} ${word}`, verbs[word] ?? [], rest)
+  return { word, operand }
+}
+
+function assertCount(name: string, expected: readonly string[], operands: readonly string[]): void {
+  const extra = operands[expected.length]
+  if (extra !== undefined) throw new ArgumentError(`unexpected argument ${JSON.stringify(extra)}`)
+  const missing = expected[operands.length]
+  if (missing !== undefined) throw new ArgumentError(`${name} needs ${missing}`)
+}

@@ -1,0 +1,165 @@
+import type { Command, Option } from './Command'
+
+/** Version and commit that the build wrote into the executable. */
+declare const VERSION: string | undefined
+
+const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
+const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
+
+const serve: Command = {
+  summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
+  options: { config, data },
+  examples: ['serve', 'serve --config shop.toml --data /var/lib/turnpike'],
+  async run({ values }) {
+    const { serve } = await import('./serve')
+    // A log that cannot be written must not keep the process running.
+    process.exit(await serve({ ...places(values), env: process.env }))
+  },
+}
+
+const check: Command = {
+  summary: 'validate merchants.toml: every fault with its file and line',
+  options: {
+    config,
+    data,
+    online: { help: 'ask every chain, contract, pool and upstream too' },
+  },
+  examples: ['check', 'check --online'],
+  async run({ values }) {
+    const { check } = await import('./check')
+    const { online = false } = values
+    return check({ ...places(values), env: process.env, online, now: Date.now, out: print })
+  },
+}
+
+const demo: Command = {
+  summary: 'local chains, sample upstreams and the gateway, without keys',
+  options: {
+    config,
+    once: { help: 'buy with every stock client, show what happened, exit' },
+  },
+  examples: ['demo', 'demo --once'],
+  async run({ values }) {
+    const { demo } = await import('./demo')
+    return demo({ once: values.once ?? false, file: places(values).file, env: process.env })
+  },
+}
+
+const pay: Command = {
+  summary: 'buy one request with the private key in PAY_KEY',
+  details: 'The body of the answer goes to stdout, everything else to stderr.',
+  operands: ['a URL'],
+  options: {
+    protocol: { value: 'NAME', help: 'mpp or x402 (default: the first that is offered)' },
+    scheme: {
+      value: 'NAME',
+      help: 'exact: the price before the answer (the default); upto: the charge by use',
+    },
+    network: { value: 'ID', help: 'only on this network, e.g. eip155:8453' },
+    transfer: { value: 'NAME', help: 'only by eip3009 or permit2' },
+    method: { value: 'NAME', help: 'HTTP method (default: GET, with --body POST)' },
+    body: { value: 'TEXT', help: 'request body' },
+    key: { value: 'HEX', help: 'private key (better: PAY_KEY in the environment)' },
+    max: { value: 'AMOUNT', help: 'sign at most these dollars, of upto the ceiling (default: 1)' },
+    rpc: { value: 'URL', help: 'node of the network, if the wallet must approve Permit2 first' },
+    redeem: { value: 'TOKEN', help: 'ask again for what was paid for and not delivered' },
+  },
+  examples: [
+    'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
+    `pay https://api.example.com/m/assistant/chat --scheme upto --body '{"messages":[]}'`,
+  ],
+  async run({ values, operand }) {
+    const { pay } = await import('./pay')
+    return pay({ ...values, url: operand, env: process.env, now: Date.now })
+  },
+}
+
+const receipt: Command = {
+  summary: 'check a receipt against the key of the service that signed it',
+  details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
+Name the key by --key or --url.`,
+  verbs: { verify: ['a receipt'] },
+  options: {
+    key: { value: 'ADDRESS', help: 'address of the receipt key' },
+    url: { value: 'URL', help: 'service that publishes its receipt key' },
+  },
+  examples: ['receipt verify receipt.txt --url https://api.example.com'],
+  async run({ values, operand }) {
+    const { verifyReceipt } = await import('./receipt')
+    const stdin = () => Bun.stdin.text()
+    return verifyReceipt({ ...values, receipt: operand, stdin, out: print })
+  },
+}
+
+const orders: Command = {
+  summary: 'orders of the stock desk: those that are held first',
+  details: `list      the held ones first, then the unfinished and the newest
+show ID   one order with every transaction of it
+retry ID  go on with a held order; serve may be running`,
+  verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
+  options: { data },
+  examples: ['orders list', 'orders retry 01a4'],
+  async run({ values, word, operand }) {
+    const { orders } = await import('./orders')
+    const { dataDir } = places(values)
+    return orders({ dataDir, verb: word, id: operand, now: Date.now, out: print })
+  },
+}
+
+const meter: Command = {
+  summary: 'what a stored answer of a route with a meter costs',
+  operands: ['a file'],
+  options: {
+    config,
+    route: { value: 'NAME', help: 'MERCHANT/ROUTE, e.g. assistant/chat' },
+    request: { value: 'FILE', help: 'the request body (default: any, at the price of the route)' },
+  },
+  examples: ['meter answer.json --route assistant/chat --request request.json'],
+  async run({ values, operand }) {
+    const { meterAnswer } = await import('./meter')
+    const { file } = places(values)
+    return meterAnswer({ ...values, file, env: process.env, answer: operand, out: print })
+  },
+}
+
+const backup: Command = {
+  summary: 'consistent copy of the live database; serve may be running',
+  operands: ['a file'],
+  options: { data },
+  examples: ['backup /var/backups/turnpike.sqlite'],
+  async run({ values, operand }) {
+    const { backup } = await import('./backup')
+    return backup({ dataDir: places(values).dataDir, file: operand, out: print })
+  },
+}
+
+const version: Command = {
+  summary: 'print the version',
+  options: {},
+  examples: ['version'],
+  async run() {
+    print(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}`)
+    return 0
+  },
+}
+
+/** Every command by its name, in the order of the help. Add a command here. */
+export const commands = {
+  serve,
+  check,
+  demo,
+  pay,
+  receipt,
+  orders,
+  meter,
+  backup,
+  version,
+} as const satisfies Readonly<Record<string, Command>>
+
+function places(values: { config?: string; data?: string }): { file: string; dataDir: string } {
+  return { file: values.config ?? 'merchants.toml', dataDir: values.data ?? 'data' }
+}
+
+function print(line: string): void {
+  process.stdout.write(`${line}\n`)
+}

@@ -1,0 +1,187 @@
+import type { Authorization } from '../../db/Authorization'
+import type { Kept, Reader } from './remainder'
+import type { Reach } from './stream'
+import type { TransferRate, TransferRates } from './transfer-rate'
+
+/** Code of the error of a source that was given up because its buyer did not read. */
+export const stalledCode = 'buyer-stalled'
+
+/** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
+export type End = 'whole' | 'cut' | 'broken'
+
+export type UsageObserver = {
+  /** The stream is cut after this time, ms. */
+  limitMs: number
+  /** Called once when the buyer's connection closes. */
+  onEnd: ((isCut: boolean) => void) | undefined
+  watch: TransferRates['watch']
+  kept: Pick<Kept, 'add'>
+  /** Writes the charge; resolves when it is on the disk. Called once. */
+  charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
+  /** Settles the charge. `isWhole`: the source was read to its end. */
+  settle: (charged: Authorization, isWhole: boolean) => Promise<void>
+  /** All is settled, or left to the sweeps of settlement. */
+  finish: () => void
+  log: (error: unknown) => void
+}
+
+/**
+ * Passes a stream on, and charges it at its end, before the buyer sees the end. When the buyer leaves,
+ * or hardly reads, the source is read to its end all the same, because it reports its usage there.
+ * `signal` fires when the buyer leaves.
+ */
+export function streamByUse(
+  source: ReadableStream<Uint8Array>,
+  signal: AbortSignal,
+  observer: UsageObserver,
+): ReadableStream<Uint8Array> {
+  const reader = source.getReader()
+  let fail = () => {}
+  const progress = follow(reader, signal, observer, () => fail())
+  return new ReadableStream<Uint8Array>(
+    {
+      start(controller) {
+        fail = () => controller.error()
+      },
+      async pull(controller) {
+        progress.rate.taken()
+        try {
+          const { done, value } = await reader.read()
+          if (value !== undefined) observer.kept.add(value)
+          if (progress.isOver()) return controller.error()
+          if (done) {
+            await written()
+            await progress.conclude('whole')
+            return controller.close()
+          }
+          controller.enqueue(value)
+          progress.passed(value.byteLength)
+        } catch (error) {
+          await progress.breakOff(error)
+          // Without the error, which the server would print; the connection is closed all the same.
+          controller.error()
+        }
+      },
+      cancel: progress.leave,
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+type Progress = {
+  /** The transfer rate of the buyer. */
+  rate: TransferRate
+  /** Bytes were passed on. */
+  passed(bytes: number): void
+  /** The buyer has left, or the charge is being written: nothing more is passed on. */
+  isOver(): boolean
+  /** Once. Resolves when the charge is on the disk. */
+  conclude(end: End): Promise<void>
+  /** The source broke. */
+  breakOff(error: unknown): Promise<void>
+  /** The buyer has left: reads on for the usage. */
+  leave(): void
+}
+
+/** The progress of a stream. `fail` ends the buyer's part of it. */
+function follow(
+  reader: Reader,
+  signal: AbortSignal,
+  observer: UsageObserver,
+  fail: () => void,
+): Progress {
+  let hasStarted = false
+  let hasLeft = false
+  let charging: Promise<void> | undefined
+  let letGo = (isCut: boolean) => {
+    letGo = () => {}
+    rate.stop()
+    observer.onEnd?.(isCut)
+  }
+  const conclude = (end: End): Promise<void> => {
+    if (charging !== undefined) return charging
+    clearTimeout(timer)
+    signal.removeEventListener('abort', leave)
+    const isAll = end === 'whole' && !hasLeft
+    const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
+    charging = chargeAndSettle(observer, { end, reach }).then(() => letGo(!isAll))
+    return charging
+  }
+  const leave = () => {
+    if (hasLeft || charging !== undefined) return
+    hasLeft = true
+    letGo(true)
+    void drain(reader, observer.kept).then(conclude)
+  }
+  const rate = observer.watch(() => {
+    fail()
+    leave()
+  })
+  const timer = setTimeout(() => {
+    fail()
+    void conclude('cut')
+    reader.cancel().catch(() => {})
+  }, observer.limitMs)
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  return {
+    rate,
+    passed(bytes) {
+      rate.put(bytes)
+      hasStarted = true
+    },
+    isOver: () => hasLeft || charging !== undefined,
+    conclude,
+    async breakOff(error) {
+      // A buyer that stops reading before the end must not get what came before for nothing: not when
+      // it is given up for others, and not when the upstream gives up to send.
+      const isOfBuyer = isStalled(error) || rate.hasStoodStill()
+      if (!hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
+    },
+    leave,
+  }
+}
+
+/**
+ * Resolves when the server has written what was enqueued: Bun does that at the end of the turn of the
+ * event loop in which it takes a chunk, which may be the next one. A charge on the disk before that
+ * could outlive the answer in a crash.
+ */
+function written(): Promise<void> {
+  return new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
+}
+
+function isStalled(error: unknown): boolean {
+  return (
+    typeof error === 'object' && error !== null && 'code' in error && error.code === stalledCode
+  )
+}
+
+/** Resolves when the charge is written; its settlement goes on. Never rejects. */
+async function chargeAndSettle(
+  { charge, settle, finish, log }: UsageObserver,
+  ended: { end: End; reach: Reach },
+): Promise<void> {
+  try {
+    const charged = await charge(ended)
+    void settle(charged, ended.end === 'whole')
+      .catch(log)
+      .finally(finish)
+  } catch (error) {
+    log(error)
+    finish()
+  }
+}
+
+/** Reads what nobody takes, for the usage at its end. A source that breaks has not said it. */
+async function drain(reader: Pick<Reader, 'read'>, kept: Pick<Kept, 'add'>): Promise<End> {
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done || value === undefined) return 'whole'
+      kept.add(value)
+    }
+  } catch {
+    return 'cut'
+  }
+}

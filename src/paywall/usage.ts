@@ -1,0 +1,311 @@
+import type { Authorization } from '../../db/Authorization'
+import * as Problem from '../protocol/Problem'
+import * as SettlementResponse from '../protocol/SettlementResponse'
+import type { Settlement } from '../settlement/settlement'
+import { type Buffered, type Buffering, createBuffer } from './buffer'
+import * as Denial from './Denial'
+import type { Deliveries, DeliveryRequest } from './delivery'
+import type { Cost, Made } from './Fulfilment'
+import type { Usage } from './receipts'
+import { createKept, type Kept } from './remainder'
+import type { Answers } from './store'
+import type { TransferRates } from './transfer-rate'
+import type { Tokens } from './undelivered'
+import { streamByUse } from './usage-stream'
+
+/*
+ * Answers that are paid by what they use (x402 scheme `upto`). The answer is made first. A whole answer
+ * is held until its charge is settled. A stream passes while it comes, and is settled at its end.
+ */
+
+export type UsageOptions = {
+  settlement: Settlement
+  deliveries: Deliveries
+  answers: Answers
+  tokens: Tokens
+  rates: TransferRates
+  /** Bytes of answers that may be held at once. */
+  heldMaxBytes: number
+  /** Longest wait (ms) of a buyer for the settlement. */
+  readonly settleWaitMs: number
+  now: () => number
+  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+}
+
+export type UsageDeliveries = {
+  /**
+   * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
+   * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
+   */
+  deliver(
+    request: DeliveryRequest,
+    authorization: Authorization,
+    release: () => void,
+  ): Promise<Response>
+  inFlight(): number
+}
+
+type Context = { options: UsageOptions; buffer: Buffering; open: number }
+
+type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
+
+/**
+ * Time that a charge has to be settled, ms: streams are cut so long before their authorization ends, and
+ * one that cannot outlive the slowest answer by as much is refused.
+ */
+export const chargeMs = 30_000
+
+export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
+  const context: Context = { options, buffer: createBuffer(options.heldMaxBytes), open: 0 }
+  return {
+    inFlight: () => context.open,
+    async deliver(request, authorization, release) {
+      context.open++
+      let isPassedOn = false
+      const finish = () => {
+        context.open--
+        release()
+      }
+      try {
+        const delivery = { request, authorization, release: finish }
+        const made = await make(context, delivery)
+        const buffered = await bufferAnswer(context, delivery, made)
+        isPassedOn = buffered.kind === 'stream'
+        if (buffered.kind === 'stream') return passOn(context, delivery, made, buffered.body)
+        return await settleWhole(context, { request, authorization, release }, made, buffered)
+      } finally {
+        if (!isPassedOn) context.open--
+      }
+    },
+  }
+}
+
+/** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
+async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
+  const { id, transfer } = authorization
+  // An answer that comes slowly must not outlive what pays for it.
+  const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
+  try {
+    const made = await request.fulfil({ id, transfer, attempts: 1, signal })
+    if (made.delivered) return made
+    if (signal.aborted) throw uncharged(...failures.late, made.upstreamStatus)
+    const { code, detail, upstreamStatus } = made
+    throw uncharged(code, detail, upstreamStatus)
+  } catch (error) {
+    await abandon(context, authorization)
+    throw error
+  }
+}
+
+function uncharged(
+  code: Problem.Code,
+  detail: string,
+  upstreamStatus: number | undefined,
+): Problem.ProblemError {
+  return Problem.of(code, `${detail} Nothing is charged.`, {
+    members: {
+      reason: 'delivery_failed',
+      ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
+    },
+  })
+}
+
+async function abandon(
+  { options: { settlement, log } }: Context,
+  authorization: Authorization,
+): Promise<void> {
+  await settlement.authorizations.charge(authorization, nothing)
+  log('authorization-void', { payment: authorization.id })
+}
+
+const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
+
+async function bufferAnswer(
+  context: Context,
+  { request, authorization }: Delivery,
+  { body, headers, status, onEnd }: Made,
+): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
+  const buffered = await context.buffer.read(body, {
+    isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
+    maxBytes: request.envelope?.maxBytes,
+    limitMs: leftMs(context, authorization),
+  })
+  if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
+  onEnd?.(true)
+  await abandon(context, authorization)
+  const [code, detail] = failures[buffered.kind]
+  throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
+}
+
+const failures = {
+  broken: ['upstream-failed', 'The upstream broke its answer off.'],
+  late: ['upstream-timeout', 'The upstream did not end its answer in time.'],
+  full: ['not-ready', 'There is no room to hold the answer.'],
+} as const
+
+/** Time until the charge of an authorization must be settled, ms. */
+function leftMs({ options }: Context, { transfer }: Authorization): number {
+  return Number(transfer.validBefore) * 1000 - chargeMs - options.now()
+}
+
+/** Settles the charge, then answers. Throws ProblemError when it is not settled. */
+async function settleWhole(
+  context: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+  buffered: Extract<Buffered, { kind: 'whole' }>,
+): Promise<Response> {
+  const { settlement, deliveries, settleWaitMs, log } = context.options
+  const { authorizations } = settlement
+  const { requestId, signal } = request
+  let isWaiting = true
+  let isPassedOn = false
+  try {
+    const cost = chargeOf(made, authorization, buffered.isComplete)
+    const charged = await authorizations.charge(authorization, cost)
+    log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
+    if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
+    const outcome = await authorizations.settleCharge(charged, {
+      waitMs: settleWaitMs,
+      requestId,
+      onSent: deliveries.expect,
+      deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
+    })
+    if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
+    const { payment } = outcome
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      throw Denial.unpaid({ kind: 'pending', payment })
+    }
+    const { status, headers } = made
+    const answer = { delivered: true as const, status, headers, body: buffered.bytes }
+    const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
+    const fulfil = async (): Promise<Made> => {
+      if (buffered.bytes.byteLength <= atOnceMaxBytes || request.envelope) return answer
+      isPassedOn = true
+      return { ...answer, body: inPieces(buffered), ...(made.onEnd && { onEnd: made.onEnd }) }
+    }
+    const given = { ...request, usage, fulfil }
+    return await deliveries.deliver(given, outcome, 'x402', release)
+  } finally {
+    // The settlement goes on: what it confirms later is delivered to the next request.
+    isWaiting = false
+    if (!isPassedOn) {
+      made.onEnd?.(false)
+      buffered.release()
+    }
+  }
+}
+
+/** A longer answer stays in memory for as long as its buyer reads it, so that counts as held. */
+const atOnceMaxBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+/** The bytes as fast as the buyer reads; `release` is called at the end. */
+function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
+  let at = 0
+  return new ReadableStream<Uint8Array>(
+    {
+      pull(controller) {
+        const piece = bytes.subarray(at, at + pieceBytes)
+        at += piece.byteLength
+        if (piece.byteLength > 0) return controller.enqueue(piece)
+        release()
+        controller.close()
+      },
+      cancel: release,
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+/** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
+function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Cost {
+  const { amountAtomic, units, by } = made.chargeOf?.(isComplete) ?? {
+    amountAtomic: transfer.amountAtomic,
+    units: {},
+    by: 'missing',
+  }
+  return { amountAtomic, units, by }
+}
+
+/** An answer that costs nothing. */
+function free(
+  { transfer: { network, payer } }: Authorization,
+  { status, headers }: Made,
+  bytes: Uint8Array,
+  { request, release }: Pick<Delivery, 'request' | 'release'>,
+): Response {
+  const response = SettlementResponse.serialize({
+    success: true,
+    transaction: '',
+    network,
+    payer,
+    amount: '0',
+  })
+  headers.set('payment-response', response)
+  release()
+  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  return new Response(isBodiless ? null : bytes, { status, headers })
+}
+
+/** Passes a stream on, and settles its charge at its end. */
+function passOn(
+  context: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+  body: ReadableStream<Uint8Array>,
+): Response {
+  const { options } = context
+  const { settlement, tokens, answers, rates, now, log } = options
+  const { id, transfer, purpose } = authorization
+  const { status, headers } = made
+  const { requestId } = request
+  headers.set('payment-id', id)
+  headers.set('payment-token', tokens.receiptTokenOf(id))
+  const stored = new Headers(headers)
+  const kept = createKept(
+    purpose.idempotencyKey === undefined
+      ? undefined
+      : (bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now()),
+  )
+  const stream = streamByUse(body, request.signal, {
+    limitMs: leftMs(context, authorization),
+    onEnd: made.onEnd,
+    watch: rates.watch,
+    kept,
+    async charge({ end, reach }) {
+      const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
+      const delivered =
+        reach === 'nothing'
+          ? undefined
+          : { upstreamStatus: status, truncated: reach === 'truncated' }
+      const charged = await settlement.authorizations.charge(authorization, cost, delivered)
+      if (cost.by === 'failed' && delivered) settlement.authorizations.countUnpaid(authorization)
+      const fields = { requestId, payment: id, amountAtomic: cost.amountAtomic, outcome: reach }
+      log('charge', fields)
+      return charged
+    },
+    settle: (charged, isWhole) =>
+      settle(options, charged, { requestId, status, kept: isWhole ? kept : undefined }),
+    finish: release,
+    log: (error) => log('settlement-fault', { requestId, payment: id, error }),
+  })
+  return new Response(stream, { status, headers })
+}
+
+/** Settles what the buyer has already, and stores a whole answer for its key. */
+async function settle(
+  { settlement, settleWaitMs }: UsageOptions,
+  charged: Authorization,
+  { requestId, status, kept }: { requestId: string; status: number; kept: Kept | undefined },
+): Promise<void> {
+  if (charged.state === 'void') return
+  const options = { waitMs: settleWaitMs, requestId }
+  const outcome = await settlement.authorizations.settleCharge(charged, options)
+  if (outcome.kind !== 'confirmed' || (await kept?.store()) !== true) return
+  if (charged.delivered !== undefined) return
+  // A replay is the answer now: its credential must not buy another one.
+  await settlement.beginDelivery(charged.id)
+  const delivered = { delivered: true, upstreamStatus: status, truncated: false } as const
+  await settlement.endDelivery(charged.id, delivered)
+}

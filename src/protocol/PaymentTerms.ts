@@ -1,0 +1,143 @@
+import type { Address } from 'viem'
+import type { FacilitatorRequest, Operation } from './Facilitation'
+import * as Permit from './Permit'
+import type { Fault } from './Problem'
+import { windowMinSeconds } from './Transfer'
+import * as Upto from './Upto'
+
+/**
+ * Whether a payment that a facilitator received has the terms that its resource server requires:
+ * the checks without a chain, in the order of the reference facilitator.
+ */
+
+/** The checks that precede the signature, for every scheme and method. */
+export function checkScheme(request: FacilitatorRequest): Fault | undefined {
+  return request.requirements.scheme === 'upto' ? checkUpto(request) : checkExact(request)
+}
+
+function checkExact({ parsed, accepted, requirements }: FacilitatorRequest): Fault | undefined {
+  const isPermit = parsed.method === 'permit2'
+  if (accepted.scheme !== 'exact') {
+    const code = isPermit ? 'unsupported_payload_type' : 'invalid_exact_evm_scheme'
+    return { code, detail: 'accepted.scheme is not "exact".' }
+  }
+  if (!isPermit && (requirements.name === undefined || requirements.version === undefined)) {
+    const code = 'invalid_exact_evm_missing_eip712_domain'
+    return { code, detail: 'extra.name and extra.version of the token are missing.' }
+  }
+  if (accepted.network !== requirements.network) {
+    return { code: 'invalid_exact_evm_network_mismatch', detail: network }
+  }
+  return undefined
+}
+
+/** x402 specs/schemes/upto/scheme_upto_evm.md */
+function checkUpto({ parsed, accepted, requirements }: FacilitatorRequest): Fault | undefined {
+  if (parsed.signed.facilitator === undefined) {
+    const detail = 'The payload has no permit2Authorization.witness.facilitator.'
+    return { code: 'unsupported_payload_type', detail }
+  }
+  if (accepted.scheme !== 'upto') {
+    return { code: 'invalid_upto_evm_scheme', detail: 'accepted.scheme is not "upto".' }
+  }
+  if (accepted.network !== requirements.network) {
+    return { code: 'invalid_upto_evm_network_mismatch', detail: network }
+  }
+  return undefined
+}
+
+export type CheckOptions = {
+  operation: Operation
+  /** Unix ms. */
+  now: number
+  /** The payment is stored already, so neither its time nor its relayer matters any more. */
+  isKnown: boolean
+  /** Accounts of ours that may settle the scheme `upto`. */
+  relayers: readonly Address[]
+}
+
+/**
+ * Whether the signed terms are the required ones. The reference checks an EIP-3009 signature before
+ * this, and a Permit2 signature after this.
+ */
+export function checkTerms(request: FacilitatorRequest, options: CheckOptions): Fault | undefined {
+  return request.parsed.method === 'permit2'
+    ? checkPermit(request, options)
+    : checkAuthorization(request, options)
+}
+
+function checkAuthorization(
+  { parsed: { signed }, requirements }: FacilitatorRequest,
+  { now, isKnown }: CheckOptions,
+): Fault | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  const prefix = 'invalid_exact_evm_payload_authorization'
+  if (signed.payee !== requirements.payTo) {
+    return { code: 'invalid_exact_evm_recipient_mismatch', detail: recipient }
+  }
+  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
+    return { code: `${prefix}_valid_before`, detail: expired }
+  }
+  if (!isKnown && signed.validAfter > seconds) {
+    return { code: `${prefix}_valid_after`, detail: early }
+  }
+  if (signed.amountAtomic !== requirements.amountAtomic) {
+    return { code: `${prefix}_value_mismatch`, detail: amount }
+  }
+  return undefined
+}
+
+function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault | undefined {
+  const { signed } = request.parsed
+  const { scheme, payTo, amountAtomic, asset } = request.requirements
+  const { operation, isKnown } = options
+  const isUpto = scheme === 'upto'
+  const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  if (signed.spender !== spender) {
+    return { code: 'invalid_permit2_spender', detail: `The spender must be ${spender}.` }
+  }
+  if (signed.payee !== payTo) {
+    return { code: 'invalid_permit2_recipient_mismatch', detail: recipient }
+  }
+  if (isUpto && !isKnown && !options.relayers.some((each) => each === signed.facilitator)) {
+    const detail = 'witness.facilitator is not one of the signers of this facilitator.'
+    return { code: 'upto_facilitator_mismatch', detail }
+  }
+  const late = isKnown ? undefined : checkWindow(signed, options.now)
+  if (late !== undefined) return late
+  // To settle `upto`, the amount is the charge, which is at most what was signed.
+  if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic) {
+    return { code: 'permit2_amount_mismatch', detail: amount }
+  }
+  if (signed.asset !== asset) {
+    const detail = 'The permitted token is not the asset of the requirements.'
+    return { code: 'permit2_token_mismatch', detail }
+  }
+  return undefined
+}
+
+function checkWindow(
+  { validAfter, validBefore }: FacilitatorRequest['parsed']['signed'],
+  now: number,
+): Fault | undefined {
+  const seconds = BigInt(Math.floor(now / 1000))
+  if (validBefore < seconds + windowMinSeconds) {
+    return { code: 'permit2_deadline_expired', detail: expired }
+  }
+  if (validAfter > seconds) return { code: 'permit2_not_yet_valid', detail: early }
+  return undefined
+}
+
+/** The fault of a charge above the signed ceiling. The reference reports it after all others. */
+export function exceeds({ parsed, requirements }: FacilitatorRequest): Fault | undefined {
+  const { scheme, amountAtomic } = requirements
+  if (scheme !== 'upto' || amountAtomic <= parsed.signed.amountAtomic) return undefined
+  const detail = 'paymentRequirements.amount is above permitted.amount.'
+  return { code: 'invalid_upto_evm_payload_settlement_exceeds_amount', detail }
+}
+
+const network = 'accepted.network is not the network of the requirements.'
+const recipient = 'The signed payee is not payTo of the requirements.'
+const expired = 'The authorization has expired or is about to.'
+const early = 'The authorization is not valid yet.'
+const amount = 'The signed amount is not exactly the amount of the requirements.'

@@ -1,0 +1,86 @@
+import { UnreadableError } from './redact'
+
+type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
+
+/**
+ * Why there is no answer. It has no URL, which would show the origin and the merchant's query, and
+ * no cause, whose message names the URL.
+ */
+export class UpstreamError extends Error {
+  override readonly name = 'UpstreamError'
+  readonly kind: Kind
+  /** Error code of the system or of Bun, if there is one. */
+  readonly code: string | undefined
+
+  constructor(kind: Kind, code?: string) {
+    super(`upstream ${kind}${code === undefined ? '' : ` (${code})`}`)
+    this.kind = kind
+    this.code = code
+  }
+}
+
+/** Ends an exchange that takes too long, and stores why it ended. */
+export type Watch = {
+  signal: AbortSignal
+  /** Restarts the time limit. */
+  arm(timeoutMs: number): void
+  stop(): void
+  /** Ends the exchange. */
+  abort(): void
+  explain(error: unknown): UpstreamError
+  /** The promise, or the end of the exchange if that is earlier. */
+  race<T>(promise: Promise<T>): Promise<T>
+}
+
+export function startWatch(outer: AbortSignal | undefined): Watch {
+  const controller = new AbortController()
+  const { signal } = controller
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let reason: UpstreamError | undefined
+  const end = (error: UpstreamError) => {
+    reason ??= error
+    controller.abort(error)
+  }
+  const leave = () => end(new UpstreamError('cut', 'aborted'))
+  outer?.addEventListener('abort', leave, { once: true })
+  if (outer?.aborted === true) leave()
+  const stop = () => {
+    clearTimeout(timer)
+    outer?.removeEventListener('abort', leave)
+  }
+  return {
+    signal,
+    stop,
+    arm: (timeoutMs) => {
+      clearTimeout(timer)
+      timer = setTimeout(() => end(new UpstreamError('timeout')), timeoutMs)
+    },
+    abort: () => {
+      stop()
+      controller.abort()
+    },
+    explain: (error) => reason ?? (error instanceof UpstreamError ? error : classify(error)),
+    race: (promise) =>
+      new Promise((resolve, reject) => {
+        if (signal.aborted) reject(reason)
+        signal.addEventListener('abort', () => reject(reason), { once: true })
+        promise.then(resolve, reject)
+      }),
+  }
+}
+
+// Codes of connections that were never made. A connection that broke may have sent the request.
+const connectCodes =
+  /^(?:ECONNREFUSED|ENOTFOUND|EAI_.*|EHOSTUNREACH|ENETUNREACH|ENETDOWN|EADDRNOTAVAIL|EPROTO|ConnectionRefused|FailedToOpenSocket|.*(?:TLS|SSL|CERT|SIGNATURE|ISSUER|CRL).*)$/
+
+function classify(error: unknown): UpstreamError {
+  if (error instanceof UnreadableError) return new UpstreamError('cut', 'unreadable')
+  const code = codeOf(error)
+  return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
+}
+
+/** Error code of the system or of Bun. */
+export function codeOf(error: unknown): string | undefined {
+  const isCoded = typeof error === 'object' && error !== null && 'code' in error
+  return isCoded && typeof error.code === 'string' ? error.code : undefined
+}

@@ -1,0 +1,313 @@
+import type { Address } from 'viem'
+import type { Authorization, Charge, Delivered } from '../../db/Authorization'
+import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
+import { storageCode } from '../../db/fault'
+import type { Purpose } from '../../db/Payment'
+import { isContract, isIdentified } from '../chain/code'
+import type * as Network from '../protocol/Network'
+import type { Transfer } from '../protocol/Transfer'
+import { type ChargeOptions, followEnds, settleCharge } from './charges'
+import { about, type Context, chainOf } from './context'
+import * as Gas from './gas'
+import type { Intake } from './intake'
+import type { Outcome } from './Outcome'
+import { payerOf } from './payers'
+import * as Refusals from './refusals'
+import { isReady, openMax, pausedBy } from './relayer'
+import { checkSignature } from './signature'
+import { type ChainState, chainNow } from './state'
+import { type Checked, check } from './verify'
+import { type Voided, type VoidOptions, writeVoid } from './voids'
+
+/*
+ * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
+ * forwarded and metered, `charge` writes what it costs, and `settleCharge` settles that as a payment
+ * of the same id, by the relayer that the payer signed.
+ */
+
+/** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
+const retiredMs = 24 * 60 * 60 * 1000
+
+/** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
+const permitSlackSeconds = 5n
+
+export type Authorized = { kind: 'authorized'; authorization: Authorization }
+
+export type Authorizations = Pick<
+  AuthorizationLedger,
+  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid'
+> & {
+  /**
+   * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
+   * I/O.
+   */
+  facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[]
+  /**
+   * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
+   * money, and ends with `charge`.
+   */
+  authorize(
+    transfer: Transfer,
+    purpose: Purpose,
+    options: AuthorizeOptions,
+  ): Promise<Authorized | Outcome>
+  /**
+   * Writes what the answer costs; an amount of 0 ends the authorization as `void`. `delivered`: what
+   * the buyer has before it is settled. Throws above the ceiling, and when it was charged before.
+   */
+  charge(
+    authorization: Authorization,
+    charge: Charge,
+    delivered?: Delivered,
+  ): Promise<Authorization>
+  /** Counts an answer that failed, and costs nothing, after its payer had a part of it. */
+  countUnpaid(authorization: Authorization): void
+  /**
+   * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
+   * and has verified the ceiling.
+   */
+  void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
+  /**
+   * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
+   * buyer does not have is given up when it cannot be settled: then it never will be.
+   */
+  settleCharge(authorization: Authorization, options: ChargeOptions): Promise<Outcome>
+}
+
+export type AuthorizeOptions = {
+  id: string
+  receivedAt: number
+  /** Unix ms until which the authorization must be valid. */
+  validUntil: number
+}
+
+export function createAuthorizations(context: Intake): Authorizations {
+  const { authorizations } = context.ledger
+  followEnds(context)
+  return {
+    find: authorizations.find,
+    findById: authorizations.findById,
+    findByIdempotencyKey: authorizations.findByIdempotencyKey,
+    findVoid: authorizations.findVoid,
+    facilitators(network, ceilingAtomic) {
+      const chain = context.chains.get(network)
+      if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
+      return facilitatorsOf(chain)
+    },
+    authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
+    charge: (authorization, charge, delivered) =>
+      writeCharge(context, authorization, charge, delivered),
+    countUnpaid: ({ transfer }) => context.payers.unpaid.record(transfer.payer),
+    void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
+    settleCharge: (authorization, options) => settleCharge(context, authorization, options),
+  }
+}
+
+function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
+  if (!abilities.hasUpto) return []
+  return relayers.flatMap((relayer) =>
+    relayer.isReserved || pausedBy(relayer) !== undefined ? [] : [relayer.address],
+  )
+}
+
+async function authorize(
+  context: Context,
+  transfer: Transfer,
+  purpose: Purpose,
+  { id, receivedAt, validUntil }: AuthorizeOptions,
+): Promise<Authorized | Outcome> {
+  const { ledger, ceilings, payers, now } = context
+  const chain = chainOf(context, transfer.network)
+  const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
+  if (refused) return refused
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
+  const knownBlock = chain.head.number
+  const checked = await checkSigned(context, chain, transfer)
+  if ('kind' in checked) return checked
+  const { simulation, transfer: sent } = checked
+  const payer = await payerOf(ledger.payments, sent, simulation.code)
+  const waitSeconds = payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  if (isContract(simulation.code) || isIdentified(simulation.code)) {
+    const spent = Gas.refuseCode(context, chain, purpose)
+    if (spent) return spent
+  }
+  // Again: a charge may have failed while the node was asked, and its ceiling is not open any more.
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
+  // Do not await between the checks and the reservation.
+  const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
+  if (unreserved) return unreserved
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
+  const authorization: Authorization = {
+    id,
+    transfer: sent,
+    purpose,
+    state: 'authorized',
+    charge: undefined,
+    delivered: undefined,
+    failedAt: undefined,
+    receivedAt,
+    knownBlock,
+    createdAt: now(),
+  }
+  try {
+    if ((await ledger.authorizations.insert(authorization)) === 'stored')
+      return { kind: 'authorized', authorization }
+    ceilings.release(id)
+    return Refusals.refuseUsed(transfer)
+  } catch (error) {
+    ceilings.release(id)
+    context.log('settlement-fault', { ...about({ id }), error })
+    return Refusals.unavailable(error)
+  }
+}
+
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
+}
+
+/** What needs no call to a node. */
+function refuseUnread(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+  { purpose, validUntil }: { purpose: Purpose; validUntil: number },
+): Refusals.PaymentRefusal | undefined {
+  const { upto, asset, amountAtomic, validBefore, permit2612 } = transfer
+  if (upto === undefined || asset !== chain.network.asset.address) {
+    throw new Error('not an authorization in the asset of the network')
+  }
+  if (context.progress.isStopping || !isReady(chain)) return Refusals.unavailable(undefined)
+  if (context.ledger.fault() !== undefined) return Refusals.unrecordable
+  const late = Refusals.checkWindow(transfer, context.now())
+  if (late) return late
+  if (validBefore * 1000n < BigInt(Math.ceil(validUntil))) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the authorization must be valid until the answer is made and settled',
+    )
+  }
+  // The proxy ignores a permit that has expired, and then nothing allows the charge.
+  if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'the permit must be valid as long as the authorization',
+    )
+  }
+  const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
+  if (!relayer || relayer.isReserved) {
+    return Refusals.refuse('upto_facilitator_mismatch', 'the facilitator is none of our relayers')
+  }
+  if (!chain.abilities.hasUpto) {
+    return Refusals.refuse(
+      'permit2_proxy_not_deployed',
+      'x402UptoPermit2Proxy is not on this chain',
+    )
+  }
+  if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
+  const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
+  if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
+  if (amountAtomic > context.policy.unsettledMax()) {
+    return Refusals.refuse('unsupported_scheme', 'the ceiling is above what may be unsettled')
+  }
+  return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+}
+
+/** A charge has at least this long to be settled, ms: paywall/usage.ts cuts streams that long before. */
+const chargeMs = 30_000
+/** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
+const roundMinMs = 1_000
+
+/**
+ * Refuses what the relayer could not settle in time when all that it has open ended now. Otherwise
+ * buyers could end more streams at once than it can settle before they expire, and keep the rest for
+ * nothing: a charge that expires is no fault of its payer.
+ */
+function refuseFull(
+  { ceilings }: Context,
+  { network, head }: ChainState,
+  { upto }: Transfer,
+): Refusals.PaymentRefusal | undefined {
+  const rounds = Math.floor(chargeMs / Math.max(head.blockTimeMs, roundMinMs))
+  if (upto === undefined) return undefined
+  const isFull = ceilings.countOf(network.id, upto.facilitator) >= openMax * Math.max(1, rounds)
+  return isFull ? Refusals.busy : undefined
+}
+
+/** Whether all that the payer has signed and not paid yet is covered, at this look. */
+function refuseUnfunded(
+  { ceilings, payers, policy }: Context,
+  transfer: Transfer,
+  {
+    balanceAtomic,
+    allowanceAtomic,
+  }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
+): Refusals.PaymentRefusal | undefined {
+  const { payer, amountAtomic, permit2612 } = transfer
+  if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
+  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
+  const permitted = permit2612 === undefined ? 0n : amountAtomic
+  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  const most = allowed > balanceAtomic ? balanceAtomic : allowed
+  const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
+  return reserved + amountAtomic > most ? Refusals.underWay : undefined
+}
+
+function max(a: bigint, b: bigint): bigint {
+  return a > b ? a : b
+}
+
+/** The payer is refused for a day; a client may pay the same price by `exact`. */
+const retired: Refusals.PaymentRefusal = {
+  kind: 'refused',
+  reason: 'unsupported_scheme',
+  detail: 'a charge of this payer could not be settled within the last day: pay by exact',
+}
+
+async function writeCharge(
+  { ledger, ceilings, progress, metrics }: Context,
+  authorization: Authorization,
+  charge: Charge,
+  delivered: Delivered | undefined,
+): Promise<Authorization> {
+  const { id, transfer } = authorization
+  const { amountAtomic } = charge
+  if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
+    throw new Error(`the charge of ${id} is not within its ceiling`)
+  }
+  const { authorizations } = ledger
+  const state = amountAtomic === 0n ? 'void' : 'metered'
+  const write = state === 'void' ? authorizations.void : authorizations.meter
+  for (;;) {
+    try {
+      if (await write(id, charge, delivered)) break
+      throw new Error(`${id} was charged before`)
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      // The answer is kept back, or its end is, until the charge is on the disk.
+      await ledger.writable(progress.signal)
+    }
+  }
+  metrics.charged(transfer.network, state)
+  if (state === 'void') ceilings.release(id)
+  return { ...authorization, state, charge, delivered }
+}

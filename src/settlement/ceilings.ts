@@ -1,0 +1,62 @@
+import type { Address } from 'viem'
+import type * as Network from '../protocol/Network'
+import type { Transfer } from '../protocol/Transfer'
+import type { Verified } from './state'
+
+/**
+ * Signed ceilings of the scheme `upto` that are not settled, in memory. After a restart there is none:
+ * what was forwarded then is void, and what is metered needs no ceiling any more.
+ */
+export type Ceilings = {
+  /** Sum of the ceilings of a payer on all networks, atomic. */
+  openOf(payer: Address): bigint
+  /** Number of ceilings of a network that one relayer is to settle. */
+  countOf(network: Network.Id, facilitator: Address): number
+  /** Sum of what the payer of this transfer reserves of its balance. */
+  reservedOf(transfer: Transfer): bigint
+  /** Call it in the same turn of the event loop as the checks of these. */
+  add(id: string, transfer: Transfer, verified: Verified | undefined): void
+  /** What the simulation of an authorization showed of a payer without code. */
+  verifiedOf(id: string): Verified | undefined
+  has(id: string): boolean
+  /** A payment reserves the charge from now on, so the ceiling reserves nothing more. */
+  handOver(id: string): void
+  /** The authorization has ended. Repeatable. */
+  release(id: string): void
+}
+
+type Entry = { transfer: Transfer; verified: Verified | undefined; isReserved: boolean }
+
+export function createCeilings(): Ceilings {
+  const open = new Map<string, Entry>()
+  const sum = (isMine: (entry: Entry) => boolean) => {
+    let amount = 0n
+    for (const each of open.values()) if (isMine(each)) amount += each.transfer.amountAtomic
+    return amount
+  }
+  return {
+    countOf(network, facilitator) {
+      let count = 0
+      for (const { transfer } of open.values())
+        if (transfer.network === network && transfer.upto?.facilitator === facilitator) count++
+      return count
+    },
+    openOf: (payer) => sum(({ transfer }) => transfer.payer === payer),
+    reservedOf: ({ payer, network, asset }) =>
+      sum(
+        ({ transfer, isReserved }) =>
+          isReserved &&
+          transfer.payer === payer &&
+          transfer.network === network &&
+          transfer.asset === asset,
+      ),
+    add: (id, transfer, verified) => void open.set(id, { transfer, verified, isReserved: true }),
+    verifiedOf: (id) => open.get(id)?.verified,
+    has: (id) => open.has(id),
+    handOver(id) {
+      const own = open.get(id)
+      if (own) own.isReserved = false
+    },
+    release: (id) => void open.delete(id),
+  }
+}

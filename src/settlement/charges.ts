@@ -1,0 +1,199 @@
+import type { Authorization } from '../../db/Authorization'
+import * as Crypto from '../protocol/Crypto'
+import { digest, type Transfer } from '../protocol/Transfer'
+import { about, type Context, chainOf } from './context'
+import { readMoney } from './ethcall'
+import * as Intake from './intake'
+import type { Outcome } from './Outcome'
+import { payerKey } from './payers'
+import * as Refusals from './refusals'
+import * as Resolve from './resolve'
+import { within } from './wait'
+
+export type ChargeOptions = {
+  /** Milliseconds. Bounds the wait only: settlement continues. */
+  waitMs: number
+  requestId?: string | undefined
+  onSent?: Intake.PaymentRequest['onSent']
+  deliverOnConfirm?: Intake.PaymentRequest['deliverOnConfirm']
+}
+
+/**
+ * Settles a metered charge by a payment of the same id, or waits for the settlement that is running. A
+ * charge whose answer the buyer does not have is given up when it cannot be settled.
+ */
+export async function settleCharge(
+  context: Intake.Intake,
+  authorization: Authorization,
+  { waitMs, ...options }: ChargeOptions,
+): Promise<Outcome> {
+  const { id, transfer, charge } = authorization
+  if (charge === undefined) throw new Error(`${id} has no charge`)
+  const { charging } = context.progress
+  const work =
+    charging.get(id) ??
+    drive(context, authorization, { ...transfer, amountAtomic: charge.amountAtomic }, options)
+  if (!charging.has(id)) {
+    charging.set(id, work)
+    void work.finally(() => charging.delete(id))
+  }
+  const outcome = await within(work, waitMs)
+  if (outcome !== undefined) return outcome
+  const payment = await context.ledger.payments.findById(id)
+  if (payment?.state === 'confirmed') return Resolve.current(context, payment)
+  return payment ? { kind: 'pending', payment } : Refusals.busy
+}
+
+function isKeySigned(context: Context, transfer: Transfer): boolean {
+  const { asset } = chainOf(context, transfer.network).network
+  return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
+}
+
+/** Never rejects. */
+async function drive(
+  context: Intake.Intake,
+  authorization: Authorization,
+  transfer: Transfer,
+  { requestId, onSent, deliverOnConfirm }: Omit<ChargeOptions, 'waitMs'>,
+): Promise<Outcome> {
+  const { id, purpose, receivedAt, delivered } = authorization
+  const { ledger, ceilings, metrics, now } = context
+  const { chargeAttemptMs: attemptMs } = context.policy
+  const startedAt = now()
+  try {
+    const known = await ledger.payments.findById(id)
+    const verified = ceilings.verifiedOf(id)
+    const request = {
+      id,
+      requestId,
+      transfer,
+      purpose,
+      receivedAt,
+      // Of a payer without code the chain accepts only the signature of its key.
+      isKeySigned: verified !== undefined || (() => isKeySigned(context, transfer)),
+      verified,
+      rows: { settles: 'authorization' as const },
+      onSent,
+      deliverOnConfirm,
+    }
+    const outcome = known
+      ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
+      : await Intake.settle(context, request, attemptMs)
+    metrics.settled(request, outcome, (now() - startedAt) / 1000)
+    if (outcome.kind === 'confirmed') ceilings.release(id)
+    if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
+      return outcome
+    }
+    const { reason } = outcome
+    // Our own delay is not the payer's doing.
+    if (reason !== Refusals.expiredReason(transfer))
+      await ledger.authorizations.markFailed(id, now())
+    // After that, so that what fails gives no room to another ceiling.
+    ceilings.release(id)
+    context.log('charge-failed', { ...about({ id, requestId }), reason })
+    // Nobody has the answer, so nothing is owed: this charge must not be settled later.
+    if (delivered === undefined && (await ledger.authorizations.fail(id)))
+      metrics.charged(transfer.network, 'failed')
+    return outcome
+  } catch (error) {
+    context.log('settlement-fault', { ...about({ id, requestId }), error })
+    const payment = await ledger.payments.findById(id)
+    return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
+  }
+}
+
+/**
+ * Ends the ceilings of charges that are decided after their attempt: of those the payment reports the
+ * end, and no sweep looks at them again.
+ */
+export function followEnds({ events, ceilings, progress, ledger, now, log }: Context): void {
+  const end = async (id: string) => {
+    const payment = await ledger.payments.findById(id)
+    if (payment === undefined || payment.state === 'broadcast') return
+    ceilings.release(id)
+    const isByPayer = payment.state === 'reverted' || payment.nonceUsed
+    if (payment.state !== 'confirmed' && isByPayer)
+      await ledger.authorizations.markFailed(id, now())
+  }
+  events.payments.on((id) => {
+    if (!ceilings.has(id) || progress.charging.has(id)) return
+    end(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+  })
+}
+
+/**
+ * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
+ * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
+ */
+export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
+  const { ledger, ceilings, progress, chains, metrics, log } = context
+  const isOver = createOver(context)
+  /** Charges that have failed, the oldest last, by payer. */
+  const failing = new Map<string, Authorization[]>()
+  for (const authorization of await ledger.authorizations.open()) {
+    const { id, state, transfer, failedAt } = authorization
+    if (state === 'authorized') {
+      // Its buyer got no whole answer, and what the answer cost is not known.
+      if (!ceilings.has(id) && (await ledger.authorizations.void(id, nothing, undefined))) {
+        log('authorization-void', about({ id }))
+      }
+      continue
+    }
+    const chain = chains.get(transfer.network)
+    if (!chain || progress.charging.has(id)) continue
+    const isOurs = chain.relayers.some(({ address }) => address === transfer.upto?.facilitator)
+    if (isStart && !isOurs) {
+      const relayer = transfer.upto?.facilitator
+      log('charge-without-relayer', { ...about({ id }), network: transfer.network, relayer })
+    }
+    if (await isOver(authorization)) {
+      await ledger.authorizations.fail(id)
+      ceilings.release(id)
+      metrics.charged(transfer.network, 'lost')
+      log('charge-lost', about({ id }))
+    } else if (isOurs && failedAt !== undefined) {
+      const key = payerKey(transfer)
+      failing.set(key, [...(failing.get(key) ?? []), authorization])
+    } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
+  }
+  for (const charges of failing.values()) void settleInTurn(context, charges.toReversed())
+}
+
+/**
+ * Settles charges of a payer until one fails again: a payer without money must not cost calls to a node
+ * for each of its charges.
+ */
+async function settleInTurn(
+  context: Intake.Intake,
+  charges: readonly Authorization[],
+): Promise<void> {
+  for (const charge of charges) {
+    const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
+    if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
+  }
+}
+
+const nothing = { amountAtomic: 0n, units: {} }
+
+/**
+ * Whether the chain shows that an authorization cannot be settled any more; one read of each network is
+ * enough for all. Never rejects.
+ */
+function createOver(context: Context): (authorization: Authorization) => Promise<boolean> {
+  const times = new Map<string, Promise<bigint>>()
+  const timeOf = async ({ id, transfer }: Authorization) => {
+    try {
+      return (await readMoney(chainOf(context, transfer.network), transfer)).timestamp
+    } catch (error) {
+      context.log('settlement-undecided', { ...about({ id }), error })
+      return 0n
+    }
+  }
+  return async (authorization) => {
+    const { network, validBefore } = authorization.transfer
+    if (validBefore >= BigInt(Math.floor(context.now() / 1000))) return false
+    const time = times.get(network) ?? timeOf(authorization)
+    times.set(network, time)
+    return (await time) > validBefore
+  }
+}

@@ -1,0 +1,47 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { start } from '../../../../src/app'
+import type { Config } from '../../../../src/config/Config'
+import { loadSecrets } from '../../../../src/config/env'
+import { createLog } from '../../../../src/log'
+import { shippedEnv } from '../../shipped'
+import { networkId } from '../network'
+
+/**
+ * Runs the gateway as `serve` does, wired by app.ts, on the one network of the benchmark and without
+ * the limits that a load from one address meets first. Prints its URL.
+ */
+export async function serveGateway(
+  config: Config,
+  dataDir = mkdtempSync(join(tmpdir(), 'turnpike-bench-')),
+): Promise<void> {
+  // A profiler writes at exit. The data is not needed afterwards.
+  process.on('SIGTERM', () => {
+    rmSync(dataDir, { recursive: true, force: true })
+    process.exit(0)
+  })
+  const app = await start({
+    config: unlimited(config),
+    secrets: loadSecrets({ dataDir, env: shippedEnv }),
+    dataDir,
+    log: createLog(),
+    isLasting: true,
+  })
+  await app.settlement.ready
+  process.stdout.write(`${app.url}\n`)
+}
+
+function unlimited(config: Config): Config {
+  const budget = 10n ** 24n
+  const gasPerDayWei = { gateway: budget, facilitator: budget, desk: budget, sponsor: budget }
+  return {
+    ...config,
+    service: { ...config.service, paidPerMinute: 1e9, mppOrder: [networkId] },
+    facilitator: { ...config.facilitator, verifyPerMinute: 1e9, settlePerMinute: 1e9 },
+    networks: config.networks
+      .filter(({ id }) => id === networkId)
+      .map((network) => ({ ...network, gasPerDayWei })),
+    merchants: config.merchants.map((merchant) => ({ ...merchant, networks: [networkId] })),
+  }
+}

@@ -1,0 +1,85 @@
+import { afterAll, beforeAll, expect, test } from 'bun:test'
+import { encodeFunctionData, parseAbi } from 'viem'
+import { account } from '../src/demo/accounts'
+import { execute } from '../src/demo/chains'
+import { units } from './harness/meter'
+import { type Shop, startShop } from './harness/shop'
+import { signUpto } from './harness/upto'
+
+/** What a payment by use asks of a node, and that it is simulated again before it is sent. */
+
+const base = 'eip155:8453'
+const merchant = `
+[[merchants]]
+slug = "model"
+upstream = "https://shop.example.com"
+networks = ["${base}"]
+[[merchants.routes]]
+path = "/chat"
+methods = ["POST"]
+price = "0.05"
+upstream_path = "/v1/chat/completions"
+[merchants.routes.meter]
+preset = "openai"
+base = "0.0005"
+${units}
+`
+let shop: Shop
+beforeAll(async () => {
+  shop = await startShop({ edit: (text) => text + merchant })
+})
+afterAll(() => shop.stop())
+
+const posting = {
+  method: 'POST',
+  headers: { 'content-type': 'application/json' },
+  body: '{"model":"m","max_tokens":1000,"messages":[]}',
+}
+const answer = '{"usage":{"prompt_tokens":7,"completion_tokens":20}}'
+const chat = () => `${shop.url}/m/model/chat`
+
+async function pay(buyer: number): Promise<Response> {
+  const credential = await signUpto(chat(), posting, { buyer })
+  const headers = { ...posting.headers, ...credential }
+  const response = await fetch(chat(), { ...posting, headers })
+  await response.arrayBuffer()
+  return response
+}
+
+const abi = parseAbi(['function transfer(address to, uint256 value) returns (bool)'])
+
+async function move(from: number, to: number, value: bigint): Promise<void> {
+  const chain = shop.chains[base]
+  const token = shop.config.networks.find(({ id }) => id === base)?.asset.address
+  if (chain === undefined || token === undefined) throw new Error(`no ${base}`)
+  const args = [account(to).address, value] as const
+  const data = encodeFunctionData({ abi, functionName: 'transfer', args })
+  await execute(chain, [{ from: account(from).address, to: token, data }])
+}
+
+test('behavior: a charge is simulated once more by one call, and sent by one', async () => {
+  shop.upstream.script = (_, reply) => reply.send(200, answer)
+  await pay(1)
+  const tap = shop.taps[base]
+  const before = tap?.calls.length
+  expect((await pay(1)).status).toBe(200)
+  const methods = tap?.calls.slice(before).map(({ method }) => method)
+  expect(methods?.filter((method) => method === 'eth_call')).toHaveLength(3)
+  expect(methods?.filter((method) => method.startsWith('eth_send'))).toHaveLength(1)
+})
+
+test('error: a payer that moves its money while it is answered gets no answer, and costs no transaction', async () => {
+  const balance = await shop.balance(base, account(2).address)
+  shop.upstream.script = (_, reply) => {
+    void move(2, 3, balance).then(() => reply.send(200, answer))
+  }
+  const before = shop.taps[base]?.calls.length
+  const response = await pay(2)
+  expect(response.status).toBe(402)
+  const calls = shop.taps[base]?.calls.slice(before) ?? []
+  const sent = calls.filter(({ method }) => method.startsWith('eth_sendRaw'))
+  expect(sent).toEqual([])
+  expect(shop.rows('SELECT state FROM authorizations ORDER BY created_at DESC LIMIT 1')).toEqual([
+    { state: 'failed' },
+  ])
+})
