@@ -31,9 +31,9 @@ price = "0.005"
   })
 })
 afterAll(() => target?.stop())
-afterEach(() => {
+const reset = () => {
   target.upstream.answer = undefined
-})
+}
 
 const buyer = account(1).local()
 const at = (path: string) => `${target.url}/m/${path}`
@@ -55,6 +55,8 @@ function hold(path: string) {
 }
 
 describe('concurrency', () => {
+  afterEach(reset)
+
   test('behavior: without a free slot nothing is charged, and the same credential is accepted later', async () => {
     const gate = hold('first')
     const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
@@ -129,6 +131,8 @@ async function send(path: string) {
 }
 
 describe('connections', () => {
+  afterEach(reset)
+
   test('attack: a buyer that does not read is cut, and its slot is released', async () => {
     let isLeft = false
     target.upstream.answer = () =>
@@ -171,29 +175,44 @@ describe('connections', () => {
     await until('it is recorded', () => target.payments().every(isDelivered))
     expect(target.payments().at(-1)?.truncated).toBe(0)
   })
+})
+
+// They wait at the same time: the runtime looks for idle connections every four seconds.
+describe.concurrent('an idle connection', () => {
+  const held = new Map<string, { arrived(): void; answer: Promise<Response> }>()
+  beforeAll(() => {
+    target.upstream.answer = ({ target: path }) => {
+      const gate = held.get(path)
+      gate?.arrived()
+      return gate?.answer ?? new Response('goods')
+    }
+  })
+  afterAll(reset)
 
   const whole = () => new Response('goods')
   const streamed = () =>
     new Response('data: goods\n\n', { headers: { 'content-type': 'text/event-stream' } })
-  for (const [name, answer] of [
-    ['a sale', whole],
-    ['a stream', streamed],
+  for (const [name, slug, answer] of [
+    ['a sale', 'slow', whole],
+    ['a stream', 'narrow', streamed],
   ] as const)
     test(`behavior: the connection of ${name} has no idle timeout during the sale, and one afterwards`, async () => {
-      const path = `slow/get?patient=${name.slice(2)}`
-      const gate = hold(path.slice('slow'.length))
-      const paid = await send(path)
+      const arrival = Promise.withResolvers<void>()
+      const opening = Promise.withResolvers<Response>()
+      const path = `/get?patient=${name.slice(2)}`
+      held.set(path, { arrived: arrival.resolve, answer: opening.promise })
+      const paid = await send(slug + path)
       let text = ''
       paid.on('data', (data) => {
         text += data
       })
-      await gate.arrives()
+      await arrival.promise
       const idle = connect(target.url, 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n')
       idle.resume()
       const isClosed = () => idle.closed || idle.destroyed
       await until('the idle connection ends', isClosed)
       expect(paid.closed || paid.destroyed).toBe(false)
-      gate.open(answer())
+      opening.resolve(answer())
       await until('the sale is answered', () => text.includes('goods'))
       await until('its connection ends, too', () => paid.closed || paid.destroyed)
     })

@@ -8,7 +8,12 @@ import { configText } from './harness/target'
 import { until } from './harness/world'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-limit-'))
-afterAll(() => rmSync(directory, { recursive: true, force: true }))
+const children: Bun.Subprocess[] = []
+afterAll(() => {
+  // A test that fails leaves its program running.
+  for (const child of children) child.kill('SIGKILL')
+  rmSync(directory, { recursive: true, force: true })
+})
 
 const name = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
 
@@ -22,6 +27,7 @@ function serve(env: Record<string, string>, args: readonly string[] = []) {
   // In a shell without an environment, as with `env -i`, except for the variables here.
   const command = [process.execPath, main, 'serve', '--config', file, '--data', data, ...args]
   const child = Bun.spawn(command, { env, stdout: 'pipe', stderr: 'pipe', cwd: directory })
+  children.push(child)
   const limit = () => {
     const all = readFileSync(`/proc/${child.pid}/environ`, 'utf8').split('\0')
     return all.find((entry) => entry.startsWith(`${name}=`))?.slice(name.length + 1)

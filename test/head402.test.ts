@@ -241,7 +241,8 @@ const assets = [
 ] as const
 
 function configure({ host, slug, path, text, price, transfers, names }: File): Config {
-  const quoted = JSON.stringify(`x${text}`.replaceAll(/[\p{C}\p{Zl}\p{Zp}]/gu, 'x'))
+  // U+FFFD stands for bytes that are not UTF-8, so a file with it is refused.
+  const quoted = JSON.stringify(`x${text}`.replaceAll(/[\p{C}\p{Zl}\p{Zp}\ufffd]/gu, 'x'))
   const networks = assets.map(([id, address], index) => {
     const methods = [...String(transfers[index])].map((each) =>
       each === 'a' ? 'eip3009' : 'permit2',

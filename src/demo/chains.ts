@@ -7,6 +7,7 @@ import {
   type Hex,
   maxUint256,
   numberToHex,
+  pad,
   parseAbi,
 } from 'viem'
 import type { NetworkConfig } from '../config/Config'
@@ -92,7 +93,6 @@ const abi = parseAbi([
   'function initialize(string name, string symbol, string version, uint8 decimals, bool revertsOnUsedNonce)',
   'function mint(address to, uint256 value)',
   'function approve(address spender, uint256 value) returns (bool)',
-  'function balanceOf(address) view returns (uint256)',
   'function DOMAIN_SEPARATOR() view returns (bytes32)',
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
@@ -185,7 +185,8 @@ export async function startChains(
 
 /** Token balance, atomic. */
 export async function balanceOf(chain: Chain, token: Address, holder: Address): Promise<bigint> {
-  const data = encodeFunctionData({ abi, functionName: 'balanceOf', args: [holder] })
+  // The selector of balanceOf(address) and its argument: tests ask this thousands of times.
+  const data = concat(['0x70a08231', pad(holder)])
   return BigInt((await chain.rpc('eth_call', [{ to: token, data }, 'latest'])) as Hex)
 }
 

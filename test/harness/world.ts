@@ -27,16 +27,20 @@ export async function testWorld(
 }
 
 /**
- * Waits until a condition holds; fails after half a minute with what was waited for. The pause leaves
- * the processor to the processes that are waited for: chains, browsers, other tests.
+ * Waits until a condition holds; fails after half a minute with what was waited for. The pauses leave
+ * the processor to the processes that are waited for: chains, browsers, other tests. They are four
+ * times as long as the condition takes, so that a request in it cannot keep a chain busy.
  */
 export async function until(
   what: string,
   condition: () => boolean | Promise<boolean>,
 ): Promise<void> {
   const deadline = performance.now() + 30_000
-  while (!(await condition())) {
-    if (performance.now() > deadline) throw new Error(`waited in vain until ${what}`)
-    await Bun.sleep(2)
+  for (;;) {
+    const startedAt = performance.now()
+    if (await condition()) return
+    const now = performance.now()
+    if (now > deadline) throw new Error(`waited in vain until ${what}`)
+    await Bun.sleep(Math.min(25, Math.max(2, 4 * (now - startedAt))))
   }
 }
