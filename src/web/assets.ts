@@ -14,7 +14,7 @@ export type Asset = { path: string; body: string; contentType: string; hash: str
 
 type Assets = Readonly<Record<'script' | 'wallet' | 'style' | 'icon', Asset>>
 
-/** One script, in the order in which its parts use each other. */
+/** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
 
 let made: Assets | undefined
@@ -23,7 +23,7 @@ let made: Assets | undefined
 export function assets(): Assets {
   made ??= {
     script: asset('script', 'js', minified(script), javascript),
-    wallet: asset('wallet', 'js', minified(wallet.join('\n')), javascript),
+    wallet: asset('wallet', 'js', minified(`(() => {\n${wallet.join('\n')}\n})()`), javascript),
     style: asset('style', 'css', style, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
   }

@@ -22,7 +22,7 @@ async function present(panel, { response, settlement }) {
   const blob = await response.blob()
   const url = URL.createObjectURL(new Blob([blob], { type: 'application/octet-stream' }))
   const name = new URL(panel.dataset.target, location.href).pathname.split('/').pop() || 'answer'
-  const parts = [element('h3', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)]
+  const parts = [element('h2', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)]
   if (/^image\/(png|jpeg|gif|webp|svg\+xml)/.test(type)) {
     parts.push(element('img', { src: URL.createObjectURL(blob), alt: 'The image that was bought' }))
   } else if (/json|^text\/|xml|javascript|^$/.test(type)) {
@@ -60,7 +60,7 @@ function receiptOf(settlement, panel) {
     'Download the receipt',
   )
   return [
-    element('h3', {}, 'Receipt'),
+    element('h2', {}, 'Receipt'),
     facts([
       ['transaction', transaction],
       ['network', network],

@@ -1,0 +1,309 @@
+import {
+  afterAll,
+  beforeAll,
+  beforeEach,
+  describe,
+  expect,
+  setDefaultTimeout,
+  test,
+} from 'bun:test'
+import type { Browser, Page } from 'playwright-core'
+import type { Config } from '../src/config/Config'
+import { account } from '../src/demo/accounts'
+import { mine, setAutomine } from '../src/demo/chains'
+import {
+  chromiumPath,
+  colourRules,
+  complaintsOf,
+  startBrowser,
+  violationsOf,
+} from './harness/browser'
+import { payee, type Shop, startShop } from './harness/shop'
+import { type BrowserWallet, installWallet } from './harness/wallet'
+import { until } from './harness/world'
+
+setDefaultTimeout(60_000)
+
+const isMissing = chromiumPath === undefined
+if (isMissing)
+  process.stderr.write('SKIPPED: the tests of wallets need Chromium (apt-get install chromium)\n')
+
+const [base, robinhood, sepolia] = ['eip155:8453', 'eip155:4663', 'eip155:84532'] as const
+const path = '/m/shop/item'
+const price = 5_000n
+
+let shop: Shop
+let browser: Browser
+let page: Page
+let wallet: BrowserWallet
+let complaints: string[] = []
+beforeAll(async () => {
+  if (isMissing) return
+  // Permit2 is the only way on one network.
+  const adjust = (config: Config): Config => ({
+    ...config,
+    networks: config.networks.map((network) =>
+      network.id === robinhood
+        ? { ...network, asset: { ...network.asset, transfer: ['permit2'] } }
+        : network,
+    ),
+  })
+  ;[shop, browser] = await Promise.all([startShop({ adjust }), startBrowser()])
+  page = await (await browser.newContext()).newPage()
+  complaintsOf(page, (text) => complaints.push(text))
+  wallet = await installWallet(page, Object.values(shop.chains), account(1).local())
+})
+afterAll(async () => {
+  if (isMissing) return
+  await browser.close()
+  await shop.stop()
+})
+beforeEach(async () => {
+  if (isMissing) return
+  Object.assign(wallet, { account: account(1).local(), chainId: 8453, asked: [], signed: [] })
+  wallet.refused.clear()
+  wallet.unknown.clear()
+  shop.upstream.script = undefined
+  await page.goto(shop.url + path)
+  await page.evaluate('localStorage.clear()')
+  await page.reload()
+  complaints = []
+})
+
+const progress = () => page.locator('.progress')
+const said = async () => (await progress().textContent()) ?? ''
+const payButton = () => page.getByRole('button', { name: 'Pay with Demo Wallet' })
+const again = () => page.getByRole('button', { name: 'Fetch the answer' })
+const signatures = () => wallet.asked.filter((method) => method === 'eth_signTypedData_v4').length
+const kept = () => page.evaluate('JSON.stringify(Object.keys(localStorage))')
+
+/** Presses a button and waits for the end of what it starts. */
+async function press(button = payButton()): Promise<string> {
+  await button.click()
+  await page.locator('.wallet[data-busy=false]').waitFor()
+  return said()
+}
+
+describe.skipIf(isMissing)('the page of a paid address', () => {
+  test('behavior: has the status and the headers of the 402 that a program gets', async () => {
+    const program = await fetch(shop.url + path)
+    const visit = await page.goto(shop.url + path)
+    const headers = await visit?.allHeaders()
+    expect(visit?.status()).toBe(402)
+    const ofPage = ['content-security-policy', 'content-type', 'content-length', 'referrer-policy']
+    for (const [name, value] of program.headers) {
+      if (ofPage.includes(name)) continue
+      // Challenges differ in each answer.
+      const sent = headers?.[name] ?? ''
+      const isSame = name === 'cache-control' || name.startsWith('access-') ? sent === value : true
+      expect([name, sent !== '', isSame]).toEqual([name, true, true])
+    }
+    expect(program.headers.get('content-type')).toBe('application/problem+json')
+    expect(headers?.['content-type']).toBe('text/html; charset=utf-8')
+    const html = { accept: 'text/html', 'sec-fetch-mode': 'cors' }
+    const script = await fetch(shop.url + path, { headers: html })
+    expect(script.headers.get('content-type')).toBe('application/problem+json')
+  })
+
+  test('behavior: has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
+    for (const isPaid of [false, true]) {
+      if (isPaid) expect(await press()).toBe('Paid and delivered.')
+      expect(await violationsOf(page)).toEqual([])
+      await page.emulateMedia({ colorScheme: 'dark' })
+      expect(await violationsOf(page, { rules: colourRules })).toEqual([])
+      await page.emulateMedia({ colorScheme: 'light' })
+      await page.setViewportSize({ width: 360, height: 740 })
+      expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
+      await page.setViewportSize({ width: 1280, height: 720 })
+    }
+  })
+
+  test('behavior: names the parameters that would be refused, and nothing is signed', async () => {
+    await page.goto(`${shop.url}/m/shop/form?symbol=toolong`)
+    expect(await page.locator('main').textContent()).toContain('symbol')
+    expect(await press()).toContain('Nothing was paid.')
+    expect(signatures()).toBe(0)
+  })
+
+  test('behavior: an address where nothing is sold is a page with its problem', async () => {
+    const visit = await page.goto(`${shop.url}/m/nothing`)
+    expect(visit?.status()).toBe(404)
+    expect(await page.locator('h1').textContent()).toBe('Not Found')
+    expect(await violationsOf(page)).toEqual([])
+  })
+})
+
+describe.skipIf(isMissing)('paying with a wallet', () => {
+  for (const [network, methods] of [
+    [base, ['TransferWithAuthorization']],
+    [sepolia, ['TransferWithAuthorization']],
+    [robinhood, ['PermitWitnessTransferFrom']],
+  ] as const)
+    test(`behavior: buys on ${network}, and shows the answer and the receipt`, async () => {
+      const before = await shop.balance(network, payee)
+      await page.selectOption('.wallet select', network)
+      expect(await press()).toBe('Paid and delivered.')
+      expect(await shop.balance(network, payee)).toBe(before + price)
+      expect(wallet.signed.map(({ primaryType }) => primaryType)).toEqual([...methods])
+      expect(await page.locator('.result h2').allTextContents()).toEqual(['The answer', 'Receipt'])
+      expect(await page.locator('.result dd').first().textContent()).toMatch(/^0x[0-9a-f]{64}$/)
+      // Only the receipt is kept.
+      expect(await kept()).toBe('["turnpike:receipts"]')
+      expect(complaints.filter((text) => !text.includes('status of 402'))).toEqual([])
+    })
+
+  test('behavior: a wallet that has not approved Permit2 signs a permit of exactly the price', async () => {
+    wallet.account = account(4).local()
+    wallet.chainId = 4663
+    expect(await press()).toBe('Paid and delivered.')
+    expect(wallet.signed.map(({ primaryType }) => primaryType)).toEqual([
+      'Permit',
+      'PermitWitnessTransferFrom',
+    ])
+    expect(wallet.signed[0]?.message.value).toBe(String(price))
+  })
+
+  test('behavior: pays on the network of the wallet unless another one is chosen', async () => {
+    wallet.chainId = 84532
+    const before = await shop.balance(sepolia, payee)
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await shop.balance(sepolia, payee)).toBe(before + price)
+    expect(wallet.asked).not.toContain('wallet_switchEthereumChain')
+  })
+
+  for (const [name, prepare, text] of [
+    [
+      'does not connect',
+      () => wallet.refused.add('eth_requestAccounts'),
+      'You did not connect the wallet. Nothing was paid.',
+    ],
+    [
+      'does not sign',
+      () => wallet.refused.add('eth_signTypedData_v4'),
+      'You did not sign. Nothing was paid.',
+    ],
+    [
+      'stays on another network',
+      () => {
+        wallet.chainId = 1
+        wallet.refused.add('wallet_switchEthereumChain')
+      },
+      'The wallet stayed on another network. Nothing was paid',
+    ],
+    [
+      'does not know the network',
+      () => {
+        wallet.chainId = 1
+        for (const id of [8453, 84532, 4663]) wallet.unknown.add(id)
+      },
+      'The wallet does not know',
+    ],
+    [
+      'has too little',
+      () => {
+        wallet.account = account(6).local()
+      },
+      'has 0.00 USDC on Base, and the price is 0.005. Nothing was paid.',
+    ],
+  ] as const)
+    test(`error: a wallet that ${name} pays nothing, and is told so`, async () => {
+      const before = shop.counts()
+      prepare()
+      expect(await press()).toContain(text)
+      expect(shop.counts()).toEqual(before)
+      expect(await kept()).toBe('[]')
+      expect(await payButton().isEnabled()).toBe(true)
+    })
+})
+
+describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
+  test('behavior: is not signed again while it is pending, nor after the page was left', async () => {
+    const chain = shop.chains[base]
+    if (chain === undefined) throw new Error('no chain')
+    const before = await shop.balance(base, payee)
+    await setAutomine(chain, false)
+    try {
+      await payButton().click()
+      await until(
+        'it is sent',
+        () => shop.rows("SELECT 1 FROM payments WHERE state = 'broadcast'").length > 0,
+      )
+      await page.reload()
+      expect(await page.locator('.wallets').textContent()).toContain('does not pay twice')
+      expect(await payButton().count()).toBe(0)
+      const delivered = press(again())
+      await mine(chain)
+      expect(await delivered).toBe('Paid and delivered.')
+    } finally {
+      await setAutomine(chain, true)
+      await mine(chain)
+    }
+    expect(signatures()).toBe(1)
+    expect(await shop.balance(base, payee)).toBe(before + price)
+  })
+
+  test('behavior: is fetched again without paying when the upstream failed', async () => {
+    const before = await shop.balance(base, payee)
+    shop.upstream.script = (_, reply) => reply.send(500, 'broken')
+    expect(await press()).not.toContain('Paid and delivered')
+    expect(await page.locator('.wallets').textContent()).toContain('You paid 0.005 USDC on Base')
+    await page.reload()
+    shop.upstream.script = (_, reply) => reply.send(200, '{"late":true}')
+    expect(await press(again())).toBe('Paid and delivered.')
+    expect(await page.locator('.result pre').first().textContent()).toContain('"late": true')
+    expect(signatures()).toBe(1)
+    expect(await shop.balance(base, payee)).toBe(before + price)
+  })
+
+  test('behavior: is asked for again when the connection broke, and paid once', async () => {
+    const before = await shop.balance(base, payee)
+    let cuts = 0
+    await page.route(`**${path}`, async (route) => {
+      const isPaid = route.request().headers()['payment-signature'] !== undefined
+      if (!isPaid || cuts > 0) return route.continue()
+      cuts++
+      // The server has the payment; its answer is lost.
+      await route.fetch()
+      return route.abort()
+    })
+    try {
+      expect(await press()).toContain('The connection failed.')
+      expect(await press(again())).toBe('Paid and delivered.')
+    } finally {
+      await page.unroute(`**${path}`)
+    }
+    expect([cuts, signatures()]).toEqual([1, 1])
+    expect(await shop.balance(base, payee)).toBe(before + price)
+  })
+})
+
+describe.skipIf(isMissing)('texts of strangers', () => {
+  test('attack: an answer with markup and scripts is shown as text', async () => {
+    const markup = '<!doctype html><img src=x onerror="document.title=1"><script>alert(1)</script>'
+    shop.upstream.script = (_, reply) => reply.send(200, markup, { 'content-type': 'text/html' })
+    const title = await page.title()
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await page.locator('.result pre').first().textContent()).toBe(markup)
+    expect([await page.title(), await page.locator('.result img').count()]).toEqual([title, 0])
+  })
+
+  test('attack: the name and the icon of a wallet run nothing and load nothing', async () => {
+    const hostile = await (await browser.newContext()).newPage()
+    const requested: string[] = []
+    hostile.on('request', (request) => requested.push(request.url()))
+    const found: string[] = []
+    complaintsOf(hostile, (text) => found.push(text))
+    await installWallet(hostile, [], account(1).local(), {
+      name: '<img src=x onerror=alert(1)>'.padEnd(500, 'x'),
+      icon: 'https://tracker.example.com/pixel.png',
+    })
+    await hostile.goto(shop.url + path)
+    const button = hostile.locator('.wallets button')
+    await button.waitFor()
+    expect(await button.textContent()).toContain('Pay with <img src=x onerror=alert(1)>')
+    expect(await hostile.locator('.wallets img').count()).toBe(0)
+    expect(requested.filter((url) => !url.startsWith(shop.url))).toEqual([])
+    expect(found.filter((text) => !text.includes('status of 402'))).toEqual([])
+    await hostile.close()
+  })
+})
