@@ -1,5 +1,6 @@
 import type { Family } from '../../src/http/metrics'
-import { events, type Level, type Name, type Text } from '../../src/log/Event'
+import { events, type Name } from '../../src/log/Event'
+import type { EventText, Level } from '../../src/log/EventText'
 import { line } from './apireference'
 
 /** What the values of a label are. A label without a row here fails the test of the page. */
@@ -29,7 +30,7 @@ export function renderMetrics(families: readonly Family[]): string {
   const labels = [...used]
     .toSorted()
     .map((label) => line([`\`${label}\``, labelMeanings[label] ?? '?']))
-  const listed = (Object.entries(events) as [Name, Text][]).toSorted(
+  const listed = (Object.entries(events) as [Name, EventText][]).toSorted(
     ([a, one], [b, other]) =>
       order.indexOf(one.level) - order.indexOf(other.level) || (a < b ? -1 : 1),
   )

@@ -1,4 +1,5 @@
-import { events, type Text } from '../../src/log/Event'
+import { events } from '../../src/log/Event'
+import type { EventText } from '../../src/log/EventText'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { reasons } from '../../src/protocol/ReasonMeaning'
 import { line } from './apireference'
@@ -22,7 +23,7 @@ const tables: Readonly<Record<string, () => string[]>> = {
   events: () => [
     '| event | level | meaning | what to do |',
     '|---|---|---|---|',
-    ...Object.entries<Text>(events)
+    ...Object.entries<EventText>(events)
       .toSorted(([a, one], [b, other]) => (one.level + a < other.level + b ? -1 : 1))
       .flatMap(([name, text]) =>
         text.level === 'info' ? [] : [line([`\`${name}\``, text.level, text.meaning, text.action])],

@@ -23,7 +23,7 @@ test('error: a code that no answer has has no meaning', () => {
   expect(ProblemMeaning.meaningOf('constructor')).toBeUndefined()
 })
 
-/** Strings of the form of a reason that are none, and the beginnings of composed ones. */
+/** Strings of the form of a reason that are none, and the first parts of composed ones. */
 const others = new Set([
   ...['erc20_approval', 'invalid_exact_evm', 'invalid_exact_evm_payload_authorization'],
   ...['invalid_permit2', 'permit2_2612', 'eip2612', 'erc20_approval_', 'delivery_attempts_total'],
