@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
+import { heldReasons, refundReasons } from '../db/Order'
 import { account } from '../src/demo/accounts'
 import { buyWithMppx } from '../src/demo/buyers'
 import type { Family } from '../src/http/metrics'
@@ -172,6 +173,25 @@ describe('generated pages', () => {
     const page = await read('docs/troubleshooting.md')
     expect(page).toBe(renderTroubleshooting(page))
     for (const name of tableNames) expect(page).toContain(`<!-- generated: ${name} -->`)
+  })
+
+  test('behavior: troubleshooting has every reason of a pause, and stocks every reason of an order', async () => {
+    const page = (await read('docs/troubleshooting.md')).replaceAll('`', '')
+    const [health, relayer] = await Promise.all(
+      ['health', 'relayer'].map((name) => read(`src/settlement/${name}.ts`)),
+    )
+    const texts = [
+      ...`${health}${relayer}`.matchAll(/(?:return|reason =|\?) `([^`]{20,})`/g),
+      ...`${relayer}`.matchAll(/(?:reason: |\? )'([a-z][^']* [^']*)'/g),
+    ].map(([, text = '']) => text)
+    expect(texts.length).toBeGreaterThan(8)
+    // The parts between the values that differ.
+    const parts = texts.flatMap((text) => text.replaceAll(/["']/g, '').split(/\$\{[^}]*\}/))
+    const named = parts.map((part) => part.trim()).filter((part) => /[a-zA-Z]{3}/.test(part))
+    expect(named.filter((part) => !page.includes(part))).toEqual([])
+    const stocks = await read('docs/stocks.md')
+    for (const reason of [...refundReasons, ...heldReasons])
+      expect(stocks).toContain(`| \`${reason}\` |`)
   })
 
   test('error: a comment that names no table is found', () => {
