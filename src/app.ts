@@ -11,6 +11,7 @@ import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
 import { whenIdle } from './http/idle'
+import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
@@ -21,6 +22,8 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /** Every metric that `/metrics` may have. */
+  metrics(): Family[]
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -72,6 +75,7 @@ async function begin(
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
+    metrics: base.registry.describe,
     reload: inTurn((config) => reload(base, parts, config)),
     stop: () => stop(base, server, parts),
   }

@@ -18,6 +18,16 @@ export type Registry = {
   onRender(update: () => void | Promise<void>): void
   /** Prometheus text exposition format 0.0.4. */
   render(): Promise<string>
+  /** What is registered, in the order of the names. */
+  describe(): Family[]
+}
+
+/** A registered metric with its full name. */
+export type Family = {
+  name: string
+  type: 'counter' | 'gauge' | 'histogram'
+  help: string
+  labels: readonly string[]
 }
 
 // Clients choose some label values, so the number of series is limited.
@@ -25,55 +35,51 @@ const seriesMax = 1000
 
 /** An empty registry. */
 export function createRegistry(): Registry {
-  const families = new Map<string, () => string[]>()
+  const families = new Map<string, Family & { lines: () => string[] }>()
   const updates: (() => void | Promise<void>)[] = []
-  const register = (
-    name: string,
-    help: string,
-    type: string,
-    samples: (full: string) => string[],
-  ) => {
+  const register = ({ name, help, type, labels }: Family, samples: (full: string) => string[]) => {
     const full = `turnpike_${name}`
     if (!/^[a-z][a-z\d_]*$/.test(name)) throw new Error(`not a metric name: ${name}`)
     if (families.has(full)) throw new Error(`metric registered twice: ${name}`)
     const head = [`# HELP ${full} ${escapeText(help)}`, `# TYPE ${full} ${type}`]
-    families.set(full, () => [...head, ...samples(full)])
+    const lines = () => [...head, ...samples(full)]
+    families.set(full, { name: full, type, help, labels, lines })
   }
-  const scalar = (name: string, help: string, type: string, names: readonly string[]) => {
-    const series = createSeries(names, () => ({ value: 0 }))
-    register(name, help, type, (full) =>
+  const scalar = (family: Family) => {
+    const series = createSeries(family.labels, () => ({ value: 0 }))
+    register(family, (full) =>
       series.entries().map(([labels, state]) => `${full}${braces(labels)} ${state.value}`),
     )
     return series
   }
   return {
-    counter(name, help, names = []) {
-      const series = scalar(name, help, 'counter', names)
+    counter(name, help, labels = []) {
+      const series = scalar({ name, help, type: 'counter', labels })
       return {
-        inc(labels, by = 1) {
-          series.at(labels).value += by
+        inc(values, by = 1) {
+          series.at(values).value += by
         },
       }
     },
-    gauge(name, help, names = []) {
-      const series = scalar(name, help, 'gauge', names)
+    gauge(name, help, labels = []) {
+      const series = scalar({ name, help, type: 'gauge', labels })
       return {
-        set(value, labels) {
-          series.at(labels).value = value
+        set(value, values) {
+          series.at(values).value = value
         },
       }
     },
-    histogram(name, help, buckets, names = []) {
-      const series = createSeries(names, () => ({
+    histogram(name, help, buckets, labels = []) {
+      const series = createSeries(labels, () => ({
         counts: new Array<number>(buckets.length + 1).fill(0),
         sum: 0,
       }))
-      register(name, help, 'histogram', (full) =>
-        series.entries().flatMap(([labels, state]) => histogramLines(full, labels, buckets, state)),
+      register({ name, help, type: 'histogram', labels }, (full) =>
+        series.entries().flatMap(([values, state]) => histogramLines(full, values, buckets, state)),
       )
       return {
-        observe(value, labels) {
-          const state = series.at(labels)
+        observe(value, values) {
+          const state = series.at(values)
           const found = buckets.findIndex((bound) => value <= bound)
           const index = found < 0 ? buckets.length : found
           state.counts[index] = (state.counts[index] ?? 0) + 1
@@ -86,8 +92,12 @@ export function createRegistry(): Registry {
     },
     async render() {
       for (const update of updates) await update()
-      return `${[...families.values()].flatMap((lines) => lines()).join('\n')}\n`
+      return `${[...families.values()].flatMap(({ lines }) => lines()).join('\n')}\n`
     },
+    describe: () =>
+      [...families.values()]
+        .map(({ lines: _, ...family }) => family)
+        .toSorted((a, b) => (a.name < b.name ? -1 : 1)),
   }
 }
 

@@ -1,6 +1,3 @@
-// `bun test/harness/configreference.ts` writes docs/configuration.md from the schema of the file.
-
-import { join } from 'node:path'
 import { fileSchema } from '../../src/config/FileSchema'
 
 /** A JSON Schema, as far as the schema of the file needs it. */
@@ -72,14 +69,11 @@ export function renderReference(): string {
   })
   return `# Keys of merchants.toml
 
-Written from \`src/config/FileSchema.ts\` by \`bun test/harness/configreference.ts\`. Amounts, sizes and
-wei are strings; \`turnpike check\` reports each fault with its line. The [README](../README.md) describes
-what the service does, [pricing.md](pricing.md) explains meters, and
-[architecture.md](architecture.md) follows a request through the code.
+With this page you can look up every key of the file with its type, default and meaning. It is written
+from \`src/config/FileSchema.ts\` by \`bun run docs\`. Amounts, sizes and wei are strings;
+\`turnpike check\` reports each fault with its line. [sell.md](sell.md) shows the keys in use, and
+[pricing.md](pricing.md) explains meters.
 
 ${parts.join('\n\n')}
 `
 }
-
-if (import.meta.main)
-  await Bun.write(join(import.meta.dir, '../../docs/configuration.md'), renderReference())
