@@ -9,7 +9,7 @@ import { grantBody } from '../sponsor/handler'
 import { quoteNames, termsQuery } from '../stock/Instrument'
 import * as Orders from '../stock/Order'
 import { historyQuery } from '../stock/order-handlers'
-import { adminFields } from '../web/pages'
+import { adminFields } from '../web/operation'
 
 /** An endpoint of our own, with the schemas that check its requests. */
 type Endpoint = {

@@ -93,18 +93,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
     )
   }
 
-  // Pages for people
-  add('/', own({ GET: ({ request }) => pages.home(request) }))
-  add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
-  add(
-    '/admin',
-    own({
-      GET: ({ request }) => pages.operation(request),
-      POST: ({ request }) => pages.signIn(request),
-    }),
-  )
-  add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
-  add('/favicon.svg', own({ GET: sendFavicon }))
+  addPages(add, pages)
 
   // Operation
   add('/healthz', own({ GET: health.healthz }))
@@ -116,6 +105,20 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
     fetch: (request) =>
       isNavigation(request) ? explained(app.fetch(request), request, pages) : app.fetch(request),
   }
+}
+
+function addPages(add: ReturnType<typeof adderOf>, pages: Handlers['pages']): void {
+  add('/', own({ GET: ({ request }) => pages.home(request) }))
+  add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
+  add(
+    '/admin',
+    own({
+      GET: ({ request }) => pages.operation(request),
+      POST: ({ request }) => pages.signIn(request),
+    }),
+  )
+  add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
+  add('/favicon.svg', own({ GET: sendFavicon }))
 }
 
 async function explained(

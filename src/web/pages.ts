@@ -1,40 +1,25 @@
-import { Type } from '@sinclair/typebox'
-import type { Config } from '../config/Config'
-import { type Budget, readBody } from '../http/body'
 import { clientKey } from '../http/clientip'
-import { assertUnpacked } from '../http/methods'
 import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
-import * as Crypto from '../protocol/Crypto'
 import * as Problem from '../protocol/Problem'
-import * as Schema from '../protocol/Schema'
-import { type AdminState, adminForm, adminPage } from './admin'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
 import { layout, respond } from './layout'
+import { createOperation, type OperationOptions } from './operation'
 import { forPeople } from './people'
 import { stocksPage } from './stocks'
 
-export type PagesOptions = Live & {
-  config: Config
-  adminToken: string
-  /** Called only for requests with the token. */
-  adminState: () => Promise<AdminState>
-  /** Whether `GET /api/stock/list` is served. */
-  hasMarket: boolean
-  rateLimit: RateLimit.RateLimit
-  budget: Budget
-  /** Address of the client's end of the connection. */
-  addressOf(request: Request): string | undefined
-  now: () => number
-}
+export type PagesOptions = Live &
+  OperationOptions & {
+    /** Whether `GET /api/stock/list` is served. */
+    hasMarket: boolean
+    rateLimit: RateLimit.RateLimit
+    /** Address of the client's end of the connection. */
+    addressOf(request: Request): string | undefined
+  }
 
 const searchesPerMinute = 120
 const adminPerMinute = 30
-const formMaxBytes = 4096
-
-/** The form of `POST /admin`. */
-export const adminFields = Type.Object({ token: Type.String() })
 
 /** The pages for people: the catalogue, the stock tokens, and the state of operation. */
 export function createPages(options: PagesOptions) {
@@ -49,19 +34,6 @@ export function createPages(options: PagesOptions) {
     if (verdict.ok) return
     throw Problem.of('rate-limited', 'Too many requests from this address.', {
       headers: RateLimit.headers(verdict),
-    })
-  }
-
-  const admin = async (request: Request, token: string): Promise<Response> => {
-    const isRight = Crypto.equal(digest(token), digest(options.adminToken))
-    const headers = isRight ? {} : { 'www-authenticate': 'Bearer realm="admin"' }
-    const main = isRight
-      ? adminPage(config, await options.adminState(), now())
-      : adminForm('This token is wrong.')
-    return respond(request, layout(config, { title: 'Operation', path: '/admin', main }), {
-      status: isRight ? 200 : 401,
-      isPrivate: true,
-      headers,
     })
   }
 
@@ -84,42 +56,12 @@ export function createPages(options: PagesOptions) {
     if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
     return found
   }
-  const operation = async (request: Request): Promise<Response> => {
-    const authorization = request.headers.get('authorization')
-    if (authorization === null) {
-      const page = { title: 'Operation', path: '/admin', main: adminForm() } as const
-      return respond(request, layout(config, page), { isPrivate: true })
-    }
-    limit(request, 'admin', adminPerMinute)
-    return admin(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
-  }
-  const signIn = async (request: Request): Promise<Response> => {
-    limit(request, 'admin', adminPerMinute)
-    assertUnpacked(request.headers)
-    const body = await readBody(request, formMaxBytes, options.budget)
-    let form: URLSearchParams
-    try {
-      form = new URLSearchParams(new TextDecoder().decode(body.bytes))
-    } finally {
-      body.release()
-    }
-    return admin(request, Schema.readQuery(adminFields, form).values.token ?? '')
-  }
   return {
     home,
     stocks,
     asset,
-    operation,
-    signIn,
+    ...createOperation(options, (request) => limit(request, 'admin', adminPerMinute)),
     /** The answer to a request as a page, where a browser shows it to a person. */
     explain: (request: Request, response: Response) => forPeople(config, request, response),
   }
-}
-
-/**
- * Hashes have the same length for all tokens, so that the comparison's time shows nothing about the
- * token.
- */
-function digest(token: string): string {
-  return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }
