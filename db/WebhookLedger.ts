@@ -94,8 +94,9 @@ export type WebhookLedger = {
   add(event: WebhookEvent): Promise<void>
   /** Messages that may be sent, the longest due first: of each subject only the oldest waiting. */
   due(query: { endpoint: string; at: number; limit: number }): Promise<readonly Message[]>
-  /** Each is a compare-and-swap: a message that no longer waits stays as it is. */
+  /** Also for a message that was given up during the attempt. */
   delivered(attempt: Attempt): Promise<void>
+  /** A message that no longer waits stays as it is, here and below. */
   retry(attempt: Attempt, dueAt: number): Promise<void>
   failed(attempt: Attempt): Promise<void>
   /** Gives up all waiting messages of an endpoint. Resolves with their number. */

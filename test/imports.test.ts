@@ -23,6 +23,8 @@ const ranks: Readonly<Record<string, number>> = {
   stock: 6,
   sponsor: 6,
   web: 6,
+  // It sends by the rules of the proxy for addresses.
+  webhooks: 6.5,
   app: 7,
   demo: 8,
   cli: 9,

@@ -108,7 +108,7 @@ function changeMessages({ orm }: Db) {
     lastError: parameter('error'),
   }
   const ended = (state: 'delivered' | 'failed') => ({ state, endedAt: parameter('at') })
-  const delivered = change({ ...attempted, ...ended('delivered') }, ofSeq, isWaiting)
+  const delivered = change({ ...attempted, ...ended('delivered') }, ofSeq)
   const failed = change({ ...attempted, ...ended('failed') }, ofSeq, isWaiting)
   const retry = change({ ...attempted, dueAt: parameter('dueAt') }, ofSeq, isWaiting)
   const giveUp = change(
