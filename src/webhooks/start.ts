@@ -33,13 +33,17 @@ export type Webhooks = {
 
 /** Subscribes to events, and sends their messages in the background. Without endpoints it rests. */
 export function startWebhooks(options: WebhooksOptions): Webhooks {
-  const { ledger, endpoints, meter, now, log } = options
+  const { ledger, meter, now, log } = options
+  let current = options.endpoints
   const sender = createSender({
     ledger,
     post: createPost({ ...options.posting, now }),
     now,
     random: Math.random,
-    metrics: createMetrics(meter, ledger.countWaiting),
+    metrics: createMetrics(meter, async () => {
+      const counts = await ledger.countWaiting()
+      return new Map([...current.map(({ id }) => [id, 0] as const), ...counts])
+    }),
     gasPerDay: options.networks.flatMap(gasPerDayOf),
     log,
   })
@@ -51,11 +55,12 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
     sender.poll().catch(fault)
   }
   const apply = (wanted: readonly Webhook[]) => {
+    current = wanted
     sender.apply(wanted)
     clearInterval(timer)
     timer = wanted.length === 0 ? undefined : setInterval(poll, pollMs)
   }
-  apply(endpoints)
+  apply(current)
   sender.recover().catch(fault)
   return {
     apply,
