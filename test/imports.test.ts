@@ -40,7 +40,7 @@ const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve|webhooks)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
