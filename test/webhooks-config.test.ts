@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { states } from '../db/Order'
 import { needsRestart } from '../src/config/restart'
 import { eventTypes } from '../src/protocol/Webhook'
-import { read, small } from './harness/config'
+import { named, read, small } from './harness/config'
 import { secret, secretOf } from './harness/receiver'
 
 /** `[[webhooks]]` in merchants.toml. */
@@ -78,13 +78,17 @@ describe('a fault names the key, its line and the correction, and shows no secre
     [{ events: '"*"' }, 'events', 'events must be an array'],
     [{ events: '["payment.confirmd"]' }, 'events', 'did you mean payment.confirmed?'],
     [{ events: '["payment.*"]' }, 'events', 'events[0] must be one of payment.confirmed, '],
-    [{ secret: undefined }, 'secret', 'secret is missing; write secret = "${WEBHOOK_SECRET}"'],
+    [
+      { secret: undefined },
+      'secret',
+      `secret is missing; write secret = "${named('WEBHOOK_SECRET')}"`,
+    ],
     [{ secret: '"s3cret"' }, 'secret', 'secret must be whsec_ and the base64 of 24 to 64 bytes'],
     [{ secret: `"${short}"` }, 'secret', 'echo "whsec_$(openssl rand -base64 32)"'],
     [{ secret: '[]' }, 'secret', 'secret must be one secret or an array of 1 to 4'],
     [{ secret: '["s3cret"]' }, 'secret', 'secret[0] must be whsec_'],
-    [{ secret: '"${NOT_SET}"' }, 'secret', 'the environment has no NOT_SET'],
-    [{ secret: '["${NOT_SET}"]' }, 'secret', 'the environment has no NOT_SET'],
+    [{ secret: `"${named('NOT_SET')}"` }, 'secret', 'the environment has no NOT_SET'],
+    [{ secret: `["${named('NOT_SET')}"]` }, 'secret', 'the environment has no NOT_SET'],
     [{ event: '["*"]' }, 'event', 'unknown key event; did you mean events?'],
   ]
   for (const [changes, key, message] of cases)
@@ -96,7 +100,7 @@ describe('a fault names the key, its line and the correction, and shows no secre
       const lines = text.split('\n')
       const written = lines.findLastIndex((line) => line.startsWith(`${key} =`))
       const header = lines.indexOf('[[webhooks]]')
-      expect(faults[0]?.line).toBe(1 + (written > header ? written : header))
+      expect(faults[0]?.line).toBe(1 + Math.max(written, header))
     })
 
   test('error: two entries with one URL, and too many entries', () => {
