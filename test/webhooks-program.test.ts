@@ -1,7 +1,10 @@
+import { Database } from 'bun:sqlite'
 import { afterAll, expect, setDefaultTimeout, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { migrate, migrations } from '../db/sqlite/migrate'
+import { databaseName } from '../db/sqlite/open'
 import { webhooks } from '../src/cli/webhooks'
 import { account } from '../src/demo/accounts'
 import { executable } from './harness/executable'
@@ -133,4 +136,18 @@ test('error: an unknown message and a missing database are reported', async () =
   const options = { dataDir: directory, verb: 'list', id: '', now: Date.now }
   expect(await webhooks({ ...options, out: (line) => void lines.push(line) })).toBe(1)
   expect(lines).toEqual([`turnpike: there is no database in ${directory}`])
+})
+
+test('error: a database without the table of messages is reported', async () => {
+  const old = mkdtempSync(join(directory, 'old-'))
+  const sqlite = new Database(join(old, databaseName))
+  const index = migrations.findIndex(({ name }) => name === '0017_webhooks')
+  migrate(sqlite, 1, migrations.slice(0, index))
+  sqlite.close()
+  const lines: string[] = []
+  const options = { dataDir: old, verb: 'list', id: '', now: Date.now }
+  expect(await webhooks({ ...options, out: (line) => void lines.push(line) })).toBe(1)
+  expect(lines).toEqual([
+    'turnpike: this database is of an older version without webhooks: start serve once',
+  ])
 })

@@ -197,6 +197,7 @@ describe('an endpoint that fails', () => {
     expect(attempts).toBeGreaterThan(12)
     expect(attempts).toBeLessThan(25)
     await own.pass(60_000)
+    expect(receiver.received).toHaveLength(attempts + 1)
     await own.pass(10_000)
     expect(own.rows()).toMatchObject([{ state: 'failed', last_error: 'expired', last_status: 404 }])
     expect(own.logged.at(-1)).toMatchObject({
