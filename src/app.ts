@@ -15,6 +15,7 @@ import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
+import { startWebhooks, type Webhooks } from './webhooks/start'
 
 export type App = {
   /** Where it listens, e.g. `http://127.0.0.1:4020`. */
@@ -52,6 +53,8 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
+type WithWebhooks = Parts & { webhooks: Webhooks }
+
 /** Starts the parts in the order of their dependencies. */
 async function begin(
   options: AppOptions,
@@ -61,6 +64,8 @@ async function begin(
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
   const server = startServer(base)
+  // Subscribe first: the recovery of payments writes messages, too.
+  const webhooks = webhooksOf(base)
   const money = await startMoney(base)
   const sales = await startSales(base, money)
   const parts = createParts(base, server, money, sales)
@@ -70,14 +75,15 @@ async function begin(
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
   await first.write()
+  webhooks.watch(money.settlement.status)
   warmUp(base)
   return {
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
     metrics: base.registry.describe,
-    reload: inTurn((config) => reload(base, parts, config)),
-    stop: () => stop(base, server, parts),
+    reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
+    stop: () => stop(base, server, { ...parts, webhooks }),
   }
 }
 
@@ -90,12 +96,28 @@ async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
   return { app: createRoutes(createHandlers(config, retired, parts)), write }
 }
 
-async function reload(base: Base, parts: Parts, config: Config): Promise<readonly Path[]> {
+function webhooksOf({ options, ledger, registry, now, log, onFailure }: Base): Webhooks {
+  const { config, posting } = options
+  const webhooks = startWebhooks({
+    ledger: ledger.webhooks,
+    endpoints: config.webhooks,
+    networks: config.networks,
+    meter: registry,
+    posting,
+    now,
+    log,
+  })
+  onFailure(() => webhooks.stop(0))
+  return webhooks
+}
+
+async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<readonly Path[]> {
   const places = needsRestart(base.current.config, config)
   if (places.length > 0) return places
   const { app, write } = await prepare(base, parts, config)
   await write()
   Object.assign(base.current, { config, app })
+  parts.webhooks.apply(config.webhooks)
   return []
 }
 
@@ -122,11 +144,11 @@ function warmUp({ options, db, current }: Base): void {
 async function stop(
   { current, db, now }: Base,
   { listener }: HttpServer,
-  parts: Parts,
+  parts: WithWebhooks,
 ): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
-  const { paywall, settling, startedStock, settlement } = parts
+  const { paywall, settling, startedStock, settlement, webhooks } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   const closed = listener.stop(false)
   const inFlight = () =>
@@ -136,6 +158,7 @@ async function stop(
     paywall.stop(),
     startedStock?.desk.stop(),
     settlement.stop(Math.max(0, deadline - now())),
+    webhooks.stop(Math.max(0, deadline - now())),
   ])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)

@@ -23,6 +23,8 @@ const ranks: Readonly<Record<string, number>> = {
   stock: 6,
   sponsor: 6,
   web: 6,
+  // It sends by the rules of the proxy for addresses.
+  webhooks: 6.5,
   app: 7,
   demo: 8,
   cli: 9,
@@ -38,7 +40,7 @@ const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve|webhooks)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 

@@ -30,7 +30,7 @@ export function createEnds(parts: Parts): Ends {
 
 /** Ends everything at the nonce, and the job of the transaction. */
 function end(
-  { statements: { transactions, jobs, gas, recent }, changes }: Parts,
+  { statements: { transactions, jobs, gas, recent }, changes, outbox }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
 ): void {
   for (const hash of transactions.displaceOthers(included)) {
@@ -51,14 +51,16 @@ function end(
     const how = { state, transactionHash: included.hash, blockNumber, receipt } as const
     if (jobs.end(job, how, at)) changes.job(job)
   }
-  gas.addGas(included.network, included.product, at, spentWei)
+  const { network, product } = included
+  const beforeWei = gas.addGas(network, product, at, spentWei)
+  outbox.spent({ network, product, at, beforeWei, afterWei: beforeWei + spentWei })
 }
 
 /**
  * The confirmed payments; undefined for those that the receipt does not pay, which are reverted.
  */
 function pay(
-  { statements: { payments }, changes }: Parts,
+  { statements: { payments }, changes, outbox }: Parts,
   { included, success, blockNumber, hashes, at }: Inclusion,
   members: readonly IncludedPayment[],
 ): (Payment | undefined)[] {
@@ -74,6 +76,7 @@ function pay(
       const confirmed = started || payments.confirm(id, assignment, at)
       if (confirmed) {
         changes.payment(id)
+        outbox.confirmed(confirmed, at)
         return confirmed
       }
     }

@@ -3,6 +3,7 @@ import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
 import type { TransferRateMin } from '../paywall/transfer-rate'
+import type { WebhooksOptions } from '../webhooks/start'
 
 export type AppOptions = Limits & {
   config: Config
@@ -27,6 +28,8 @@ export type AppOptions = Limits & {
   orderRetryMs?: number
   /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
+  /** How webhooks are sent. */
+  posting?: WebhooksOptions['posting']
   /**
    * For a process that runs for long: the database's log gets its final length (16 MB) at the
    * start.

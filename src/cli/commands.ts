@@ -106,6 +106,20 @@ retry ID  go on with a held order; serve may be running`,
   },
 }
 
+const webhooks: Command = {
+  summary: 'messages to webhooks: those that wait, failed and were sent last',
+  details: `list       waiting, failed and delivered ones with attempts and the last status
+resend ID  send one again, with the same webhook-id; serve may be running`,
+  verbs: { list: [], resend: ['the id of a message'] },
+  options: { data },
+  examples: ['webhooks list', 'webhooks resend evt_4f0c'],
+  async run({ values, word, operand }) {
+    const { webhooks } = await import('./webhooks')
+    const { dataDir } = places(values)
+    return webhooks({ dataDir, verb: word, id: operand, now: Date.now, out: print })
+  },
+}
+
 const meter: Command = {
   summary: 'what a stored answer of a route with a meter costs',
   operands: ['a file'],
@@ -151,6 +165,7 @@ export const commands = {
   pay,
   receipt,
   orders,
+  webhooks,
   meter,
   backup,
   version,

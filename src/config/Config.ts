@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Meter } from '../meter/Meter'
 import type * as Network from '../protocol/Network'
+import type { Pattern } from '../protocol/Webhook'
 
 /** merchants.toml after parsing, defaults and cross-checks. Prices and limits are atomic. */
 export type Config = {
@@ -9,6 +10,7 @@ export type Config = {
   merchants: readonly Merchant[]
   facilitator: Facilitator
   stock: Stock | undefined
+  webhooks: readonly Webhook[]
   /** sha256 of the file's text, hex. */
   hash: string
 }
@@ -200,4 +202,16 @@ export type StockToken = {
   fee: number
   slippageBps: number
   feed: Address | undefined
+}
+
+/** An endpoint to which events are sent. */
+export type Webhook = {
+  /** 16 hex digits, made from the URL: its path may be a secret. */
+  id: string
+  /** Never shown beyond its origin. */
+  url: URL
+  events: readonly Pattern[]
+  /** Keys of the signatures, the newest first. */
+  secrets: readonly Uint8Array[]
+  allowPrivate: boolean
 }

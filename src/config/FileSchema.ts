@@ -297,6 +297,20 @@ const merchant = Type.Object(
   closed,
 )
 
+const webhook = Type.Object(
+  {
+    url: Type.String({ description: 'Where messages are sent; https unless allow_private.' }),
+    events: Type.Array(Type.String(), {
+      description: 'Types of events, `order.*` or `*`; see [webhooks.md](webhooks.md).',
+    }),
+    secret: Type.Union([Type.String(), Type.Array(Type.String())], {
+      description: 'Signing secret, `whsec_` and base64; during a rotation several.',
+    }),
+    allow_private: flag('The endpoint may be a private address or plain http.', false),
+  },
+  closed,
+)
+
 export const fileSchema = Type.Object(
   {
     service,
@@ -304,6 +318,7 @@ export const fileSchema = Type.Object(
     facilitator: optional(facilitator),
     stock: optional(stock),
     merchants: Type.Array(merchant),
+    webhooks: optional(Type.Array(webhook)),
   },
   closed,
 )

@@ -11,6 +11,7 @@ import { readFacilitator, readStock } from './products'
 import { close, isTable, open, type Fault as Reported, type Source } from './reader'
 import { readService } from './service'
 import { substitute } from './substitute'
+import { readWebhooks } from './webhooks'
 
 /** A fault in the file: its place, and the correction. It contains no value of the environment. */
 export type Fault = Reported
@@ -122,6 +123,7 @@ function readConfig(
     }),
     facilitator: readFacilitator(root, networks),
     stock: readStock(root, networks, overrides.upstream),
+    webhooks: readWebhooks(root),
   }
   close(root)
   crossCheck(source, config, [])

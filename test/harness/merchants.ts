@@ -104,6 +104,7 @@ export function config(merchants: readonly Merchant[]): Config {
       apiKeyHashes: [],
     },
     stock: undefined,
+    webhooks: [],
     hash: '',
   }
 }
