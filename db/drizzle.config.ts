@@ -11,6 +11,7 @@ const config = {
     './db/offers.ts',
     './db/orders.ts',
     './db/grants.ts',
+    './db/books.ts',
   ],
   out: './db/migrations',
 }
