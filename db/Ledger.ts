@@ -8,6 +8,7 @@ import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
 import type { KeyScope, Payment } from './Payment'
+import type { SalesLedger } from './SalesLedger'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 
 /**
@@ -30,6 +31,7 @@ export type Ledger = Readonly<{
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
+  sales: SalesLedger
   /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */

@@ -8,6 +8,7 @@ import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
 import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
+import { createSales } from './sales-writes'
 import { createSettling } from './settling'
 import { createStatements } from './statements'
 
@@ -39,6 +40,7 @@ export function createLedger(db: Db): Ledger {
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
+    sales: createSales(db),
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),
