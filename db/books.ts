@@ -23,10 +23,7 @@ export const hours = sqliteTable(
   (table) => [
     primaryKey({ columns: [table.hour, table.merchant, table.route] }),
     check('hours_hour', sql`${table.hour} >= 0 AND ${table.hour} % 3600000 = 0`),
-    check(
-      'hours_counts',
-      sql`${table.asked} >= 0 AND ${table.paid} >= 0 AND ${table.failed} >= 0`,
-    ),
+    check('hours_counts', sql`${table.asked} >= 0 AND ${table.paid} >= 0 AND ${table.failed} >= 0`),
   ],
 )
 

@@ -217,9 +217,7 @@ export const transactions = sqliteTable(
       .where(sql`block_number IS NOT NULL`),
     index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
     // Transactions without a payment, which are few, for the gas of a period.
-    index('transactions_unpaid')
-      .on(table.createdAt)
-      .where(sql`kind NOT IN ('payment', 'batch')`),
+    index('transactions_unpaid').on(table.createdAt).where(sql`kind NOT IN ('payment', 'batch')`),
     check('transactions_hash', isHex(table.hash, 64)),
     check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
     check('transactions_nonce_range', sql`${table.nonce} >= 0`),

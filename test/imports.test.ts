@@ -16,6 +16,7 @@ const ranks: Readonly<Record<string, number>> = {
   chain: 2,
   db: 2,
   settlement: 3,
+  books: 3,
   http: 4,
   paywall: 5,
   proxy: 6,
@@ -33,12 +34,12 @@ const ranks: Readonly<Record<string, number>> = {
 
 const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
-const clockOwners = /^(src\/(app|main|log)\.ts|src\/demo\/.*|test\/.*)$/
+const clockOwners = /^(src\/(app|main|log|cli\/commands)\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|sales|serve)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 

@@ -63,7 +63,8 @@ function endTransactions({ orm }: Db) {
     /** With what it cost, wei. */
     includeTransaction: (hash: Hex, state: 'mined' | 'failed', block: bigint, costWei: bigint) =>
       end.run({ hash, state, block: Number(block), cost: String(costWei) }),
-    replaceTransaction: (hash: Hex) => end.run({ hash, state: 'replaced', block: null, cost: null }),
+    replaceTransaction: (hash: Hex) =>
+      end.run({ hash, state: 'replaced', block: null, cost: null }),
   }
 }
 
