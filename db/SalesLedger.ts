@@ -70,7 +70,7 @@ export type RequestCounts = {
 export type SalesOfSpan = {
   rows: readonly SalesRow[]
   otherGas: readonly OtherGas[]
-  /** Of the whole hours that begin in the span. */
+  /** Of the whole hours that the span is in. */
   requests: readonly RequestCounts[]
 }
 

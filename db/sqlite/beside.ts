@@ -36,6 +36,8 @@ export function openSalesBeside(options: { dataDir: string }): SalesBeside | 'mi
   if (!existsSync(file)) return 'missing'
   const sqlite = new Database(file, { readonly: true, strict: true })
   sqlite.run('PRAGMA busy_timeout = 5000')
+  // 64 MiB: the transactions are found by their hashes, whose index is large.
+  sqlite.run('PRAGMA cache_size = -65536')
   const newest = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = 'own_accounts'"
   if (sqlite.query(newest).get() === null) {
     sqlite.close()
