@@ -48,7 +48,7 @@ const spent = `(SELECT iif(count(*) = count(cost), coalesce(sum(share), 0), -1 -
 /** What became of the money of a payment. That of an order is in `ordersSql`. */
 const outcome = `CASE WHEN state IN ('broadcast', 'reverted') THEN 'pending'
   WHEN state <> 'confirmed' THEN 'unpaid' WHEN product = 'desk' THEN 'ordered'
-  WHEN delivery = 'delivered' THEN 'delivered'
+  WHEN delivery = 'delivered' OR product = 'facilitator' THEN 'delivered'
   WHEN product = 'gateway' AND (redeem_until IS NULL OR redeem_until > $now)
     AND attempts < CASE delivery WHEN 'delivering' THEN $cutAttemptsMax ELSE $attemptsMax END
     THEN 'redeemable' ELSE 'undelivered' END`

@@ -28,7 +28,7 @@ export function describe(
   })
 }
 
-/** A positive number as a plain decimal: small ones have an exponent. */
+/** A positive number as a plain decimal such as `4000`: small ones have an exponent otherwise. */
 function decimalOf(value: number): string {
-  return value.toFixed(6)
+  return value.toFixed(6).replace(/\.?0+$/, '')
 }

@@ -32,7 +32,7 @@ export type Usd = {
   /** At 1 stablecoin = 1 USD. */
   paid: bigint | undefined
   gas: bigint | undefined
-  /** Delivered, without what was swapped for stock, less gas. */
+  /** Of a sale what was delivered, without what was swapped for stock, less gas; else less gas only. */
   margin: bigint | undefined
 }
 
@@ -217,7 +217,9 @@ function valued(line: Line): Line {
   const { asset, figures } = line
   const gas = usdOfGas(figures.gasWei, asset)
   const paid = usdOf(figures.paidAtomic, asset)
-  const kept = usdOf(figures.deliveredAtomic - figures.swappedAtomic, asset)
+  // Only a sale brings money in.
+  const sold = line.class === 'sale' ? figures.deliveredAtomic - figures.swappedAtomic : 0n
+  const kept = usdOf(sold, asset)
   const margin = kept === undefined || gas === undefined ? undefined : kept - gas
   return { ...line, usd: { paid, gas, margin } }
 }
