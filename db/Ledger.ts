@@ -8,6 +8,7 @@ import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
 import type { KeyScope, Payment } from './Payment'
+import type { SalesLedger } from './SalesLedger'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
 import type { WebhookLedger } from './WebhookLedger'
 
@@ -32,6 +33,7 @@ export type Ledger = Readonly<{
   orders: OrderLedger
   grants: GrantLedger
   webhooks: WebhookLedger
+  sales: SalesLedger
   /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */

@@ -1,5 +1,6 @@
 import { unused } from '../db/sqlite/statement'
 import { type Base, type Clocks, openBase } from './app/base'
+import { describe } from './app/describe'
 import { createHandlers } from './app/handlers'
 import { startMoney } from './app/money'
 import type { AppOptions } from './app/options'
@@ -93,7 +94,14 @@ async function begin(
  */
 async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
   const { retired, write } = await succeed(ledger.offers, config, now())
-  return { app: createRoutes(createHandlers(config, retired, parts)), write }
+  const accounts = [...parts.relayers, parts.deskAddress]
+  return {
+    app: createRoutes(createHandlers(config, retired, parts)),
+    async write() {
+      await write()
+      await describe(ledger, config, { accounts, now: now() })
+    },
+  }
 }
 
 function webhooksOf({ options, ledger, registry, now, log, onFailure }: Base): Webhooks {
@@ -148,7 +156,7 @@ async function stop(
 ): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
-  const { paywall, settling, startedStock, settlement, webhooks } = parts
+  const { paywall, settling, startedStock, settlement, webhooks, hours } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   const closed = listener.stop(false)
   const inFlight = () =>
@@ -162,5 +170,6 @@ async function stop(
   ])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
+  await hours.stop()
   db.close()
 }

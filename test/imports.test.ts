@@ -16,6 +16,7 @@ const ranks: Readonly<Record<string, number>> = {
   chain: 2,
   db: 2,
   settlement: 3,
+  books: 3,
   http: 4,
   paywall: 5,
   proxy: 6,
@@ -40,7 +41,7 @@ const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|serve|webhooks)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|sales|serve|webhooks)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 

@@ -1,6 +1,11 @@
+import { Database } from 'bun:sqlite'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Ledger } from '../Ledger'
+import type { SalesReads } from '../SalesLedger'
 import { createLedger } from './ledger'
-import { openBeside } from './open'
+import { databaseName, openBeside } from './open'
+import { createSalesReads } from './sales'
 
 export type LedgerBeside = { ledger: Ledger; close(): void }
 
@@ -23,4 +28,25 @@ export function openLedgerBeside(options: {
     return 'old'
   }
   return { ledger: createLedger(db), close: db.close }
+}
+
+export type SalesBeside = { sales: SalesReads; close(): void }
+
+/**
+ * The figures of sales of a data directory whose process may be running, or of a copy. The
+ * connection cannot write. `missing`: there is no database. `old`: it lacks tables of this version.
+ */
+export function openSalesBeside(options: { dataDir: string }): SalesBeside | 'missing' | 'old' {
+  const file = join(options.dataDir, databaseName)
+  if (!existsSync(file)) return 'missing'
+  const sqlite = new Database(file, { readonly: true, strict: true })
+  sqlite.run('PRAGMA busy_timeout = 5000')
+  // 64 MiB: the transactions are found by their hashes, whose index is large.
+  sqlite.run('PRAGMA cache_size = -65536')
+  const newest = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = 'own_accounts'"
+  if (sqlite.query(newest).get() === null) {
+    sqlite.close()
+    return 'old'
+  }
+  return { sales: createSalesReads(sqlite), close: () => sqlite.close() }
 }

@@ -42,13 +42,14 @@ function end(
       changes.job(displaced)
     }
   }
-  transactions.endTransaction(included.hash, success ? 'mined' : 'failed', blockNumber)
+  const state = success ? 'mined' : 'failed'
+  transactions.includeTransaction(included.hash, state, blockNumber, spentWei)
   for (const hash of hashes) {
-    if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)
+    if (hash !== included.hash) transactions.replaceTransaction(hash)
   }
   if (job !== undefined) {
-    const state = success ? 'confirmed' : 'failed'
-    const how = { state, transactionHash: included.hash, blockNumber, receipt } as const
+    const ended = success ? 'confirmed' : 'failed'
+    const how = { state: ended, transactionHash: included.hash, blockNumber, receipt } as const
     if (jobs.end(job, how, at)) changes.job(job)
   }
   const { network, product } = included
@@ -89,7 +90,7 @@ function giveUp(
   { statements: { payments, transactions, jobs }, changes }: Parts,
   { hashes, payments: ids, job, at }: Parameters<SettlingCommits['giveUp']>[0],
 ): void {
-  for (const hash of hashes) transactions.endTransaction(hash, 'replaced', null)
+  for (const hash of hashes) transactions.replaceTransaction(hash)
   for (const id of ids) if (payments.revert(id, hashes)) changes.payment(id)
   if (job === undefined) return
   const transactionHash = hashes.at(-1) ?? '0x'

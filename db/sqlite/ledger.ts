@@ -9,6 +9,7 @@ import type { Db } from './open'
 import { createOrders } from './orders'
 import { createOutbox } from './outbox'
 import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
+import { createSales } from './sales-writes'
 import { createSettling } from './settling'
 import { createStatements } from './statements'
 import { createWebhooks } from './webhooks'
@@ -43,6 +44,7 @@ export function createLedger(db: Db): Ledger {
     orders: orders.ledger,
     grants: grants.ledger,
     webhooks: createWebhooks(db, group, outbox),
+    sales: createSales(db),
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),

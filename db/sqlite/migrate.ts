@@ -14,6 +14,7 @@ import grantTopUps from '../migrations/0012_grant_top_ups.sql' with { type: 'tex
 import transactionsSent from '../migrations/0013_transactions_sent.sql' with { type: 'text' }
 import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
+import sales from '../migrations/0016_sales.sql' with { type: 'text' }
 import webhooks from '../migrations/0017_webhooks.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary contains them. */
@@ -33,6 +34,7 @@ export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0013_transactions_sent', sql: transactionsSent },
   { name: '0014_jobs', sql: jobs },
   { name: '0015_authorizations', sql: authorizations },
+  { name: '0016_sales', sql: sales },
   { name: '0017_webhooks', sql: webhooks },
 ]
 

@@ -18,6 +18,10 @@ export type Values = {
   rpc?: string
   route?: string
   request?: string
+  since?: string
+  by?: string
+  csv?: boolean
+  json?: boolean
 }
 
 export type Option = {

@@ -91,6 +91,26 @@ Name the key by --key or --url.`,
   },
 }
 
+const sales: Command = {
+  summary: 'what was paid, delivered and spent on gas; serve may be running',
+  details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
+NAME is merchant, route, payer, network or day (UTC).`,
+  options: {
+    since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
+    by: { value: 'NAME', help: 'how to group (default: merchant)' },
+    csv: { help: 'comma-separated values with a header' },
+    json: { help: 'JSON, with amounts as strings' },
+    data,
+  },
+  examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
+  async run({ values }) {
+    const { sales } = await import('./sales')
+    const { dataDir } = places(values)
+    const print = (text: string) => void process.stdout.write(text)
+    return sales({ ...values, dataDir, now: Date.now, out: print })
+  },
+}
+
 const orders: Command = {
   summary: 'orders of the stock desk: those that are held first',
   details: `list      the held ones first, then the unfinished and the newest
@@ -164,6 +184,7 @@ export const commands = {
   demo,
   pay,
   receipt,
+  sales,
   orders,
   webhooks,
   meter,

@@ -7,9 +7,9 @@ import { failureHeaders } from './receipts'
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
 
 /** First forward and five redemptions. */
-const attemptsMax = 6
+export const attemptsMax = 6
 /** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
-const cutAttemptsMax = 12
+export const cutAttemptsMax = 12
 const redeemableMs = 24 * 60 * 60 * 1000
 
 /**
