@@ -1,4 +1,5 @@
 import { unused } from '../db/sqlite/statement'
+import type { Upgrade } from '../db/sqlite/upgrade'
 import { type Base, type Clocks, openBase } from './app/base'
 import { createHandlers } from './app/handlers'
 import { startMoney } from './app/money'
@@ -21,6 +22,8 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /** What the start changed in a database of an earlier schema. */
+  upgrade: Upgrade | undefined
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -72,6 +75,7 @@ async function begin(
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
+    upgrade: base.db.upgrade,
     reload: inTurn((config) => reload(base, parts, config)),
     stop: () => stop(base, server, parts),
   }
