@@ -9,7 +9,11 @@ import type { Outcome, Underway } from './Outcome'
 import type { Payers } from './payers'
 import type { ChainState } from './state'
 
-export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
+export type Log = Write & {
+  /** The same at level `warn`; without it a warning is an ordinary event. */
+  warn?: Write
+}
+type Write = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
 /** The parts of settlement. Each stage names the parts that it uses. */
 export type Context = Readonly<{
