@@ -1,4 +1,8 @@
-import { accessSync, constants, mkdirSync, type Stats, statSync } from 'node:fs'
+import { mkdirSync, rmSync, type Stats, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** File that is written and removed to see whether the directory can be written. */
+const probeName = '.turnpike-probe'
 
 /** The data directory cannot be used. The message says why, and what to do. */
 export class DataDirectoryError extends Error {
@@ -17,11 +21,14 @@ export function openDirectory(path: string): string[] {
   }
   const stats = statSync(path)
   try {
-    accessSync(path, constants.R_OK | constants.W_OK | constants.X_OK)
+    // Only a write shows that the file system, the owner and the mode permit one.
+    const probe = join(path, probeName)
+    writeFileSync(probe, '', { mode: 0o600 })
+    rmSync(probe, { force: true })
   } catch (cause) {
     throw new DataDirectoryError(refusal(path, codeOf(cause), stats), { cause })
   }
-  return warningsOf(path, stats, process.getuid?.())
+  return warningsOf(path, stats, process.geteuid?.())
 }
 
 /** Warnings about the owner and the mode of a directory that user `uid` can write. */
@@ -49,12 +56,12 @@ export function warningsOf(
 
 function refusal(path: string, code: string, stats?: Stats): string {
   const what = `the data directory ${path}`
-  if (code === 'ENOSPC') return `${what} cannot be created: the disk is full: free space on it`
+  if (code === 'ENOSPC') return `${what} cannot be written: the disk is full: free space on it`
   if (code === 'EROFS')
     return `${what} is on a read-only file system: mount it writable, or name another with --data`
   if (code === 'EEXIST' || code === 'ENOTDIR')
     return `${what} is no directory: remove the file of that name, or name another with --data`
-  const user = process.getuid?.()
+  const user = process.geteuid?.()
   if (stats === undefined || user === undefined)
     return `${what} cannot be created (${code}): create it for this user, or name another with --data`
   const mode = (stats.mode & 0o777).toString(8).padStart(4, '0')
