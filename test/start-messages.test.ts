@@ -2,8 +2,13 @@ import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DataDirectoryError, openDirectory, warningsOf } from '../db/sqlite/directory'
+import { createLedger } from '../db/sqlite/ledger'
 import { DatabaseFileError, databaseName, open } from '../db/sqlite/open'
 import { startFault } from '../src/cli/startfault'
+import { createLog } from '../src/log'
+import { remedyOfReason } from '../src/settlement/remedies'
+import { createSettlement } from '../src/settlement/settlement'
+import { configOf, small } from './harness/config'
 import { temporary } from './harness/settlement'
 
 /** Why a start is refused: each message says what is wrong and what to do. */
@@ -158,4 +163,47 @@ describe('the address', () => {
     )
     expect(startFault(new Error('any other: do this'), at('::', 1))).toBe('any other: do this')
   })
+})
+
+test('error: a node that does not answer is a warning, with what to do', async () => {
+  const { path } = directory
+  const db = open({ dataDir: path, now })
+  const lines: string[] = []
+  const settlement = await createSettlement({
+    ledger: createLedger(db),
+    networks: configOf(small).networks.map((each) => ({
+      ...each,
+      rpcUrls: ['http://127.0.0.1:1'],
+    })),
+    relayerKeys: [new Uint8Array(32).fill(1)],
+    now,
+    log: createLog({ write: (line) => void lines.push(line), now }),
+  })
+  try {
+    await settlement.ready
+    const [status] = settlement.status()
+    const remedy = 'check that the node runs and that rpc_urls names it; add a second URL'
+    expect(status).toMatchObject({ ready: false, remedy })
+    const [told] = lines.filter((line) => line.includes('network-not-ready'))
+    expect(JSON.parse(told ?? '')).toMatchObject({ level: 'warn', reason: status?.reason, remedy })
+  } finally {
+    await settlement.stop(0)
+    db.close()
+  }
+})
+
+test('behavior: each reason of a pause has a remedy', () => {
+  for (const [reason, remedy] of [
+    ['127.0.0.1:1 is not chain 8453', 'correct rpc_urls'],
+    ['the clock of this machine is 90 s ahead of the newest block of eip155:8453', 'NTP'],
+    ['the base fee is above the fee cap of eip155:8453', 'raise fee_cap_gwei'],
+    ['the node refuses the fees of the relayer', 'raise fee_cap_gwei'],
+    ['the node refuses the gas limit', 'another node'],
+    ['a transaction stays out at the fee cap', 'raise fee_cap_gwei'],
+    [`USDC is not at 0x${'1'.repeat(40)} on eip155:8453`, 'correct the address'],
+    ['DOMAIN_SEPARATOR of USDC is not that of "A" "1"', 'correct eip712'],
+    ['the database cannot be written (SQLITE_FULL)', 'free space'],
+  ] as const)
+    expect(remedyOfReason(reason)).toContain(remedy)
+  expect(remedyOfReason('not checked yet')).toBeUndefined()
 })
