@@ -1,7 +1,8 @@
 /** Why an input was refused, as plain data. `detail` is safe to send. */
 export type Fault = { code: string; detail: string }
 
-type Kind = { status: number; title: string; retryable?: true }
+/** Status and title of a code; `retryable`: the same request may succeed later. */
+export type Kind = { status: number; title: string; retryable?: true }
 
 /** Base URI of the problem types of the MPP draft. */
 export const mppBase = 'https://paymentauth.org/problems'
@@ -64,6 +65,11 @@ const kinds: Record<string, Kind> = Object.assign(Object.create(null), mppKinds,
 
 /** Codes with a status and title of their own. */
 export type Code = keyof typeof mppKinds | keyof typeof ownKinds
+
+/** Status and title of a code; undefined for a code that has none. */
+export function kindOf(code: string): Kind | undefined {
+  return kinds[code]
+}
 
 export type Options = {
   /** Response headers besides the content type. */
