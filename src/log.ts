@@ -1,16 +1,17 @@
+import * as Event from './log/Event'
+
 /**
  * Writes one line per event. Redaction does not depend on the caller: the value of a field with a
  * secret's name is never shown, and text that looks like a credential is removed. So a careless
  * caller or the error message of a library cannot leak a secret.
  */
-export type Log = {
-  /** Writes one event at level `info`. `event` is a constant of ours, in kebab-case. */
-  (event: string, fields?: Fields): void
-  warn(event: string, fields?: Fields): void
-  error(event: string, fields?: Fields): void
+export type Log = WriteEvent & {
   /** The same log with these fields in every line. */
   child(fields: Fields): Log
 }
+
+/** Writes one event at the level that log/Event.ts has for it. */
+export type WriteEvent = (event: Event.Name, fields?: Fields) => void
 
 export type Fields = Readonly<Record<string, unknown>>
 
@@ -23,8 +24,7 @@ export type Options = {
   now?: () => number
 }
 
-type Level = 'info' | 'warn' | 'error'
-type Sink = (level: Level, event: string, fields: Fields) => void
+type Sink = (event: Event.Name, fields: Fields) => void
 
 const redacted = '[redacted]'
 const depthMax = 6
@@ -38,10 +38,10 @@ export function createLog(options: Options = {}): Log {
   const pretty = options.pretty ?? process.stdout.isTTY === true
   const now = options.now ?? Date.now
   const format = pretty ? formatPretty : JSON.stringify
-  return from((level, event, fields) => {
+  return from((event, fields) => {
     const record: Record<string, unknown> = Object.create(null)
     record.time = new Date(now()).toISOString()
-    record.level = level
+    record.level = Event.events[event].level
     record.event = event
     for (const [name, value] of Object.entries(fields)) {
       if (!(name in record)) record[name] = clean(name, value, 0)
@@ -54,19 +54,12 @@ export function createLog(options: Options = {}): Log {
 export const silent: Log = from(undefined)
 
 function from(sink: Sink | undefined, context: Fields = {}): Log {
-  const at =
-    (level: Level) =>
-    (event: string, fields: Fields = {}) =>
-      sink?.(level, event, { ...context, ...fields })
-  const log: Log = Object.assign(sink ? at('info') : ignore, {
-    warn: sink ? at('warn') : ignore,
-    error: sink ? at('error') : ignore,
+  const write: WriteEvent = (event, fields = {}) => sink?.(event, { ...context, ...fields })
+  const log: Log = Object.assign(write, {
     child: (fields: Fields): Log => (sink ? from(sink, { ...context, ...fields }) : log),
   })
   return log
 }
-
-function ignore(): void {}
 
 // Whole words of a field name, so that `monkey` and `keyboard` stay readable.
 const secretWords = new Set('auth key passphrase pwd raw seed sig token'.split(' '))

@@ -12,7 +12,7 @@ const program = `
 import { createLog } from ${JSON.stringify(join(import.meta.dir, '../src/log'))}
 declare const VERSION: string
 const version = await Promise.resolve(VERSION)
-createLog({ pretty: false, now: () => 0 })('started', {
+createLog({ pretty: false, now: () => 0 })('reloaded', {
   version,
   mode: process.env.NODE_ENV ?? 'unset',
   injected: process.env.INJECTED ?? 'nothing',
@@ -34,7 +34,7 @@ test('behavior: the executable starts in a hostile directory with its version an
   const [out, problems] = await Promise.all([run.stdout.text(), run.stderr.text()])
   expect(problems).toBe('')
   expect(JSON.parse(out)).toMatchObject({
-    event: 'started',
+    event: 'reloaded',
     version: manifest.version,
     mode: 'production',
     injected: 'nothing',

@@ -14,23 +14,23 @@ function capture(pretty = false) {
 
 function record(fields: Fields): Record<string, unknown> {
   const { log, lines } = capture()
-  log('x', fields)
+  log('stopping', fields)
   return JSON.parse(lines[0] ?? '')
 }
 
 describe('log', () => {
   test('behavior: one JSON line per event with time, level, event and the context', () => {
     const { log, lines } = capture()
-    log.child({ requestId: 'r1' }).warn('payment-pending', { amountAtomic: 5000n, a: 'b\nc' })
+    log.child({ requestId: 'r1' })('upstream-failed', { amountAtomic: 5000n, a: 'b\nc' })
     expect(lines).toEqual([
-      '{"time":"2023-11-14T22:13:20.000Z","level":"warn","event":"payment-pending","requestId":"r1","amountAtomic":"5000","a":"b\\nc"}',
+      '{"time":"2023-11-14T22:13:20.000Z","level":"warn","event":"upstream-failed","requestId":"r1","amountAtomic":"5000","a":"b\\nc"}',
     ])
   })
 
   test('behavior: fields cannot replace time, level and event', () => {
     expect(record({ level: 'error', event: 'y', time: 0, ['__proto__']: { a: 1 } })).toMatchObject({
       level: 'info',
-      event: 'x',
+      event: 'stopping',
       time: '2023-11-14T22:13:20.000Z',
     })
   })
@@ -80,15 +80,15 @@ describe('log', () => {
 
   test('behavior: a terminal line carries no control characters', () => {
     const { log, lines } = capture(true)
-    log.child({ requestId: 'r1' })('started', { port: 4020, path: '/a\u001b[2J\u202eb', big: 1n })
+    log.child({ requestId: 'r1' })('stopping', { port: 4020, path: '/a\u001b[2J\u202eb', big: 1n })
     expect(lines).toEqual([
-      '22:13:20.000 INFO  started r1 port=4020 path=/a\\u{1b}[2J\\u{202e}b big=1',
+      '22:13:20.000 INFO  stopping r1 port=4020 path=/a\\u{1b}[2J\\u{202e}b big=1',
     ])
   })
 
   test('behavior: a log without a writer is one shared no-op', () => {
     const log = createLog({ write: null })
     expect(log.child({ requestId: 'r1' })).toBe(log)
-    log.error('x', { a: 1 })
+    log('stopping', { a: 1 })
   })
 })

@@ -15,7 +15,7 @@ export function reportStorage(storage: ReportedStorage, registry: Registry, log:
   const { file } = storage
   storage.onChange((code) => {
     if (code === undefined) log('storage-recovered', { file })
-    else log.error('storage-fault', { file, code })
+    else log('storage-fault', { file, code })
   })
   const ready = registry.gauge('storage_ready', 'Whether the database can be written.')
   const faults = registry.counter('storage_faults_total', 'Faults of the database file by code.', [
@@ -40,9 +40,9 @@ export function connectionReports(registry: Registry, log: Log) {
   return {
     onFull(open: number) {
       full.inc()
-      log.warn('connections-full', { openFiles: open })
+      log('connections-full', { openFiles: open })
     },
-    onFault: (error: unknown) => log.error('listen-failed', { error }),
+    onFault: (error: unknown) => log('listen-failed', { error }),
   }
 }
 

@@ -1,3 +1,4 @@
+import type { WriteEvent } from '../log'
 import { Malformed } from './Http1'
 import * as JsonRpc from './JsonRpc'
 import { createLimiter, type Limiter, type Rank } from './limiter'
@@ -42,7 +43,7 @@ export type ClientOptions = {
   urls: readonly string[]
   /** Per attempt. */
   timeoutMs: number
-  log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
 }
 
 /**

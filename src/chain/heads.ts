@@ -1,3 +1,4 @@
+import type { WriteEvent } from '../log'
 import { type Block, isHex, parseBlock } from './receipt'
 
 /**
@@ -18,7 +19,7 @@ export type HeadsOptions = {
   /** `ws:` or `wss:`; empty: nothing is announced. */
   url: string
   onBlock?: (block: Block) => void
-  log: (event: string, fields?: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
   /** First pause before a new connection; doubles up to a minute. */
   retryMs?: number
   /** A connection without a block for this long is closed. */

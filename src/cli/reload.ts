@@ -37,10 +37,10 @@ export async function reload(options: ReloadOptions): Promise<boolean> {
       }
       faults.push(...describe(places, text, file))
     }
-    log.error('reload-refused', { faults })
+    log('reload-refused', { faults })
   } catch (error) {
     const isOurs = error instanceof EnvironmentError
-    log.error('reload-refused', { faults: isOurs ? [error.message] : [], error })
+    log('reload-refused', { faults: isOurs ? [error.message] : [], error })
   }
   return false
 }

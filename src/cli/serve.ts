@@ -73,7 +73,7 @@ function openLog() {
     onLoss(reason) {
       process.stderr.write(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
     },
-    onResumed: (missing) => log.warn('log-lines-dropped', { missing }),
+    onResumed: (missing) => log('log-lines-dropped', { missing }),
   })
   const log = createLog({ write: output.write })
   return { log, output }

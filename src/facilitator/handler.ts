@@ -277,7 +277,7 @@ function fail(
   requestId: string,
 ): Response {
   const known = error instanceof Problem.ProblemError
-  if (!known) log.child({ requestId }).error('request-failed', { error })
+  if (!known) log.child({ requestId })('request-failed', { error })
   const problem = known ? error : unknownError(error, requestId)
   const { code, detail } = problem
   count(calls, operation, code)

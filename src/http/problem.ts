@@ -89,7 +89,7 @@ export function errors(options: Options) {
     const requestId = options.requestId(request)
     const problem = problemOf(error, code, requestId)
     if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
-      options.log.child({ requestId }).error('request-failed', { error: problem.cause ?? problem })
+      options.log.child({ requestId })('request-failed', { error: problem.cause ?? problem })
     }
     return toResponse(problem, { baseUrl: options.baseUrl, requestId })
   }

@@ -1,4 +1,5 @@
 import type { Payment, Protocol } from '../../db/Payment'
+import type { WriteEvent } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
@@ -51,7 +52,7 @@ export type DeliveryOptions = {
   /** Minimum transfer rate of buyers that read a stream. */
   transferRateMin?: Partial<TransferRateMin> | undefined
   now: () => number
-  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
 }
 
 export type Deliveries = {

@@ -1,4 +1,5 @@
 import type { Payment } from '../../db/Payment'
+import type { WriteEvent } from '../log'
 import type { Settlement } from '../settlement/settlement'
 import type { Reach } from './stream'
 import type { createRedeeming } from './undelivered'
@@ -16,7 +17,7 @@ export type Recorder = {
 export type RecorderOptions = {
   settlement: Pick<Settlement, 'endDelivery'>
   redeeming: ReturnType<typeof createRedeeming>
-  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
 }
 
 export function createRecorder({ settlement, redeeming, log }: RecorderOptions): Recorder {

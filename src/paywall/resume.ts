@@ -1,5 +1,6 @@
 import type { Authorization } from '../../db/Authorization'
 import type { Payment } from '../../db/Payment'
+import type { WriteEvent } from '../log'
 import { type Money, moneyKey } from '../protocol/Transfer'
 import type { Authorized } from '../settlement/authorizations'
 import type { Outcome } from '../settlement/Outcome'
@@ -22,7 +23,7 @@ export type CheckoutOptions = {
   challengeSecrets: readonly Uint8Array[]
   realm: string
   now: () => number
-  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
 }
 
 export type State<R, A> = {

@@ -1,4 +1,5 @@
 import type { Authorization } from '../../db/Authorization'
+import type { WriteEvent } from '../log'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
 import type { Settlement } from '../settlement/settlement'
@@ -29,7 +30,7 @@ export type UsageOptions = {
   /** Longest wait (ms) of a buyer for the settlement. */
   readonly settleWaitMs: number
   now: () => number
-  log: (event: string, fields: Readonly<Record<string, unknown>>) => void
+  log: WriteEvent
 }
 
 export type UsageDeliveries = {

@@ -149,7 +149,7 @@ function fail(state: State, error: unknown, request: Request, requestId: string)
   const { networks, baseUrl, log } = state
   const known = error instanceof Problem.ProblemError
   const problem = inTermsOf(request, known ? error : unknownError(error, requestId), networks)
-  if (!known) log.child({ requestId }).error('request-failed', { error })
+  if (!known) log.child({ requestId })('request-failed', { error })
   return toResponse(problem, { baseUrl, requestId })
 }
 

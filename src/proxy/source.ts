@@ -100,7 +100,7 @@ export async function fulfil(
     // the upstream.
     if (error.kind !== 'cut')
       note(sources, incoming, payment, error.kind === 'timeout' ? 'silence' : 'connect')
-    sources.log.child({ requestId: incoming.requestId }).warn('upstream-failed', {
+    sources.log.child({ requestId: incoming.requestId })('upstream-failed', {
       merchant: incoming.match.merchant.slug,
       kind: error.kind,
       payment: payment.id,

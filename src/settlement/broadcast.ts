@@ -192,10 +192,9 @@ function logPause(
   { relayer, nonce }: Slot,
   reason: string | undefined,
 ): void {
-  const { warn = log } = log
   const remedy = remedyFor(chain, relayer)
   const fields = { network: chain.network.id, relayer: relayer.address, nonce, reason }
-  warn('relayer-paused', { ...fields, ...(remedy && { remedy }) })
+  log('relayer-paused', { ...fields, ...(remedy && { remedy }) })
   // Waiting payments go to other relayers, or are refused when there is none.
   chain.room.emit()
 }

@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
+import type { WriteEvent } from '../log'
 import type * as Network from '../protocol/Network'
 import type { Ceilings } from './ceilings'
 import type { Events } from './events'
@@ -8,12 +9,6 @@ import type { Metrics } from './metrics'
 import type { Outcome, Underway } from './Outcome'
 import type { Payers } from './payers'
 import type { ChainState } from './state'
-
-export type Log = Write & {
-  /** The same at level `warn`; without it a warning is an ordinary event. */
-  warn?: Write
-}
-type Write = (event: string, fields?: Readonly<Record<string, unknown>>) => void
 
 /** The parts of settlement. Each stage names the parts that it uses. */
 export type Context = Readonly<{
@@ -34,7 +29,7 @@ export type Context = Readonly<{
   now: () => number
   /** Ms from any start; shows that `now` was set. */
   monotonic: () => number
-  log: Log
+  log: WriteEvent
 }>
 
 /** Work that is running. The promises never reject. */

@@ -47,9 +47,8 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
     const fields = { network: network.id, relayer: relayer.address, balanceWei: relayer.balanceWei }
     if (after === undefined) context.log('network-ready', fields)
     else {
-      const { warn = context.log } = context.log
       const remedy = reason === undefined ? remedyFor(chain, relayer) : remedyOfReason(reason)
-      warn('network-not-ready', { ...fields, reason: after, ...(remedy && { remedy }) })
+      context.log('network-not-ready', { ...fields, reason: after, ...(remedy && { remedy }) })
     }
   }
 }

@@ -6,11 +6,12 @@ import { createHead, observe } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { Block } from '../chain/receipt'
 import type { NetworkConfig } from '../config/Config'
+import type { WriteEvent } from '../log'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
 import { sourcesOf } from './availability'
 import { createCeilings } from './ceilings'
-import type { Context, Log } from './context'
+import type { Context } from './context'
 import { createEvents, createSignal } from './events'
 import * as Health from './health'
 import { createMetrics, type Meter, silent } from './metrics'
@@ -43,7 +44,7 @@ export type SettlementOptions = {
   monotonic?: (() => number) | undefined
   /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
   clockSkewMaxMs?: number | undefined
-  log: Log
+  log: WriteEvent
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
   /** Where events are counted; by default nowhere. */

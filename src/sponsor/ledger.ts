@@ -201,7 +201,7 @@ async function fund(
       return end
     case 'failed':
     case 'replaced':
-      log.error('grant-lost', { network: network.id, address, transaction: end.transaction })
+      log('grant-lost', { network: network.id, address, transaction: end.transaction })
       return { kind: 'lost', transaction: end.transaction }
   }
 }

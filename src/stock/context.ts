@@ -3,6 +3,7 @@ import type { Order } from '../../db/Order'
 import type { OrderLedger, OrderMove } from '../../db/OrderLedger'
 import type * as Logs from '../chain/logs'
 import type { Stock, StockToken } from '../config/Config'
+import type { WriteEvent } from '../log'
 import type { Asset } from '../protocol/Asset'
 import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
@@ -38,8 +39,6 @@ export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): D
   }
 }
 
-export type Log = (event: string, fields?: Readonly<Record<string, unknown>>) => void
-
 /** The parts that the steps of an order share. */
 export type Context = {
   orders: OrderLedger
@@ -51,7 +50,7 @@ export type Context = {
   /** Depth of a reorganisation, blocks. */
   reorgDepth: number
   now: () => number
-  log: Log
+  log: WriteEvent
   /** Block at which a job was first observed to have ended without effect, by its id. */
   endedAt: Map<string, bigint>
   /** Blocks that a node searches at once for logs. */

@@ -2,7 +2,8 @@ import type { Address } from 'viem'
 import { type Order, type State, unfinished } from '../../db/Order'
 import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
 import type { NetworkConfig, Stock } from '../config/Config'
-import type { Context, DeskMarket, DeskSettlement, Log } from './context'
+import type { WriteEvent } from '../log'
+import type { Context, DeskMarket, DeskSettlement } from './context'
 import { createDriver } from './driver'
 import { idSince, refundId, swapId } from './Order'
 import { isOurs } from './onchain'
@@ -45,7 +46,7 @@ export type DeskOptions = {
   stock: Stock
   network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
   now: () => number
-  log: Log
+  log: WriteEvent
   /**
    * Ms between two searches for orders that are not driven, and for retries that operators
    * requested.

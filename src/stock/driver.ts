@@ -1,5 +1,5 @@
 import type { Order } from '../../db/Order'
-import type { Log } from './context'
+import type { WriteEvent } from '../log'
 import type { Next } from './steps'
 
 export type DriverOptions = {
@@ -12,7 +12,7 @@ export type DriverOptions = {
   laterMs: number
   /** Ms between two searches for orders that are not driven. */
   sweepMs: number
-  log: Log
+  log: WriteEvent
 }
 
 export type Driver = {

@@ -1,11 +1,12 @@
 import type { Address } from 'viem'
 import type { OrderLedger } from '../../db/OrderLedger'
 import type { Registry } from '../http/metrics'
+import type { WriteEvent } from '../log'
 import type { Quoter } from '../paywall/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { type Log, viewOf } from './context'
+import { viewOf } from './context'
 import { createDesk, type Desk } from './desk'
 import type { OpenMarket } from './open'
 import { createOrderResponse, type OrderResponse } from './order-response'
@@ -33,7 +34,7 @@ export type StartOptions = {
   realm: string
   meter: Pick<Registry, 'gauge' | 'onRender'>
   now: () => number
-  log: Log
+  log: WriteEvent
 }
 
 /** Creates the desk and its routes; nothing is driven before `desk.recover`. */

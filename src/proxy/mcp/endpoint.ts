@@ -153,7 +153,7 @@ function refusal(error: unknown, log: Log): Response {
     }
     return refused
   }
-  log.error('mcp-failed', { error })
+  log('mcp-failed', { error })
   return rpcError(500, -32603, 'The service failed.')
 }
 

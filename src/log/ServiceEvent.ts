@@ -1,0 +1,87 @@
+import type { Text } from './Event'
+
+/** Events of the process, its networks, nodes and upstreams. */
+export const serviceEvents = {
+  stopping: {
+    level: 'info',
+    meaning: 'A signal ends the service; paid requests have `limitSeconds` to finish.',
+  },
+  reloaded: { level: 'info', meaning: 'The changed file is in force.' },
+  'reload-refused': {
+    level: 'error',
+    meaning: 'The changed file has faults or needs a restart. The file before it stays in force.',
+    action: 'Correct each place of `faults`, run `turnpike check`, and send SIGHUP again.',
+  },
+  'request-failed': {
+    level: 'error',
+    meaning: 'A request ended with an unexpected error. Its client got 500 with the request id.',
+    action: 'If `error` names the disk or a node, repair that. Otherwise report it as a bug.',
+  },
+  'mcp-failed': {
+    level: 'error',
+    meaning: 'A message at `/mcp` ended with an unexpected error.',
+    action: 'The same as for `request-failed`.',
+  },
+  'storage-fault': {
+    level: 'error',
+    meaning: 'The database cannot be read or written. Nothing is sold meanwhile.',
+    action:
+      'Free the disk, or make `file` writable: the service continues by itself. If the file is ' +
+      'damaged, restore a backup.',
+  },
+  'storage-recovered': { level: 'info', meaning: 'The database can be written again.' },
+  'connections-full': {
+    level: 'warn',
+    meaning: 'Idle connections of clients are ended because too many are open.',
+    action: 'If it lasts: raise the limit of open files and `connections_max`, or limit clients.',
+  },
+  'listen-failed': {
+    level: 'error',
+    meaning: 'Connections of clients could not be managed.',
+    action: 'If it repeats, restart the service and report the error as a bug.',
+  },
+  'log-lines-dropped': {
+    level: 'warn',
+    meaning: 'The log was not read for a while: `missing` lines are lost.',
+    action: 'Let the program that reads stdout keep up.',
+  },
+  'upstream-failed': {
+    level: 'warn',
+    meaning: 'An upstream did not answer a paid request. Its buyer can redeem.',
+    action:
+      '`kind` says why: `connect`, `refused-address` (a private address), `timeout` or `cut`. ' +
+      'Compare with `turnpike check --online`.',
+  },
+  'network-ready': { level: 'info', meaning: 'A relayer can settle on its network.' },
+  'network-not-ready': {
+    level: 'warn',
+    meaning: 'A relayer cannot settle now; `reason` says why.',
+    action: 'See "Why a relayer or a network is paused" in docs/troubleshooting.md.',
+  },
+  'block-number-taken-back': {
+    level: 'warn',
+    meaning: 'A node named a newest block that the next checks do not confirm.',
+    action: 'If it repeats, replace the node.',
+  },
+  'rpc-fault': {
+    level: 'warn',
+    meaning: 'A call to a node got no usable answer. Logged once until the node answers again.',
+    action: 'If it lasts, see the page of the provider, or add another URL to `rpc_urls`.',
+  },
+  'rpc-recovered': { level: 'info', meaning: 'The node answers again.' },
+  'heads-live': { level: 'info', meaning: 'The WebSocket announces new blocks.' },
+  'heads-lost': {
+    level: 'warn',
+    meaning: 'The WebSocket ended. Receipts are polled meanwhile, and it is opened again.',
+    action: 'If it repeats, replace `ws_url`.',
+  },
+  'facilitator-settle': {
+    level: 'info',
+    meaning: 'The facilitator answered a `/settle`; `answer` is the result.',
+  },
+  'grant-lost': {
+    level: 'error',
+    meaning: 'A grant failed on chain or its nonce was used by another transaction.',
+    action: 'Use the relayer key in one process only. The address can ask again.',
+  },
+} as const satisfies Readonly<Record<string, Text>>
