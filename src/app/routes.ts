@@ -8,6 +8,7 @@ import type { createMarketHandlers } from '../stock/market-handlers'
 import type { createOrderHandlers } from '../stock/order-handlers'
 import { sendFavicon } from '../web/assets'
 import type { createPages } from '../web/pages'
+import type { createProblemPages } from '../web/problems'
 
 type Answer = Response | Promise<Response>
 type Handler = (request: Request) => Answer
@@ -33,6 +34,8 @@ export type Handlers = {
   market: ReturnType<typeof createMarketHandlers> | undefined
   orders: ReturnType<typeof createOrderHandlers> | undefined
   pages: ReturnType<typeof createPages>
+  /** What the codes of problems mean. */
+  problems: ReturnType<typeof createProblemPages>
   health: ReturnType<typeof createHealth>
   metrics: Handler
   /** What a payment has cost, by its id. */
@@ -101,6 +104,11 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
       GET: ({ request }) => pages.operation(request),
       POST: ({ request }) => pages.signIn(request),
     }),
+  )
+  add('/problems', own({ GET: ({ request }) => on.problems.list(request) }))
+  add(
+    '/problems/:code',
+    own({ GET: ({ request, params }) => on.problems.one(request, params.code ?? '') }),
   )
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
   add('/favicon.svg', own({ GET: sendFavicon }))
