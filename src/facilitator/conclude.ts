@@ -3,7 +3,7 @@ import type { Payment } from '../../db/Payment'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
-import { type CheckedRequest, isSame, used } from './verification'
+import { type CheckedRequest, expectedSigner, isSame, used } from './verification'
 
 /** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
@@ -95,8 +95,8 @@ export function spent({ transfer }: CheckedRequest, payment: Payment | undefined
   return failed(reason, detail, payment?.transaction)
 }
 
-export function notSigned({ transfer }: CheckedRequest): Settled {
-  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
+export function notSigned(subject: CheckedRequest): Settled {
+  return failed(Refusals.signatureReason(subject.transfer), expectedSigner(subject))
 }
 
 export function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
