@@ -88,10 +88,10 @@ describe('/problems', () => {
   test('behavior: each code has a page with its meaning and what to do next', async () => {
     expect(all().length).toBeGreaterThan(40)
     for (const { code, title, status, client } of all()) {
-      const text = await pages.one(get(`/problems/${code}`), code).text()
+      const text = await pages.one(get(`/problems/${code}`), { code }).text()
       expect(text).toStartWith(`${title} (${code}, HTTP status ${status})\n`)
       expect(text).toContain(`\nNext: ${client}\n`)
-      const response = pages.one(get(`/problems/${code}`, browser), code)
+      const response = pages.one(get(`/problems/${code}`, browser), { code })
       expect(response.headers.get('content-type')).toBe('text/html; charset=utf-8')
       const page = await response.text()
       expect(page).toContain(`<h1>${title}</h1>`)
@@ -105,7 +105,7 @@ describe('/problems', () => {
       const { type } = Problem.toJson(Problem.of(code, 'x'), base)
       if (type.startsWith(Problem.mppBase)) continue
       expect(type).toBe(`${base}/problems/${code}`)
-      expect(await pages.one(new Request(type), code).text()).toContain(title)
+      expect(await pages.one(new Request(type), { code }).text()).toContain(title)
     }
     const list = await pages.list(get('/problems')).text()
     for (const { code } of all()) expect(list).toContain(`/problems/${code}\n`)
@@ -113,17 +113,17 @@ describe('/problems', () => {
   })
 
   test('behavior: a page that the client has is not sent again', async () => {
-    const first = pages.one(get('/problems/paused'), 'paused')
+    const first = pages.one(get('/problems/paused'), { code: 'paused' })
     const tag = first.headers.get('etag') ?? ''
     expect(first.headers.get('vary')).toBe('Accept')
     const again = get('/problems/paused', { 'if-none-match': tag })
-    expect(pages.one(again, 'paused').status).toBe(304)
+    expect(pages.one(again, { code: 'paused' }).status).toBe(304)
     const html = get('/problems/paused', { ...browser, 'if-none-match': tag })
-    expect(pages.one(html, 'paused').status).toBe(200)
+    expect(pages.one(html, { code: 'paused' }).status).toBe(200)
   })
 
   test('error: an unknown code is 404', () => {
     for (const code of ['nothing', '', 'constructor', '__proto__', '<script>'])
-      expect(refusal(() => pages.one(get('/problems/x'), code)).code).toBe('not-found')
+      expect(refusal(() => pages.one(get('/problems/x'), { code })).code).toBe('not-found')
   })
 })

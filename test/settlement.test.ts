@@ -312,7 +312,7 @@ describe('a refusal', () => {
       await until(() => paymentCount() === 1)
       expect(await fixture.pay(signTransfer(network, half))).toMatchObject({
         kind: 'unavailable',
-        detail: 'Other payments of this payer are under way.',
+        detail: 'Other payments of this payer are under way; send the same credential again.',
       })
       await mine(usdg.chain)
       expect((await first).kind).toBe('confirmed')

@@ -11,7 +11,8 @@ import { databaseName } from './open'
 export function backup(options: { dataDir: string; file: string }): number {
   const { dataDir } = options
   const source = join(dataDir, databaseName)
-  if (!existsSync(source)) throw new BackupError(`there is no database in ${dataDir}`)
+  if (!existsSync(source))
+    throw new BackupError(`there is no database in ${dataDir}: name its directory by --data`)
   const from = openSource(source)
   try {
     from.run('PRAGMA busy_timeout = 5000')

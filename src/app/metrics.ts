@@ -31,7 +31,7 @@ function assertToken(
   const key = `metrics ${clientOf(peerOf(request), request.headers, trustProxy)}`
   const verdict = rateLimit.take(key, perMinute, now())
   if (!verdict.ok)
-    throw Problem.of('rate-limited', 'Too many requests from this address.', {
+    throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
       headers: RateLimit.headers(verdict),
     })
   if (hasBearer(request, adminToken)) return

@@ -105,11 +105,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
       POST: ({ request }) => pages.signIn(request),
     }),
   )
-  add('/problems', own({ GET: ({ request }) => on.problems.list(request) }))
-  add(
-    '/problems/:code',
-    own({ GET: ({ request, params }) => on.problems.one(request, params.code ?? '') }),
-  )
+  addProblems(add, on.problems)
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
   add('/favicon.svg', own({ GET: sendFavicon }))
 
@@ -119,6 +115,11 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
   return app
+}
+
+function addProblems(add: ReturnType<typeof adderOf>, { list, one }: Handlers['problems']): void {
+  add('/problems', own({ GET: ({ request }) => list(request) }))
+  add('/problems/:code', own({ GET: ({ request, params }) => one(request, params) }))
 }
 
 /** Routes that answer while the service starts. */

@@ -81,12 +81,13 @@ async function handOver(
 
 export const otherMoney: Settled = {
   kind: 'conflict',
-  detail: 'Idempotency-Key was used for another authorization.',
+  detail: 'Idempotency-Key was used for another authorization: use another key.',
 }
 
 export const overShare: Settled = {
   kind: 'unavailable',
-  detail: 'The gas that one payee may have of the budget of today is spent.',
+  detail:
+    'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
   retryAfterSeconds: 600,
 }
 

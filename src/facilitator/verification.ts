@@ -209,7 +209,7 @@ export async function verifyOnChain(
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
   }
   if (!isFree(subject) && !settlement.hasBudget(network.id, 'facilitator')) {
-    const detail = 'The gas budget of today is spent.'
+    const detail = 'The gas budget of today is spent; it starts again at 0:00 UTC.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
   }
   if (!isFree(subject) && isPaused(settlement, transfer)) return relayerPaused
@@ -248,7 +248,8 @@ function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer):
 
 const relayerPaused: Verification = {
   kind: 'unavailable',
-  detail: 'The relayer that this authorization names cannot send now.',
+  detail:
+    'The relayer that this authorization names cannot send now: sign for another of /supported.',
   retryAfterSeconds: 60,
 }
 

@@ -119,7 +119,7 @@ export async function resumeAuthorized<R, A>(
   if (authorization.state === 'authorized') throw Denial.inProgress()
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
-    throw Denial.mismatch('The credential pays for another request.')
+    throw Denial.mismatch('The credential pays for another request: send that request again.')
   }
   if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
     throw Denial.otherCredential()

@@ -74,7 +74,8 @@ export function expiredReason(transfer: Pick<Transfer, 'method'>): Reason {
 
 /** A payer whose transactions failed on chain, as an outcome. */
 export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
-  const detail = 'Transactions of this payer failed on chain; nothing is charged now.'
+  const detail =
+    'Transactions of this payer failed on chain; nothing is charged now. Send it again after Retry-After.'
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
@@ -87,14 +88,14 @@ export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
 /** Sent later it would pass: other payments of the same payer go first. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
-  detail: 'Other payments of this payer are under way.',
+  detail: 'Other payments of this payer are under way; send the same credential again.',
   retryAfterSeconds: 1,
 }
 
 /** The relayer that the payer's signature names is not configured any more. */
 export const relayerGone: PaymentRefusal = {
   kind: 'unavailable',
-  detail: 'The relayer that this authorization names is not in use.',
+  detail: 'The relayer that this authorization names is not in use: sign a fresh offer.',
   retryAfterSeconds: 60,
 }
 

@@ -28,6 +28,7 @@ export type PagesOptions = Live & {
   now: () => number
 }
 
+const tooMany = 'Too many requests from this address: wait for Retry-After.'
 const searchesPerMinute = 120
 const adminPerMinute = 30
 const formMaxBytes = 4096
@@ -46,9 +47,7 @@ export function createPages(options: PagesOptions) {
     const key = clientKey(options.addressOf(request), forwarded, trustProxy)
     const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
     if (verdict.ok) return
-    throw Problem.of('rate-limited', 'Too many requests from this address.', {
-      headers: RateLimit.headers(verdict),
-    })
+    throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
   }
 
   const admin = async (request: Request, token: string): Promise<Response> => {
@@ -74,13 +73,15 @@ export function createPages(options: PagesOptions) {
     return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
   }
   const stocks = (request: Request): Response => {
-    if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
+    if (config.stock === undefined)
+      throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
     const main = stocksPage(config, config.stock, options.hasMarket)
     return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
   }
   const asset = (request: Request): Response => {
     const found = findAsset(URL.parse(request.url)?.pathname ?? '')
-    if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
+    if (found === undefined)
+      throw Problem.of('not-found', 'There is no such file: reload the page that named it.')
     return found
   }
   const operation = async (request: Request): Promise<Response> => {

@@ -19,7 +19,7 @@ export function createProblemPages(config: Config) {
   return {
     list: (request: Request): Response =>
       answer(request, 'Problems', { main: listOf(all()), text: textOfList(config, all()) }),
-    one(request: Request, code: string): Response {
+    one(request: Request, { code = '' }: { code?: string }): Response {
       const meaning = meaningOf(code)
       if (meaning === undefined)
         throw Problem.of('not-found', 'There is no problem of this code; /problems lists all.')
