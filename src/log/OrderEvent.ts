@@ -1,4 +1,4 @@
-import type { Text } from './Event'
+import type { EventText } from './EventText'
 
 /** Events of the stock desk. */
 export const orderEvents = {
@@ -38,4 +38,4 @@ export const orderEvents = {
     meaning: 'An unfinished order was paid to the account `desk`, which is not configured now.',
     action: 'Start with the key of that account as `DESK_KEY` until its orders are finished.',
   },
-} as const satisfies Readonly<Record<string, Text>>
+} as const satisfies Readonly<Record<string, EventText>>

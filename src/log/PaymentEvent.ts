@@ -1,4 +1,4 @@
-import type { Text } from './Event'
+import type { EventText } from './EventText'
 
 /** Events of settlement and delivery. */
 export const paymentEvents = {
@@ -139,4 +139,4 @@ export const paymentEvents = {
     level: 'info',
     meaning: 'A signature by use ends without a charge: its answer failed.',
   },
-} as const satisfies Readonly<Record<string, Text>>
+} as const satisfies Readonly<Record<string, EventText>>

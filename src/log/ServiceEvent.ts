@@ -1,4 +1,4 @@
-import type { Text } from './Event'
+import type { EventText } from './EventText'
 
 /** Events of the process, its networks, nodes and upstreams. */
 export const serviceEvents = {
@@ -91,4 +91,4 @@ export const serviceEvents = {
     meaning: 'A grant failed on chain or its nonce was used by another transaction.',
     action: 'Use the relayer key in one process only. The address can ask again.',
   },
-} as const satisfies Readonly<Record<string, Text>>
+} as const satisfies Readonly<Record<string, EventText>>
