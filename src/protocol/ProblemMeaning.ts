@@ -81,8 +81,8 @@ const request = {
   },
   'invalid-path': {
     meaning:
-      'The path is not in its canonical form: it has encoded letters, empty or dot segments, or ' +
-      'an encoded slash.',
+      'The path has an empty segment, an encoded dot segment, a control character, a backslash ' +
+      'or a malformed percent sequence.',
     client: 'Send the path as the documents and the 402 write it.',
   },
   'invalid-parameter': {
