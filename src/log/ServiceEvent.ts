@@ -62,7 +62,8 @@ export const serviceEvents = {
   'network-not-ready': {
     level: 'warn',
     meaning:
-      'A relayer cannot settle now; `reason` says why and `remedy` what to do, such as the amount of gas to send.',
+      'A relayer cannot settle now; `reason` says why and `remedy` what to do, such as the amount ' +
+      'of gas to send.',
     action: 'See "Why a relayer or a network is paused" in docs/troubleshooting.md.',
   },
   'block-number-taken-back': {

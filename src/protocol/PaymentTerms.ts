@@ -143,7 +143,9 @@ function checkWindow(
 export function exceeds({ parsed, requirements }: FacilitatorRequest): Fault | undefined {
   const { scheme, amountAtomic } = requirements
   if (scheme !== 'upto' || amountAtomic <= parsed.signed.amountAtomic) return undefined
-  const detail = `paymentRequirements.amount is ${amountAtomic}, above permitted.amount, which is ${parsed.signed.amountAtomic}.`
+  const detail =
+    `paymentRequirements.amount is ${amountAtomic}, above permitted.amount, which is ` +
+    `${parsed.signed.amountAtomic}.`
   return { code: 'invalid_upto_evm_payload_settlement_exceeds_amount', detail }
 }
 

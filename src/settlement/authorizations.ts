@@ -203,20 +203,23 @@ function refuseUnread(
   if (validBefore * 1000n < BigInt(Math.ceil(validUntil))) {
     return Refusals.refuse(
       'permit2_deadline_expired',
-      `The authorization must be valid until the answer is made and settled: deadline is ${validBefore}, and it must be ${BigInt(Math.ceil(validUntil / 1000))} or later.`,
+      'The authorization must be valid until the answer is made and settled: deadline is ' +
+        `${validBefore}, and it must be ${Math.ceil(validUntil / 1000)} or later.`,
     )
   }
   // The proxy ignores a permit that has expired, and then nothing allows the charge.
   if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
     return Refusals.refuse(
       'permit2_deadline_expired',
-      `The permit must be valid as long as the authorization: its deadline is ${permit2612.deadline}, and that of the authorization ${validBefore}.`,
+      `The permit must be valid as long as the authorization: its deadline is ${permit2612.deadline}, ` +
+        `and that of the authorization ${validBefore}.`,
     )
   }
   const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
   if (!relayer || relayer.isReserved) {
     const own = chain.relayers.filter(({ isReserved }) => !isReserved)
-    const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${own.map(({ address }) => address).join(', ')}.`
+    const addresses = own.map(({ address }) => address).join(', ')
+    const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${addresses}.`
     return Refusals.refuse('upto_facilitator_mismatch', detail)
   }
   if (!chain.abilities.hasUpto) {
@@ -230,7 +233,9 @@ function refuseUnread(
   if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {
     const most = context.policy.unsettledMax()
-    const detail = `The ceiling is ${amountAtomic}, above what one payer may have unsettled, ${most}: pay by exact.`
+    const detail =
+      `The ceiling is ${amountAtomic}, above what one payer may have unsettled, ${most}: pay by ` +
+      'exact.'
     return Refusals.refuse('unsupported_scheme', detail)
   }
   return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)

@@ -267,7 +267,9 @@ function identify(transfer: Transfer.Transfer, code: AccountCode): IdentifiedCod
 
 function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.PaymentRefusal {
   if (!EthCall.isSpentGas(error)) return Refusals.unavailable(error)
-  const detail = `The transfer runs out of gas on ${transfer.network}: the code of the payer ${transfer.payer} uses too much.`
+  const detail =
+    `The transfer runs out of gas on ${transfer.network}: the code of the payer ${transfer.payer} ` +
+    'uses too much.'
   return Refusals.refuse(Refusals.simulationReason(transfer), detail)
 }
 

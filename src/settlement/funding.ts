@@ -18,8 +18,8 @@ export function isPoor(balanceWei: bigint, head: Head, feeCapWei: bigint): boole
 }
 
 /**
- * What an operator must do for a relayer without gas. `gas`: of one sale. Returns `send about 0.02 native coin to 0x... on Base
- * (eip155:8453): it pays for 1,000 sales at the current fee`.
+ * What an operator must do for a relayer without gas: `send about 0.02 native coin to 0x... on Base
+ * (eip155:8453): it pays for 1,000 sales at the current fee`. `gas`: of one sale.
  */
 export function remedyOf(
   { address, balanceWei }: { address: Address; balanceWei: bigint },

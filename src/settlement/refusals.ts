@@ -177,13 +177,16 @@ export function explain(
   }
   const time = facts.timestamp
   if (time !== undefined && time >= validBefore) {
-    const detail = `The authorization has expired on chain: it ends at ${validBefore}, and the newest block is of ${time}. Sign a new one.`
+    const detail =
+      `The authorization has expired on chain: it ends at ${validBefore}, and the newest block is ` +
+      `of ${time}. Sign a new one.`
     return refuse(expiredReason(transfer), detail)
   }
   if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
     return refuse(
       isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      `The authorization is not valid on chain yet: validAfter is ${validAfter}, and the newest block is of ${time}.`,
+      `The authorization is not valid on chain yet: validAfter is ${validAfter}, and the newest ` +
+        `block is of ${time}.`,
     )
   }
   if (!facts.hasProxy) {
@@ -211,7 +214,9 @@ export function explain(
     const detail = Explanation.lowAllowance(transfer, facts.allowance, asset)
     return refuse('permit2_allowance_required', detail)
   }
-  const detail = `The transfer of ${Explanation.amount(amountAtomic, asset)} fails in simulation on ${transfer.network}: the token may be paused, or block the payer or the payee.`
+  const detail =
+    `The transfer of ${Explanation.amount(amountAtomic, asset)} fails in simulation on ` +
+    `${transfer.network}: the token may be paused, or block the payer or the payee.`
   return refuse(simulationReason(transfer), detail)
 }
 

@@ -11,7 +11,10 @@ const remedies: readonly (readonly [reason: RegExp, remedy: string])[] = [
     /^DOMAIN_SEPARATOR of/,
     'correct eip712 of the asset: its name and version are of another token',
   ],
-  [/^the database cannot be written/, 'free space on the disk of the data directory'],
+  [
+    /^the database cannot be written/,
+    'free space on the disk of the data directory, or make it writable for the user of turnpike',
+  ],
 ]
 
 /** What to do about a reason; undefined for one that ends by itself. */
