@@ -1,4 +1,5 @@
 import { unused } from '../db/sqlite/statement'
+import type { Upgrade } from '../db/sqlite/upgrade'
 import { type Base, type Clocks, openBase } from './app/base'
 import { describe } from './app/describe'
 import { createHandlers } from './app/handlers'
@@ -26,6 +27,8 @@ export type App = {
   settlement: Settlement
   /** Every metric that `/metrics` may have. */
   metrics(): Family[]
+  /** What the start changed in a database of an earlier schema. */
+  upgrade: Upgrade | undefined
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -85,6 +88,7 @@ async function begin(
     metrics: base.registry.describe,
     reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
     stop: () => stop(base, server, { ...parts, webhooks }),
+    upgrade: base.db.upgrade,
   }
 }
 

@@ -129,6 +129,12 @@ describe('turnpike demo', () => {
     expect(upstream.status).toBe(200)
     await until('the instructions are printed', () => run.out.includes('Ctrl-C stops everything'))
 
+    expect(run.out).toContain(`http://localhost:${port}/\n`)
+    const [, admin = '', token = ''] =
+      /(http\S+\/admin) with the token (\w{64})$/m.exec(run.out) ?? []
+    const headers = { authorization: `Bearer ${token}` }
+    expect((await fetch(admin, { headers })).status).toBe(200)
+
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)

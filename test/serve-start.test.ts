@@ -60,7 +60,10 @@ describe('a start that fails', () => {
     const address = `127.0.0.1:${other.port}`
     const { code, err } = await run(address)
     await other.stop(true)
-    expect([code, err]).toEqual([1, `turnpike: ${address} is in use by another program.\n`])
+    expect([code, err]).toEqual([
+      1,
+      `turnpike: ${address} is in use by another program: stop that program, or name another port by listen under [service]\n`,
+    ])
   })
 
   for (const address of ['203.0.113.5:4020', '[2001:db8::5]:4020', 'no.such.host.invalid:4020'])

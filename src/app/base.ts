@@ -47,8 +47,9 @@ export function openBase(
   onFailure: Base['onFailure'],
 ): Base {
   const { config, dataDir, log } = options
-  const db = (options.openDatabase ?? open)({ dataDir, now })
+  const db = (options.openDatabase ?? open)({ dataDir, now, program: options.version })
   onFailure(db.close)
+  if (db.upgrade !== undefined) log('database-migrated', db.upgrade)
   const registry = createRegistry()
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)

@@ -10,6 +10,8 @@ export type AppOptions = Limits & {
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Version of this program, which the database keeps. */
+  version?: string | undefined
   /** Number of log lines that could not be written. */
   droppedLines?: () => number
   /** Unix ms; tests drive it. */

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
+import type { Address } from 'viem'
 import type { Config, NetworkConfig } from '../config/Config'
-import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
+import { type Env, EnvironmentError, findOwnKeys, findRelayerKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { warningsOf } from '../config/warnings'
@@ -10,6 +11,7 @@ import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
 import { type Finding, findMissingModels } from './models'
 import { findOnline } from './online'
+import { type Accounts, findUnfunded } from './unfunded'
 
 export type Options = {
   /** Path of merchants.toml. */
@@ -43,8 +45,13 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   problems.push(...faults.map(format))
   if (config && online) {
     const lines = index(text)
-    const found = await findOnline(config, { now })
-    const placed = found.map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
+    const found = await Promise.all([
+      findOnline(config, { now }),
+      findUnfunded(config, accountsOf({ dataDir, env }, relayers)),
+    ])
+    const placed = found
+      .flat()
+      .map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
     problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
   }
   // Costs are read even with faults: a failed upstream does not affect a chain.
@@ -52,6 +59,10 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
     for (const line of costs) out(line)
+    if (online && relayers.length === 0)
+      out(
+        `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
+      )
     const missing = online
       ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
       : []
@@ -73,6 +84,13 @@ function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) 
     problems.push(error.message)
     return []
   }
+}
+
+/** The accounts that need gas, of all accounts of ours. */
+function accountsOf(options: { dataDir: string; env: Env }, own: readonly Address[]): Accounts {
+  // Without faults in the environment, or there would be no accounts.
+  const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
+  return { relayers, desk: own.find((address) => !relayers.includes(address)) }
 }
 
 function summarize(config: Config): string[] {

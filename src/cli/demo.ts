@@ -129,6 +129,8 @@ function instructions(world: World, port: number): string {
   return [
     '',
     `  gateway          ${base}`,
+    `  page for people  ${base}/`,
+    `  for operators    ${base}/admin with the token ${world.adminToken}`,
     `  catalogue        ${base}/openapi.json`,
     `  stocks           ${base}/api/stock/list`,
     `  health           ${base}/healthz`,

@@ -1,15 +1,18 @@
 import { readFile } from 'node:fs/promises'
-import { DatabaseLockedError } from '../../db/sqlite/lock'
+import { DataDirectoryError, openDirectory } from '../../db/sqlite/directory'
 import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
-import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
 import { createOutput } from './output'
 import { reload } from './reload'
+import { startFault } from './startfault'
+
+/** Version and commit that the build wrote into the executable. */
+declare const VERSION: string | undefined
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
 
@@ -33,12 +36,13 @@ export async function serve(options: ServeOptions): Promise<number> {
       secrets,
       dataDir,
       log,
+      version: typeof VERSION === 'string' ? VERSION : 'development',
       droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
     })
   } catch (error) {
-    process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
+    process.stderr.write(`turnpike: ${startFault(error, config.service)}\n`)
     return 1
   }
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
@@ -90,6 +94,8 @@ async function configure(
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
+      for (const warning of openDirectory(dataDir))
+        process.stderr.write(`turnpike: warning: ${warning}\n`)
       secrets = loadSecrets({ dataDir, env })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
@@ -97,25 +103,14 @@ async function configure(
     if (config === undefined || secrets === undefined) return faults(found)
     return { config, secrets }
   } catch (error) {
-    if (error instanceof EnvironmentError) return `turnpike: ${error.message}\n`
+    if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
+      return `turnpike: ${error.message}\n`
     throw error
   }
 }
 
 function faults(found: readonly Parameters<typeof format>[0][]): string {
   return `${found.map(format).join('\n')}\n`
-}
-
-function startFault(error: unknown, config: Config): string {
-  if (error instanceof DatabaseLockedError) return error.message
-  const { hostname, port } = config.service.listen
-  const address = `${hostOf(hostname)}:${port}`
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'EADDRINUSE') return `${address} is in use by another program.`
-  const isListen = error instanceof Error && 'syscall' in error && error.syscall === 'listen'
-  if (isListen)
-    return `${address} is no address to listen on here (${code}): see listen in the file.`
-  return error instanceof Error ? error.message : 'it could not start'
 }
 
 /** The runtime's limit of fetches, which it read from the environment at its start. */
@@ -135,11 +130,18 @@ function stopSignal(): Promise<void> {
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
-  for (const { network, ready, reason, relayer, balanceWei } of app.settlement.status()) {
+  if (app.upgrade !== undefined) {
+    const { from, to, backup } = app.upgrade
+    lines.push(`  migrated the database from ${from} to ${to}; its copy from before: ${backup}`)
+  }
+  for (const status of app.settlement.status()) {
+    const { network, ready, reason, relayer, balanceWei, relayers } = status
     const balance = balanceWei === undefined ? '' : `, ${Number(balanceWei) / 1e18} native`
     lines.push(
       `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
     )
+    const remedies = new Set([status, ...relayers].map(({ remedy }) => remedy))
+    for (const remedy of remedies) if (remedy !== undefined) lines.push(`    ${remedy}`)
   }
   for (const network of config.networks) {
     const cost = app.settlement.costOf(network.id)

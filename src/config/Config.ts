@@ -49,6 +49,8 @@ export type Service = {
   quotePerMinute: number
   /** Most sales in progress, of all merchants. */
   concurrencyMax: number
+  /** Who may read `/metrics`. */
+  metrics: 'public' | 'token' | 'off'
   /** Most streams that their buyers may leave unread at once, 2 to 4 MB each. */
   stalledStreamsMax: number
 }

@@ -35,6 +35,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
     quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 2_048),
+    metrics: field(table, 'metrics', V.oneOf(['public', 'token', 'off']), 'public'),
     stalledStreamsMax: field(table, 'stalled_streams_max', V.integer(1, 12_000), 16),
   }
   close(table)

@@ -8,6 +8,8 @@ export type Sources = {
     network: string
     ready: boolean
     reason?: string | undefined
+    /** What an operator must do about the reason, where it is known. */
+    remedy?: string | undefined
     /** How far our clock may be ahead of the chain's, ms; infinite when unknown. */
     clockAheadMs: { min: number; max: number }
   }[]
@@ -42,7 +44,11 @@ export function createHealth(sources: Sources) {
       networks: sources
         .networks()
         .filter((network) => !network.ready)
-        .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+        .map(({ network, reason, remedy }) => ({
+          network,
+          reason: scrub(reason ?? 'unknown'),
+          ...(remedy === undefined ? {} : { remedy }),
+        })),
       merchants: sources
         .merchantsOutOfService()
         .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),

@@ -90,12 +90,12 @@ export async function repeat<R, A>(
 export async function resumeKnown<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  { transfer, isKeySigned, signatureReason }: Named,
+  { transfer, isKeySigned, signatureReason, expectedSigner }: Named,
   payment: Payment,
 ): Promise<Response> {
   // The chain has accepted one signature of a contract: the credential must have the same one.
   if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+    throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
   const replay = await state.product.replay?.(checkout, payment)
   if (replay !== undefined) {
@@ -115,14 +115,14 @@ export async function resumeAuthorized<R, A>(
   const { options, product } = state
   const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
-  const { isKeySigned, signatureReason } = presentation
+  const { isKeySigned, signatureReason, expectedSigner } = presentation
   if (presentation.transfer.signature !== transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+    throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
   if (authorization.state === 'authorized') throw Denial.inProgress()
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
-    throw Denial.mismatch('The credential pays for another request.')
+    throw Denial.mismatch('The credential pays for another request: send that request again.')
   }
   if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
     throw Denial.otherCredential()

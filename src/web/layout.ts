@@ -7,7 +7,7 @@ export type Page = {
   /** Comes before the service's title. */
   title: string
   /** Path of the page, for the navigation. */
-  path: '/' | '/stocks' | '/admin' | undefined
+  path: '/' | '/stocks' | '/admin' | '/problems' | undefined
   main: Html
 }
 
