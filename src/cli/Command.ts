@@ -18,6 +18,9 @@ export type Values = {
   rpc?: string
   route?: string
   request?: string
+  'max-per-call'?: string
+  'max-per-day'?: string
+  state?: string
 }
 
 export type Option = {
