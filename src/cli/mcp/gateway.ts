@@ -42,11 +42,13 @@ const membersMax = 262_144
 
 /** A message is one POST: the gateway keeps no session. */
 export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
-  let id = 0
+  let last = 0
   return {
     origin: url.origin,
     async request(method, params, signal) {
-      const message = { jsonrpc: '2.0', id: ++id, method, params }
+      last++
+      const id = last
+      const message = { jsonrpc: '2.0', id, method, params }
       const late = AbortSignal.timeout(requestMs)
       const both = AbortSignal.any([signal, late])
       try {

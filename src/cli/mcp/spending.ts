@@ -39,7 +39,7 @@ export type Payment = {
 export type Stored = Payment & {
   state: State
   /** Millionths of a dollar that count against the limit of the day. */
-  countedMicros: bigint
+  usedMicros: bigint
   transaction: string | undefined
   redeem: { token: string; until: string } | undefined
 }
@@ -84,7 +84,6 @@ export class SpendingError extends Error {
 }
 
 const version = 1
-const busyMs = 5_000
 const keptMs = 30 * 86_400_000
 
 const schema = `
@@ -101,7 +100,7 @@ CREATE TABLE payments (
   payee TEXT NOT NULL,
   nonce TEXT NOT NULL,
   signed_micros TEXT NOT NULL,
-  counted_micros TEXT NOT NULL,
+  used_micros TEXT NOT NULL,
   amount TEXT NOT NULL,
   valid_before INTEGER NOT NULL,
   credential TEXT NOT NULL,
@@ -122,8 +121,11 @@ CREATE INDEX payments_day ON payments (day);
 PRAGMA user_version = ${version};
 `
 
-/** Opens the file and creates it for its owner only. `now` is unix ms. Throws a SpendingError. */
-export function openSpending(file: string, now: () => number): Spending {
+/**
+ * Opens the file and creates it for its owner only. `now` is unix ms; `busyMs` is how long it waits for
+ * another process. Throws a SpendingError.
+ */
+export function openSpending(file: string, now: () => number, busyMs = 5_000): Spending {
   let db: Database | undefined
   try {
     mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
@@ -170,7 +172,7 @@ function from(db: Database, file: string, now: () => number): Spending {
     "SELECT * FROM payments WHERE call = ? AND state IN ('open', 'redeemable')",
   )
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
-    'SELECT COALESCE(SUM(CAST(counted_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
+    'SELECT COALESCE(SUM(CAST(used_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
       'FROM payments WHERE day = ?',
   )
   const spentOn = (day: string) => {
@@ -221,7 +223,7 @@ function insert(db: Database, payment: Payment, day: string, now: number): void 
   const places = Array.from({ length: 20 }, () => '?').join(', ')
   db.query(
     `INSERT INTO payments (id, call, tool, args, network, asset, method, scheme, payer, payee, nonce,
-     signed_micros, counted_micros, amount, valid_before, credential, state, is_final, day, signed_at)
+     signed_micros, used_micros, amount, valid_before, credential, state, is_final, day, signed_at)
      VALUES (${places})`,
   ).run(
     ...[id, call, tool, args, network, asset, method, scheme, payer, payee, nonce],
@@ -245,13 +247,14 @@ function update(db: Database, id: string, { state, transaction, redeem }: Change
 
 function settle(db: Database, id: string, fate: Fate): void {
   if (fate.kind === 'charged') {
-    db.query(
-      'UPDATE payments SET counted_micros = ?, is_final = 1 WHERE id = ? AND is_final = 0',
-    ).run(String(fate.micros), id)
+    db.query('UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ? AND is_final = 0').run(
+      String(fate.micros),
+      id,
+    )
     return
   }
   db.query(
-    `UPDATE payments SET counted_micros = '0', is_final = 1, credential = '', redeem_token = NULL,
+    `UPDATE payments SET used_micros = '0', is_final = 1, credential = '', redeem_token = NULL,
      redeem_until = NULL, state = CASE state WHEN 'delivered' THEN state ELSE 'over' END
      WHERE id = ? AND is_final = 0`,
   ).run(id)
@@ -273,7 +276,7 @@ function storedOf(row: Row): Stored {
     payee: text('payee') as Address,
     nonce: text('nonce') as Hex,
     signedMicros: BigInt(text('signed_micros')),
-    countedMicros: BigInt(text('counted_micros')),
+    usedMicros: BigInt(text('used_micros')),
     amount: text('amount'),
     validBefore: Number(row.valid_before),
     credential: text('credential'),
