@@ -75,7 +75,8 @@ describe('a list of tools', () => {
   test('attack: a tool that would make a client refuse the list is left out', async () => {
     const schema = (inputSchema: unknown) => tool('bad', { inputSchema })
     const deep = (levels: number): object => (levels === 0 ? {} : { items: deep(levels - 1) })
-    const tools = await listOf([
+    const { list, warnings } = wallet()
+    const given = [
       tool('good'),
       tool('good', { description: 'twice' }),
       tool('turnpike_budget'),
@@ -89,6 +90,11 @@ describe('a list of tools', () => {
       schema({ type: 'object', properties: { 'a\u0007': {} } }),
       schema({ type: 'object', properties: { a: { enum: Array(20_000).fill('long') } } }),
       tool('last', { inputSchema: { type: 'object', properties: { a: deep(20) } } }),
+    ]
+    fake.answer = () => ({ tools: given })
+    const tools = await list()
+    expect(warnings).toEqual([
+      '11 tools are left out: a name is taken, or a name or schema is invalid',
     ])
     expect(tools.map(({ name, description }) => [name, description])).toEqual([
       ['good', 'Tool good.'],

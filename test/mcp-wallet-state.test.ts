@@ -56,14 +56,14 @@ describe('the state file', () => {
     let at = now()
     const { reserve, today } = openSpending(newState(), () => at)
     const most = 999_999_999_999_999_999n
-    expect(reserve(payment({ signedMicros: most - 1n }), most)).toEqual({ kind: 'reserved' })
+    expect(reserve(payment({ signedMicros: most - 1n }), most)).toMatchObject({ kind: 'reserved' })
     expect(today()).toEqual({ spentMicros: most - 1n, payments: 1 })
     const two = payment({ signedMicros: 2n })
     expect(reserve(two, most)).toEqual({ kind: 'limit', spentMicros: most - 1n })
-    expect(reserve(payment({ signedMicros: 1n }), most)).toEqual({ kind: 'reserved' })
+    expect(reserve(payment({ signedMicros: 1n }), most)).toMatchObject({ kind: 'reserved' })
     at += 86_400_000
     expect(today()).toEqual({ spentMicros: 0n, payments: 0 })
-    expect(reserve(two, most)).toEqual({ kind: 'reserved' })
+    expect(reserve(two, most)).toMatchObject({ kind: 'reserved' })
   })
 
   test('attack: a call has one unfinished payment, and a nonce is written once', () => {
@@ -75,7 +75,7 @@ describe('the state file', () => {
       payment: { id: first.id, credential: '{}' },
     })
     update(first.id, { state: 'delivered' })
-    expect(reserve(payment({ call: first.call }), 100_000n)).toEqual({ kind: 'reserved' })
+    expect(reserve(payment({ call: first.call }), 100_000n)).toMatchObject({ kind: 'reserved' })
     expect(() => reserve(payment({ nonce: first.nonce }), 100_000n)).toThrow(
       'cannot be written (SQLITE_CONSTRAINT_UNIQUE).',
     )
@@ -249,6 +249,14 @@ describe.concurrent('the start', () => {
     expect(err).toContain(`state in ${join(directory, 'turnpike', 'mcp.sqlite')}`)
     expect(fake.messages.map(({ params }) => params.name)).toEqual([undefined, 'a', 'a'])
     fake.stop()
+  })
+
+  test('error: a message above the limit of the transport ends the process', async () => {
+    const args = ['https://gateway.invalid', ...limits]
+    const long = 'x'.repeat(11 * 1024 * 1024)
+    const { code, err } = await run(args, { ...key, XDG_STATE_HOME: join(directory, 'long') }, long)
+    expect(code).toBe(0)
+    expect(err).toContain('ReadBuffer exceeded maximum size')
   })
 
   test('error: a gateway that is not encrypted and not on this machine is warned about', async () => {

@@ -1,8 +1,12 @@
 import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import { statSync } from 'node:fs'
+import { mkdirSync, statSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { Client } from '@modelcontextprotocol/sdk/client/index.js'
+import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
+import { executable } from './harness/executable'
 import {
   type Agent,
   type AgentOptions,
@@ -157,6 +161,26 @@ describe('an agent with an ordinary MCP client', () => {
   })
 })
 
+test('attack: two processes with the same call at once pay once, and both get the answer', async () => {
+  const state = newState()
+  const both = await Promise.all([start({ state, args: onBase }), start({ state, args: onBase })])
+  const before = await paid()
+  const second = Promise.withResolvers<void>()
+  tap.script = async ({ params }, forward) => {
+    if (params._meta === undefined) return forward()
+    if (tap.payments().length === 2) second.resolve()
+    await second.promise
+    return forward()
+  }
+  const results = await Promise.all(
+    both.map((agent) => agent.call('weather-forecast', forecast(50))),
+  )
+  for (const result of results) expect(textsOf(result)).toContain('"temperature_2m"')
+  expect(new Set(tap.payments()).size).toBe(1)
+  expect(rows(state)).toHaveLength(1)
+  expect((await paid()) - before).toBe(5000n)
+})
+
 describe('a process that is killed', () => {
   /** Ends an agent with SIGKILL when its payment arrives at the gateway. */
   async function killAtPayment(state: string, then: 'drop' | 'forward') {
@@ -235,5 +259,52 @@ describe('a process that is killed', () => {
     }
     await until('the process has ended', () => !isRunning())
     expect(rows(state)).toMatchObject([{ state: 'delivered' }])
+  })
+})
+
+describe('llms.txt', () => {
+  const blocks = async (language: string) => {
+    const text = await (await fetch(`${world.url}/llms.txt`)).text()
+    const found = text.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, 'gm'))
+    return [...found].map(([, block = '']) => block.replaceAll('http://localhost', world.url))
+  }
+
+  for (const [index, name] of ['x402', 'MPP'].entries())
+    test(`behavior: its TypeScript for ${name} buys as it is`, async () => {
+      const code = (await blocks('ts'))[index] ?? ''
+      expect(code).toContain(index === 0 ? '@x402/fetch' : 'mppx/client')
+      const child = Bun.spawn([process.execPath, 'run', '-'], {
+        cwd: import.meta.dir,
+        env: { ...process.env, PAY_KEY: account(5).privateKey },
+        stdin: new Blob([code]),
+        stdout: 'pipe',
+        stderr: 'pipe',
+      })
+      const [out, err] = await Promise.all([child.stdout.text(), child.stderr.text()])
+      expect(err).toBe('')
+      expect(out).toStartWith('200 {')
+    })
+
+  test('behavior: its set-ups of clients start a wallet that sells the tools of this service', async () => {
+    const [generic = '', code = ''] = await blocks('json')
+    const { turnpike } = JSON.parse(generic).mcpServers
+    expect(JSON.parse(code).servers.turnpike).toEqual({ type: 'stdio', ...turnpike })
+    const [shell = ''] = await blocks('sh')
+    expect(shell).toEndWith(`-- ${[turnpike.command, ...turnpike.args].join(' ')}\n`)
+    expect(turnpike.args[1]).toBe(world.url)
+    const secret = newState()
+    mkdirSync(dirname(secret), { recursive: true })
+    writeFileSync(secret, account(1).privateKey)
+    const transport = new StdioClientTransport({
+      command: executable,
+      args: [...turnpike.args, '--state', newState()],
+      env: { PAY_KEY_FILE: secret },
+      stderr: 'ignore',
+    })
+    const client = new Client({ name: 'set up', version: '1' })
+    await client.connect(transport)
+    const { tools } = await client.listTools()
+    expect(tools.length).toBeGreaterThan(36)
+    await client.close()
   })
 })

@@ -152,7 +152,7 @@ async function serve(parsed: Parsed, { privateKey, spending, now }: Wallet): Pro
   say(`turnpike: the tools of ${url.href} are paid by ${payer}; state in ${spending.file}`)
   if (url.protocol === 'http:' && !isLoopback(url.hostname))
     warn(`${url.origin} is not encrypted: others on the way can change offers and answers`)
-  await ended
+  await Promise.race([ended, server.closed])
   await server.stop(graceMs)
 }
 

@@ -124,10 +124,7 @@ async function buy(
     const { spentMicros } = reserved
     return refusal(Sentences.dayIsSpent(chosen, { spentMicros, limits, now: now() }))
   }
-  // What is presented is read back, so that nothing leaves the process that is not in the file.
-  const stored = spending.findUnfinished(id)
-  if (stored === undefined) throw new SpendingError(`${spending.file} has lost a payment.`)
-  return resultOf(await present(context, wanted, stored, signal))
+  return resultOf(await present(context, wanted, reserved.payment, signal))
 }
 
 /** The terms to pay, or why none of them is paid. */

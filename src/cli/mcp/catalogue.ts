@@ -51,27 +51,31 @@ async function readAll(
   const listed: Listing.Listed[] = []
   let cursor: string | undefined
   let size = 0
+  let left = 0
+  const end = (cut?: string) => {
+    if (left > 0)
+      warn(`${left} tools are left out: a name is taken, or a name or schema is invalid`)
+    if (cut !== undefined) warn(`the list is cut after ${cut}`)
+    return listed
+  }
   for (let page = 0; page < pagesMax; page++) {
     const result = await gateway.request('tools/list', cursor ? { cursor } : {}, signal)
     const entries = Json.member(result, 'tools')
     for (const entry of Array.isArray(entries) ? entries : []) {
       const read = Listing.read(entry)
       if (read === undefined || taken.has(read.tool.name)) {
-        warn('a tool is left out: its name or its schema is invalid, or its name is taken')
+        left++
         continue
       }
       size += read.size
-      if (listed.length >= Listing.toolsMax || size > Listing.listMaxBytes) {
-        warn(`the list is cut after ${listed.length} tools`)
-        return listed
-      }
+      if (listed.length >= Listing.toolsMax || size > Listing.listMaxBytes)
+        return end(`${listed.length} tools`)
       taken.add(read.tool.name)
       listed.push(read)
     }
     const next = Json.member(result, 'nextCursor')
-    if (typeof next !== 'string' || next === '' || next === cursor) return listed
+    if (typeof next !== 'string' || next === '' || next === cursor) return end()
     cursor = next
   }
-  warn(`the list is cut after ${pagesMax} pages`)
-  return listed
+  return end(`${pagesMax} pages`)
 }

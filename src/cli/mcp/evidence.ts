@@ -14,6 +14,8 @@ import type { Fate, Stored } from './spending'
 /** After this time beyond `validBefore` a reorganisation cannot bring the payment back. */
 const marginSeconds = 120
 const timeoutMs = 10_000
+/** A call of the client waits for this. */
+const allMs = 20_000
 
 /**
  * The fates that are certain now, by the id of the payment. Leaves a payment out when its node does
@@ -24,6 +26,7 @@ export async function findFates(
   rpc: string | undefined,
 ): Promise<ReadonlyMap<string, Fate>> {
   const fates = new Map<string, Fate>()
+  const late = AbortSignal.timeout(allMs)
   const networks = [...new Set(payments.map(({ network }) => network))]
   await Promise.all(
     networks.map(async (network) => {
@@ -34,6 +37,7 @@ export async function findFates(
         const chainId = await client.call('eth_chainId', [])
         if (!Receipt.isHex(chainId) || `eip155:${BigInt(chainId)}` !== network) return
         for (const payment of payments.filter((each) => each.network === network)) {
+          if (late.aborted) return
           const fate = await findFate(client, payment)
           if (fate !== undefined) fates.set(payment.id, fate)
         }

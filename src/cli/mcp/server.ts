@@ -18,6 +18,8 @@ export type Handlers = {
 }
 
 export type StdioServer = {
+  /** Resolves when the transport gave up, as after a message above its limit. */
+  closed: Promise<void>
   /** Refuses new calls and lets those in progress finish for `graceMs`, then cancels them. */
   stop(graceMs: number): Promise<void>
 }
@@ -61,8 +63,11 @@ export async function serveStdio(handlers: Handlers): Promise<StdioServer> {
     return resultOf(await track(call(handlers, params, either)))
   })
   server.onerror = (error) => handlers.warn(error.message)
+  const closed = Promise.withResolvers<void>()
+  server.onclose = () => closed.resolve()
   await server.connect(new StdioServerTransport())
   return {
+    closed: closed.promise,
     async stop(graceMs) {
       isStopping = true
       const all = () => Promise.allSettled([...running])

@@ -45,7 +45,8 @@ export type Stored = Payment & {
 }
 
 export type Reserved =
-  | { kind: 'reserved' }
+  /** As it was written. */
+  | { kind: 'reserved'; payment: Stored }
   /** It would exceed the limit of the day. */
   | { kind: 'limit'; spentMicros: bigint }
   /** The same call has an unfinished payment, perhaps of another process. */
@@ -59,7 +60,7 @@ export type Spending = {
   findUnfinished(call: string): Stored | undefined
   /** Writes a payment unless the limit of the day forbids it. It is on the disk when this returns. */
   reserve(payment: Payment, limitMicros: bigint): Reserved
-  /** Records the end of a payment, or its redeem token. */
+  /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
   update(id: string, change: Change): void
   /** What counts for the current day. */
   today(): { spentMicros: bigint; payments: number }
@@ -190,7 +191,10 @@ function from(db: Database, file: string, now: () => number): Spending {
     const { spentMicros } = spentOn(day)
     if (spentMicros + payment.signedMicros > limitMicros) return { kind: 'limit', spentMicros }
     insert(db, payment, day, now())
-    return { kind: 'reserved' }
+    // What is presented is read back, so that nothing leaves the process that is not in the file.
+    const written = findUnfinished(payment.call)
+    if (written === undefined) throw new Error('a payment was not written')
+    return { kind: 'reserved', payment: written }
   })
   return {
     file,
@@ -238,7 +242,7 @@ function update(db: Database, id: string, { state, transaction, redeem }: Change
     `UPDATE payments SET state = ?1, tx = COALESCE(?2, tx), redeem_token = ?3, redeem_until = ?4,
      credential = CASE WHEN ?5 THEN credential ELSE '' END,
      is_final = CASE WHEN ?1 = 'delivered' AND scheme = 'exact' THEN 1 ELSE is_final END
-     WHERE id = ?6`,
+     WHERE id = ?6 AND state IN ('open', 'redeemable')`,
   ).run(
     ...[state, transaction ?? null, redeem?.token ?? null, redeem?.until ?? null],
     ...[isUnfinished ? 1 : 0, id],
