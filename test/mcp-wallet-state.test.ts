@@ -1,6 +1,14 @@
 import { Database } from 'bun:sqlite'
 import { afterAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import { chmodSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { openSpending, type Payment } from '../src/cli/mcp/spending'
@@ -269,5 +277,55 @@ describe.concurrent('the start', () => {
     expect(err).toContain(
       'http://192.0.2.1:4020 is not encrypted: others on the way can change offers and answers',
     )
+  })
+})
+
+describe('docs/machines.md', () => {
+  const page = readFileSync(join(import.meta.dir, '../docs/machines.md'), 'utf8')
+  const blockOf = (language: string) => {
+    const mark = '<!-- run by: test/mcp-wallet-state.test.ts -->'
+    const [, block = ''] = page.split(`${mark}\n\`\`\`${language}\n`)
+    return block.split('\n```')[0] ?? ''
+  }
+
+  test('behavior: its command in a shell says what the agent may spend', async () => {
+    const cwd = mkdtempSync(join(directory, 'shell-'))
+    writeFileSync(join(cwd, 'turnpike'), `#!/bin/sh\nexec ${executable} "$@"\n`, { mode: 0o755 })
+    const text = blockOf('sh')
+    expect(text).toContain('turnpike mcp http://localhost:4020 ')
+    const child = Bun.spawn(['bash', '-c', `set -e\n${text}`], {
+      cwd,
+      env: { PATH: `${cwd}:${process.env.PATH}`, HOME: cwd },
+      stdin: 'ignore',
+      stdout: 'pipe',
+      stderr: 'pipe',
+    })
+    const { id, result } = JSON.parse(await child.stdout.text())
+    expect(await child.exited).toBe(0)
+    expect(id).toBe(1)
+    expect(result.content[0].text).toContain('Today: 0.00 USD in 0 payments, 2.00 USD left.')
+    expect(existsSync(join(cwd, 'agent.sqlite'))).toBe(true)
+  })
+
+  test('behavior: its set-up of a client starts a wallet', async () => {
+    const { command, args, env } = JSON.parse(blockOf('json')).mcpServers.turnpike
+    expect([command, args[0], env]).toEqual([
+      'turnpike',
+      'mcp',
+      { PAY_KEY_FILE: '/path/to/private-key' },
+    ])
+    const ran = await run(args.slice(1), { ...key, XDG_STATE_HOME: join(directory, 'setup') })
+    expect(ran.code).toBe(0)
+    expect(ran.err).toContain('the tools of https://api.example.com/mcp are paid by')
+  })
+
+  test('behavior: the texts that it lists are those of the wallet', () => {
+    const sentences = readFileSync(join(import.meta.dir, '../src/cli/mcp/Sentences.ts'), 'utf8')
+    const rows = page.split('| Text begins with |')[1]?.split('\n').slice(2) ?? []
+    const texts = rows.flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)])
+    expect(texts.length).toBeGreaterThan(9)
+    const stated = sentences + readFileSync(join(import.meta.dir, '../src/cli/mcp/spending.ts'))
+    for (const [, text = ''] of texts)
+      for (const part of text.split(/0\.005000 USDC|0x\.\.\./)) expect(stated).toContain(part)
   })
 })
