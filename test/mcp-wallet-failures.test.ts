@@ -1,3 +1,4 @@
+import { Database } from 'bun:sqlite'
 import {
   afterAll,
   beforeAll,
@@ -196,6 +197,31 @@ describe('the scheme upto', () => {
 })
 
 describe('the facts of the chain', () => {
+  test('attack: the transaction of another payment does not lower what counts', async () => {
+    const buyer = account(5)
+    await shop.setAllowance(buyer.address, 10_000_000n)
+    const { call, spending, reconcile, state } = wallet({ buyer, scheme: 'upto' })
+    const chat = { body: JSON.parse(body) }
+    shop.upstream.script = answering(usage(7, 20))
+    await call('model-chat', chat)
+    shop.upstream.script = answering(usage(7, 10))
+    await call('model-chat', chat)
+    const [dear, cheap] = spending.unsettled()
+    if (dear === undefined || cheap === undefined) throw new Error('no payments')
+    const db = new Database(state)
+    const name = db.query('UPDATE payments SET tx = ? WHERE id = ?')
+    for (const wrong of [cheap.transaction, `0x${'12'.repeat(32)}`, null]) {
+      name.run(wrong ?? null, dear.id)
+      await reconcile()
+      expect(spending.unsettled().map(({ id }) => id)).toEqual([dear.id])
+      expect(spending.today().spentMicros).toBe(dear.signedMicros + BigInt(costOf(7, 10)))
+    }
+    name.run(dear.transaction ?? null, dear.id)
+    db.close()
+    await reconcile()
+    expect(spending.today().spentMicros).toBe(BigInt(costOf(7, 20) + costOf(7, 10)))
+  })
+
   test('behavior: a payment counts no more when its time has passed on the chain and it was not used', async () => {
     const poor = account(9)
     await shop.setBalance(poor.address, 0n)
@@ -205,12 +231,12 @@ describe('the facts of the chain', () => {
     expect(await bought.call('shop-other')).toMatchObject({ isError: false })
     await reconcile()
     expect(spending.today()).toEqual({ spentMicros: 10_000n, payments: 2 })
+    for (const chain of [shop.chain(), shop.chain('eip155:4663')])
+      await request(chain.url, [
+        ['evm_increaseTime', [3600]],
+        ['evm_mine', []],
+      ])
     // A node of another chain proves nothing.
-    const chain = shop.chain()
-    await request(chain.url, [
-      ['evm_increaseTime', [3600]],
-      ['evm_mine', []],
-    ])
     await wallet({ state, rpc: shop.chain('eip155:4663').url }).reconcile()
     expect(spending.today().spentMicros).toBe(10_000n)
     await reconcile()
