@@ -313,12 +313,14 @@ describe('a payment', () => {
 })
 
 describe('an answer', () => {
+  let served = 0
   const endless = (chunk: Uint8Array, left = { by: '' }) =>
     new Response(
       new ReadableStream(
         {
           async pull(controller) {
             await Bun.sleep(0)
+            served += chunk.byteLength
             controller.enqueue(chunk)
           },
           cancel() {
@@ -333,10 +335,13 @@ describe('an answer', () => {
     const megabytes = new Uint8Array(1024 * 1024).fill(0x20)
     fake.answer = () => endless(megabytes)
     const free = wallet()
+    served = 0
     expect((await free.call('a')).text).toBe(
       'The answer is longer than 33554432 bytes. Nothing was paid. Try again later, and tell the user ' +
         'if that fails, too.',
     )
+    // Some more are on the way when the limit is reached.
+    expect(served).toBeLessThan(64 * 1024 * 1024)
     fake.answer = (_, paying) => (paying ? endless(megabytes) : offers([offer('5000')]))
     const { call, spending } = wallet()
     const { text } = await call('a')
