@@ -184,7 +184,7 @@ describe('a price', () => {
         'eip155:84532, and in USDG on eip155:4663. Nothing was paid. Choose another tool.',
     )
     fake.answer = () => offers([offer('5000', { scheme: 'upto', extra: upto })])
-    expect((await wallet().call('a')).text).toBe(
+    expect((await wallet({ network: 'eip155:8453' }).call('a')).text).toBe(
       'The gateway sells this only by the scheme upto. Nothing was paid. Choose another tool, or ask ' +
         'the user to allow --scheme upto.',
     )

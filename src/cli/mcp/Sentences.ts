@@ -63,11 +63,13 @@ export function cannotPay(offered: readonly Terms.Terms[], network: string | und
       'The gateway offers no payment that this wallet knows: it pays only in USDC on eip155:8453 and ' +
       'eip155:84532, and in USDG on eip155:4663. Nothing was paid. Choose another tool.'
     )
+  if (network === undefined || offered.some((terms) => terms.network === network))
+    return `The gateway sells this only by the scheme upto. Nothing was paid. ${next} allow --scheme upto.`
   const networks = [...new Set(offered.map((terms) => terms.network))].join(', ')
-  return network === undefined
-    ? `The gateway sells this only by the scheme upto. Nothing was paid. ${next} allow --scheme upto.`
-    : `The gateway takes payment on ${networks}, and this wallet pays only on ${network}. Nothing was ` +
-        `paid. ${next} change --network.`
+  return (
+    `The gateway takes payment on ${networks}, and this wallet pays only on ${network}. Nothing was ` +
+    `paid. ${next} change --network.`
+  )
 }
 
 export function invalidArguments(faults: string): string {
