@@ -10,7 +10,7 @@ import {
 } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine, request, setAutomine } from '../src/demo/chains'
-import { newState, startWallet, type WalletOptions } from './harness/mcpwallet'
+import { newState, removeStates, startWallet, type WalletOptions } from './harness/mcpwallet'
 import { payee } from './harness/shop'
 import { answering, body, costOf, type ModelShop, startModels, usage } from './harness/uptoshop'
 
@@ -25,7 +25,10 @@ beforeAll(async () => {
     adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 1 } }),
   })
 })
-afterAll(() => shop.stop())
+afterAll(async () => {
+  await shop?.stop()
+  removeStates()
+})
 beforeEach(() => shop.clear())
 
 const wallet = (options: Partial<WalletOptions> = {}) =>

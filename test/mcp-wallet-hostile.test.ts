@@ -10,7 +10,7 @@ import {
   startFake,
   tool,
 } from './harness/fakegateway'
-import { newState, startWallet, type WalletOptions } from './harness/mcpwallet'
+import { newState, removeStates, startWallet, type WalletOptions } from './harness/mcpwallet'
 import { startScripted } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -21,7 +21,10 @@ const selling: Answering = (_, paying) => (paying ? paid('goods') : offers([offe
 beforeAll(() => {
   fake = startFake(selling)
 })
-afterAll(() => fake.stop())
+afterAll(async () => {
+  await fake.stop()
+  removeStates()
+})
 beforeEach(() => {
   fake.answer = selling
   fake.messages.length = 0

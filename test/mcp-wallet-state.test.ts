@@ -15,12 +15,15 @@ import { openSpending, type Payment } from '../src/cli/mcp/spending'
 import { account } from '../src/demo/accounts'
 import { executable } from './harness/executable'
 import { offer, offers, paid, startFake, tool } from './harness/fakegateway'
-import { newState, startWallet } from './harness/mcpwallet'
+import { newState, removeStates, startWallet } from './harness/mcpwallet'
 
 setDefaultTimeout(60_000)
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-state-'))
-afterAll(() => rmSync(directory, { recursive: true, force: true }))
+afterAll(() => {
+  rmSync(directory, { recursive: true, force: true })
+  removeStates()
+})
 
 let made = 0
 const payment = (more: Partial<Payment> = {}): Payment => {

@@ -11,6 +11,7 @@ import {
   type Agent,
   type AgentOptions,
   newState,
+  removeStates,
   startAgent,
   startTap,
   textsOf,
@@ -35,6 +36,7 @@ afterEach(async () => {
 afterAll(async () => {
   tap?.stop()
   await world?.stop()
+  removeStates()
 })
 
 const start = async (options: Omit<AgentOptions, 'url'>) => {

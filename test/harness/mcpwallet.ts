@@ -1,4 +1,4 @@
-import { mkdtempSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
@@ -57,8 +57,18 @@ export function startTap(endpoint: string) {
   return tap
 }
 
+const directories: string[] = []
+
+/** Path of a state file in a new directory. */
 export function newState(): string {
-  return join(mkdtempSync(join(tmpdir(), 'turnpike-mcp-')), 'state', 'mcp.sqlite')
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-mcp-'))
+  directories.push(directory)
+  return join(directory, 'state', 'mcp.sqlite')
+}
+
+/** Removes the directories of all state files. */
+export function removeStates(): void {
+  for (const each of directories.splice(0)) rmSync(each, { recursive: true, force: true })
 }
 
 export type AgentOptions = {
