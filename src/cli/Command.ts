@@ -22,6 +22,9 @@ export type Values = {
   by?: string
   csv?: boolean
   json?: boolean
+  'max-per-call'?: string
+  'max-per-day'?: string
+  state?: string
 }
 
 export type Option = {

@@ -74,6 +74,30 @@ const pay: Command = {
   },
 }
 
+const mcp: Command = {
+  summary: 'the tools of a gateway for an MCP client, paid within limits',
+  details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
+that PAY_KEY_FILE names. Amounts are dollars.`,
+  operands: ['a URL'],
+  options: {
+    'max-per-call': { value: 'AMOUNT', help: 'the most to sign for one call' },
+    'max-per-day': { value: 'AMOUNT', help: 'the most to sign in a day of UTC' },
+    state: { value: 'FILE', help: 'what was signed (default: ~/.local/state/turnpike/mcp.sqlite)' },
+    scheme: { value: 'NAME', help: 'exact (the default), or upto where it is offered' },
+    network: { value: 'ID', help: 'only on this network, e.g. eip155:8453' },
+    rpc: { value: 'URL', help: 'node that says what became of payments (default: a public one)' },
+  },
+  examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
+  async run({ values, operand }) {
+    const { mcp } = await import('./mcp')
+    const { scheme, network, rpc, state } = values
+    const limits = { maxPerCall: values['max-per-call'], maxPerDay: values['max-per-day'] }
+    const given = { url: operand, scheme, network, rpc, state, ...limits }
+    // An open connection to a gateway must not keep the process running.
+    process.exit(await mcp({ ...given, env: process.env, now: Date.now }))
+  },
+}
+
 const receipt: Command = {
   summary: 'check a receipt against the key of the service that signed it',
   details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
@@ -183,6 +207,7 @@ export const commands = {
   check,
   demo,
   pay,
+  mcp,
   receipt,
   sales,
   orders,

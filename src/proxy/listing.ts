@@ -5,6 +5,7 @@ import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
 import type { DiscoveryOptions } from './discovery'
+import * as Snippet from './Snippet'
 
 type Json = Record<string, unknown>
 
@@ -124,6 +125,7 @@ ${hasByUse ? byUse : ''}
 - x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
 ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}- Contact: ${contact}
 
+${Snippet.section(config, { listings, networks })}
 ${sections.join('\n')}`
 }
 
