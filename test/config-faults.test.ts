@@ -144,13 +144,13 @@ second node | [service] | [service]\nconfirm_twice_above = 10
 exclusive payout | [service] | [service]\npayout_exclusive = "yes"
   payout_exclusive | true or false
 mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
-  mpp_order | no \[networks\] entry.*"eip155:8453"
-discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"
-  discovery_ | no \[networks\]
-network id | slug = "two" | slug = "two"\nnetworks = ["base"]
-  networks = ["base"] | CAIP-2
+  mpp_order | eip155:1 is none of the networks of this service: "eip155:8453", "eip155:84532"$
+discovery network | [service] | [service]\ndiscovery_network = "eip155:10"
+  discovery_ | eip155:10 is none of the networks
+network id | slug = "two" | slug = "two"\nnetworks = ["bass"]
+  networks = ["bass"] | one of "base", "base-sepolia", "robinhood", or a CAIP-2 id
 network not listed | slug = "two" | slug = "two"\nnetworks = ["eip155:1"]
-  ["eip155:1"] | no \[networks\]
+  ["eip155:1"] | none of the networks of this service
 network twice | slug = "two" | slug = "two"\nnetworks = ["eip155:8453", "eip155:8453"]
   networks = [ | twice
 no network | slug = "two" | slug = "two"\nnetworks = []
@@ -158,7 +158,7 @@ no network | slug = "two" | slug = "two"\nnetworks = []
 testnet | slug = "two" | slug = "two"\nnetworks = ["eip155:84532"]
   networks = [ | testnet_ok = true
 caip id + | [networks."eip155:84532"]\nname | [networks."base"]\nname
-  [networks."base"] | not a CAIP-2 id
+  [networks."base"] | not a CAIP-2 id.*write \[networks\."eip155:8453"\]$
 rpc url | "https://rpc.example.com" | "rpc.example.com/secret-key"
   rpc_urls | absolute URL, such as "https://host"$
 rpc url on its line | "https://sepolia.example.com" | "wss://sepolia.example.com"
@@ -200,7 +200,7 @@ fee of stock | [stock] | [stock]\nfee_bps = -1
 stock limits | [stock] | [stock]\nmin = "2"\nmax = "1"
   min =  | must not exceed max
 stock network | network = "eip155:8453" | network = "eip155:1"
-  network = "eip155:1" | no \[networks\]
+  network = "eip155:1" | none of the networks of this service
 issuer | [stock] | [stock]\nissuer_url = "http://issuer.example.com"
   issuer_url | public https URL
 explorer | [stock] | [stock]\nexplorer_url = "https://10.0.0.7"
@@ -269,7 +269,7 @@ describe('faults', () => {
 
   test('error: an empty file is reported with the keys that it needs', () => {
     expect(linesOf('')).toEqual([
-      'm.toml:1: no network is listed; write [networks."eip155:8453"]',
+      'm.toml:1: no network is listed; write networks = ["base"] under [service]',
       'm.toml:1: payout is missing; write payout = "0x..."',
     ])
   })

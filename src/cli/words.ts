@@ -1,0 +1,34 @@
+import type { Merchant } from '../config/Config'
+import { index, lineOf } from '../config/lines'
+import { format } from '../config/merchants'
+import type { Warning } from '../config/warnings'
+
+/** `1 merchant sells 1 route`. */
+export function salesOf(merchants: readonly Pick<Merchant, 'routes'>[]): string {
+  const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+  const sellers = merchants.length === 1 ? '1 merchant sells' : `${merchants.length} merchants sell`
+  return `${sellers} ${routes === 1 ? '1 route' : `${routes} routes`}`
+}
+
+/** Why a configuration cannot be read, and what to do. */
+export function unreadable(file: string, error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown error'
+  if (code !== 'ENOENT') return `${file} cannot be read (${code}): make it readable for this user`
+  const init = file === 'merchants.toml' ? 'init' : `init --config ${file}`
+  return `there is no ${file}.
+  turnpike ${init}  asks four questions and writes it
+  turnpike demo  runs samples on local chains, without a file and without keys`
+}
+
+/** Warnings as they are printed. Unlike faults, they do not change the exit code. */
+export function warn(
+  warnings: readonly Warning[],
+  { file, text }: { file: string; text: string },
+): string[] {
+  // The index of a large file takes half a second.
+  if (warnings.length === 0) return []
+  const lines = index(text)
+  return warnings.map(
+    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
+  )
+}
