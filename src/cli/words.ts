@@ -32,3 +32,13 @@ export function warn(
     ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
   )
 }
+
+/** The command that runs this program from a shell in the current directory. */
+export function self(): string {
+  return isCompiled() ? process.execPath : `npx --yes bun@${Bun.version} src/main.ts`
+}
+
+/** Whether this is the executable, not a checkout. */
+export function isCompiled(): boolean {
+  return import.meta.dir.startsWith('/$bunfs') || import.meta.dir.includes('~BUN')
+}

@@ -30,7 +30,7 @@ export function readNetworks(root: Table): readonly NetworkConfig[] {
     const inner = table && child(table, id)
     return inner ? [readNetwork(inner, id)] : []
   })
-  if (networks.length === 0) {
+  if (ids.length === 0 && (table !== undefined || root.raw.networks === undefined)) {
     report(
       root.source,
       ['service', 'networks'],
