@@ -99,10 +99,12 @@ function wrongOptions({ given, env }: InitOptions): string[] {
  */
 function faultOf(known: Given, name: string, env: Env): string | undefined {
   const text = compose(withDefaults(known))
-  const [fault] = parse(text, { file: '', env }).faults
+  const key = name === 'rpc' ? 'rpc_urls' : name
+  const { faults } = parse(text, { file: '', env })
+  // One answer may be in two places of the file.
+  const fault = faults.find(({ message }) => message.startsWith(key)) ?? faults[0]
   // A question needs no quotes of TOML.
   const message = fault?.message.replace(/,? in quotes/, '')
-  const key = name === 'rpc' ? 'rpc_urls' : name
   return message?.replace(new RegExp(`^${key}(\\[\\d+\\])? `), ' ')
 }
 
