@@ -30,7 +30,7 @@ export function blocksOf(page: string): Block[] {
     if (isOpen) throw new Error(`the page does not show what this prints:\n${blocks.at(-1)?.code}`)
     const named = /^# terminal (\d+)(: leave it running)?\n/.exec(text)
     if (named === null) throw new Error(`no terminal is named for this:\n${text}`)
-    const title = [...page.slice(0, index).matchAll(/^#+ (.+)$/gm)].at(-1)?.[1] ?? ''
+    const title = [...page.slice(0, index).matchAll(/^## (.+)$/gm)].at(-1)?.[1] ?? ''
     const [, terminal = '', lasting] = named
     blocks.push({ title, terminal, code: text, expected: [], isLasting: lasting !== undefined })
     isOpen = true

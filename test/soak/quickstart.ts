@@ -75,11 +75,13 @@ async function run(block: ReturnType<typeof blocksOf>[number]): Promise<string |
 }
 
 async function stop(): Promise<void> {
+  const hasEnded = ({ exitCode, signalCode }: Bun.Subprocess) =>
+    exitCode !== null || signalCode !== null
   for (const { child } of running.toReversed()) {
-    if (child.exitCode !== null) continue
+    if (hasEnded(child)) continue
     process.kill(-child.pid, 'SIGINT')
     await Promise.race([child.exited, Bun.sleep(10_000)])
-    if (child.exitCode === null) process.kill(-child.pid, 'SIGKILL')
+    if (!hasEnded(child)) process.kill(-child.pid, 'SIGKILL')
     await child.exited
   }
   rmSync(directory, { recursive: true, force: true })
