@@ -38,6 +38,7 @@ async function run(given: Given, typed?: readonly string[], env: Record<string, 
         asked.push(question.split('\n')[0] ?? '')
         return rest.shift()
       }),
+    now: Date.now,
     out: (line) => void out.push(line),
     err: (line) => void err.push(line),
   })
@@ -270,6 +271,7 @@ describe('options', () => {
         writeFileSync(file, 'theirs')
         return '1'
       },
+      now: Date.now,
       out: () => undefined,
       err: (line) => void err.push(line),
     })

@@ -34,6 +34,7 @@ const init: Command = {
         env: process.env,
         given: { upstream, price, networks, payout, rpc },
         ask: asking?.ask,
+        now: Date.now,
         out: print,
         err: (line) => process.stderr.write(`${line}\n`),
       })

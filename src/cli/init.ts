@@ -15,6 +15,8 @@ export type InitOptions = {
   given: Given
   /** Asks on the terminal; undefined at its end. Absent without a terminal. */
   ask: ((question: string) => Promise<string | undefined>) | undefined
+  /** Unix ms. */
+  now: () => number
   /** Prints one line. */
   out: (line: string) => void
   err: (line: string) => void
@@ -148,9 +150,9 @@ function write(file: string, text: string): string | undefined {
 }
 
 async function finish(options: InitOptions, answers: Answers): Promise<number> {
-  const { file, dataDir, env, out } = options
+  const { file, dataDir, env, now, out } = options
   out(`wrote ${file}`)
-  const code = await check({ file, env, dataDir, online: false, now: Date.now, out })
+  const code = await check({ file, env, dataDir, online: false, now, out })
   const config = file === 'merchants.toml' ? '' : ` --config ${file}`
   const program = self()
   if (code !== 0) {

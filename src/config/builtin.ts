@@ -5,7 +5,7 @@ export type BuiltIn = {
   /** The word that the file may write for it. */
   word: string
   id: Network.Id
-  /** The table `[networks."…"]`. A test compares it with the file that ships. */
+  /** The table `[networks."ID"]`. A test compares it with the file that ships. */
   table: Readonly<Record<string, unknown>>
 }
 

@@ -77,6 +77,11 @@ wei are strings; \`turnpike check\` reports each fault with its line. The [READM
 what the service does, [pricing.md](pricing.md) explains meters, and
 [architecture.md](architecture.md) follows a request through the code.
 
+The networks \`base\`, \`base-sepolia\` and \`robinhood\` are built in: \`networks = ["base"]\` below
+\`[service]\` needs no table of its own. A table \`[networks."eip155:8453"]\` then replaces single keys
+of it, and its required keys may be left out. A table of another chain in the list is complete. Without
+\`networks\` below \`[service]\` the tables are the networks, and each is complete.
+
 ${parts.join('\n\n')}
 `
 }
