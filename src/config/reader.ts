@@ -180,11 +180,13 @@ export function close(table: Table): void {
   table.source.closed.push(table)
 }
 
-function unknown({ known, source }: Table, key: string): string {
-  const owner = source.closed.find((other) => other.known.has(key))
-  if (owner)
-    return `unknown key ${key}; it is a key of ${headerOf(owner.path)}: write it below that line`
+function unknown({ raw, known, source }: Table, key: string): string {
   const near = nearest(key, [...known])
+  const owner = source.closed.find((other) => other.known.has(key))
+  // A table of a wrong name is more likely than one in a wrong place.
+  const isMisspelt = near !== undefined && typeof raw[key] === 'object'
+  if (owner && !isMisspelt)
+    return `unknown key ${key}; it is a key of ${headerOf(owner.path)}: write it below that line`
   const fix = near ? `did you mean ${near}?` : `known here: ${[...known].sort().join(', ')}`
   return `unknown key ${key}; ${fix}`
 }
