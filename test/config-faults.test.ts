@@ -132,7 +132,9 @@ describe('secrets stay out of messages', () => {
     expect(linesOf(bad)[0]).toMatch(/letters, digits and _/)
     const path = join(directory, 'absent-file')
     const missing = linesOf(small, { env: { PAYOUT_FILE: path } })
-    expect(missing).toEqual(['m.toml:3: the file that PAYOUT_FILE names cannot be read (ENOENT)'])
+    expect(missing).toEqual([
+      'm.toml:3: the file that PAYOUT_FILE names cannot be read (ENOENT): name a file that exists',
+    ])
     expect(linesOf(small, { env: { ...env, PAYOUT_FILE: path } })).toEqual([
       'm.toml:3: PAYOUT and PAYOUT_FILE are both set: unset one of them',
     ])

@@ -110,6 +110,23 @@ describe('built-in networks', () => {
   })
 })
 
+test('behavior: the files of docs/sell.md have no fault', async () => {
+  const page = await Bun.file(join(import.meta.dir, '../docs/sell.md')).text()
+  const [least = '', node = '', described = ''] = [...page.matchAll(/^```toml\n([^]*?)^```/gm)].map(
+    ([, text = '']) => text.replace('0xYourWallet', payout),
+  )
+  const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y' }
+  const { merchants } = configOf(least)
+  expect(merchants[0]?.routes.map(({ path }) => path)).toEqual([''])
+  const { networks } = configOf(least + node, { env })
+  expect(networks.map(({ id, rpcUrls }) => [id, rpcUrls[0]])).toEqual([
+    ['eip155:8453', 'https://base.your-provider.example/k3y'],
+    ['eip155:4663', 'https://rpc.mainnet.chain.robinhood.com'],
+  ])
+  const [service = ''] = least.split('[[merchants]]')
+  expect(configOf(service + described, { env }).merchants[0]?.routes[0]?.path).toBe('/forecast')
+})
+
 describe('faults of networks', () => {
   for (const [name, text, faults] of [
     [
