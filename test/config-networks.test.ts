@@ -112,9 +112,9 @@ describe('built-in networks', () => {
 
 test('behavior: the files of docs/sell.md have no fault', async () => {
   const page = await Bun.file(join(import.meta.dir, '../docs/sell.md')).text()
-  const [least = '', node = '', described = ''] = [...page.matchAll(/^```toml\n([^]*?)^```/gm)].map(
-    ([, text = '']) => text.replace('0xYourWallet', payout),
-  )
+  const [least = '', node = '', described = ''] = [
+    ...page.matchAll(/^```toml\n([\s\S]*?)^```/gm),
+  ].map(([, text = '']) => text.replace('0xYourWallet', payout))
   const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y' }
   const { merchants } = configOf(least)
   expect(merchants[0]?.routes.map(({ path }) => path)).toEqual([''])

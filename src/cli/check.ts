@@ -3,6 +3,7 @@ import type { Config, NetworkConfig } from '../config/Config'
 import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
+import { salesOf } from '../config/sales'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
@@ -10,7 +11,7 @@ import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
 import { findMissingModels } from './models'
 import { findOnline } from './online'
-import { salesOf, unreadable, warn } from './words'
+import { unreadable, warn } from './words'
 
 export type Options = {
   /** Path of merchants.toml. */

@@ -4,6 +4,7 @@ import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
+import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import { createLog } from '../log'
@@ -11,7 +12,7 @@ import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
 import { createOutput } from './output'
 import { reload } from './reload'
-import { salesOf, unreadable, warn } from './words'
+import { unreadable, warn } from './words'
 
 export type ServeOptions = { file: string; dataDir: string; env: Env }
 

@@ -1,14 +1,6 @@
-import type { Merchant } from '../config/Config'
 import { index, lineOf } from '../config/lines'
 import { format } from '../config/merchants'
 import type { Warning } from '../config/warnings'
-
-/** `1 merchant sells 1 route`. */
-export function salesOf(merchants: readonly Pick<Merchant, 'routes'>[]): string {
-  const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
-  const sellers = merchants.length === 1 ? '1 merchant sells' : `${merchants.length} merchants sell`
-  return `${sellers} ${routes === 1 ? '1 route' : `${routes} routes`}`
-}
 
 /** Why a configuration cannot be read, and what to do. */
 export function unreadable(file: string, error: unknown): string {
