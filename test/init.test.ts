@@ -159,6 +159,15 @@ describe('questions on a terminal', () => {
     expect(configOf(written()).merchants[0]?.routes[0]?.priceAtomic).toBe(1_000_000n)
   })
 
+  test('behavior: a node of the options is of one network', async () => {
+    const given = { ...right, networks: undefined, rpc: 'http://127.0.0.1:1' }
+    const { code, out } = await run(given, ['base, robinhood', 'robinhood'])
+    expect([code, out]).toEqual([0, expect.stringContaining('networks must be one: --rpc names')])
+    expect(configOf(written()).networks.map(({ id, rpcUrls }) => [id, rpcUrls])).toEqual([
+      ['eip155:4663', ['http://127.0.0.1:1']],
+    ])
+  })
+
   test('behavior: only what the options leave open is asked', async () => {
     const { code, asked } = await run({ ...right, price: undefined }, ['2'])
     expect([code, asked]).toEqual([0, ['What does a request cost, in USD? [0.01]']])

@@ -82,9 +82,6 @@ function optionOf({ name }: Question): string {
 
 /** The faults of every option, each with the options before it. */
 function wrongOptions({ given, env }: InitOptions): string[] {
-  const { rpc } = given
-  if (rpc !== undefined && given.networks !== undefined && networksIn(given.networks).length > 1)
-    return ['--rpc is a node of one network: name one by --networks']
   const known: Given = {}
   return (['upstream', 'price', 'networks', 'rpc', 'payout'] as const).flatMap((name) => {
     const value = given[name]
@@ -100,6 +97,10 @@ function wrongOptions({ given, env }: InitOptions): string[] {
  * samples for answers that are not known yet. A fault of the key itself begins with a blank.
  */
 function faultOf(known: Given, name: string, env: Env): string | undefined {
+  if (known.rpc !== undefined && networksIn(known.networks ?? '').length > 1)
+    return name === 'rpc'
+      ? ' is a node of one network: name one by --networks'
+      : ' must be one: --rpc names one node'
   const text = compose(withDefaults(known))
   const key = name === 'rpc' ? 'rpc_urls' : name
   const { faults } = parse(text, { file: '', env })
