@@ -15,6 +15,7 @@ const others = [
   'Config.ts',
   'builtin.ts',
   'lines.ts',
+  'sales.ts',
 ]
 /** Texts that are no messages. */
 const values = ['Each path is an independent paid endpoint.', 'slug title tag description']

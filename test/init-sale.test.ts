@@ -11,6 +11,7 @@ import { balanceOf, type Chain, startChains } from '../src/demo/chains'
 import { silent } from '../src/log'
 import { openMarket } from '../src/stock/open'
 import { configOf, payout, small } from './harness/config'
+import { until } from './harness/settlement'
 
 /** The file that init writes sells a local API on a local chain, as in docs/quickstart.md. */
 
@@ -100,27 +101,36 @@ test('behavior: a service without a contact publishes none', async () => {
 })
 
 test('behavior: a service without a contact asks the issuer of stocks without one', async () => {
-  const agents: (string | null)[] = []
+  const agents: [path: string, agent: string | null][] = []
   const issuer = Bun.serve({
     port: 0,
     fetch(request) {
-      agents.push(request.headers.get('user-agent'))
+      agents.push([new URL(request.url).pathname, request.headers.get('user-agent')])
       return new Response('{}')
     },
   })
   try {
-    const [, withContact] = [small, small.replace('[service]', '[service]\ncontact = "me@a.test"')]
-    for (const text of [small, withContact]) {
+    for (const [path, text, agent] of [
+      ['/without', small, 'Turnpike/1.0'],
+      [
+        '/with',
+        small.replace('[service]', '[service]\ncontact = "me@a.test"'),
+        'Turnpike/1.0 (me@a.test)',
+      ],
+    ] as const) {
       const read = configOf(text.replace('[stock]', '[stock]\nissuer_url = "https://i.test"'))
       if (read.stock === undefined) throw new Error('no stock')
-      const stock = { ...read.stock, issuerUrl: `http://127.0.0.1:${issuer.port}` }
+      const stock = { ...read.stock, issuerUrl: `http://127.0.0.1:${issuer.port}${path}` }
       const opened = openMarket(
         { ...read, stock },
         { read: () => Promise.reject(new Error('no chain')), now: Date.now },
       )
+      // It fails without a chain, but asks the issuer meanwhile.
       await opened?.data.stocks().catch(() => undefined)
+      const own = () => agents.filter(([at]) => at.startsWith(`${path}/`))
+      await until(() => own().length > 0)
+      expect([...new Set(own().map(([, each]) => each))]).toEqual([agent])
     }
-    expect([...new Set(agents)]).toEqual(['Turnpike/1.0', 'Turnpike/1.0 (me@a.test)'])
   } finally {
     await issuer.stop(true)
   }
