@@ -127,7 +127,7 @@ describe('check --online', () => {
       const decoder = new TextDecoder()
       for await (const chunk of child.stderr) {
         said += decoder.decode(chunk, { stream: true })
-        if (/\d+ merchants, \d+ routes/.test(said)) break
+        if (/\d+ merchants? sells? \d+ routes?/.test(said)) break
       }
       const costs = said.split('\n').filter((line) => line.startsWith('  gas on '))
       expect(costs).toHaveLength(3)

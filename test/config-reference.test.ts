@@ -91,7 +91,7 @@ test('behavior: the page of all keys is generated from the schema', async () => 
 test('behavior: the readers read exactly the keys of the schema', async () => {
   const asked = new Set<string>()
   const ask =
-    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
+    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
   for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
     for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
       asked.add(key ?? other ?? '')

@@ -139,7 +139,7 @@ export function describeApi(config: Config): object {
     }
     paths[path] = { servers: [{ url: at }], [method]: operation }
   }
-  const info = { title, version: '1.0.0', contact: { email: contact } }
+  const info = { title, version: '1.0.0', ...(contact && { contact: { email: contact } }) }
   return { openapi: '3.1.0', info, servers: [{ url: baseUrl }], paths }
 }
 

@@ -16,6 +16,11 @@ export type Values = {
   max?: string
   redeem?: string
   rpc?: string
+  /** init: the API that is sold, and its price, networks and payee. */
+  upstream?: string
+  price?: string
+  networks?: string
+  payout?: string
   route?: string
   request?: string
   since?: string

@@ -4,14 +4,16 @@ import type { Config, NetworkConfig } from '../config/Config'
 import { type Env, EnvironmentError, findOwnKeys, findRelayerKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
+import { salesOf } from '../config/sales'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
-import { type Finding, findMissingModels } from './models'
+import { findMissingModels } from './models'
 import { findOnline } from './online'
 import { type Accounts, findUnfunded } from './unfunded'
+import { unreadable, warn } from './words'
 
 export type Options = {
   /** Path of merchants.toml. */
@@ -35,8 +37,8 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   let text: string
   try {
     text = readFileSync(file, 'utf8')
-  } catch {
-    out(`${file} cannot be read; run turnpike where merchants.toml is, or name another file`)
+  } catch (error) {
+    out(unreadable(file, error))
     return 1
   }
   const problems: string[] = []
@@ -66,7 +68,11 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
     const missing = online
       ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
       : []
-    const warnings = [...warningsOf(config), ...findUnsold(config), ...missing]
+    const warnings = [
+      ...warningsOf(config, { hasOwnTls: false }),
+      ...findUnsold(config),
+      ...missing,
+    ]
     for (const line of warn(warnings, { file, text })) out(line)
     out('ok')
   }
@@ -95,28 +101,14 @@ function accountsOf(options: { dataDir: string; env: Env }, own: readonly Addres
 
 function summarize(config: Config): string[] {
   const { service, networks, merchants, stock } = config
-  const routes = merchants.flatMap((merchant) => merchant.routes)
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
     `${service.title} at ${service.baseUrl}, listening on ${hostOf(service.listen.hostname)}:${service.listen.port}`,
     `networks   ${networks.map(describe).join(', ')}`,
-    `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
+    `merchants  ${salesOf(merchants)}: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
-}
-
-/** Unlike faults, warnings do not change the exit code. */
-function warn(
-  warnings: readonly Finding[],
-  { file, text }: { file: string; text: string },
-): string[] {
-  // The index of a large file takes half a second.
-  if (warnings.length === 0) return []
-  const lines = index(text)
-  return warnings.map(
-    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
-  )
 }
 
 function describe(network: NetworkConfig): string {

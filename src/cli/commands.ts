@@ -6,6 +6,44 @@ declare const VERSION: string | undefined
 const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
 const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
 
+const init: Command = {
+  summary: 'write a merchants.toml that sells one API, from four answers',
+  details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
+  options: {
+    upstream: { value: 'URL', help: 'the API that is sold' },
+    price: { value: 'USD', help: 'price of a request, such as 0.01' },
+    networks: { value: 'LIST', help: 'base, robinhood, base-sepolia; with commas' },
+    payout: { value: 'ADDRESS', help: 'the wallet that is paid' },
+    rpc: {
+      value: 'URL',
+      help: 'node of the network (default: public ones), such as a local chain',
+    },
+    config: { value: 'FILE', help: 'where it is written (default: merchants.toml)' },
+  },
+  examples: [
+    'init',
+    'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
+  ],
+  async run({ values }) {
+    const [{ init }, { terminal }] = await Promise.all([import('./init'), import('./terminal')])
+    const { upstream, price, networks, payout, rpc } = values
+    const asking = terminal()
+    try {
+      return await init({
+        ...places(values),
+        env: process.env,
+        given: { upstream, price, networks, payout, rpc },
+        ask: asking?.ask,
+        now: Date.now,
+        out: print,
+        err: (line) => process.stderr.write(`${line}\n`),
+      })
+    } finally {
+      asking?.close()
+    }
+  },
+}
+
 const serve: Command = {
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
   options: { config, data },
@@ -35,13 +73,13 @@ const check: Command = {
 const demo: Command = {
   summary: 'local chains, sample upstreams and the gateway, without keys',
   options: {
-    config,
+    config: { value: 'FILE', help: 'configuration (default: the samples that ship)' },
     once: { help: 'buy with every stock client, show what happened, exit' },
   },
   examples: ['demo', 'demo --once'],
   async run({ values }) {
     const { demo } = await import('./demo')
-    return demo({ once: values.once ?? false, file: places(values).file, env: process.env })
+    return demo({ once: values.once ?? false, file: values.config, env: process.env })
   },
 }
 
@@ -203,6 +241,7 @@ const version: Command = {
 
 /** Every command by its name, in the order of the help. Add a command here. */
 export const commands = {
+  init,
   serve,
   check,
   demo,

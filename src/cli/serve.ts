@@ -4,12 +4,15 @@ import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
+import { salesOf } from '../config/sales'
+import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
 import { createOutput } from './output'
 import { reload } from './reload'
 import { startFault } from './startfault'
+import { unreadable, warn } from './words'
 
 /** Version and commit that the build wrote into the executable. */
 declare const VERSION: string | undefined
@@ -25,7 +28,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(configured)
     return 1
   }
-  const { config, secrets } = configured
+  const { config, secrets, warnings } = configured
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
@@ -50,7 +53,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
-  process.stderr.write(banner(app, config, secrets))
+  process.stderr.write(banner(app, config, secrets) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late SIGHUP would end the process before paid work is finished.
@@ -79,16 +82,16 @@ function openLog() {
   return { log, output }
 }
 
+type Configured = { config: Config; secrets: Secrets; warnings: readonly string[] }
+
 /** Configuration and secrets, or a text with all faults in them. */
-async function configure(
-  options: ServeOptions,
-): Promise<{ config: Config; secrets: Secrets } | string> {
+async function configure(options: ServeOptions): Promise<Configured | string> {
   const { file, dataDir, env } = options
   let text: string
   try {
     text = await readFile(file, 'utf8')
-  } catch {
-    return `turnpike: ${file} cannot be read. Run it where merchants.toml is, or name one with --config.\n`
+  } catch (error) {
+    return `turnpike: ${unreadable(file, error)}\n`
   }
   try {
     let secrets: Secrets | undefined
@@ -101,7 +104,8 @@ async function configure(
     }
     const { config, faults: found } = parse(text, { file, env, relayers })
     if (config === undefined || secrets === undefined) return faults(found)
-    return { config, secrets }
+    const warnings = warn(exposuresOf(config, { hasOwnTls: false }), { file, text })
+    return { config, secrets, warnings }
   } catch (error) {
     if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
       return `turnpike: ${error.message}\n`
@@ -149,8 +153,7 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
     if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
-  const routes = served.reduce((sum, merchant) => sum + merchant.routes.length, 0)
-  lines.push(`  ${served.length} merchants, ${routes} routes`)
+  lines.push(`  ${salesOf(served)}`)
   for (const { slug, outOfService } of config.merchants)
     if (outOfService !== undefined)
       lines.push(`  ${slug} is out of service: ${outOfService} is not set`)

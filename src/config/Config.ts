@@ -26,7 +26,8 @@ export type Service = {
   facilitatorUrl: string
   /** Absolute, without a trailing slash. Its path is served besides `/`. */
   stockBaseUrl: string
-  contact: string
+  /** Published in documents; undefined: nowhere. */
+  contact: string | undefined
   guidance: string
   payout: Address
   /** Number of reverse proxies in front that may set X-Forwarded-For. */
@@ -119,7 +120,7 @@ export type Merchant = {
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 export type Route = {
-  /** Below the merchant, e.g. `/forecast`; literal segments only. */
+  /** Below the merchant, e.g. `/forecast`; literal segments only. Empty: the merchant itself. */
   path: string
   methods: readonly Method[]
   priceAtomic: bigint

@@ -9,6 +9,7 @@ import { readMerchants } from './merchant'
 import { readNetworks } from './networks'
 import { readFacilitator, readStock } from './products'
 import { close, isTable, open, type Fault as Reported, type Source } from './reader'
+import { selectNetworks } from './selection'
 import { readService } from './service'
 import { substitute } from './substitute'
 import { readWebhooks } from './webhooks'
@@ -86,6 +87,7 @@ export function parse(
     faults: new Map(),
     fromEnv: new Map(),
     unset: new Set(),
+    closed: [],
   }
   const config = readConfig(document, source, { env, overrides, relayers })
   if (source.faults.size === 0) {
@@ -105,7 +107,7 @@ function readConfig(
   source: Source,
   { env, overrides, relayers }: Required<Pick<Options, 'env' | 'overrides' | 'relayers'>>,
 ): Omit<Config, 'hash'> {
-  const overridden = override(document, overrides)
+  const overridden = override(selectNetworks(document, source), overrides)
   const { raw, unsetNames } = substitute(overridden, source, readEnv(env))
   const root = open(source, [], raw)
   const networks = readNetworks(root)
