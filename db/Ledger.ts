@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Money } from '../src/protocol/Transfer'
+import type { AdminLedger } from './AdminLedger'
 import type { AnswerLedger } from './AnswerLedger'
 import type { AuthorizationLedger } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
@@ -34,6 +35,7 @@ export type Ledger = Readonly<{
   grants: GrantLedger
   webhooks: WebhookLedger
   sales: SalesLedger
+  admin: AdminLedger
   /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */

@@ -1,7 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
-import { createBudget } from '../src/http/body'
 import { errors } from '../src/http/problem'
 import { createRateLimit } from '../src/http/ratelimit'
 import { silent } from '../src/log'
@@ -19,27 +18,16 @@ beforeAll(async () => {
 })
 afterAll(() => world.stop())
 
-const token = 'a-token-of-the-operator'
-
 /** The pages alone, over a configuration of the test. */
 function pages(options: Partial<PagesOptions> = {}) {
   const config = options.config ?? configOf(small)
   const { baseUrl } = config.service
   const made = createPages({
     config,
-    adminToken: token,
-    adminState: async () => ({
-      networks: [],
-      pending: { count: 0, oldest: [] },
-      openCircuits: [],
-      outOfService: [],
-      heldOrders: undefined,
-    }),
     hasMarket: false,
     isReady: () => true,
     healthOf: () => 'available',
     rateLimit: createRateLimit(),
-    budget: createBudget(1_000_000),
     addressOf: () => '192.0.2.1',
     now: () => Date.now(),
     ...options,
@@ -47,15 +35,9 @@ function pages(options: Partial<PagesOptions> = {}) {
   const app = errors({ baseUrl, log: silent, requestId: () => 'id' })
     .get('/', ({ request }) => made.home(request))
     .get('/stocks', ({ request }) => made.stocks(request))
-    .get('/admin', ({ request }) => made.operation(request))
-    .post('/admin', ({ request }) => made.signIn(request), { parse: 'none' })
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
-    post: (path: string, body: string, headers: Record<string, string> = {}) =>
-      Promise.resolve(
-        app.fetch(new Request(`http://localhost${path}`, { method: 'POST', body, headers })),
-      ),
   }
 }
 
@@ -161,7 +143,7 @@ function merchantOf(text: string) {
 
 describe('what a page may do', () => {
   test('behavior: the policy allows our scripts by their hashes and nothing inline', async () => {
-    for (const path of ['/', '/stocks', '/admin']) {
+    for (const path of ['/', '/stocks']) {
       const response = await fetch(world.url + path)
       expect(response.status).toBe(200)
       const policy = response.headers.get('content-security-policy') ?? ''
@@ -206,91 +188,14 @@ describe('what a page may do', () => {
     const app = pages({
       config,
       hasMarket: true,
-      adminState: async () => ({
-        networks: [
-          {
-            network: hostile,
-            ready: false,
-            reason: hostile,
-            relayers: [{ relayer: hostile, ready: false, reason: hostile, inFlight: 0 }],
-          },
-        ],
-        pending: {
-          count: 1,
-          oldest: [
-            {
-              id: hostile,
-              network: hostile,
-              merchant: hostile,
-              route: hostile,
-              amountAtomic: 1n,
-              state: hostile,
-              transaction: hostile,
-              createdAt: 0,
-            },
-          ],
-        },
-        openCircuits: [hostile],
-        outOfService: [{ merchant: hostile, reason: hostile }],
-        heldOrders: [
-          { id: hostile, symbol: hostile, status: hostile, reason: hostile, updatedAt: 0 },
-        ],
-      }),
     })
-    const authorization = `Bearer ${token}`
-    for (const path of [
-      '/',
-      `/?q=${encodeURIComponent('"><script>alert(1)')}`,
-      '/stocks',
-      '/admin',
-    ]) {
-      const text = await (await app.get(path, { authorization })).text()
+    for (const path of ['/', `/?q=${encodeURIComponent('"><script>alert(1)')}`, '/stocks']) {
+      const text = await (await app.get(path)).text()
       expect(text).toContain('&lt;script&gt;')
       expect(text.match(/<script>|<img|<\/code><\/title>/g)).toBeNull()
       expect(text).not.toContain(controlCharacter)
       expect(withoutTags(text).match(/.{0,40}[<>].{0,40}/)).toBeNull()
     }
-  })
-})
-
-describe('the state of relayers', () => {
-  test('behavior: each relayer has its own reason, and that of its network where there is one', async () => {
-    const relayer = (name: string, reason?: string) => ({
-      relayer: name,
-      ready: reason === undefined,
-      reason,
-      inFlight: 0,
-    })
-    const page = async (reason: string | undefined, ready: boolean, last?: string) => {
-      const relayers = [relayer('0xa', 'no gas'), relayer('0xb', 'a gap'), relayer('0xc', last)]
-      const networks = [{ network: 'eip155:1', ready, reason, relayers }]
-      const nothing = { pending: { count: 0, oldest: [] }, openCircuits: [], outOfService: [] }
-      const adminState = async () => ({ networks, heldOrders: undefined, ...nothing })
-      const { get } = pages({ adminState })
-      const text = await (await get('/admin', { authorization: `Bearer ${token}` })).text()
-      const rows = text.match(/<tr><td>.*?<\/tr>/g) ?? []
-      return rows.map((row) =>
-        row
-          .replace(/<[^>]*>/g, ' ')
-          .replace(/\s+/g, ' ')
-          .trim(),
-      )
-    }
-    expect(await page('no gas', false, 'stuck')).toEqual([
-      'eip155:1 0xa paused no gas unknown 0',
-      'eip155:1 0xb paused a gap unknown 0',
-      'eip155:1 0xc paused stuck unknown 0',
-    ])
-    expect(await page(undefined, true)).toEqual([
-      'eip155:1 0xa paused no gas unknown 0',
-      'eip155:1 0xb paused a gap unknown 0',
-      'eip155:1 0xc ready unknown 0',
-    ])
-    expect(await page('no node', false)).toEqual([
-      'eip155:1 0xa paused no node; no gas unknown 0',
-      'eip155:1 0xb paused no node; a gap unknown 0',
-      'eip155:1 0xc paused no node unknown 0',
-    ])
   })
 })
 
@@ -382,74 +287,3 @@ function unescaped(text: string): string {
   const names = { amp: '&', lt: '<', gt: '>', quot: '"', '#39': "'" }
   return text.replace(/&(amp|lt|gt|quot|#39);/g, (_, name: keyof typeof names) => names[name])
 }
-
-describe('/admin', () => {
-  const secretsOf = (text: string) =>
-    [
-      world.dataDir,
-      'Bearer',
-      'ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
-    ].filter((secret) => text.includes(secret))
-
-  test('behavior: without the token the page has only the form', async () => {
-    const response = await pages().get('/admin')
-    expect(response.status).toBe(200)
-    expect(response.headers.get('cache-control')).toBe('no-store')
-    expect(response.headers.get('set-cookie')).toBeNull()
-    const text = await response.text()
-    expect(text).toContain('<form class="token" method="post" action="/admin">')
-    expect(text).not.toContain('Networks and relayers')
-  })
-
-  test('behavior: the token shows the state, by header and by form, and no cookie is set', async () => {
-    const app = pages()
-    for (const response of [
-      await app.get('/admin', { authorization: `Bearer ${token}` }),
-      await app.get('/admin', { authorization: `bearer ${token}` }),
-      await app.post('/admin', `token=${token}`),
-    ]) {
-      expect(response.status).toBe(200)
-      expect(response.headers.get('cache-control')).toBe('no-store')
-      expect(response.headers.get('set-cookie')).toBeNull()
-      expect(response.headers.get('etag')).toBeNull()
-      expect(await response.text()).toContain('Networks and relayers')
-    }
-  })
-
-  test('error: a wrong token of any form is refused', async () => {
-    const app = pages()
-    const wrong = ['', 'x', `${token}x`, token.slice(1), token.toUpperCase(), 'x'.repeat(4000)]
-    for (const guess of wrong) {
-      const byHeader = await app.get('/admin', { authorization: `Bearer ${guess}` })
-      expect(byHeader.status).toBe(401)
-      expect(byHeader.headers.get('www-authenticate')).toContain('Bearer')
-      const byForm = await app.post('/admin', `token=${guess}`)
-      expect(byForm.status).toBe(401)
-      expect(await byForm.text()).not.toContain('Networks and relayers')
-    }
-    expect((await app.post('/admin', `token=${'x'.repeat(5000)}`)).status).toBe(413)
-    expect((await app.get('/admin', { authorization: 'Payment abc' })).status).toBe(401)
-  })
-
-  test('error: guesses of one address are limited, and then the right token is refused, too', async () => {
-    const app = pages()
-    for (let i = 0; i < 30; i++) await app.post('/admin', 'token=guess')
-    expect((await app.post('/admin', `token=${token}`)).status).toBe(429)
-    expect((await app.get('/admin', { authorization: `Bearer ${token}` })).status).toBe(429)
-  })
-
-  test('behavior: the running program shows its relayers and no secret', async () => {
-    const adminToken = (await Bun.file(join(world.dataDir, 'admin.token')).text()).trim()
-    const response = await fetch(`${world.url}/admin`, {
-      headers: { authorization: `Bearer ${adminToken}` },
-    })
-    expect(response.status).toBe(200)
-    const text = await response.text()
-    for (const { network, relayer } of world.app.settlement.status()) {
-      expect(text).toContain(network)
-      expect(text).toContain(relayer)
-    }
-    expect(text).not.toContain(adminToken)
-    expect(secretsOf(text)).toEqual([])
-  })
-})

@@ -1,4 +1,5 @@
 import type { ChangeListener, Ledger } from '../Ledger'
+import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
 import { createDeliveries } from './deliveries'
@@ -31,20 +32,23 @@ export function createLedger(db: Db): Ledger {
   const orders = createOrders(db, outbox)
   const grants = createGrants(db, outbox)
   const riders = { orders: orders.riders, grants: grants.riders }
+  const payments = createPaymentReads(db, statements)
+  const authorizations = createAuthorizations(group, statements.authorizations)
   return {
-    payments: createPaymentReads(db, statements),
+    payments,
     transactions: createTransactionReads(statements),
     jobs: createJobReads(statements),
     settling: createSettling({ db, group, statements, changes, riders, outbox }),
     deliveries: createDeliveries(group, statements, outbox),
     gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
     answers: createAnswers(db),
-    authorizations: createAuthorizations(group, statements.authorizations),
+    authorizations,
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
+    admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),

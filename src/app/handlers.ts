@@ -11,8 +11,10 @@ import type { Settlement } from '../settlement/settlement'
 import { sponsorApprove } from '../sponsor/handler'
 import { createMarketHandlers } from '../stock/market-handlers'
 import { createOrderHandlers } from '../stock/order-handlers'
+import { createAdmin } from '../web/admin/start'
 import { createPages } from '../web/pages'
 import { createProblemPages } from '../web/problems'
+import { createAdminSources } from './admin'
 import { createMetricsHandler } from './metrics'
 import { createApiDocument } from './openapi'
 import type { Parts } from './parts'
@@ -65,6 +67,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
+    admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts, state) }),
     problems: createProblemPages(config),
     health: createHealth(state),
   }

@@ -9,7 +9,7 @@ import { grantBody } from '../sponsor/handler'
 import { quoteNames, termsQuery } from '../stock/Instrument'
 import * as Orders from '../stock/Order'
 import { historyQuery } from '../stock/order-handlers'
-import { adminFields } from '../web/operation'
+import { signInFields } from '../web/admin/sign-in'
 
 /** An endpoint of our own, with the schemas that check its requests. */
 type Endpoint = {
@@ -63,8 +63,8 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       method: 'post',
       path: '/admin',
       at: baseUrl,
-      summary: 'The state of operation.',
-      body: adminFields,
+      summary: 'Signs the operator in, by a cookie.',
+      body: signInFields,
       bodyType: 'application/x-www-form-urlencoded',
       answerType: 'text/html',
     },

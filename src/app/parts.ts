@@ -1,4 +1,6 @@
 import type { Pending } from '../../db/Ledger'
+import { hourMs } from '../books/hours'
+import { createRecent, type Recent } from '../books/recent'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'
@@ -6,11 +8,13 @@ import { createBudget } from '../http/body'
 import type { Registry } from '../http/metrics'
 import type { Peer } from '../http/peer'
 import { createRateLimit } from '../http/ratelimit'
+import { attemptsMax, cutAttemptsMax } from '../paywall/undelivered'
 import * as Crypto from '../protocol/Crypto'
 import { createBreaker } from '../proxy/breaker'
 import { createConcurrency } from '../proxy/concurrency'
 import type { GatewayOptions } from '../proxy/merchant'
 import { createUpstream } from '../proxy/upstream'
+import { createSessions, type Sessions } from '../web/admin/sessions'
 import type { Base } from './base'
 import type { Money } from './money'
 import type { Sales } from './sales'
@@ -20,7 +24,10 @@ import type { HttpServer } from './server'
 const pendingShown = 20
 
 /** Parts that survive a reload, because they have state or money. */
-export type Parts = Pick<Base, 'middleware' | 'db' | 'registry' | 'requestId' | 'now' | 'log'> &
+export type Parts = Pick<
+  Base,
+  'middleware' | 'db' | 'ledger' | 'registry' | 'requestId' | 'now' | 'log'
+> &
   Money &
   Sales &
   Pick<
@@ -36,7 +43,11 @@ export type Parts = Pick<Base, 'middleware' | 'db' | 'registry' | 'requestId' | 
     /** The client's end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
+    /** The operators that are signed in; a reload keeps them. */
+    sessions: Sessions
     pending: () => Promise<Pending>
+    /** The figures of the last days. */
+    recent: Recent
   }
 
 /** Makes the parts that the requests of all products share. */
@@ -53,6 +64,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
   return {
     middleware: base.middleware,
     db,
+    ledger,
     registry,
     requestId,
     now,
@@ -74,6 +86,36 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
+    sessions: createSessions(now),
     pending: () => ledger.payments.pending(pendingShown),
+    recent: createRecentFigures(base),
   }
+}
+
+/** The figures of the last days, read again where a payment or an order has changed. */
+function createRecentFigures({ ledger, now }: Pick<Base, 'ledger' | 'now'>): Recent {
+  const recent = createRecent({
+    sales: ledger.sales,
+    attempts: { attemptsMax, cutAttemptsMax },
+    now,
+  })
+  ledger.onChange({
+    payment: (id) => recent.changed(timeOf(id)),
+    job(id) {
+      const [, order] = id.split(':')
+      // Beside its hour, because the id of its payment may be older.
+      for (const ms of order?.startsWith('ord_') ? [-hourMs, 0, hourMs] : [])
+        recent.changed(timeOf(order ?? '') + ms)
+      void ledger.admin.jobAt(id).then(
+        (at) => at !== undefined && recent.changed(at),
+        () => recent.clear(),
+      )
+    },
+  })
+  return recent
+}
+
+/** The time in the id of a payment or of an order, unix ms. */
+function timeOf(id: string): number {
+  return Number.parseInt(id.slice(4, 16), 16)
 }

@@ -6,6 +6,7 @@ import { type Options as ErrorsOptions, errors } from '../http/problem'
 import type { Documents } from '../proxy/documents'
 import type { createMarketHandlers } from '../stock/market-handlers'
 import type { createOrderHandlers } from '../stock/order-handlers'
+import type { createAdmin } from '../web/admin/start'
 import { sendFavicon } from '../web/assets'
 import type { createPages } from '../web/pages'
 import { isNavigation } from '../web/people'
@@ -35,6 +36,8 @@ export type Handlers = {
   market: ReturnType<typeof createMarketHandlers> | undefined
   orders: ReturnType<typeof createOrderHandlers> | undefined
   pages: ReturnType<typeof createPages>
+  /** The pages of the operator. */
+  admin: ReturnType<typeof createAdmin>
   /** What the codes of problems mean. */
   problems: ReturnType<typeof createProblemPages>
   health: ReturnType<typeof createHealth>
@@ -97,6 +100,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   }
 
   addPages(add, on)
+  addAdmin(add, on.admin)
 
   // Operation
   add('/healthz', own({ GET: health.healthz }))
@@ -116,16 +120,21 @@ function addPages(
 ): void {
   add('/', own({ GET: ({ request }) => pages.home(request) }))
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
-  add(
-    '/admin',
-    own({
-      GET: ({ request }) => pages.operation(request),
-      POST: ({ request }) => pages.signIn(request),
-    }),
-  )
   addProblems(add, problems)
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
   add('/favicon.svg', own({ GET: sendFavicon }))
+}
+
+/** The pages of the operator. */
+function addAdmin(add: ReturnType<typeof adderOf>, admin: Handlers['admin']): void {
+  add(
+    '/admin',
+    own({
+      GET: ({ request }) => admin.overview(request),
+      POST: ({ request }) => admin.signIn(request),
+    }),
+  )
+  add('/admin/sign-out', own({ POST: ({ request }) => admin.signOut(request) }))
 }
 
 async function explained(

@@ -2,16 +2,11 @@ import type { Config, Merchant } from '../config/Config'
 import type { Sources } from '../http/health'
 import type * as Network from '../protocol/Network'
 import { availabilityOf, originsOf, outOfService } from '../proxy/origins'
-import * as Orders from '../stock/Order'
 import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
-/**
- * The state of the service for health endpoints and pages. All values but those of `adminState` come
- * from memory.
- */
-export type State = Sources &
-  Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf' | 'adminState'>
+/** The state of the service for health endpoints and pages. All values come from memory. */
+export type State = Sources & Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf'>
 
 /** The state under one configuration. `isReady`: whether the gateway can sell on a network. */
 export function createState(
@@ -22,7 +17,6 @@ export function createState(
   const { settlement, breaker, exchange, now } = parts
   const { storage } = parts.db
   const originsAt = (merchant: Merchant) => originsOf(merchant, exchange?.data)
-  const origins = new Set(config.merchants.flatMap(originsAt))
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   return {
     canSell: () => parts.accepts() && settlement.status().some((network) => network.ready),
@@ -40,16 +34,5 @@ export function createState(
     hasMarket: exchange !== undefined,
     isReady: ({ id }) => isReady(id),
     healthOf: (merchant) => availabilityOf(originsAt(merchant), merchant, isOpen),
-    async adminState() {
-      const pending = await parts.pending()
-      const held = await parts.startedStock?.desk.held()
-      return {
-        networks: settlement.status(),
-        pending,
-        openCircuits: [...origins].filter(isOpen),
-        outOfService: config.merchants.flatMap(outOfService),
-        heldOrders: held?.map(Orders.toHeld),
-      }
-    },
   }
 }

@@ -192,7 +192,7 @@ const none: SalesFigures = {
   unknownGas: 0,
 }
 
-function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
+export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
   return {
     payments: a.payments + b.payments,
     paidAtomic: a.paidAtomic + b.paidAtomic,

@@ -92,4 +92,16 @@ export const serviceEvents = {
     meaning: 'A grant failed on chain or its nonce was used by another transaction.',
     action: 'Use the relayer key in one process only. The address can ask again.',
   },
+  'admin-signed-in': { level: 'info', meaning: 'An operator signed in at `/admin`.' },
+  'admin-signed-out': {
+    level: 'info',
+    meaning: 'An operator signed out at `/admin`; `everywhere`: all sessions ended.',
+  },
+  'admin-refused': {
+    level: 'warn',
+    meaning:
+      'A sign-in or a form at `/admin` was refused; `reason` is `wrong-token`, `no-tls`, `origin` ' +
+      'or `csrf`.',
+    action: 'If you did not do this, change `ADMIN_TOKEN`, and limit who reaches `/admin`.',
+  },
 } as const satisfies Readonly<Record<string, EventText>>

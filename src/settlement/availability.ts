@@ -26,6 +26,8 @@ export type Availability = {
   whyNot(network: Network.Id, sale: Sale): string | undefined
   /** Cost of a lone payment now. */
   costOf(network: Network.Id): SaleCost
+  /** What an operator sees of each network. */
+  details(): readonly Details[]
   /** Whether a product may still spend gas today. */
   hasBudget(network: Network.Id, product: Product): boolean
 }
@@ -51,8 +53,29 @@ export type RelayerStatus = {
   reason?: string
   remedy?: string
   balanceWei?: bigint
+  /** What to send to it, where it cannot pay for gas. */
+  fundWei?: bigint
+  /** Its next free account nonce, once that was read. */
+  nonce?: number
   /** Transactions that wait for a block. */
   inFlight: number
+}
+
+/** The state of one network for operators. No I/O, and no URLs: hosts only. */
+export type Details = Status & {
+  cost: SaleCost
+  hosts: readonly string[]
+  /** The newest known block, and its age by our clock; undefined before one was read. */
+  block: bigint
+  blockAgeMs: number | undefined
+  baseFeeWei: bigint
+  tipWei: bigint
+  /** Whether a WebSocket announces new blocks. */
+  newHeads: boolean
+  /** Payments and jobs that wait for a relayer. */
+  waiting: number
+  /** Gas of today by product. */
+  gas: readonly { product: GasProduct; spentWei: bigint; budgetWei: bigint }[]
 }
 
 /** What is to be sold, by which product, and when (unix ms). */
@@ -77,6 +100,7 @@ export function createAvailability(context: Uses): Availability {
       return chain ? whyNot(context, chain, sale) : 'it is not configured'
     },
     costOf: (network) => costOf(chainOf(context, network)),
+    details: () => [...context.chains.values()].map((chain) => detailsOf(context, chain)),
     hasBudget: (network, product) =>
       !Gas.isSpent(context, chainOf(context, network), product, context.now()),
   }
@@ -95,6 +119,8 @@ function statusOf(context: Uses, chain: ChainState): Status {
       relayer: relayer.address,
       ready: reason === undefined,
       inFlight: relayer.open,
+      ...(relayer.next === undefined ? {} : { nonce: relayer.next }),
+      ...fundOf(chain, relayer),
       ...(reason === undefined ? {} : { reason }),
       ...(remedy === undefined ? {} : { remedy }),
       ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
@@ -118,6 +144,34 @@ function statusOf(context: Uses, chain: ChainState): Status {
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     relayers,
   }
+}
+
+function detailsOf(context: Uses, chain: ChainState): Details {
+  const { head, heads, client, queue, network } = chain
+  const { timestamp } = head
+  const age = context.now() - Number(timestamp) * 1000
+  return {
+    ...statusOf(context, chain),
+    cost: costOf(chain),
+    hosts: client.hosts,
+    block: head.number,
+    blockAgeMs: timestamp === 0n ? undefined : age,
+    baseFeeWei: head.baseFeeWei,
+    tipWei: head.tipWei,
+    newHeads: heads.isLive(),
+    waiting: queue.payments.length + queue.named.length + queue.jobs.length,
+    gas: gasOf(context, network),
+  }
+}
+
+function gasOf(
+  { ledger, now }: Pick<Uses, 'ledger' | 'now'>,
+  { id, gasPerDayWei }: NetworkConfig,
+): Details['gas'] {
+  return Object.entries(gasPerDayWei).map(([name, budgetWei]) => {
+    const product = name as GasProduct
+    return { product, spentWei: ledger.gas.spentOn(id, product, now()), budgetWei }
+  })
 }
 
 /** Leaves a network out of a 402 when its payment would be refused or its gas costs too much. */
@@ -146,6 +200,13 @@ export function remedyFor(chain: ChainState, relayer: Relayer): string | undefin
   if (balanceWei !== undefined && isUnfunded(relayer))
     return Funding.remedyOf({ address, balanceWei }, chain.network, chain.head, costOf(chain).gas)
   return remedyOfReason(pausedBy(relayer) ?? '')
+}
+
+function fundOf(chain: ChainState, relayer: Relayer): { fundWei?: bigint } {
+  const { balanceWei } = relayer
+  if (balanceWei === undefined || !isUnfunded(relayer)) return {}
+  const { gas } = costOf(chain)
+  return { fundWei: Funding.amountOf(balanceWei, chain.network, chain.head, gas) }
 }
 
 /** Typical gas by the preferred method, used until a payment was observed. */
@@ -183,11 +244,7 @@ export function sourcesOf({
           inFlight: relayer.open,
           balanceWei: relayer.balanceWei,
         })),
-        gas: Object.entries(chain.network.gasPerDayWei).map(([product, budgetWei]) => ({
-          product,
-          spentWei: ledger.gas.spentOn(chain.network.id, product as GasProduct, clocks.now()),
-          budgetWei,
-        })),
+        gas: gasOf({ ledger, ...clocks }, chain.network),
       }))
     },
     pending: async () => {

@@ -27,12 +27,22 @@ export function remedyOf(
   head: Head,
   gas: bigint,
 ): string {
-  const wanted = most(salesFunded * gas * priceOf(head), 2n * leastWei(head, network.feeCapWei))
-  const amount = Amount.toDecimal(rounded(most(wanted - balanceWei, sendMinWei)), 18)
+  const amount = Amount.toDecimal(amountOf(balanceWei, network, head, gas), 18)
   return (
     `send about ${amount.replace(/\.?0+$/, '')} native coin to ${address} on ${network.name} ` +
     `(${network.id}): it pays for ${salesFunded.toLocaleString('en')} sales at the current fee`
   )
+}
+
+/** The wei to send: about a thousand sales, and at least what ends the pause. */
+export function amountOf(
+  balanceWei: bigint,
+  network: Pick<NetworkConfig, 'feeCapWei'>,
+  head: Head,
+  gas: bigint,
+): bigint {
+  const wanted = most(salesFunded * gas * priceOf(head), 2n * leastWei(head, network.feeCapWei))
+  return rounded(most(wanted - balanceWei, sendMinWei))
 }
 
 function leastWei(head: Head, feeCapWei: bigint): bigint {

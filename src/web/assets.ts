@@ -1,3 +1,4 @@
+import admin from './admin/admin.css' with { type: 'text' }
 import icon from './icon.svg' with { type: 'text' }
 import script from './script.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
@@ -12,7 +13,7 @@ import wallets from './wallet/wallets.js' with { type: 'text' }
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: string; contentType: string; hash: string }
 
-type Assets = Readonly<Record<'script' | 'wallet' | 'style' | 'icon', Asset>>
+type Assets = Readonly<Record<'script' | 'wallet' | 'style' | 'admin' | 'icon', Asset>>
 
 /** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
@@ -25,6 +26,7 @@ export function assets(): Assets {
     script: asset('script', 'js', minified(script), javascript),
     wallet: asset('wallet', 'js', minified(`(() => {\n${wallet.join('\n')}\n})()`), javascript),
     style: asset('style', 'css', style, 'text/css; charset=utf-8'),
+    admin: asset('admin', 'css', admin, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
   }
   return made

@@ -1,3 +1,4 @@
+import type { Config } from '../config/Config'
 import { clientKey } from '../http/clientip'
 import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
@@ -5,24 +6,23 @@ import * as Problem from '../protocol/Problem'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
 import { layout, respond } from './layout'
-import { createOperation, type OperationOptions } from './operation'
 import { forPeople } from './people'
 import { stocksPage } from './stocks'
 
-export type PagesOptions = Live &
-  OperationOptions & {
-    /** Whether `GET /api/stock/list` is served. */
-    hasMarket: boolean
-    rateLimit: RateLimit.RateLimit
-    /** Address of the client's end of the connection. */
-    addressOf(request: Request): string | undefined
-  }
+export type PagesOptions = Live & {
+  config: Config
+  /** Whether `GET /api/stock/list` is served. */
+  hasMarket: boolean
+  rateLimit: RateLimit.RateLimit
+  /** Address of the client's end of the connection. */
+  addressOf(request: Request): string | undefined
+  now: () => number
+}
 
 const tooMany = 'Too many requests from this address: wait for Retry-After.'
 const searchesPerMinute = 120
-const adminPerMinute = 30
 
-/** The pages for people: the catalogue, the stock tokens, and the state of operation. */
+/** The pages for people: the catalogue and the stock tokens. */
 export function createPages(options: PagesOptions) {
   const { config, rateLimit, now } = options
   const { trustProxy } = config.service
@@ -61,7 +61,6 @@ export function createPages(options: PagesOptions) {
     home,
     stocks,
     asset,
-    ...createOperation(options, (request) => limit(request, 'admin', adminPerMinute)),
     /** The answer to a request as a page, where a browser shows it to a person. */
     explain: (request: Request, response: Response) => forPeople(config, request, response),
   }

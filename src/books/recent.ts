@@ -1,0 +1,201 @@
+import type {
+  OtherGas,
+  RequestCounts,
+  SalesOfSpan,
+  SalesReads,
+  SalesRow,
+} from '../../db/SalesLedger'
+import * as Books from './Books'
+import { hourMs } from './hours'
+import type { ReadOptions } from './read'
+
+export const dayMs = 24 * hourMs
+
+/** Payments that one read adds up: some milliseconds, in which nothing else runs. */
+const slicePayments = 200
+/** An hour is kept when it has ended for this time, ms: then its transactions are included. */
+const settledMs = hourMs
+/** What is kept is read again after this time, ms, in case that a change was not reported. */
+const keptMs = hourMs
+
+export type RecentOptions = {
+  sales: SalesReads
+  attempts: ReadOptions['attempts']
+  /** Unix ms. */
+  now: () => number
+}
+
+/** The figures of UTC days, the newest first, of one time. */
+export type RecentDays = {
+  /** Unix ms. */
+  to: number
+  days: readonly { from: number; spans: readonly SalesOfSpan[] }[]
+}
+
+/**
+ * The figures of the last days, which are those of `turnpike sales`. Hours in which nothing can
+ * change any more are kept in memory, so that each page reads only what is open.
+ */
+export type Recent = {
+  /** Figures of today and the days before it, as far as there are any. */
+  read(days: number): Promise<RecentDays>
+  /** What the newest `read` has found until now. */
+  sofar(): RecentDays
+  /** A payment or an order that began then (unix ms) has changed. */
+  changed(at: number): void
+  /** All figures may have changed, such as by another configuration. */
+  clear(): void
+}
+
+type Kept = { span: SalesOfSpan; readAt: number }
+
+export function createRecent(options: RecentOptions): Recent {
+  const { now } = options
+  const hours = new Map<number, Kept>()
+  const days = new Map<number, Kept>()
+  /** Counts changes, so that what is read meanwhile is not kept. */
+  let changes = 0
+  let last: Promise<unknown> = Promise.resolve()
+  const reader = createReader(options)
+  let progress: RecentDays | undefined
+
+  const keptIn = (all: Map<number, Kept>, from: number): SalesOfSpan | undefined => {
+    const kept = all.get(from)
+    if (kept === undefined || (now() >= kept.readAt && now() < kept.readAt + keptMs))
+      return kept?.span
+    all.delete(from)
+    return undefined
+  }
+  const hourOf = async (from: number, to: number): Promise<SalesOfSpan> => {
+    const kept = keptIn(hours, from)
+    if (kept !== undefined) return kept
+    const before = changes
+    const readAt = now()
+    const span = await reader(from, Math.min(to, from + hourMs), to)
+    const isOver = to >= from + hourMs + settledMs
+    if (isOver && changes === before && span.rows.every(isFinal)) hours.set(from, { span, readAt })
+    return span
+  }
+  const dayOf = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
+    const kept = keptIn(days, from)
+    if (kept !== undefined) return [kept]
+    const spans: SalesOfSpan[] = []
+    for (let hour = from; hour < Math.min(to, from + dayMs); hour += hourMs)
+      spans.push(await hourOf(hour, to))
+    const own = spans.map((_, index) => hours.get(from + index * hourMs))
+    if (own.length < 24 || own.includes(undefined)) return spans
+    const span = sumOf(spans)
+    days.set(from, { span, readAt: Math.min(...own.flatMap((each) => each?.readAt ?? [])) })
+    for (let index = 0; index < 24; index++) hours.delete(from + index * hourMs)
+    return [span]
+  }
+  const read = async (count: number): Promise<RecentDays> => {
+    const to = now()
+    const today = to - (to % dayMs)
+    const first = (await options.sales.firstAt()) ?? to
+    for (const all of [days, hours])
+      for (const from of all.keys()) if (from < today - 40 * dayMs) all.delete(from)
+    const found: { from: number; spans: readonly SalesOfSpan[] }[] = []
+    progress = { to, days: found }
+    for (let index = 0; index < count; index++) {
+      const from = today - index * dayMs
+      if (from + dayMs <= first) break
+      found.push({ from, spans: await dayOf(from, to) })
+    }
+    return progress
+  }
+  return {
+    sofar: () => progress ?? { to: now(), days: [] },
+    read(count) {
+      // One after the other: the second one finds what the first one has kept.
+      const next = last.then(() => read(count))
+      last = next.catch(() => undefined)
+      return next
+    },
+    changed(at) {
+      changes++
+      hours.delete(at - (at % hourMs))
+      days.delete(at - (at % dayMs))
+    },
+    clear() {
+      changes++
+      hours.clear()
+      days.clear()
+    },
+  }
+}
+
+/** Reads an hour in parts that are short, and lets other work run between them. */
+function createReader({ sales, attempts }: RecentOptions) {
+  /** Payments of the hour that was read before. */
+  let before = slicePayments
+  return async (from: number, to: number, now: number): Promise<SalesOfSpan> => {
+    const count = Math.min(60, Math.max(1, Math.ceil(before / slicePayments)))
+    const step = Math.ceil(hourMs / count)
+    const parts: SalesOfSpan[] = []
+    for (let at = from; at < to; at += step) {
+      const query = { byPayer: false, redeemable: { now, ...attempts } }
+      const part = await sales.ofSpan({ from: at, to: Math.min(to, at + step) }, query)
+      // Requests are counted by whole hours.
+      parts.push(at === from ? part : { ...part, requests: [] })
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    const span = sumOf(parts)
+    before = span.rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
+    return span
+  }
+}
+
+/** Whether nothing of a row can change by the time or by its buyers. */
+function isFinal({ redeemable, openOrders, pending }: SalesRow): boolean {
+  return redeemable === 0 && openOrders === 0 && pending === 0
+}
+
+function sumOf(parts: readonly SalesOfSpan[]): SalesOfSpan {
+  const [only, ...others] = parts
+  if (only !== undefined && others.length === 0) return only
+  const rows = new Map<string, SalesRow>()
+  const gas = new Map<string, OtherGas>()
+  const requests = new Map<string, RequestCounts>()
+  for (const part of parts) {
+    for (const row of part.rows) {
+      const { network, asset, merchant, route } = row
+      const key = [row.class, network, asset, merchant, route].join(' ')
+      const sum = rows.get(key)
+      rows.set(key, sum === undefined ? row : { ...sum, ...Books.plus(sum, row) })
+    }
+    for (const row of part.otherGas) {
+      const key = `${row.network} ${row.kind}`
+      const { gasWei, unknownGas } = gas.get(key) ?? { gasWei: 0n, unknownGas: 0 }
+      const sum = { gasWei: gasWei + row.gasWei, unknownGas: unknownGas + row.unknownGas }
+      gas.set(key, { ...row, ...sum })
+    }
+    for (const row of part.requests) {
+      const key = `${row.merchant} ${row.route}`
+      const { asked, paid, failed } = requests.get(key) ?? { asked: 0, paid: 0, failed: 0 }
+      const sum = { asked: asked + row.asked, paid: paid + row.paid, failed: failed + row.failed }
+      requests.set(key, { ...row, ...sum })
+    }
+  }
+  return {
+    rows: [...rows.values()],
+    otherGas: [...gas.values()],
+    requests: [...requests.values()],
+  }
+}
+
+/** The report of the newest days. Lets other work run between the days. */
+export async function reportOf(
+  sales: Pick<SalesReads, 'assets'>,
+  { to, days }: RecentDays,
+  by: Books.By,
+  count: number,
+): Promise<Books.Report> {
+  const today = to - (to % dayMs)
+  const books = Books.create(by, await sales.assets())
+  for (const { from, spans } of days.slice(0, count)) {
+    for (const span of spans) books.add(new Date(from).toISOString().slice(0, 10), span)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  return books.report({ from: today - (count - 1) * dayMs, to })
+}

@@ -1,0 +1,140 @@
+import type { Config } from '../../config/Config'
+import type { Details } from '../../settlement/availability'
+import { type Html, html } from '../html'
+import { coin, foreignText, percent, qr, type Tone } from './parts'
+import type { Sources } from './sources'
+
+/** Something that an operator should look at. */
+export type Attention = {
+  tone: Tone
+  /** The kind, in a word or two. */
+  word: string
+  what: string
+  more?: Html | string | undefined
+  image?: Html | undefined
+  link?: { href: string; text: string } | undefined
+}
+
+/** A budget is named when this part of it is spent. */
+const budgetPart = 0.8
+
+/** All of it, the most urgent first. */
+export async function attentionOf(config: Config, sources: Sources): Promise<Attention[]> {
+  const networks = sources.networks()
+  const nameOf = (id: string) => config.networks.find((each) => each.id === id)?.name ?? id
+  const [held, sponsors, pauses] = [
+    (await sources.heldOrders()) ?? [],
+    await sources.spentBudgets(),
+    await sources.ledger.pauses(),
+  ]
+  const storage = sources.storageFault()
+  return [
+    ...(storage === undefined ? [] : [storageFault(storage)]),
+    ...held.map(
+      ({ id, symbol, heldReason = '' }): Attention => ({
+        tone: 'bad',
+        word: 'held order',
+        what: `${symbol}: ${heldReason}`,
+        link: { href: `/admin/orders#${id}`, text: 'See the order' },
+      }),
+    ),
+    ...networks.flatMap((network) => pausedOf(network, nameOf(network.network))),
+    ...sources.openCircuits().map(
+      (origin): Attention => ({
+        tone: 'bad',
+        word: 'open circuit',
+        what: `${foreignText(origin)} does not answer`,
+        more: 'Nothing that needs it is sold until it answers again.',
+      }),
+    ),
+    ...pauses.map(
+      ({ kind, name }): Attention => ({
+        tone: 'fair',
+        word: 'sales paused',
+        what: kind === 'network' ? nameOf(name) : name,
+        more: `You paused this ${kind}. What is paid is completed.`,
+        link: { href: kind === 'network' ? '/admin/networks' : '/admin/merchants', text: 'Resume' },
+      }),
+    ),
+    ...config.merchants.flatMap(({ slug, outOfService }): Attention[] =>
+      outOfService === undefined
+        ? []
+        : [
+            {
+              tone: 'fair',
+              word: 'out of service',
+              what: slug,
+              more: html`Set <code>${outOfService}</code> and restart.`,
+            },
+          ],
+    ),
+    ...networks.flatMap((network) => budgetsOf(network, nameOf(network.network))),
+    ...sponsors.map(
+      ({ network, reason }): Attention => ({
+        tone: 'fair',
+        word: 'budget spent',
+        what: nameOf(network),
+        more: reason,
+      }),
+    ),
+  ]
+}
+
+function storageFault(code: string): Attention {
+  return {
+    tone: 'bad',
+    word: 'storage',
+    what: `The database cannot be written (${code})`,
+    more: 'Nothing is sold meanwhile. Free space on its disk, or make it writable.',
+  }
+}
+
+function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: string) {
+  const own: Attention[] = []
+  const isOfNetwork = !ready && !relayers.some((relayer) => relayer.reason === reason)
+  if (isOfNetwork)
+    own.push({
+      tone: 'bad',
+      word: 'network',
+      what: `${name} cannot settle`,
+      more: foreignText([reason ?? 'unknown', remedy].filter(Boolean).join('; ')),
+      link: { href: '/admin/networks', text: 'See the networks' },
+    })
+  for (const { relayer, ready: works, reason: why, remedy: what, fundWei } of relayers) {
+    if (works) continue
+    own.push({
+      tone: 'bad',
+      word: 'relayer paused',
+      what: fundWei === undefined ? `${name}: ${foreignText(why ?? '')}` : fundText(fundWei, name),
+      more: html`${fundWei === undefined ? foreignText(what ?? '') : 'To'} <code>${relayer}</code>`,
+      image: fundWei === undefined ? undefined : fundCode(network, relayer, fundWei),
+    })
+  }
+  return own
+}
+
+function fundText(wei: bigint, name: string): string {
+  return `Send about ${coin(wei)} native coin on ${name}`
+}
+
+/** A wallet that reads it fills in chain, address and amount: https://eips.ethereum.org/EIPS/eip-681 */
+function fundCode(network: string, relayer: string, wei: bigint): Html {
+  const chainId = network.slice('eip155:'.length)
+  const uri = `ethereum:${relayer}@${chainId}?value=${wei}`
+  return qr(uri, `QR code: send ${coin(wei)} native coin on chain ${chainId} to ${relayer}`)
+}
+
+function budgetsOf({ gas }: Details, name: string): Attention[] {
+  return gas.flatMap(({ product, spentWei, budgetWei }): Attention[] => {
+    const part = budgetWei === 0n ? 0 : Number((spentWei * 1000n) / budgetWei) / 1000
+    if (part < budgetPart) return []
+    return [
+      {
+        tone: part >= 1 ? 'bad' : 'fair',
+        word: part >= 1 ? 'budget spent' : 'budget',
+        what: `${percent(part, 1)} of today's gas of the ${product} on ${name}`,
+        more: `${coin(spentWei)} of ${coin(budgetWei)} native coin; it begins again at 0:00 UTC.`,
+      },
+    ]
+  })
+}

@@ -1,0 +1,76 @@
+import type { Line, Report } from '../../books/Books'
+import { type RecentDays, reportOf } from '../../books/recent'
+import type { Sources } from './sources'
+
+/** Longest time that a page waits for the figures of earlier days, ms. */
+const waitMs = 1_500
+export const periods = [1, 7, 30] as const
+
+export type Period = { days: number; report: Report }
+
+export type Figures = {
+  /** Days that are added up; fewer than there are while they are read for the first time. */
+  days: number
+  isWhole: boolean
+  periods: readonly Period[]
+}
+
+/** The figures of today, 7 and 30 days; those of `turnpike sales`. */
+export async function readFigures(
+  { recent, assets }: Pick<Sources, 'recent' | 'assets'>,
+  longestMs = waitMs,
+): Promise<Figures> {
+  const reading = recent.read(30)
+  // It goes on, and keeps what it reads, when this page does not wait.
+  reading.catch(() => undefined)
+  const read = await Promise.race([reading, Bun.sleep(longestMs)])
+  const found: RecentDays = read ?? recent.sofar()
+  const reports: Period[] = []
+  for (const days of periods)
+    reports.push({ days, report: await reportOf({ assets }, found, 'day', days) })
+  return { days: found.days.length, isWhole: read !== undefined, periods: reports }
+}
+
+export type Sum = {
+  payments: number
+  undelivered: number
+  paid: bigint | undefined
+  gas: bigint | undefined
+  margin: bigint | undefined
+}
+
+/** Of sales on all networks. Amounts are millionths of a USD; undefined where a price is not known. */
+export function sumOf({ totals }: Report): Sum {
+  const usd = (name: 'paid' | 'gas' | 'margin') =>
+    totals.reduce<bigint | undefined>((sum, line) => {
+      const value = line.usd[name]
+      return sum === undefined || value === undefined ? undefined : sum + value
+    }, 0n)
+  const number = (name: 'payments' | 'undelivered') =>
+    totals.reduce((sum, { figures }) => sum + figures[name], 0)
+  return {
+    payments: number('payments'),
+    undelivered: number('undelivered'),
+    paid: usd('paid'),
+    gas: usd('gas'),
+    margin: usd('margin'),
+  }
+}
+
+/** Millionths of a USD that an amount of a line is worth, such as `deliveredAtomic`. */
+export function worthOf(
+  lines: readonly Line[],
+  name: 'deliveredAtomic' | 'undeliveredAtomic' | 'refundedAtomic',
+): bigint | undefined {
+  return lines.reduce<bigint | undefined>((sum, { asset: { decimals }, figures }) => {
+    if (sum === undefined || decimals === undefined) return undefined
+    return sum + (figures[name] * 1_000_000n) / 10n ** BigInt(decimals)
+  }, 0n)
+}
+
+/** Requests of a report: 402s, paid and failed ones. */
+export function requestsOf({ requests }: Report) {
+  const sum = (name: 'asked' | 'paid' | 'failed') =>
+    requests.reduce((total, line) => total + line[name], 0)
+  return { asked: sum('asked'), paid: sum('paid'), failed: sum('failed') }
+}

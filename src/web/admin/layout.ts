@@ -1,0 +1,104 @@
+import type { Config } from '../../config/Config'
+import { assets } from '../assets'
+import { type Html, html } from '../html'
+import type { Session } from './sessions'
+
+export type AdminPath = (typeof pages)[number]['path']
+
+const pages = [
+  { path: '/admin', text: 'Overview' },
+  { path: '/admin/payments', text: 'Payments' },
+] as const
+
+export type Page = {
+  /** Comes before the service's title. */
+  title: string
+  /** The page of the navigation that it belongs to. */
+  path: AdminPath | undefined
+  main: Html
+}
+
+/** Who reads a page: a browser with a session, a program with the token, or nobody that is known. */
+export type Reader = Session | 'program' | undefined
+
+/** A whole HTML document. It has no script. */
+export function layout({ service }: Config, reader: Reader, { title, path, main }: Page): string {
+  const { icon, admin } = assets()
+  return html`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<title>${title} - Operation - ${service.title}</title>
+<link rel="icon" href="${icon.path}" type="image/svg+xml">
+<link rel="stylesheet" href="${admin.path}">
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+<header class="bar">
+<p class="name"><a class="home" href="/admin">Operation</a> <a href="/">${service.title}</a></p>
+${reader !== undefined && reader !== 'program' && signOut(reader)}
+${reader !== undefined && navigation(path)}
+</header>
+<main id="main" tabindex="-1">
+${main}
+</main>
+<footer><p>All times are UTC. Amounts in USD count 1 stablecoin as 1 USD.</p></footer>
+</body>
+</html>
+`.markup
+}
+
+function navigation(current: AdminPath | undefined): Html {
+  return html`<nav aria-label="Operation"><ul>${pages.map(
+    ({ path, text }) =>
+      html`<li><a href="${path}"${path === current ? marked : undefined}>${text}</a></li>`,
+  )}</ul></nav>`
+}
+
+const marked = html` aria-current="page"`
+
+function signOut({ csrf }: Session): Html {
+  return html`<form class="out" method="post" action="/admin/sign-out">
+<input type="hidden" name="csrf" value="${csrf}">
+<button class="plain" name="where" value="here">Sign out</button>
+<button class="plain" name="where" value="everywhere">Sign out everywhere</button>
+</form>`
+}
+
+/** The pages have no script and no frame, and load nothing from another host. */
+const policy = [
+  "default-src 'none'",
+  "style-src 'self'",
+  "img-src 'self'",
+  "form-action 'self'",
+  "base-uri 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+/** Headers of every answer below `/admin`. */
+export const adminHeaders = {
+  'content-security-policy': policy,
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'cache-control': 'no-store',
+  vary: 'Cookie, Authorization',
+} as const
+
+export function respond(
+  markup: string,
+  { status = 200, headers = {} }: { status?: number; headers?: Record<string, string> } = {},
+): Response {
+  const type = { 'content-type': 'text/html; charset=utf-8' }
+  return new Response(markup, { status, headers: { ...adminHeaders, ...type, ...headers } })
+}
+
+/** 303, so that a reload of the next page does not send a form again. */
+export function redirect(location: string, headers: Record<string, string> = {}): Response {
+  return new Response(null, { status: 303, headers: { ...adminHeaders, location, ...headers } })
+}

@@ -1,0 +1,112 @@
+import type { Line } from '../../books/Books'
+import { dayMs } from '../../books/recent'
+import type { Config } from '../../config/Config'
+import type { Details } from '../../settlement/availability'
+import { type Html, html } from '../html'
+import { type Attention, attentionOf } from './attention'
+import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
+import { badge, bars, type Cell, count, percent, table, usd } from './parts'
+import type { Sources } from './sources'
+
+/** The first page of the morning: numbers, what needs attention, then the last days. */
+export async function overviewPage(config: Config, sources: Sources): Promise<Html> {
+  const [figures, attention] = await Promise.all([
+    readFigures(sources),
+    attentionOf(config, sources),
+  ])
+  const now = sources.now()
+  return html`<h1>Overview</h1>
+${numbers(figures, sources.networks())}
+<h2 id="attention">What needs attention</h2>
+${attentionList(attention)}
+<h2 id="days">The last days</h2>
+${!figures.isWhole && html`<p class="note" role="status">The figures of earlier days are being added up: ${figures.days} of 30 are in them. Load the page again in a moment.</p>`}
+${chart(figures, now)}
+${periodTable(figures)}
+<p class="quiet">These are the figures of <code>turnpike sales</code>. A day begins at 0:00 UTC, and a payment belongs to the day on which its request came.</p>`
+}
+
+function numbers({ periods: [today, , month] }: Figures, networks: readonly Details[]): Html {
+  const sum = today && sumOf(today.report)
+  const undelivered = month === undefined ? 0 : sumOf(month.report).undelivered
+  const least = leastGas(networks)
+  return html`<dl class="numbers">
+<div><dt>Revenue today</dt><dd>${usd(sum?.paid)}</dd></div>
+<div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
+<div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${count(undelivered)}</dd></div>
+<div><dt>Gas left${least !== undefined && ` on ${least.name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? 'unknown'}</dd></div>
+</dl>`
+}
+
+/** The network whose relayers can pay for the fewest sales at the present fee. */
+function leastGas(networks: readonly Details[]) {
+  const all = networks.flatMap(({ network, relayers, cost }) => {
+    const wei = relayers.reduce((sum, { balanceWei = 0n }) => sum + balanceWei, 0n)
+    const each = cost.gas * cost.priceWei
+    return each === 0n ? [] : [{ name: network, sales: Number(wei / each) }]
+  })
+  const [least] = all.toSorted((left, right) => left.sales - right.sales)
+  return least && { name: least.name, text: salesText(least.sales), isShort: least.sales < 100 }
+}
+
+/** `about 4,200 sales`: two significant digits. */
+export function salesText(sales: number): string {
+  if (sales > 1e9) return 'more than a billion sales'
+  const unit = 10 ** Math.max(0, String(Math.floor(sales)).length - 2)
+  return `about ${(Math.floor(sales / unit) * unit).toLocaleString('en')} sales`
+}
+
+function attentionList(attention: readonly Attention[]): Html {
+  if (attention.length === 0)
+    return html`<p class="empty">${badge('good', 'fine')} Nothing: all that is configured works.</p>`
+  return html`<ul class="attention">${attention.map(
+    ({ tone, word, what, more, image, link }) =>
+      html`<li>${image}<div><p>${badge(tone, word)} <strong>${what}</strong></p>
+${more !== undefined && html`<p>${more}</p>`}
+${link !== undefined && html`<p><a href="${link.href}">${link.text}</a></p>`}</div></li>
+`,
+  )}</ul>`
+}
+
+function chart({ periods: all }: Figures, now: number): Html {
+  const byDay = new Map<string, bigint>()
+  for (const { day = '', class: of, usd: value } of all.at(-1)?.report.lines ?? [])
+    if (of === 'sale') byDay.set(day, (byDay.get(day) ?? 0n) + (value.paid ?? 0n))
+  const values = Array.from({ length: 30 }, (_, index) => {
+    const name = new Date(now - (29 - index) * dayMs).toISOString().slice(0, 10)
+    return { name, micro: byDay.get(name) ?? 0n }
+  })
+  const label = `Revenue of each of the last 30 days in USD; the table below has the sums`
+  return html`<figure>${bars(label, values)}<figcaption class="quiet">Revenue by day, USD</figcaption></figure>
+<details><summary>Revenue by day as a table</summary>
+${table(
+  'Revenue by day',
+  ['Day', { title: 'Revenue', isNumber: true }],
+  values.toReversed().map(({ name, micro }) => [name, usd(micro)]),
+  '',
+)}</details>`
+}
+
+const names = ['Today', '7 days', '30 days'] as const
+
+function periodTable({ periods: all }: Figures): Html {
+  const sums = all.map(({ report }) => sumOf(report))
+  const requests = all.map(({ report }) => requestsOf(report))
+  const worth = (name: Parameters<typeof worthOf>[1]) =>
+    all.map(({ report }) => usd(worthOf(report.totals as readonly Line[], name)))
+  const rows: readonly (readonly Cell[])[] = [
+    ['Revenue', ...sums.map(({ paid }) => usd(paid))],
+    ['Delivered', ...worth('deliveredAtomic')],
+    ['Not delivered', ...worth('undeliveredAtomic')],
+    ['Refunded', ...worth('refundedAtomic')],
+    ['Gas of sales', ...sums.map(({ gas }) => usd(gas))],
+    ['Margin after gas', ...sums.map(({ margin }) => usd(margin))],
+    ['Payments', ...sums.map(({ payments }) => count(payments))],
+    ['Requests answered 402', ...requests.map(({ asked }) => count(asked))],
+    ['Paid requests', ...requests.map(({ paid }) => count(paid))],
+    ['Paid of 402', ...requests.map(({ asked, paid }) => percent(paid, asked))],
+    ['Failed requests', ...requests.map(({ failed }) => count(failed))],
+  ]
+  const columns = periods.map((_, index) => ({ title: names[index] ?? '', isNumber: true }))
+  return table('Figures of the last days', ['', ...columns], rows, '')
+}

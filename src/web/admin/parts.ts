@@ -1,0 +1,154 @@
+import type { Asset } from '../../books/Books'
+import { usdText } from '../../books/usd'
+import { scrub } from '../../log'
+import * as Amount from '../../protocol/Amount'
+import { type Html, html } from '../html'
+import * as Qr from './Qr'
+
+/** `good`, `fair`, `bad`; `plain` says nothing about the state. */
+export type Tone = 'good' | 'fair' | 'bad' | 'plain'
+
+/** A state by its word; the colour only repeats it. */
+export function badge(tone: Tone, word: string): Html {
+  return html`<span class="badge ${tone}">${word}</span>`
+}
+
+/** `2026-11-20 10:30:05`, UTC. */
+export function time(at: number): Html {
+  const iso = new Date(at).toISOString()
+  return html`<time datetime="${iso}">${iso.slice(0, 19).replace('T', ' ')}</time>`
+}
+
+/** `42 s`, `7 min`, `3 h` or `12 days`. */
+export function duration(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`
+  if (seconds < 172_800) return `${Math.round(seconds / 3600)} h`
+  return `${Math.round(seconds / 86_400)} days`
+}
+
+/** An address, a hash or an id by its begin and its end. */
+export function short(text: string): Html {
+  const isLong = text.length > 18
+  return isLong
+    ? html`<code title="${text}">${text.slice(0, text.startsWith('0x') ? 6 : 8)}&hellip;${text.slice(-4)}</code>`
+    : html`<code>${text}</code>`
+}
+
+/** At least two and at most all digits, with separators of thousands. */
+function digits(text: string): string {
+  const [whole = '0', fraction = ''] = text.split('.')
+  const kept = fraction.replace(/0+$/, '').padEnd(2, '0')
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ',')
+  return fraction === '' ? grouped : `${grouped}.${kept}`
+}
+
+/** `1,234.50 USDC`; atomic where the decimals are not known. */
+export function amount(atomic: bigint, { symbol, decimals }: Pick<Asset, 'symbol' | 'decimals'>) {
+  return `${digits(decimals === undefined ? String(atomic) : Amount.toDecimal(atomic, decimals))} ${symbol}`
+}
+
+/** Native coin, with four significant digits. */
+export function coin(wei: bigint): string {
+  const places = Math.max(0, wei.toString().length - 4)
+  const unit = 10n ** BigInt(places)
+  const text = Amount.toDecimal((wei / unit) * unit, 18).replace(/\.?0+$/, '')
+  return text === '' ? '0' : text
+}
+
+export function gwei(wei: bigint): string {
+  return `${(Number(wei) / 1e9).toPrecision(3).replace(/\.?0+$/, '')} gwei`
+}
+
+/**
+ * Millionths of a USD: to the cent from a dollar on, else with all digits. The exact value is in the
+ * markup, for programs.
+ */
+export function usd(micro: bigint | undefined): Html {
+  if (micro === undefined) return html`unknown`
+  const absolute = micro < 0n ? -micro : micro
+  const text = absolute >= 1_000_000n ? usdText((absolute / 10_000n) * 10_000n) : usdText(absolute)
+  return html`<data value="${String(micro)}">${micro < 0n ? html`&minus;` : ''}$${digits(text)}</data>`
+}
+
+export function count(value: number): Html {
+  return html`<data value="${value}">${value.toLocaleString('en')}</data>`
+}
+
+/** `37.5 %`; a dash where there is nothing to compare. */
+export function percent(part: number, whole: number): string {
+  return whole === 0 ? '-' : `${((part / whole) * 100).toFixed(1)} %`
+}
+
+/** A text of the log, of an upstream or of a node. */
+export function foreignText(text: string): string {
+  return scrub(text)
+}
+
+export type Cell = Html | string | number
+
+/** `number`: right-aligned with digits of one width. The first column names the row. */
+export type Column = { title: string; isNumber?: boolean }
+
+/** A table that scrolls by itself where it is too wide; `empty` instead of one without rows. */
+export function table(
+  name: string,
+  columns: readonly (Column | string)[],
+  rows: readonly (readonly Cell[])[],
+  empty: string,
+): Html {
+  if (rows.length === 0) return html`<p class="empty">${empty}</p>`
+  const all = columns.map((each) => (typeof each === 'string' ? { title: each } : each))
+  const classOf = (index: number) => (all[index]?.isNumber === true ? number : undefined)
+  return html`<div class="scroll" role="region" aria-label="${name}" tabindex="0"><table>
+<thead><tr>${all.map(({ title }, index) => html`<th scope="col"${classOf(index)}>${title}</th>`)}</tr></thead>
+<tbody>${rows.map(
+    (row) =>
+      html`<tr>${row.map((cell, index) =>
+        index === 0 ? html`<th scope="row">${cell}</th>` : html`<td${classOf(index)}>${cell}</td>`,
+      )}</tr>
+`,
+  )}</tbody>
+</table></div>`
+}
+
+const number = html` class="number"`
+
+/** Names with their values. */
+export function facts(pairs: readonly (readonly [name: string, value: Cell | undefined])[]): Html {
+  return html`<dl class="facts">${pairs.map(
+    ([name, value]) => value !== undefined && html`<div><dt>${name}</dt><dd>${value}</dd></div>`,
+  )}</dl>`
+}
+
+/** A QR code as an image; `label` says what it is for. */
+export function qr(text: string, label: string): Html {
+  const rows = Qr.encode(text)
+  const size = rows.length + 8
+  const path = rows
+    .flatMap((row, y) => row.map((dark, x) => (dark ? `M${x + 4} ${y + 4}h1v1h-1z` : '')))
+    .join('')
+  return html`<svg class="qr" viewBox="0 0 ${size} ${size}" role="img" aria-label="${label}" shape-rendering="crispEdges"><rect width="${size}" height="${size}" fill="#fff"/><path d="${path}" fill="#000"/></svg>`
+}
+
+/** Bars of equal width, one for each value. Values are millionths of a USD. */
+export function bars(label: string, values: readonly { name: string; micro: bigint }[]): Html {
+  const [width, height, foot] = [720, 150, 22]
+  const [most = 0n] = values.map(({ micro }) => micro).toSorted((a, b) => (a < b ? 1 : -1))
+  const step = width / Math.max(1, values.length)
+  const heightOf = (micro: bigint) =>
+    most === 0n ? 0 : Math.max(micro > 0n ? 2 : 0, Number((micro * 1000n) / most) * (height / 1000))
+  const named = values.filter((_, index) => (values.length - 1 - index) % 7 === 0)
+  return html`<svg class="bars" viewBox="0 0 ${width} ${height + foot}" role="img" aria-label="${label}">
+<line class="axis" x1="0" y1="${height}" x2="${width}" y2="${height}"/>
+${values.map(({ name, micro }, index) => {
+  const tall = heightOf(micro)
+  return html`<rect class="bar" x="${(index * step + 2).toFixed(1)}" y="${(height - tall).toFixed(1)}" width="${(step - 4).toFixed(1)}" height="${tall.toFixed(1)}" rx="2"><title>${name}: ${usdText(micro)} USD</title></rect>`
+})}
+${named.map(
+  ({ name }) =>
+    html`<text class="tick" x="${((values.findIndex((each) => each.name === name) + 0.5) * step).toFixed(1)}" y="${height + 16}" text-anchor="middle">${name.slice(5)}</text>`,
+)}
+</svg>`
+}

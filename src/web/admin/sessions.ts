@@ -1,0 +1,97 @@
+import { isToken } from '../../http/bearer'
+
+/** What a signed-in operator's browser has, besides the cookie itself. */
+export type Session = {
+  /** Sent with each form of this session. */
+  csrf: string
+  /** Unix ms. */
+  signedInAt: number
+}
+
+/**
+ * The operators that are signed in, in memory: a restart ends all sessions, and a copy of the database
+ * has none. The value of a cookie is not kept, only its hash.
+ */
+export type Sessions = {
+  /** Starts a session with a new value for the cookie, and ends the one that the browser had. */
+  open(input: { adminToken: string; previous: readonly string[]; client: string }): string
+  /** The session of a cookie, which counts as used now. */
+  find(values: readonly string[], adminToken: string): Session | undefined
+  /** Ends the sessions of these cookies. */
+  end(values: readonly string[]): void
+  endAll(): void
+  /** Whether a client has signed in since the start. */
+  hasSignedIn(client: string): boolean
+}
+
+/** A session that is not used for this time ends, ms. */
+export const idleMs = 30 * 60_000
+/** Every session ends after this time, ms. */
+export const longestMs = 12 * 3_600_000
+const sessionsMax = 64
+const clientsMax = 256
+
+type Kept = Session & { usedAt: number; tokenHash: string }
+
+/** `now`: unix ms. */
+export function createSessions(now: () => number): Sessions {
+  /** By the hash of the cookie's value; the oldest first. */
+  const kept = new Map<string, Kept>()
+  const clients = new Set<string>()
+
+  const end = (values: readonly string[]) => {
+    for (const value of values) kept.delete(hashOf(value))
+  }
+  const isOver = ({ signedInAt, usedAt }: Kept, adminToken: string, tokenHash: string) => {
+    const at = now()
+    // A clock that was set back must not lengthen a session.
+    const isLate = at >= usedAt + idleMs || at >= signedInAt + longestMs || at < signedInAt
+    return isLate || !isToken(hashOf(adminToken), tokenHash)
+  }
+  return {
+    open({ adminToken, previous, client }) {
+      end(previous)
+      const value = randomText()
+      const at = now()
+      const tokenHash = hashOf(adminToken)
+      kept.set(hashOf(value), { csrf: randomText(), signedInAt: at, usedAt: at, tokenHash })
+      keepNewest(kept, sessionsMax)
+      clients.add(client)
+      keepNewest(clients, clientsMax)
+      return value
+    },
+    find(values, adminToken) {
+      for (const value of values) {
+        const key = hashOf(value)
+        const found = kept.get(key)
+        if (found === undefined) continue
+        if (isOver(found, adminToken, found.tokenHash)) {
+          kept.delete(key)
+          continue
+        }
+        found.usedAt = now()
+        return found
+      }
+      return undefined
+    },
+    end,
+    endAll: () => kept.clear(),
+    hasSignedIn: (client) => clients.has(client),
+  }
+}
+
+function keepNewest(all: Map<string, unknown> | Set<string>, max: number): void {
+  for (const key of all.keys()) {
+    if (all.size <= max) return
+    all.delete(key)
+  }
+}
+
+/** 32 random bytes. */
+function randomText(): string {
+  return Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString('base64url')
+}
+
+function hashOf(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+}

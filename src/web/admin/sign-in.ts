@@ -1,0 +1,181 @@
+import { Type } from '@sinclair/typebox'
+import { isToken } from '../../http/bearer'
+import { type Budget, readBody } from '../../http/body'
+import { clientKey } from '../../http/clientip'
+import { assertUnpacked } from '../../http/methods'
+import * as RateLimit from '../../http/ratelimit'
+import type { Log } from '../../log'
+import * as Problem from '../../protocol/Problem'
+import { type Html, html } from '../html'
+import { createGuard, hasCsrf } from './guard'
+import { redirect } from './layout'
+import type { Session, Sessions } from './sessions'
+
+export type SignInOptions = {
+  adminToken: string
+  sessions: Sessions
+  budget: Budget
+  rateLimit: RateLimit.RateLimit
+  /** Address of the client's end of the connection. */
+  addressOf(request: Request): string | undefined
+  /** Unix ms. */
+  now: () => number
+  log: Log
+}
+
+type Service = { baseUrl: string; trustProxy: number }
+
+const formMaxBytes = 4096
+/** Wrong tokens of one client in a minute. */
+const failuresPerMinute = 10
+/** Wrong tokens of all clients in a minute; clients that have signed in before are not held back. */
+const allFailuresPerMinute = 120
+/** Requests with a right Bearer token of one client in a minute. */
+const readsPerMinute = 120
+const formsPerMinute = 60
+
+/** The form of `POST /admin`. */
+export const signInFields = Type.Object({ token: Type.String() })
+
+/** The form of `POST /admin/sign-out`. */
+export const signOutFields = Type.Object({
+  csrf: Type.String(),
+  where: Type.Union([Type.Literal('here'), Type.Literal('everywhere')]),
+})
+
+/** Why a request is refused, with the status of the answer. */
+export type Refused = { status: number; fault: string }
+
+/** Decides who may read and change what is below `/admin`. */
+export function createSignIn(service: Service, options: SignInOptions) {
+  const { adminToken, sessions, rateLimit, now, log } = options
+  const guard = createGuard(service)
+  const clientOf = (request: Request) => {
+    const forwarded = request.headers.get('x-forwarded-for')
+    return clientKey(options.addressOf(request), forwarded, service.trustProxy)
+  }
+  const transport = (request: Request) =>
+    guard.transport({ request, address: options.addressOf(request) })
+
+  /** Whether a token is right. Throws ProblemError when too many were wrong. */
+  const check = (request: Request, token: string): boolean => {
+    const client = clientOf(request)
+    const limits = [
+      { key: `admin failed ${client}`, most: failuresPerMinute },
+      ...(sessions.hasSignedIn(client)
+        ? []
+        : [{ key: 'admin failed', most: allFailuresPerMinute }]),
+    ]
+    for (const { key, most } of limits) assertFew(rateLimit.peek(key, most, now()))
+    if (isToken(token, adminToken)) return true
+    for (const { key, most } of limits) rateLimit.take(key, most, now())
+    log('admin-refused', { client, reason: 'wrong-token' })
+    return false
+  }
+  const take = (request: Request, what: string, most: number) =>
+    assertFew(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now()))
+
+  const refuse = (request: Request, reason: string, refused: Refused): Refused => {
+    log('admin-refused', { client: clientOf(request), reason })
+    return refused
+  }
+  /** Reads a form of ours. Throws ProblemError for another body. */
+  const readForm = async (request: Request): Promise<URLSearchParams> => {
+    assertUnpacked(request.headers)
+    const type = request.headers.get('content-type') ?? ''
+    if (!/^application\/x-www-form-urlencoded *(;|$)/i.test(type))
+      throw Problem.of(
+        'unsupported-media-type',
+        'A form must be application/x-www-form-urlencoded.',
+      )
+    const body = await readBody(request, formMaxBytes, options.budget)
+    try {
+      return new URLSearchParams(new TextDecoder().decode(body.bytes))
+    } finally {
+      body.release()
+    }
+  }
+
+  return {
+    clientOf,
+    /** Why nobody may sign in here; the form is not shown then. */
+    transport,
+    sessionOf: (request: Request): Session | undefined =>
+      sessions.find(guard.cookies(request), adminToken),
+    /** Whether a program has the token; undefined when it presents none. */
+    bearer(request: Request): boolean | undefined {
+      const authorization = request.headers.get('authorization')
+      if (authorization === null) return undefined
+      const isRight = check(request, /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '')
+      if (isRight) take(request, 'read', readsPerMinute)
+      return isRight
+    },
+    /** Signs in by the form, or says why not. */
+    async signIn(request: Request): Promise<Response | Refused> {
+      take(request, 'form', formsPerMinute)
+      const unsafe = transport(request)
+      if (unsafe !== undefined) return refuse(request, 'no-tls', { status: 403, fault: unsafe })
+      const strange = guard.origin(request)
+      if (strange !== undefined) return refuse(request, 'origin', { status: 403, fault: strange })
+      const form = await readForm(request)
+      if (!check(request, form.get('token') ?? ''))
+        return { status: 401, fault: 'This token is wrong.' }
+      const client = clientOf(request)
+      const value = sessions.open({ adminToken, previous: guard.cookies(request), client })
+      log('admin-signed-in', { client })
+      return redirect('/admin', { 'set-cookie': guard.setCookie(value) })
+    },
+    /**
+     * The form of a signed-in operator, or why it is refused: `undefined` without a session. Nothing
+     * is changed by a request that another site could cause.
+     */
+    async form(request: Request): Promise<{ form: URLSearchParams } | Refused | undefined> {
+      take(request, 'form', formsPerMinute)
+      const strange = guard.origin(request)
+      if (strange !== undefined) return refuse(request, 'origin', { status: 403, fault: strange })
+      const session = sessions.find(guard.cookies(request), adminToken)
+      if (session === undefined) return undefined
+      const form = await readForm(request)
+      if (hasCsrf(form.get('csrf') ?? undefined, session.csrf)) return { form }
+      return refuse(request, 'csrf', {
+        status: 403,
+        fault: 'This form belongs to another session. Open the page again and repeat it.',
+      })
+    },
+    /** Ends the session of a request, or all of them. */
+    end(request: Request, isEverywhere: boolean): Response {
+      if (isEverywhere) sessions.endAll()
+      else sessions.end(guard.cookies(request))
+      log('admin-signed-out', { client: clientOf(request), everywhere: isEverywhere })
+      return redirect('/admin', { 'set-cookie': guard.clearCookie() })
+    },
+  }
+}
+
+export type SignIn = ReturnType<typeof createSignIn>
+
+const tooMany = 'Too many requests from this address: wait for Retry-After.'
+
+function assertFew(verdict: RateLimit.Verdict): void {
+  if (verdict.ok) return
+  throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
+}
+
+/** The form for the token, or the reason why there is none. */
+export function signInForm({ fault, unsafe }: { fault?: string; unsafe?: string }): Html {
+  const reason = fault ?? unsafe
+  return html`<div class="gate">
+<h1>Sign in</h1>
+<p>This page is for the operator of this service. The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>
+${reason !== undefined && html`<p class="fault" role="alert">${reason}</p>`}
+${
+  unsafe === undefined &&
+  html`<form method="post" action="/admin">
+<label for="token">Token</label>
+<input type="password" id="token" name="token" autocomplete="current-password" required>
+<button>Sign in</button>
+</form>
+<p class="quiet">A session ends after 30 minutes without use, after 12 hours, and when the service restarts.</p>`
+}
+</div>`
+}

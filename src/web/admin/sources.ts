@@ -1,0 +1,36 @@
+import type { AdminLedger, Pause } from '../../../db/AdminLedger'
+import type { Pending } from '../../../db/Ledger'
+import type { Order } from '../../../db/Order'
+import type { AssetRow } from '../../../db/SalesLedger'
+import type { Recent } from '../../books/recent'
+import type { Merchant } from '../../config/Config'
+import type { Details } from '../../settlement/availability'
+
+/** How an action ended, as a sentence for the operator. */
+export type Done = { ok: boolean; text: string }
+
+/** What the pages for operators show and do. Only `now` in each is of this moment. */
+export type Sources = {
+  networks(): readonly Details[]
+  merchants(): readonly MerchantState[]
+  /** Upstreams whose circuit is open, by their origin. */
+  openCircuits(): readonly string[]
+  pending(): Promise<Pending>
+  /** Orders that wait for the operator; undefined where there is no stock desk. */
+  heldOrders(): Promise<readonly Order[]> | undefined
+  /** Networks whose budget for sponsoring is spent. */
+  spentBudgets(): Promise<readonly { network: string; reason: string }[]>
+  /** The file of the ledger when it cannot be written. */
+  storageFault(): string | undefined
+  recent: Recent
+  assets(): Promise<readonly AssetRow[]>
+  ledger: AdminLedger
+  /** Unix ms. */
+  now(): number
+}
+
+export type MerchantState = {
+  merchant: Merchant
+  health: 'available' | 'partly' | 'unavailable' | 'out-of-service'
+  pause: Pause | undefined
+}

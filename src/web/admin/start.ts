@@ -1,0 +1,95 @@
+import type { Config } from '../../config/Config'
+import * as Problem from '../../protocol/Problem'
+import * as Schema from '../../protocol/Schema'
+import { type Html, html } from '../html'
+import { type AdminPath, layout, type Page, type Reader, redirect, respond } from './layout'
+import { overviewPage } from './overview'
+import {
+  createSignIn,
+  type Refused,
+  type SignInOptions,
+  signInForm,
+  signOutFields,
+} from './sign-in'
+import type { Sources } from './sources'
+
+export type AdminOptions = SignInOptions & { sources: Sources }
+
+/** Makes the content of a page for a reader who may see it. */
+type Main = (reader: NonNullable<Reader>) => Html | Promise<Html>
+
+/** The pages of the operator. */
+export function createAdmin(config: Config, options: AdminOptions) {
+  const { sources } = options
+  const access = createSignIn(config.service, options)
+
+  const page = (reader: Reader, one: Page, more?: Parameters<typeof respond>[1]) =>
+    respond(layout(config, reader, one), more)
+  /** The form for the token, for everyone else. */
+  const form = (request: Request, { status, fault }: Partial<Refused> = {}) => {
+    const unsafe = access.transport(request)
+    const main = signInForm({ ...(fault && { fault }), ...(unsafe && { unsafe }) })
+    return page(undefined, { title: 'Sign in', path: undefined, main }, { status: status ?? 200 })
+  }
+  const readerOf = (request: Request): Reader | 'wrong' => {
+    const isProgram = access.bearer(request)
+    if (isProgram === undefined) return access.sessionOf(request)
+    return isProgram ? 'program' : 'wrong'
+  }
+  /** Answers what only an operator may read. */
+  const guarded = async (
+    request: Request,
+    answer: (reader: NonNullable<Reader>) => Response | Promise<Response>,
+  ): Promise<Response> => {
+    const reader = readerOf(request)
+    if (reader === 'wrong') return wrongToken()
+    if (reader !== undefined) return answer(reader)
+    return new URL(request.url, 'http://localhost').pathname.replace(/\/$/, '') === '/admin'
+      ? form(request)
+      : redirect('/admin')
+  }
+  const wrongToken = () => {
+    const main = signInForm({ fault: 'This token is wrong.' })
+    return page(
+      undefined,
+      { title: 'Sign in', path: undefined, main },
+      { status: 401, headers: { 'www-authenticate': 'Bearer realm="admin"' } },
+    )
+  }
+  const show = (request: Request, path: AdminPath, title: string, main: Main) =>
+    guarded(request, async (reader) => page(reader, { title, path, main: await main(reader) }))
+
+  return {
+    overview: (request: Request) =>
+      show(request, '/admin', 'Overview', () => overviewPage(config, sources)),
+    signIn: (request: Request) =>
+      readable(config, async () => {
+        const done = await access.signIn(request)
+        return done instanceof Response ? done : form(request, done)
+      }),
+    signOut: (request: Request) =>
+      readable(config, async () => {
+        const sent = await access.form(request)
+        if (sent === undefined) return redirect('/admin')
+        if (!('form' in sent)) return form(request, sent)
+        const { where } = Schema.readQuery(signOutFields, sent.form).values
+        return access.end(request, where === 'everywhere')
+      }),
+  }
+}
+
+/** A page instead of the JSON of a problem: forms are sent by people. */
+async function readable(config: Config, answer: () => Promise<Response>): Promise<Response> {
+  try {
+    return await answer()
+  } catch (error) {
+    if (!(error instanceof Problem.ProblemError)) throw error
+    const { status, title, detail, headers } = error
+    const main = html`<div class="gate"><h1>${title}</h1><p class="fault" role="alert">${detail}</p>
+<p><a href="/admin">Back to the operation</a></p></div>`
+    return respond(layout(config, undefined, { title, path: undefined, main }), {
+      status,
+      headers: { ...headers },
+    })
+  }
+}
