@@ -113,6 +113,8 @@ export type AdminLedger = {
   ofPayer(payer: Address, max: number): Promise<readonly PaymentLine[] | undefined>
   /** Payments that are sent and not decided, the newest first. */
   pendingPayments(page: PageOf): Promise<readonly PaymentLine[]>
+  /** Id of the payment of an order. */
+  paymentOfOrder(id: string): Promise<string | undefined>
   /** Ids of the payments that a transaction contained or paid. */
   inTransaction(hash: Hex): Promise<readonly string[]>
   story(id: string): Promise<Story | undefined>

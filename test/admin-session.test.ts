@@ -180,7 +180,12 @@ describe('sessions', () => {
     await app.post('/admin/sign-out', { csrf, where: 'here' }, { cookie })
     const text = app.logged.join('\n')
     const events = app.logged.map((line) => JSON.parse(line).event)
-    expect(events).toEqual(['admin-signed-in', 'admin-refused', 'admin-refused', 'admin-signed-out'])
+    expect(events).toEqual([
+      'admin-signed-in',
+      'admin-refused',
+      'admin-refused',
+      'admin-signed-out',
+    ])
     for (const secret of [cookie.split('=')[1] ?? '', csrf, token, 'a-wrong-token'])
       expect(text).not.toContain(secret)
   })

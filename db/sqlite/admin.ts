@@ -42,6 +42,7 @@ export function createAdmin(db: Db, reads: StoryReads): AdminLedger {
   return {
     ...createLists(all),
     story: (id) => storyOf(all, reads, id),
+    paymentOfOrder: async (id) => (await reads.orders.find(id))?.paymentId,
     async orders(page) {
       const ids = all<{ id: string }>(Sql.orders, bounds(page))
       const found = await Promise.all(ids.map(({ id }) => reads.orders.find(id)))
@@ -62,7 +63,7 @@ function bounds({ before = last, limit }: PageOf) {
   return { before, limit }
 }
 
-type Lists = Omit<AdminLedger, 'story' | 'orders' | 'pauses' | 'setPauses'>
+type Lists = Omit<AdminLedger, 'story' | 'paymentOfOrder' | 'orders' | 'pauses' | 'setPauses'>
 
 function createLists(all: All): Lists {
   return {

@@ -23,6 +23,7 @@ export function createAdminSources(config: Config, parts: Parts, state: State): 
     spentBudgets: parts.sponsoring.spent,
     storageFault: () => storage.fault(),
     recent: parts.recent,
+    flushRequests: parts.hours.flush,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
     now,

@@ -134,6 +134,12 @@ function addAdmin(add: ReturnType<typeof adderOf>, admin: Handlers['admin']): vo
       POST: ({ request }) => admin.signIn(request),
     }),
   )
+  add('/admin/payments', own({ GET: ({ request }) => admin.payments(request) }))
+  add('/admin/payments.csv', own({ GET: ({ request }) => admin.csv(request) }))
+  add(
+    '/admin/payments/:id',
+    own({ GET: ({ request, params }) => admin.payment(request, params.id ?? '') }),
+  )
   add('/admin/sign-out', own({ POST: ({ request }) => admin.signOut(request) }))
 }
 

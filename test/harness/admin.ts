@@ -45,6 +45,7 @@ export function adminPages(options: AdminOptions = {}) {
     spentBudgets: async () => [],
     storageFault: () => undefined,
     recent: createRecent({ sales: ledger.sales, attempts, now }),
+    flushRequests: async () => undefined,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
     now,
@@ -62,6 +63,9 @@ export function adminPages(options: AdminOptions = {}) {
   })
   const app = errors({ baseUrl, log, requestId: () => 'id' })
     .get('/admin', ({ request }) => admin.overview(request))
+    .get('/admin/payments', ({ request }) => admin.payments(request))
+    .get('/admin/payments.csv', ({ request }) => admin.csv(request))
+    .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
     .post('/admin', ({ request }) => admin.signIn(request), { parse: 'none' })
     .post('/admin/sign-out', ({ request }) => admin.signOut(request), { parse: 'none' })
   const send = async (path: string, init: RequestInit = {}) =>

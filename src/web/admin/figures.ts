@@ -17,9 +17,10 @@ export type Figures = {
 
 /** The figures of today, 7 and 30 days; those of `turnpike sales`. */
 export async function readFigures(
-  { recent, assets }: Pick<Sources, 'recent' | 'assets'>,
+  { recent, assets, flushRequests }: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
   longestMs = waitMs,
 ): Promise<Figures> {
+  await flushRequests()
   const reading = recent.read(30)
   // It goes on, and keeps what it reads, when this page does not wait.
   reading.catch(() => undefined)

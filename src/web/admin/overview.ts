@@ -16,7 +16,7 @@ export async function overviewPage(config: Config, sources: Sources): Promise<Ht
   ])
   const now = sources.now()
   return html`<h1>Overview</h1>
-${numbers(figures, sources.networks())}
+${numbers(config, figures, sources.networks())}
 <h2 id="attention">What needs attention</h2>
 ${attentionList(attention)}
 <h2 id="days">The last days</h2>
@@ -26,15 +26,20 @@ ${periodTable(figures)}
 <p class="quiet">These are the figures of <code>turnpike sales</code>. A day begins at 0:00 UTC, and a payment belongs to the day on which its request came.</p>`
 }
 
-function numbers({ periods: [today, , month] }: Figures, networks: readonly Details[]): Html {
+function numbers(
+  config: Config,
+  { periods: [today, , month] }: Figures,
+  networks: readonly Details[],
+): Html {
   const sum = today && sumOf(today.report)
   const undelivered = month === undefined ? 0 : sumOf(month.report).undelivered
   const least = leastGas(networks)
+  const name = config.networks.find(({ id }) => id === least?.network)?.name
   return html`<dl class="numbers">
 <div><dt>Revenue today</dt><dd>${usd(sum?.paid)}</dd></div>
 <div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
 <div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${count(undelivered)}</dd></div>
-<div><dt>Gas left${least !== undefined && ` on ${least.name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? 'unknown'}</dd></div>
+<div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? 'unknown'}</dd></div>
 </dl>`
 }
 
@@ -43,15 +48,16 @@ function leastGas(networks: readonly Details[]) {
   const all = networks.flatMap(({ network, relayers, cost }) => {
     const wei = relayers.reduce((sum, { balanceWei = 0n }) => sum + balanceWei, 0n)
     const each = cost.gas * cost.priceWei
-    return each === 0n ? [] : [{ name: network, sales: Number(wei / each) }]
+    return each === 0n ? [] : [{ network, sales: Number(wei / each) }]
   })
   const [least] = all.toSorted((left, right) => left.sales - right.sales)
-  return least && { name: least.name, text: salesText(least.sales), isShort: least.sales < 100 }
+  const { network } = least ?? {}
+  return least && { network, text: salesText(least.sales), isShort: least.sales < 100 }
 }
 
 /** `about 4,200 sales`: two significant digits. */
 export function salesText(sales: number): string {
-  if (sales > 1e9) return 'more than a billion sales'
+  if (sales >= 1e6) return `about ${Math.floor(sales / 1e6).toLocaleString('en')} million sales`
   const unit = 10 ** Math.max(0, String(Math.floor(sales)).length - 2)
   return `about ${(Math.floor(sales / unit) * unit).toLocaleString('en')} sales`
 }
@@ -108,5 +114,5 @@ function periodTable({ periods: all }: Figures): Html {
     ['Failed requests', ...requests.map(({ failed }) => count(failed))],
   ]
   const columns = periods.map((_, index) => ({ title: names[index] ?? '', isNumber: true }))
-  return table('Figures of the last days', ['', ...columns], rows, '')
+  return table('Figures of the last days', ['All networks', ...columns], rows, '')
 }

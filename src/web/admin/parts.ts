@@ -134,21 +134,22 @@ export function qr(text: string, label: string): Html {
 
 /** Bars of equal width, one for each value. Values are millionths of a USD. */
 export function bars(label: string, values: readonly { name: string; micro: bigint }[]): Html {
-  const [width, height, foot] = [720, 150, 22]
   const [most = 0n] = values.map(({ micro }) => micro).toSorted((a, b) => (a < b ? 1 : -1))
+  const [width, height] = [720, 160]
   const step = width / Math.max(1, values.length)
   const heightOf = (micro: bigint) =>
     most === 0n ? 0 : Math.max(micro > 0n ? 2 : 0, Number((micro * 1000n) / most) * (height / 1000))
-  const named = values.filter((_, index) => (values.length - 1 - index) % 7 === 0)
-  return html`<svg class="bars" viewBox="0 0 ${width} ${height + foot}" role="img" aria-label="${label}">
-<line class="axis" x1="0" y1="${height}" x2="${width}" y2="${height}"/>
+  const [first, middle, last] = [0, values.length >> 1, values.length - 1].map(
+    (index) => values[index]?.name,
+  )
+  return html`<p class="most"><span>${usd(most)}</span></p>
+<svg class="bars" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" role="img" aria-label="${label}">
+${[0, 80].map((y) => html`<line class="grid" x1="0" y1="${y}" x2="${width}" y2="${y}"/>`)}
 ${values.map(({ name, micro }, index) => {
   const tall = heightOf(micro)
-  return html`<rect class="bar" x="${(index * step + 2).toFixed(1)}" y="${(height - tall).toFixed(1)}" width="${(step - 4).toFixed(1)}" height="${tall.toFixed(1)}" rx="2"><title>${name}: ${usdText(micro)} USD</title></rect>`
+  return html`<rect class="bar" x="${(index * step + 2).toFixed(1)}" y="${(height - tall).toFixed(1)}" width="${(step - 4).toFixed(1)}" height="${tall.toFixed(1)}"><title>${name}: ${usdText(micro)} USD</title></rect>`
 })}
-${named.map(
-  ({ name }) =>
-    html`<text class="tick" x="${((values.findIndex((each) => each.name === name) + 0.5) * step).toFixed(1)}" y="${height + 16}" text-anchor="middle">${name.slice(5)}</text>`,
-)}
-</svg>`
+<line class="axis" x1="0" y1="${height}" x2="${width}" y2="${height}"/>
+</svg>
+<p class="ticks" aria-hidden="true"><span>${first}</span><span>${middle}</span><span>${last}</span></p>`
 }

@@ -23,6 +23,8 @@ export type Sources = {
   /** The file of the ledger when it cannot be written. */
   storageFault(): string | undefined
   recent: Recent
+  /** Writes the counts of requests that are only in memory. */
+  flushRequests(): Promise<void>
   assets(): Promise<readonly AssetRow[]>
   ledger: AdminLedger
   /** Unix ms. */

@@ -1,9 +1,11 @@
 import type { Config } from '../../config/Config'
+import { pathOf, searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
 import { type AdminPath, layout, type Page, type Reader, redirect, respond } from './layout'
 import { overviewPage } from './overview'
+import { paymentsCsv, paymentsPage } from './payments'
 import {
   createSignIn,
   type Refused,
@@ -12,6 +14,7 @@ import {
   signOutFields,
 } from './sign-in'
 import type { Sources } from './sources'
+import { storyPage } from './story'
 
 export type AdminOptions = SignInOptions & { sources: Sources }
 
@@ -44,9 +47,7 @@ export function createAdmin(config: Config, options: AdminOptions) {
     const reader = readerOf(request)
     if (reader === 'wrong') return wrongToken()
     if (reader !== undefined) return answer(reader)
-    return new URL(request.url, 'http://localhost').pathname.replace(/\/$/, '') === '/admin'
-      ? form(request)
-      : redirect('/admin')
+    return pathOf(request.url).replace(/\/$/, '') === '/admin' ? form(request) : redirect('/admin')
   }
   const wrongToken = () => {
     const main = signInForm({ fault: 'This token is wrong.' })
@@ -62,6 +63,19 @@ export function createAdmin(config: Config, options: AdminOptions) {
   return {
     overview: (request: Request) =>
       show(request, '/admin', 'Overview', () => overviewPage(config, sources)),
+    payments: (request: Request) =>
+      show(request, '/admin/payments', 'Payments', () =>
+        paymentsPage(config, sources, paramsOf(request)),
+      ),
+    csv: (request: Request) =>
+      guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
+    payment: (request: Request, id: string) =>
+      guarded(request, async (reader) => {
+        const main = await storyPage(config, sources, id)
+        const path = '/admin/payments'
+        if (main !== undefined) return page(reader, { title: 'Payment', path, main })
+        return page(reader, { title: 'Not found', path, main: missing(id) }, { status: 404 })
+      }),
     signIn: (request: Request) =>
       readable(config, async () => {
         const done = await access.signIn(request)
@@ -76,6 +90,16 @@ export function createAdmin(config: Config, options: AdminOptions) {
         return access.end(request, where === 'everywhere')
       }),
   }
+}
+
+function paramsOf({ url }: Request): URLSearchParams {
+  return new URLSearchParams(searchOf(url))
+}
+
+function missing(id: string): Html {
+  return html`<h1>There is no such payment</h1>
+<p class="empty"><code>${id.slice(0, 80)}</code> is not an id of this ledger.</p>
+<p><a href="/admin/payments">All payments</a></p>`
 }
 
 /** A page instead of the JSON of a problem: forms are sent by people. */

@@ -1,0 +1,55 @@
+import type { Outcome } from '../../../db/AdminLedger'
+import type { AssetRow } from '../../../db/SalesLedger'
+import type { Config } from '../../config/Config'
+import { type Html, html } from '../html'
+import { amount, badge, type Tone } from './parts'
+
+/** Names of networks and assets, of this and of earlier configurations. */
+export type Names = {
+  network(id: string): string
+  amount(atomic: bigint, of: { network: string; asset: string }): string
+  asset(of: { network: string; asset: string }): Pick<AssetRow, 'symbol'> & { decimals?: number }
+}
+
+export function createNames({ networks }: Config, assets: readonly AssetRow[]): Names {
+  const asset: Names['asset'] = ({ network, asset: address }) => {
+    const known = assets.find(
+      (each) => each.network === network && each.address.toLowerCase() === address.toLowerCase(),
+    )
+    return known ?? { symbol: address }
+  }
+  return {
+    network: (id) =>
+      networks.find((each) => each.id === id)?.name ??
+      assets.find((each) => each.network === id)?.networkName ??
+      id,
+    asset,
+    amount(atomic, of) {
+      const { symbol, decimals } = asset(of)
+      return amount(atomic, { symbol, decimals })
+    },
+  }
+}
+
+const words: Readonly<Record<Outcome, readonly [Tone, string]>> = {
+  pending: ['fair', 'pending'],
+  delivered: ['good', 'delivered'],
+  undelivered: ['bad', 'not delivered'],
+  settled: ['good', 'settled'],
+  order: ['plain', 'stock order'],
+  unpaid: ['plain', 'never paid'],
+}
+
+export function outcomeBadge(outcome: Outcome): Html {
+  const [tone, word] = words[outcome]
+  return badge(tone, word)
+}
+
+export function outcomeWord(outcome: Outcome): string {
+  return words[outcome][1]
+}
+
+/** What a payment is for, as a route of a merchant. */
+export function purposeOf({ merchant, route }: { merchant: string; route: string }): Html {
+  return merchant === '' ? html`facilitator` : html`${merchant}<wbr>${route}`
+}

@@ -1,0 +1,141 @@
+import { outcomes, type PaymentLine } from '../../../db/AdminLedger'
+import { cell } from '../../books/csv'
+import type { Config } from '../../config/Config'
+import { type Html, html } from '../html'
+import { adminHeaders } from './layout'
+import { createNames, type Names, outcomeBadge, outcomeWord, purposeOf } from './names'
+import { short, table, time } from './parts'
+import { type Found, find, parse, type Search, toQuery } from './search'
+import type { Sources } from './sources'
+
+const pageLength = 50
+const csvMax = 1_000
+
+export async function paymentsPage(
+  config: Config,
+  sources: Sources,
+  params: URLSearchParams,
+): Promise<Html> {
+  const { search, fault } = parse(params)
+  const names = createNames(config, await sources.assets())
+  const found: Found =
+    fault === undefined
+      ? await find(sources, search, pageLength)
+      : { lines: [], next: undefined, fault }
+  return html`<h1>Payments</h1>
+${searchForm(config, search)}
+${found.fault !== undefined && html`<p class="fault" role="alert">${found.fault}</p>`}
+${found.fault === undefined && list(found, names, toQuery({ ...search, before: undefined }) !== '')}
+${found.searchedTo !== undefined && html`<p class="note" role="status">Searched back to ${time(timeOf(found.searchedTo))}. Older payments may fit, too.</p>`}
+<div class="row">
+${found.next !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: found.next })}">Older</a>`}
+${search.before !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: undefined })}">Newest</a>`}
+${found.lines.length > 0 && html`<a href="/admin/payments.csv${toQuery(search)}">These as CSV, up to ${csvMax.toLocaleString('en')}</a>`}
+</div>`
+}
+
+function searchForm({ merchants, stock }: Config, search: Search): Html {
+  const slugs = [...merchants.map(({ slug }) => slug), ...(stock === undefined ? [] : ['stock'])]
+  const option = (value: string, text: string, isChosen: boolean) =>
+    html`<option value="${value}"${isChosen && selected}>${text}</option>`
+  return html`<form class="search" method="get" action="/admin/payments" role="search">
+<label class="broad">Id, transaction or payer <input name="q" value="${search.q ?? ''}" maxlength="80" autocomplete="off" spellcheck="false"></label>
+<label>Merchant <select name="merchant">${option('', 'all', search.merchant === undefined)}${slugs.map((slug) => option(slug, slug, search.merchant === slug))}</select></label>
+<label>Route <input name="route" value="${search.route ?? ''}" maxlength="300" placeholder="/forecast" autocomplete="off"></label>
+<label>State <select name="state">${option('', 'all', search.state === undefined)}${outcomes.map((each) => option(each, outcomeWord(each), search.state === each))}</select></label>
+<div><button>Search</button></div>
+</form>`
+}
+
+const selected = html` selected`
+
+function list({ lines }: Found, names: Names, isSearch: boolean): Html {
+  return table(
+    'Payments',
+    [
+      'Received',
+      'For',
+      { title: 'Amount', isNumber: true },
+      'Network',
+      'State',
+      'Payer',
+      'Payment',
+    ],
+    lines.map((line) => [
+      time(timeOf(line.id)),
+      purposeOf(line),
+      names.amount(line.amountAtomic, line),
+      names.network(line.network),
+      outcomeBadge(line.outcome),
+      html`<a class="quiet" href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
+      html`<a href="/admin/payments/${line.id}">${short(line.id)}</a>`,
+    ]),
+    isSearch ? 'No payment fits this search.' : 'There are no payments yet.',
+  )
+}
+
+/** The time in the id of a payment: when its request came, unix ms. */
+function timeOf(id: string): number {
+  const at = Number.parseInt(id.slice(4, 16), 16)
+  return Number.isSafeInteger(at) ? at : 0
+}
+
+const columns = [
+  'received',
+  'id',
+  'state',
+  'merchant',
+  'route',
+  'network',
+  'network_name',
+  'asset',
+  'symbol',
+  'decimals',
+  'amount_atomic',
+  'payer',
+  'payee',
+  'protocol',
+  'transaction',
+  'upstream_status',
+] as const
+
+/** The lines of a search as CSV (RFC 4180); no cell is a formula. */
+export async function paymentsCsv(
+  config: Config,
+  sources: Sources,
+  params: URLSearchParams,
+): Promise<Response> {
+  const { search, fault } = parse(params)
+  const names = createNames(config, await sources.assets())
+  const { lines } = fault === undefined ? await find(sources, search, csvMax) : { lines: [] }
+  const rows = lines.map((line) => rowOf(line, names).map(cell).join(','))
+  return new Response(`${[columns.join(','), ...rows].join('\r\n')}\r\n`, {
+    headers: {
+      ...adminHeaders,
+      'content-type': 'text/csv; charset=utf-8; header=present',
+      'content-disposition': 'attachment; filename="payments.csv"',
+    },
+  })
+}
+
+function rowOf(line: PaymentLine, names: Names) {
+  const { symbol, decimals } = names.asset(line)
+  return [
+    new Date(timeOf(line.id)).toISOString(),
+    line.id,
+    line.outcome,
+    line.merchant,
+    line.route,
+    line.network,
+    names.network(line.network),
+    line.asset,
+    symbol,
+    decimals,
+    line.amountAtomic,
+    line.payer,
+    line.payee,
+    line.protocol,
+    line.transaction,
+    line.upstreamStatus,
+  ]
+}

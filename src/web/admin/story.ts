@@ -1,0 +1,232 @@
+import type { Story, StoryTransaction } from '../../../db/AdminLedger'
+import type { Authorization } from '../../../db/Authorization'
+import type { Order } from '../../../db/Order'
+import type { Payment } from '../../../db/Payment'
+import type { Config } from '../../config/Config'
+import { type Html, html } from '../html'
+import { createNames, type Names } from './names'
+import { badge, coin, facts, gwei, short, type Tone, table, time } from './parts'
+import type { Sources } from './sources'
+
+/** All that the ledger has of one payment; undefined when there is none of this id. */
+export async function storyPage(
+  config: Config,
+  sources: Sources,
+  id: string,
+): Promise<Html | undefined> {
+  const story = /^pay_[0-9a-f]{1,40}$/.test(id) ? await sources.ledger.story(id) : undefined
+  if (story === undefined) return undefined
+  const names = createNames(config, await sources.assets())
+  const { payment, authorization, order } = story
+  return html`<p><a href="/admin/payments">All payments</a></p>
+<h1>Payment</h1>
+<p><code>${id}</code></p>
+<h2>What happened</h2>
+${steps(story, sources.now())}
+${payment !== undefined && offerOf(payment, names)}
+${authorization !== undefined && chargeOf(authorization, names)}
+${order !== undefined && payment !== undefined && orderOf(order, payment, names)}
+<h2>Transactions</h2>
+${transactionsOf(story.transactions)}
+${payment !== undefined && deliveryOf(payment, story, sources.now())}`
+}
+
+type Step = { at: number | undefined; tone: Tone; word: string; text: Html | string }
+
+function steps({ payment, authorization, transactions }: Story, now: number): Html {
+  const all: Step[] = [
+    ...(authorization === undefined ? [] : [authorizedStep(authorization)]),
+    ...transactions.map(transactionStep),
+    ...(payment === undefined ? [] : paymentSteps(payment, now)),
+  ]
+  const ordered = all.toSorted((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity))
+  return html`<ol class="steps">${ordered.map(
+    ({ at, tone, word, text }) =>
+      html`<li>${at === undefined ? html`<span class="quiet">not timed</span>` : time(at)} ${badge(tone, word)} <span>${text}</span></li>
+`,
+  )}</ol>`
+}
+
+function authorizedStep({ createdAt, state }: Authorization): Step {
+  const texts: Readonly<Record<Authorization['state'], readonly [Tone, string]>> = {
+    authorized: ['fair', 'The ceiling was signed; the charge is not known yet.'],
+    metered: ['fair', 'The charge is written and must be settled.'],
+    sent: ['good', 'The ceiling was signed, and its charge was sent.'],
+    void: ['plain', 'The ceiling was signed, and nothing was charged.'],
+    failed: ['bad', 'The charge could not be settled, and never will be.'],
+  }
+  const [tone, text] = texts[state]
+  return { at: createdAt, tone, word: 'authorized', text }
+}
+
+function transactionStep(transaction: StoryTransaction): Step {
+  const { hash, kind, createdAt, members } = transaction
+  const shared = members > 1 ? `, shared by ${members} payments` : ''
+  const text = html`Transaction ${short(hash)} (${kind}${shared}) was signed and sent.`
+  return { at: createdAt, tone: 'plain', word: 'sent', text }
+}
+
+function paymentSteps(payment: Payment, now: number): Step[] {
+  const { createdAt, confirmedAt, deliveredAt, blockNumber, transaction, state } = payment
+  const received: Step = {
+    at: createdAt,
+    tone: 'plain',
+    word: 'received',
+    text: `A credential of ${payment.purpose.protocol} was accepted by its simulation.`,
+  }
+  const confirmed: Step = {
+    at: confirmedAt,
+    tone: 'good',
+    word: 'confirmed',
+    text: html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${short(transaction)}, log ${payment.logIndex ?? ''}.`,
+  }
+  const others: Partial<Record<Payment['state'], Step>> = {
+    broadcast: {
+      at: undefined,
+      tone: 'fair',
+      word: 'pending',
+      text: 'A transaction may be included in a block; it is not decided.',
+    },
+    reverted: {
+      at: undefined,
+      tone: 'bad',
+      word: 'reverted',
+      text: 'The transaction failed. It is sent again when a client presents the payment again.',
+    },
+    expired: {
+      at: undefined,
+      tone: 'plain',
+      word: 'never paid',
+      text: payment.nonceUsed
+        ? 'The chain shows that its nonce was used or cancelled by something else.'
+        : 'Its time ended before it was settled.',
+    },
+  }
+  const end = others[state]
+  return [
+    received,
+    ...(confirmedAt === undefined ? [] : [confirmed]),
+    ...(end === undefined ? [] : [end]),
+    ...deliverySteps(payment, deliveredAt, now),
+  ]
+}
+
+function deliverySteps(payment: Payment, deliveredAt: number | undefined, now: number): Step[] {
+  const { delivery, attempts, upstreamStatus, truncated, redeemUntil, state, purpose } = payment
+  const status = upstreamStatus === undefined ? '' : `; the upstream answered ${upstreamStatus}`
+  if (delivery === 'delivered') {
+    const cut = truncated ? ', but not to its end' : ''
+    const text = `The answer was delivered${cut}${status}.`
+    return [{ at: deliveredAt, tone: truncated ? 'fair' : 'good', word: 'delivered', text }]
+  }
+  if (state !== 'confirmed' || purpose.product !== 'gateway') return []
+  const tries = `${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}`
+  const isOpen = redeemUntil === undefined || redeemUntil > now
+  const more = isOpen ? 'The buyer can still fetch it.' : 'The time to fetch it is over.'
+  const text = `The answer was not delivered after ${tries}${status}. ${more}`
+  return [{ at: undefined, tone: 'bad', word: 'not delivered', text }]
+}
+
+function offerOf({ transfer, purpose, createdAt }: Payment, names: Names): Html {
+  const { network, asset, amountAtomic, payer, payee, method, upto, validBefore, nonce } = transfer
+  return html`<h2>Offer and credential</h2>
+${facts([
+  ['Paid for', purpose.merchant === '' ? purpose.product : `${purpose.merchant}${purpose.route}`],
+  ['Resource', html`<code>${purpose.resource}</code>`],
+  ['Amount', names.amount(amountAtomic, { network, asset })],
+  ['Network', names.network(network)],
+  ['Payer', html`<code>${payer}</code>`],
+  ['Payee', html`<code>${payee}</code>`],
+  ['Protocol', `${purpose.protocol}, ${upto === undefined ? 'exact' : 'upto'}, ${method}`],
+  ['Nonce', html`<code>${nonce}</code>`],
+  ['Valid until', time(secondsOf(validBefore, createdAt))],
+  ['Challenge', purpose.challengeId && html`<code>${purpose.challengeId}</code>`],
+  ['Idempotency key', purpose.idempotencyKey && html`<code>${purpose.idempotencyKey}</code>`],
+  ['Bound to this service', purpose.bound ? 'yes' : 'no'],
+])}`
+}
+
+/** A signature may be valid for ever: then the time is that of the payment. */
+function secondsOf(seconds: bigint, otherwise: number): number {
+  const ms = Number(seconds) * 1000
+  return ms < 8.64e15 ? ms : otherwise
+}
+
+function chargeOf({ transfer, charge, state }: Authorization, names: Names): Html {
+  const units = Object.entries(charge?.units ?? {}).map(([unit, used]) => `${used} ${unit}`)
+  return html`<h2>Charge by use</h2>
+${facts([
+  ['State', state],
+  ['Ceiling', names.amount(transfer.amountAtomic, transfer)],
+  ['Charge', charge === undefined ? 'not known' : names.amount(charge.amountAtomic, transfer)],
+  ['Used', units.length === 0 ? undefined : units.join(', ')],
+])}`
+}
+
+function orderOf(order: Order, { transfer }: Payment, names: Names): Html {
+  const { id, symbol, state, totalAtomic, heldReason, refundReason } = order
+  return html`<h2>Stock order</h2>
+${facts([
+  ['Order', html`<a href="/admin/orders#${id}"><code>${id}</code></a>`],
+  ['Token', symbol],
+  ['State', state],
+  ['Paid', names.amount(totalAtomic, transfer)],
+  ['Held because', heldReason],
+  ['Refunded because', refundReason],
+])}`
+}
+
+function transactionsOf(transactions: readonly StoryTransaction[]): Html {
+  return table(
+    'Transactions',
+    [
+      'Transaction',
+      'Kind',
+      'State',
+      'Relayer',
+      { title: 'Account nonce', isNumber: true },
+      { title: 'Block', isNumber: true },
+      { title: 'Highest fee', isNumber: true },
+      { title: 'Cost', isNumber: true },
+    ],
+    transactions.map((each) => [
+      html`<code>${each.hash}</code>`,
+      each.members > 1 ? `${each.kind} of ${each.members}` : each.kind,
+      badge(
+        each.state === 'failed' ? 'bad' : each.state === 'mined' ? 'good' : 'plain',
+        each.state,
+      ),
+      short(each.relayer),
+      each.nonce,
+      each.blockNumber ?? '-',
+      gwei(each.maxFeeWei),
+      each.costWei === undefined ? '-' : coin(each.costWei),
+    ]),
+    'No transaction of this service contains it: another sender settled it, or nothing was sent.',
+  )
+}
+
+function deliveryOf(payment: Payment, { answer }: Story, now: number): Html {
+  const { purpose, delivery, attempts, upstreamStatus, redeemUntil, answered } = payment
+  if (purpose.product !== 'gateway') return html``
+  return html`<h2>Delivery and receipt</h2>
+${facts([
+  ['Delivery', delivery],
+  ['Attempts', attempts],
+  ['Status of the upstream', upstreamStatus],
+  ['The buyer got an answer', answered ? 'yes, of some status' : 'no'],
+  ['Can be fetched until', redeemUntil === undefined ? undefined : time(redeemUntil)],
+  [
+    'Kept answer',
+    answer === undefined || answer.expiresAt <= now
+      ? undefined
+      : html`status ${answer.status}, ${answer.bytes} bytes, until ${time(answer.expiresAt)}`,
+  ],
+  [
+    'Receipt',
+    payment.state === 'confirmed'
+      ? html`of transaction <code>${payment.transaction}</code>; the buyer has it in a header of the answer`
+      : 'none: the payment is not confirmed',
+  ],
+])}`
+}
