@@ -130,6 +130,8 @@ async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<
   await write()
   Object.assign(base.current, { config, app })
   parts.webhooks.apply(config.webhooks)
+  // Accounts and assets may be others now.
+  parts.recent.clear()
   return []
 }
 

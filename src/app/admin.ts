@@ -1,23 +1,22 @@
 import type { Config } from '../config/Config'
-import { originsOf } from '../proxy/origins'
-import type { Sources } from '../web/admin/sources'
+import { availabilityOf, originsOf } from '../proxy/origins'
+import type { Actions, Done, Sources } from '../web/admin/sources'
 import type { Parts } from './parts'
-import type { State } from './state'
 
 /** What the pages for operators show and do, under one configuration. */
-export function createAdminSources(config: Config, parts: Parts, state: State): Sources {
+export function createAdminSources(config: Config, parts: Parts): Sources {
   const { settlement, breaker, exchange, startedStock, ledger, now } = parts
   const { storage } = parts.db
+  const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const origins = new Set(config.merchants.flatMap((each) => originsOf(each, exchange?.data)))
   return {
     networks: settlement.details,
     merchants: () =>
       config.merchants.map((merchant) => ({
         merchant,
-        health: state.healthOf(merchant),
-        pause: undefined,
+        health: availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
       })),
-    openCircuits: () => [...origins].filter((origin) => breaker.isOpen(origin, now())),
+    openCircuits: () => [...origins].filter(isOpen),
     pending: parts.pending,
     heldOrders: () => startedStock?.desk.held(),
     spentBudgets: parts.sponsoring.spent,
@@ -26,6 +25,37 @@ export function createAdminSources(config: Config, parts: Parts, state: State): 
     flushRequests: parts.hours.flush,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
+    actions: createActions(parts),
     now,
+  }
+}
+
+/** What an operator may do. */
+function createActions({ pauses, ledger, operator, startedStock, now }: Parts): Actions {
+  return {
+    async pause(of, isPause) {
+      const hasChanged = await pauses.set(of, isPause)
+      const word = isPause ? 'paused' : 'sold again'
+      return { ok: true, text: `${of.name} is ${word}${hasChanged ? '' : ' already'}.` }
+    },
+    async retry(id) {
+      const moved = await ledger.orders.move({ kind: 'request-retry', id, at: now() })
+      if (moved === undefined) return { ok: false, text: `${id} is not held: nothing was done.` }
+      startedStock?.desk.drive(id)
+      return { ok: true, text: `${id} is tried again. Load the page again to see its state.` }
+    },
+    reload:
+      operator &&
+      (async (): Promise<Done> => {
+        const faults = await operator.reload()
+        if (faults.length === 0) return { ok: true, text: 'The file is in force.' }
+        return { ok: false, text: `Nothing was changed: ${faults.slice(0, 10).join('; ')}` }
+      }),
+    backUp:
+      operator &&
+      (async (): Promise<Done> => {
+        const { ok, text } = await operator.backUp()
+        return { ok, text }
+      }),
   }
 }

@@ -37,7 +37,14 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const offers = { isReady, facilitators }
   const updatedAt = parts.now()
   const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
-  const gateway = createGateway({ ...serving, retired, documents, stocks: exchange?.data })
+  const isPaused = (slug: string) => parts.pauses.has('merchant', slug)
+  const gateway = createGateway({
+    ...serving,
+    isPaused,
+    retired,
+    documents,
+    stocks: exchange?.data,
+  })
   const mcp = createMcp({ ...serving, ...offers, gateway })
   const facilitator = createFacilitator({
     ...serving,
@@ -67,7 +74,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
-    admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts, state) }),
+    admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts) }),
     problems: createProblemPages(config),
     health: createHealth(state),
   }

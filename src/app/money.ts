@@ -2,6 +2,7 @@ import * as Crypto from '../protocol/Crypto'
 import { createSettlement, type Settlement } from '../settlement/settlement'
 import { createSponsor, type Sponsor } from '../sponsor/sponsor'
 import type { Base } from './base'
+import { createPauses, type Pauses } from './pauses'
 
 /** The parts that move money. */
 export type Money = {
@@ -9,6 +10,8 @@ export type Money = {
   /** Addresses that send settlements. */
   relayers: readonly `0x${string}`[]
   sponsoring: Sponsor
+  /** What an operator has paused. */
+  pauses: Pauses
 }
 
 /**
@@ -18,6 +21,8 @@ export type Money = {
 export async function startMoney(base: Base): Promise<Money> {
   const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
+  const pauses = await createPauses({ ledger: ledger.admin, now })
+  for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
   const settlement = await createSettlement({
     ledger,
     meter: registry,
@@ -34,6 +39,7 @@ export async function startMoney(base: Base): Promise<Money> {
       payee === current.config.service.payout ||
       current.config.merchants.some(({ payout }) => payout === payee),
     confirmTwiceAbove: () => current.config.service.confirmTwiceAboveAtomic,
+    isPaused: (network) => pauses.has('network', network),
     unsettledMax: () => current.config.service.unsettledMaxAtomic,
     now,
     log,
@@ -50,5 +56,5 @@ export async function startMoney(base: Base): Promise<Money> {
     log,
     waitMs: () => current.config.service.settleWaitSeconds * 1000,
   })
-  return { settlement, relayers, sponsoring }
+  return { settlement, relayers, sponsoring, pauses }
 }

@@ -30,6 +30,8 @@ export type AppOptions = Limits & {
   orderRetryMs?: number
   /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
+  /** What an operator may start at `/admin`; without it these actions are not offered. */
+  operator?: Operator | undefined
   /** How webhooks are sent. */
   posting?: WebhooksOptions['posting']
   /**
@@ -37,6 +39,14 @@ export type AppOptions = Limits & {
    * start.
    */
   isLasting?: boolean
+}
+
+/** What the program around the service does for an operator. Neither rejects. */
+export type Operator = {
+  /** Reads the file again. Returns the faults; none when it is in force. */
+  reload(): Promise<readonly string[]>
+  /** Copies the database into a new file; `text` names it, or says why there is none. */
+  backUp(): Promise<{ ok: boolean; text: string }>
 }
 
 /** Limits of the resources that peers can occupy. */

@@ -17,6 +17,7 @@ import { createUpstream } from '../proxy/upstream'
 import { createSessions, type Sessions } from '../web/admin/sessions'
 import type { Base } from './base'
 import type { Money } from './money'
+import type { Operator } from './options'
 import type { Sales } from './sales'
 import type { HttpServer } from './server'
 
@@ -43,6 +44,7 @@ export type Parts = Pick<
     /** The client's end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
+    operator: Operator | undefined
     /** The operators that are signed in; a reload keeps them. */
     sessions: Sessions
     pending: () => Promise<Pending>
@@ -86,6 +88,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
+    operator: options.operator,
     sessions: createSessions(now),
     pending: () => ledger.payments.pending(pendingShown),
     recent: createRecentFigures(base),

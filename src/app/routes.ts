@@ -140,6 +140,19 @@ function addAdmin(add: ReturnType<typeof adderOf>, admin: Handlers['admin']): vo
     '/admin/payments/:id',
     own({ GET: ({ request, params }) => admin.payment(request, params.id ?? '') }),
   )
+  add('/admin/orders', own({ GET: ({ request }) => admin.orders(request) }))
+  add('/admin/merchants', own({ GET: ({ request }) => admin.merchants(request) }))
+  add('/admin/networks', own({ GET: ({ request }) => admin.networks(request) }))
+  add('/admin/grants', own({ GET: ({ request }) => admin.grants(request) }))
+  add('/admin/facilitator', own({ GET: ({ request }) => admin.facilitator(request) }))
+  add('/admin/configuration', own({ GET: ({ request }) => admin.configuration(request) }))
+  add(
+    '/admin/actions/:action',
+    own({
+      GET: ({ request, params }) => admin.confirm(request, params.action ?? ''),
+      POST: ({ request, params }) => admin.act(request, params.action ?? ''),
+    }),
+  )
   add('/admin/sign-out', own({ POST: ({ request }) => admin.signOut(request) }))
 }
 

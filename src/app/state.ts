@@ -33,6 +33,9 @@ export function createState(
     },
     hasMarket: exchange !== undefined,
     isReady: ({ id }) => isReady(id),
-    healthOf: (merchant) => availabilityOf(originsAt(merchant), merchant, isOpen),
+    healthOf: (merchant) =>
+      parts.pauses.has('merchant', merchant.slug)
+        ? 'out-of-service'
+        : availabilityOf(originsAt(merchant), merchant, isOpen),
   }
 }

@@ -13,6 +13,8 @@ export const dayMs = 24 * hourMs
 
 /** Payments that one read adds up: some milliseconds, in which nothing else runs. */
 const slicePayments = 200
+/** Shortest part of an hour that is read at once, ms. */
+const stepMinMs = 60_000
 /** An hour is kept when it has ended for this time, ms: then its transactions are included. */
 const settledMs = hourMs
 /** What is kept is read again after this time, ms, in case that a change was not reported. */
@@ -127,22 +129,23 @@ export function createRecent(options: RecentOptions): Recent {
 
 /** Reads an hour in parts that are short, and lets other work run between them. */
 function createReader({ sales, attempts }: RecentOptions) {
-  /** Payments of the hour that was read before. */
-  let before = slicePayments
+  /** Length of the next part, by the payments of the one before it. */
+  let step = stepMinMs
   return async (from: number, to: number, now: number): Promise<SalesOfSpan> => {
-    const count = Math.min(60, Math.max(1, Math.ceil(before / slicePayments)))
-    const step = Math.ceil(hourMs / count)
+    const query = { byPayer: false, redeemable: { now, ...attempts } }
     const parts: SalesOfSpan[] = []
-    for (let at = from; at < to; at += step) {
-      const query = { byPayer: false, redeemable: { now, ...attempts } }
-      const part = await sales.ofSpan({ from: at, to: Math.min(to, at + step) }, query)
+    for (let at = from; at < to; ) {
+      const end = Math.min(to, at + step)
+      const part = await sales.ofSpan({ from: at, to: end }, query)
       // Requests are counted by whole hours.
       parts.push(at === from ? part : { ...part, requests: [] })
+      const count = part.rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
+      const wanted = ((end - at) * slicePayments) / Math.max(1, count)
+      step = Math.round(Math.max(stepMinMs, Math.min(wanted, 2 * step, hourMs)))
+      at = end
       await new Promise((resolve) => setImmediate(resolve))
     }
-    const span = sumOf(parts)
-    before = span.rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
-    return span
+    return sumOf(parts)
   }
 }
 

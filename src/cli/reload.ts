@@ -18,9 +18,9 @@ export type ReloadOptions = {
 
 /**
  * Reads the file again and applies it, or keeps the present configuration and logs every reason as
- * `file:line: message`. Returns whether it was applied. Never throws.
+ * `file:line: message`. Returns these reasons: none when the file was applied. Never throws.
  */
-export async function reload(options: ReloadOptions): Promise<boolean> {
+export async function reload(options: ReloadOptions): Promise<readonly string[]> {
   const { app, file, log } = options
   try {
     const text = readFileSync(file, 'utf8')
@@ -33,16 +33,17 @@ export async function reload(options: ReloadOptions): Promise<boolean> {
         const { merchants, hash } = result.config
         const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
         log('reloaded', { file, merchants: merchants.length, routes, hash })
-        return true
+        return []
       }
       faults.push(...describe(places, text, file))
     }
     log('reload-refused', { faults })
+    return faults
   } catch (error) {
     const isOurs = error instanceof EnvironmentError
     log('reload-refused', { faults: isOurs ? [error.message] : [], error })
+    return [isOurs ? error.message : 'the file cannot be read or applied; the log has the error']
   }
-  return false
 }
 
 /** Key files can change. Payments in progress were signed with the keys of the start. */

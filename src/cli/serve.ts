@@ -1,5 +1,7 @@
 import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { DataDirectoryError, openDirectory } from '../../db/sqlite/directory'
+import { databaseName } from '../../db/sqlite/open'
 import * as App from '../app'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
@@ -9,6 +11,7 @@ import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
+import { createOperator } from './operator'
 import { createOutput } from './output'
 import { reload } from './reload'
 import { startFault } from './startfault'
@@ -32,7 +35,17 @@ export async function serve(options: ServeOptions): Promise<number> {
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
-  let app: App.App
+  let app: App.App | undefined
+  const relayers = ownKeys(secrets).map(Crypto.addressOf)
+  const operator = createOperator({
+    dataDir,
+    now: Date.now,
+    database: join(dataDir, databaseName),
+    reload: async () =>
+      app === undefined
+        ? ['the service is starting: try again']
+        : reload({ ...options, app, relayers, log }),
+  })
   try {
     app = await App.start({
       config,
@@ -43,13 +56,14 @@ export async function serve(options: ServeOptions): Promise<number> {
       droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
+      operator,
     })
   } catch (error) {
     process.stderr.write(`turnpike: ${startFault(error, config.service)}\n`)
     return 1
   }
-  const relayers = ownKeys(secrets).map(Crypto.addressOf)
-  const onReload = () => void reload({ ...options, app, relayers, log })
+  const started = app
+  const onReload = () => void reload({ ...options, app: started, relayers, log })
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()

@@ -97,6 +97,17 @@ export const serviceEvents = {
     level: 'info',
     meaning: 'An operator signed out at `/admin`; `everywhere`: all sessions ended.',
   },
+  'admin-action': {
+    level: 'info',
+    meaning:
+      'An operator did `action` at `/admin`: `pause`, `resume`, `retry`, `reload` or `backup`. `ok` ' +
+      'and `result` say how it ended.',
+  },
+  'sales-paused': {
+    level: 'warn',
+    meaning: 'The start found a merchant or a network whose sales an operator has paused.',
+    action: 'Resume it at `/admin` when it is to be sold again.',
+  },
   'admin-refused': {
     level: 'warn',
     meaning:

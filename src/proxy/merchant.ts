@@ -33,6 +33,8 @@ export type GatewayOptions = {
   concurrency: Concurrency
   budget: Budget
   documents: Documents
+  /** Whether an operator has paused the sales of a merchant. */
+  isPaused?: ((slug: string) => boolean) | undefined
   /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   stocks?: Stocks | undefined
   rateLimit: RateLimit.RateLimit
@@ -88,10 +90,10 @@ export function createGateway(options: GatewayOptions): Gateway {
  */
 function admissionOf(options: GatewayOptions): Admission {
   const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
-  const { upstream, breaker, stocks, log } = options
+  const { upstream, breaker, stocks, log, isPaused } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax } = service
-  const sources = { upstream, breaker, stocks, now, log, failureKeys: new Map() }
+  const sources = { upstream, breaker, stocks, isPaused, now, log, failureKeys: new Map() }
   const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
   return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }

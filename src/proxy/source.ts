@@ -17,6 +17,8 @@ export type Sources = {
   readonly breaker: Breaker
   /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   readonly stocks: Stocks | undefined
+  /** Whether an operator has paused the sales of a merchant. */
+  readonly isPaused?: ((slug: string) => boolean) | undefined
   readonly now: () => number
   readonly log: Log
   /** Cached, because every 402 reads it and a URL builds its origin anew each time. */
@@ -33,6 +35,12 @@ export function unavailable(
     return Problem.of(
       'not-ready',
       'This merchant is out of service; nothing is charged. Try again later.',
+    )
+  if (sources.isPaused?.(merchant.slug) === true)
+    return Problem.of(
+      'paused',
+      'The sales of this merchant are paused; nothing is charged. Try again later.',
+      { headers: { 'retry-after': '60' } },
     )
   const key = failureKey(sources, merchant, route)
   if (key === undefined || sources.breaker.isOpen(key, sources.now()))

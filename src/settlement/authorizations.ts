@@ -197,6 +197,7 @@ function refuseUnread(
     throw new Error('not an authorization in the asset of the network')
   }
   if (context.progress.isStopping || !isReady(chain)) return Refusals.unavailable(undefined)
+  if (context.policy.isPaused(chain.network.id)) return Refusals.unavailable(undefined)
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
   const late = Refusals.checkWindow(transfer, context.now())
   if (late) return late

@@ -14,7 +14,7 @@ import { isReady, isUnfunded, pausedBy } from './relayer'
 import { remedyOfReason } from './remedies'
 import { aheadOf, type ChainState, type Relayer, skewOf } from './state'
 
-type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'now' | 'monotonic'>
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic'>
 
 /** What can be sold now. No I/O: everything is read from memory. */
 export type Availability = {
@@ -93,6 +93,7 @@ export function createAvailability(context: Uses): Availability {
     isReady(network) {
       const chain = context.chains.get(network)
       if (context.progress.isStopping || storageFault(context) !== undefined) return false
+      if (context.policy.isPaused(network)) return false
       return chain !== undefined && isReady(chain)
     },
     whyNot(network, sale) {
@@ -178,6 +179,7 @@ function gasOf(
 function whyNot(context: Uses, chain: ChainState, sale: Sale): string | undefined {
   if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
   if (storageFault(context) !== undefined) return 'the database cannot be written'
+  if (context.policy.isPaused(chain.network.id)) return 'its sales are paused'
   if (Gas.isSpent(context, chain, sale.product, sale.at)) return 'the gas budget of today is spent'
   const { gasRatioMax } = chain.network
   if (gasRatioMax === 0) return undefined

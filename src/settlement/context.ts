@@ -59,6 +59,8 @@ export type Policy = Readonly<{
   chargeAttemptMs: number
   /** Atomic amount: most ceilings of one payer that are not settled. */
   unsettledMax: () => bigint
+  /** Whether an operator has paused the sales on a network. */
+  isPaused: (network: Network.Id) => boolean
   payoutExclusive: () => boolean
   isOwnPayee: (payee: Address) => boolean
 }>

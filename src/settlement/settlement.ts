@@ -180,9 +180,13 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
       const id = paymentId(now(), random)
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
       const request = { ...about, rows, onSent, deliverOnConfirm }
+      const settleNew = () =>
+        context.policy.isPaused(transfer.network)
+          ? Refusals.unavailable(undefined)
+          : Intake.settle(context, request, waitMs)
       const outcome = await (known
         ? Intake.joinKnown(context, known, request, waitMs)
-        : Intake.settle(context, request, waitMs))
+        : settleNew())
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
       }

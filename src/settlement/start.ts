@@ -68,6 +68,8 @@ export type SettlementOptions = {
    * minute by default.
    */
   chargeAttemptMs?: number | undefined
+  /** Whether an operator has paused the sales on a network: nothing new is taken; by default none. */
+  isPaused?: ((network: Network.Id) => boolean) | undefined
   /** Only this service sells for its payouts; by default false. */
   payoutExclusive?: (() => boolean) | undefined
   /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
@@ -119,6 +121,7 @@ export async function createContext(
       confirmTwiceAbove: options.confirmTwiceAbove ?? (() => 10_000_000n),
       chargeAttemptMs: options.chargeAttemptMs ?? 60_000,
       unsettledMax: options.unsettledMax ?? (() => 1_000_000n),
+      isPaused: options.isPaused ?? (() => false),
       payoutExclusive: options.payoutExclusive ?? (() => false),
       isOwnPayee: options.isOwnPayee ?? (() => false),
     },

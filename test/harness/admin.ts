@@ -1,5 +1,6 @@
+import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
-import { openInMemory } from '../../db/sqlite/open'
+import { type Db, openInMemory } from '../../db/sqlite/open'
 import { createRecent } from '../../src/books/recent'
 import type { Config } from '../../src/config/Config'
 import { createBudget } from '../../src/http/body'
@@ -48,6 +49,12 @@ export function adminPages(options: AdminOptions = {}) {
     flushRequests: async () => undefined,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
+    actions: {
+      pause: async () => ({ ok: true, text: 'paused' }),
+      retry: async () => ({ ok: true, text: 'retried' }),
+      reload: undefined,
+      backUp: undefined,
+    },
     now,
     ...options.sources,
   }
@@ -66,6 +73,16 @@ export function adminPages(options: AdminOptions = {}) {
     .get('/admin/payments', ({ request }) => admin.payments(request))
     .get('/admin/payments.csv', ({ request }) => admin.csv(request))
     .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
+    .get('/admin/orders', ({ request }) => admin.orders(request))
+    .get('/admin/merchants', ({ request }) => admin.merchants(request))
+    .get('/admin/networks', ({ request }) => admin.networks(request))
+    .get('/admin/grants', ({ request }) => admin.grants(request))
+    .get('/admin/facilitator', ({ request }) => admin.facilitator(request))
+    .get('/admin/configuration', ({ request }) => admin.configuration(request))
+    .get('/admin/actions/:action', ({ request, params }) => admin.confirm(request, params.action))
+    .post('/admin/actions/:action', ({ request, params }) => admin.act(request, params.action), {
+      parse: 'none',
+    })
     .post('/admin', ({ request }) => admin.signIn(request), { parse: 'none' })
     .post('/admin/sign-out', ({ request }) => admin.signOut(request), { parse: 'none' })
   const send = async (path: string, init: RequestInit = {}) =>
@@ -118,4 +135,80 @@ export function cookieOf(answer: Response): string {
 /** Whether an answer has the overview. */
 export async function isIn(answer: Response): Promise<boolean> {
   return (await answer.text()).includes('What needs attention')
+}
+
+/** A payment as the ledger has it, in a transaction of its own; undefined members have defaults. */
+export type Inserted = {
+  /** When its request came, unix ms. */
+  at: number
+  payer?: string
+  merchant?: string
+  route?: string
+  amount?: string
+  product?: 'gateway' | 'facilitator'
+  state?: 'confirmed' | 'broadcast' | 'expired'
+  isDelivered?: boolean
+  /** Texts that a buyer chooses. */
+  text?: string
+}
+
+const asset = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
+const relayer = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
+let serial = 0
+
+/** Inserts a payment; returns its id and its transaction. */
+export function insertPayment(db: Db, options: Inserted): { id: string; hash: string } {
+  const { at, merchant = 'shop', route = '/item', amount = '5000', product = 'gateway' } = options
+  const { payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8', state = 'confirmed' } = options
+  const { isDelivered = state === 'confirmed', text = 'text' } = options
+  const digits = String(++serial).padStart(20, '0')
+  const hash = `0x${digits.padStart(64, '0')}`
+  const id = `pay_${at.toString(16).padStart(12, '0')}${digits}`
+  const isIn = state === 'confirmed'
+  db.sqlite.run(
+    `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
+      max_fee_wei, max_tip_wei, state, created_at, first_sent_at, block_number, cost_wei)
+     VALUES (?, 'eip155:8453', ?, ?, 'payment', ?, ?, '0x02', '1', '1', '1', ?, ?, ?, ?, ?)`,
+    [
+      hash,
+      relayer,
+      serial,
+      product,
+      asset,
+      isIn ? 'mined' : 'sent',
+      at,
+      at,
+      isIn ? 1 : null,
+      isIn ? '1000000000000' : null,
+    ],
+  )
+  db.sqlite.run(
+    `INSERT INTO payments (id, method, network, chain_id, asset, payer, payee, amount_atomic, nonce,
+      valid_after, valid_before, signature, product, protocol, merchant, route, fingerprint, resource,
+      bound, received_at, known_block, state, transaction_hash, log_index, block_number, confirmed_at,
+      created_at, delivery, attempts, delivered_at, idempotency_key, challenge_id)
+     VALUES (?, 'eip3009', 'eip155:8453', 8453, ?, ?, ?, ?, ?, '0', '1', '0x', ?, 'mpp', ?, ?,
+      'f', ?, 1, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    [
+      ...[id, asset, payer, payee, amount, hash, product, merchant, route, text, at, state, hash],
+      ...(isIn ? [0, 1, at] : [null, null, null]),
+      at,
+      ...(isDelivered ? ['delivered', 1, at] : ['none', 0, null]),
+      ...[text, text],
+    ],
+  )
+  db.sqlite.run('INSERT INTO transaction_members VALUES (?, 0, ?)', [hash, id])
+  return { id, hash }
+}
+
+const payee = '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955'
+
+/** Describes the asset of these payments. */
+export async function describeAsset({ sales }: Ledger, now: number, name = 'Base'): Promise<void> {
+  const text = { networkName: name, symbol: 'USDC', decimals: 6, coinUsd: '4000' }
+  await sales.describe({
+    accounts: [relayer],
+    assets: [{ network: 'eip155:8453', address: asset, ...text }],
+    now,
+  })
 }

@@ -1,4 +1,4 @@
-import type { Line, Report } from '../../books/Books'
+import type { By, Line, Report } from '../../books/Books'
 import { type RecentDays, reportOf } from '../../books/recent'
 import type { Sources } from './sources'
 
@@ -17,19 +17,36 @@ export type Figures = {
 
 /** The figures of today, 7 and 30 days; those of `turnpike sales`. */
 export async function readFigures(
-  { recent, assets, flushRequests }: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
+  sources: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
   longestMs = waitMs,
 ): Promise<Figures> {
+  const { found, isWhole } = await readDays(sources, longestMs)
+  const reports: Period[] = []
+  for (const days of periods)
+    reports.push({ days, report: await reportOf(sources, found, 'day', days) })
+  return { days: found.days.length, isWhole, periods: reports }
+}
+
+/** One report of the last days. */
+export async function readReport(
+  sources: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
+  by: By,
+  days: number,
+): Promise<{ report: Report; isWhole: boolean }> {
+  const { found, isWhole } = await readDays(sources, waitMs)
+  return { report: await reportOf(sources, found, by, days), isWhole }
+}
+
+async function readDays(
+  { recent, flushRequests }: Pick<Sources, 'recent' | 'flushRequests'>,
+  longestMs: number,
+): Promise<{ found: RecentDays; isWhole: boolean }> {
   await flushRequests()
   const reading = recent.read(30)
   // It goes on, and keeps what it reads, when this page does not wait.
   reading.catch(() => undefined)
   const read = await Promise.race([reading, Bun.sleep(longestMs)])
-  const found: RecentDays = read ?? recent.sofar()
-  const reports: Period[] = []
-  for (const days of periods)
-    reports.push({ days, report: await reportOf({ assets }, found, 'day', days) })
-  return { days: found.days.length, isWhole: read !== undefined, periods: reports }
+  return { found: read ?? recent.sofar(), isWhole: read !== undefined }
 }
 
 export type Sum = {

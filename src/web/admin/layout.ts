@@ -8,6 +8,12 @@ export type AdminPath = (typeof pages)[number]['path']
 const pages = [
   { path: '/admin', text: 'Overview' },
   { path: '/admin/payments', text: 'Payments' },
+  { path: '/admin/orders', text: 'Orders' },
+  { path: '/admin/merchants', text: 'Merchants' },
+  { path: '/admin/networks', text: 'Networks' },
+  { path: '/admin/grants', text: 'Grants' },
+  { path: '/admin/facilitator', text: 'Facilitator' },
+  { path: '/admin/configuration', text: 'Configuration' },
 ] as const
 
 export type Page = {
@@ -43,6 +49,7 @@ ${reader !== undefined && reader !== 'program' && signOut(reader)}
 ${reader !== undefined && navigation(path)}
 </header>
 <main id="main" tabindex="-1">
+${reader !== undefined && reader !== 'program' && notice(reader)}
 ${main}
 </main>
 <footer><p>All times are UTC. Amounts in USD count 1 stablecoin as 1 USD.</p></footer>
@@ -66,6 +73,16 @@ function signOut({ csrf }: Session): Html {
 <button class="plain" name="where" value="here">Sign out</button>
 <button class="plain" name="where" value="everywhere">Sign out everywhere</button>
 </form>`
+}
+
+/** What became of the last action, once. */
+function notice(session: Session): Html | false {
+  const { done } = session
+  session.done = undefined
+  return (
+    done !== undefined &&
+    html`<p class="${done.ok ? 'done' : 'fault'}" role="status">${done.text}</p>`
+  )
 }
 
 /** The pages have no script and no frame, and load nothing from another host. */

@@ -54,7 +54,7 @@ export function coin(wei: bigint): string {
   const places = Math.max(0, wei.toString().length - 4)
   const unit = 10n ** BigInt(places)
   const text = Amount.toDecimal((wei / unit) * unit, 18).replace(/\.?0+$/, '')
-  return text === '' ? '0' : text
+  return text.replace(/\B(?=(\d{3})+$)(?<!\.\d*)/g, ',')
 }
 
 export function gwei(wei: bigint): string {

@@ -62,13 +62,13 @@ function list({ lines }: Found, names: Names, isSearch: boolean): Html {
       'Payment',
     ],
     lines.map((line) => [
-      time(timeOf(line.id)),
-      purposeOf(line),
-      names.amount(line.amountAtomic, line),
-      names.network(line.network),
+      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))}</a>`,
       outcomeBadge(line.outcome),
+      names.amount(line.amountAtomic, line),
+      purposeOf(line),
+      names.network(line.network),
       html`<a class="quiet" href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
-      html`<a href="/admin/payments/${line.id}">${short(line.id)}</a>`,
+      short(line.id),
     ]),
     isSearch ? 'No payment fits this search.' : 'There are no payments yet.',
   )

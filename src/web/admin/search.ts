@@ -141,8 +141,8 @@ async function walk(
 export function toQuery(search: Search): string {
   const params = new URLSearchParams()
   for (const name of ['q', 'merchant', 'route', 'state', 'before'] as const) {
-    const value = search[name]
-    if (value !== undefined && value !== '') params.set(name, value)
+    const entered = search[name] ?? ''
+    if (entered !== '') params.set(name, entered)
   }
   const text = params.toString()
   return text === '' ? '' : `?${text}`

@@ -6,6 +6,8 @@ export type Session = {
   csrf: string
   /** Unix ms. */
   signedInAt: number
+  /** How the last action ended, until a page has shown it. */
+  done?: { ok: boolean; text: string } | undefined
 }
 
 /**

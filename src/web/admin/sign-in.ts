@@ -46,6 +46,9 @@ export const signOutFields = Type.Object({
 /** Why a request is refused, with the status of the answer. */
 export type Refused = { status: number; fault: string }
 
+/** A form of a signed-in operator. */
+export type Sent = { form: URLSearchParams; session: Session }
+
 /** Decides who may read and change what is below `/admin`. */
 export function createSignIn(service: Service, options: SignInOptions) {
   const { adminToken, sessions, rateLimit, now, log } = options
@@ -129,14 +132,14 @@ export function createSignIn(service: Service, options: SignInOptions) {
      * The form of a signed-in operator, or why it is refused: `undefined` without a session. Nothing
      * is changed by a request that another site could cause.
      */
-    async form(request: Request): Promise<{ form: URLSearchParams } | Refused | undefined> {
+    async form(request: Request): Promise<Sent | Refused | undefined> {
       take(request, 'form', formsPerMinute)
       const strange = guard.origin(request)
       if (strange !== undefined) return refuse(request, 'origin', { status: 403, fault: strange })
       const session = sessions.find(guard.cookies(request), adminToken)
       if (session === undefined) return undefined
       const form = await readForm(request)
-      if (hasCsrf(form.get('csrf') ?? undefined, session.csrf)) return { form }
+      if (hasCsrf(form.get('csrf') ?? undefined, session.csrf)) return { form, session }
       return refuse(request, 'csrf', {
         status: 403,
         fault: 'This form belongs to another session. Open the page again and repeat it.',

@@ -27,6 +27,7 @@ export type Sources = {
   flushRequests(): Promise<void>
   assets(): Promise<readonly AssetRow[]>
   ledger: AdminLedger
+  actions: Actions
   /** Unix ms. */
   now(): number
 }
@@ -34,5 +35,16 @@ export type Sources = {
 export type MerchantState = {
   merchant: Merchant
   health: 'available' | 'partly' | 'unavailable' | 'out-of-service'
-  pause: Pause | undefined
+}
+
+/** What an operator may do. None of them rejects for a reason that an operator can mend. */
+export type Actions = {
+  /** Stops sales, or lets them go on. */
+  pause(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<Done>
+  /** Lets the desk try a held order again. */
+  retry(order: string): Promise<Done>
+  /** Reads the file again. Undefined where this process has none, as the next one. */
+  reload: (() => Promise<Done>) | undefined
+  /** Copies the database. */
+  backUp: (() => Promise<Done>) | undefined
 }

@@ -3,7 +3,12 @@ import { pathOf, searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
+import { actionOf, confirmPage, subjectOf } from './actions'
+import { configurationPage } from './configuration'
 import { type AdminPath, layout, type Page, type Reader, redirect, respond } from './layout'
+import { merchantsPage } from './merchants'
+import { facilitatorPage, networksPage } from './networks'
+import { grantsPage, ordersPage } from './orders'
 import { overviewPage } from './overview'
 import { paymentsCsv, paymentsPage } from './payments'
 import {
@@ -23,7 +28,7 @@ type Main = (reader: NonNullable<Reader>) => Html | Promise<Html>
 
 /** The pages of the operator. */
 export function createAdmin(config: Config, options: AdminOptions) {
-  const { sources } = options
+  const { sources, log } = options
   const access = createSignIn(config.service, options)
 
   const page = (reader: Reader, one: Page, more?: Parameters<typeof respond>[1]) =>
@@ -60,6 +65,12 @@ export function createAdmin(config: Config, options: AdminOptions) {
   const show = (request: Request, path: AdminPath, title: string, main: Main) =>
     guarded(request, async (reader) => page(reader, { title, path, main: await main(reader) }))
 
+  const noAction = (reader: NonNullable<Reader>) => {
+    const main = html`<h1>There is no such action</h1>
+<p class="empty">What it is about may be gone. Open the page again.</p>`
+    return page(reader, { title: 'Not found', path: undefined, main }, { status: 404 })
+  }
+
   return {
     overview: (request: Request) =>
       show(request, '/admin', 'Overview', () => overviewPage(config, sources)),
@@ -67,6 +78,44 @@ export function createAdmin(config: Config, options: AdminOptions) {
       show(request, '/admin/payments', 'Payments', () =>
         paymentsPage(config, sources, paramsOf(request)),
       ),
+    orders: (request: Request) =>
+      show(request, '/admin/orders', 'Orders', () =>
+        ordersPage(config, sources, paramsOf(request)),
+      ),
+    merchants: (request: Request) =>
+      show(request, '/admin/merchants', 'Merchants', () => merchantsPage(config, sources)),
+    networks: (request: Request) =>
+      show(request, '/admin/networks', 'Networks', () => networksPage(config, sources)),
+    grants: (request: Request) =>
+      show(request, '/admin/grants', 'Grants', () => grantsPage(config, sources)),
+    facilitator: (request: Request) =>
+      show(request, '/admin/facilitator', 'Facilitator', () => facilitatorPage(config, sources)),
+    configuration: (request: Request) =>
+      show(request, '/admin/configuration', 'Configuration', () =>
+        configurationPage(config, sources),
+      ),
+    confirm: (request: Request, name: string) =>
+      guarded(request, (reader) => {
+        const subject = paramsOf(request).get('subject') ?? ''
+        const action = actionOf(config, sources, name, subject)
+        if (action === undefined) return noAction(reader)
+        const main = confirmPage(name, action, reader)
+        return page(reader, { title: action.title, path: undefined, main })
+      }),
+    act: (request: Request, name: string) =>
+      readable(config, async () => {
+        const sent = await access.form(request)
+        if (sent === undefined) return redirect('/admin')
+        if (!('form' in sent)) return form(request, sent)
+        const subject = subjectOf(sent.form)
+        const action = actionOf(config, sources, name, subject)
+        if (action === undefined) return noAction(sent.session)
+        const done = await action.run()
+        const client = access.clientOf(request)
+        log('admin-action', { action: name, subject, client, ok: done.ok, result: done.text })
+        sent.session.done = done
+        return redirect(action.back)
+      }),
     csv: (request: Request) =>
       guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
     payment: (request: Request, id: string) =>

@@ -36,8 +36,9 @@ type Step = { at: number | undefined; tone: Tone; word: string; text: Html | str
 function steps({ payment, authorization, transactions }: Story, now: number): Html {
   const all: Step[] = [
     ...(authorization === undefined ? [] : [authorizedStep(authorization)]),
+    ...(payment === undefined ? [] : [receivedStep(payment)]),
     ...transactions.map(transactionStep),
-    ...(payment === undefined ? [] : paymentSteps(payment, now)),
+    ...(payment === undefined ? [] : laterSteps(payment, now)),
   ]
   const ordered = all.toSorted((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity))
   return html`<ol class="steps">${ordered.map(
@@ -66,14 +67,15 @@ function transactionStep(transaction: StoryTransaction): Step {
   return { at: createdAt, tone: 'plain', word: 'sent', text }
 }
 
-function paymentSteps(payment: Payment, now: number): Step[] {
-  const { createdAt, confirmedAt, deliveredAt, blockNumber, transaction, state } = payment
-  const received: Step = {
-    at: createdAt,
-    tone: 'plain',
-    word: 'received',
-    text: `A credential of ${payment.purpose.protocol} was accepted by its simulation.`,
-  }
+/** The time in the id is that of the request. */
+function receivedStep({ id, purpose, createdAt }: Payment): Step {
+  const at = Math.min(createdAt, Number.parseInt(id.slice(4, 16), 16) || createdAt)
+  const text = `A request with a credential of ${purpose.protocol} came.`
+  return { at, tone: 'plain', word: 'received', text }
+}
+
+function laterSteps(payment: Payment, now: number): Step[] {
+  const { confirmedAt, deliveredAt, blockNumber, transaction, state } = payment
   const confirmed: Step = {
     at: confirmedAt,
     tone: 'good',
@@ -104,7 +106,6 @@ function paymentSteps(payment: Payment, now: number): Step[] {
   }
   const end = others[state]
   return [
-    received,
     ...(confirmedAt === undefined ? [] : [confirmed]),
     ...(end === undefined ? [] : [end]),
     ...deliverySteps(payment, deliveredAt, now),
@@ -207,14 +208,13 @@ function transactionsOf(transactions: readonly StoryTransaction[]): Html {
 }
 
 function deliveryOf(payment: Payment, { answer }: Story, now: number): Html {
-  const { purpose, delivery, attempts, upstreamStatus, redeemUntil, answered } = payment
+  const { purpose, delivery, attempts, upstreamStatus, redeemUntil } = payment
   if (purpose.product !== 'gateway') return html``
   return html`<h2>Delivery and receipt</h2>
 ${facts([
   ['Delivery', delivery],
   ['Attempts', attempts],
   ['Status of the upstream', upstreamStatus],
-  ['The buyer got an answer', answered ? 'yes, of some status' : 'no'],
   ['Can be fetched until', redeemUntil === undefined ? undefined : time(redeemUntil)],
   [
     'Kept answer',

@@ -1,0 +1,136 @@
+import { Type } from '@sinclair/typebox'
+import type { Config } from '../../config/Config'
+import * as Schema from '../../protocol/Schema'
+import { type Html, html } from '../html'
+import type { Reader } from './layout'
+import type { Done, Sources } from './sources'
+
+/** The form of `POST /admin/actions/{action}`. */
+export const actionFields = Type.Object({
+  csrf: Type.String(),
+  subject: Type.Optional(
+    Type.String({
+      maxLength: 120,
+      description: '`merchant:SLUG`, `network:ID` or the id of an order, where the action has one',
+    }),
+  ),
+})
+
+export const actionNames = ['pause', 'resume', 'retry', 'reload', 'backup'] as const
+export type ActionName = (typeof actionNames)[number]
+
+/** An action that is possible now, as it is confirmed and done. */
+export type Action = {
+  title: string
+  /** What it does and what it does not, as sentences. */
+  effect: Html | string
+  button: string
+  subject: string
+  /** The page that shows its effect. */
+  back: string
+  run(): Promise<Done>
+}
+
+/** The action of a name on a subject; undefined when there is none. */
+export function actionOf(
+  config: Config,
+  sources: Sources,
+  name: string,
+  subject: string,
+): Action | undefined {
+  const { actions } = sources
+  switch (name as ActionName) {
+    case 'pause':
+    case 'resume':
+      return pauseOf(config, sources, name === 'pause', subject)
+    case 'retry': {
+      if (!/^ord_[0-9a-f]{32}$/.test(subject)) return undefined
+      return {
+        title: 'Retry a held order',
+        effect: html`The desk looks at the chain again and continues the order <code>${subject}</code>, or holds it again. It never swaps or refunds twice. <code>turnpike orders show ${subject}</code> says what to check first.`,
+        button: 'Retry',
+        subject,
+        back: `/admin/orders#${subject}`,
+        run: () => actions.retry(subject),
+      }
+    }
+    case 'reload':
+      return actions.reload && { ...reload, subject: '', run: actions.reload }
+    case 'backup':
+      return actions.backUp && { ...backup, subject: '', run: actions.backUp }
+    default:
+      return undefined
+  }
+}
+
+const reload = {
+  title: 'Reload the file',
+  effect:
+    'The file is read again, as by SIGHUP. Requests in progress end under the present one. A file with faults changes nothing, and the faults are shown.',
+  button: 'Reload',
+  back: '/admin/configuration',
+} as const
+
+const backup = {
+  title: 'Make a backup',
+  effect:
+    'A copy of the database is written into the folder backups of the data directory, and checked. It has no keys: back those up once, apart from it. Sales go on meanwhile.',
+  button: 'Make a backup',
+  back: '/admin/configuration',
+} as const
+
+function pauseOf(
+  { merchants, networks }: Config,
+  { actions }: Sources,
+  isPause: boolean,
+  subject: string,
+): Action | undefined {
+  const [, kind, name = ''] = /^(merchant|network):(.+)$/.exec(subject) ?? []
+  const named =
+    kind === 'network'
+      ? networks.find(({ id }) => id === name)?.name
+      : merchants.find(({ slug }) => slug === name)?.title
+  if (named === undefined) return undefined
+  const of =
+    kind === 'network'
+      ? ({ kind: 'network', name } as const)
+      : ({ kind: 'merchant', name } as const)
+  const stops =
+    of.kind === 'network'
+      ? `${named} is left out of every price, and the facilitator, the stock desk and the sponsor take nothing new there.`
+      : `Requests to ${named} are answered 503, and no price is given.`
+  return {
+    title: `${isPause ? 'Pause' : 'Resume'} sales: ${named}`,
+    effect: isPause
+      ? `${stops} What is paid is completed, and its answers can still be fetched. The pause lasts until you resume it, over a restart and a reload, too.`
+      : `${named} is sold again from the next request on.`,
+    button: isPause ? 'Pause' : 'Resume',
+    subject,
+    back: of.kind === 'network' ? '/admin/networks' : '/admin/merchants',
+    run: () => actions.pause(of, isPause),
+  }
+}
+
+/** The page on which an action is confirmed. Only a signed-in operator has the form. */
+export function confirmPage(name: string, action: Action, reader: NonNullable<Reader>): Html {
+  const { title, effect, button, subject, back } = action
+  return html`<div class="gate">
+<h1>${title}</h1>
+<p>${effect}</p>
+${
+  reader === 'program'
+    ? html`<p class="fault">A token reads only. Sign in with a browser to do this.</p>`
+    : html`<form method="post" action="/admin/actions/${name}">
+<input type="hidden" name="csrf" value="${reader.csrf}">
+<input type="hidden" name="subject" value="${subject}">
+<button>${button}</button>
+</form>`
+}
+<p><a href="${back}">Back without doing it</a></p>
+</div>`
+}
+
+/** The subject of a form. */
+export function subjectOf(form: URLSearchParams): string {
+  return Schema.readQuery(actionFields, form).values.subject ?? ''
+}

@@ -1,0 +1,130 @@
+import type { Order } from '../../../db/Order'
+import { dayMs } from '../../books/recent'
+import type { Config } from '../../config/Config'
+import { type Html, html } from '../html'
+import { createNames, type Names } from './names'
+import { badge, coin, facts, short, type Tone, table, time } from './parts'
+import type { Sources } from './sources'
+
+const pageLength = 50
+
+const tones: Readonly<Record<Order['state'], Tone>> = {
+  settling: 'fair',
+  settled: 'fair',
+  swapping: 'fair',
+  delivered: 'good',
+  refunding: 'fair',
+  refunded: 'plain',
+  held: 'bad',
+  failed: 'plain',
+}
+
+/** Orders of the stock desk: those that wait for the operator, then the newest. */
+export async function ordersPage(
+  config: Config,
+  sources: Sources,
+  params: URLSearchParams,
+): Promise<Html> {
+  const held = await sources.heldOrders()
+  if (held === undefined)
+    return html`<h1>Orders</h1><p class="empty">This service has no stock desk: <code>[stock]</code> is not in the file.</p>`
+  const before = /^ord_[0-9a-f]{12,32}$/.exec(params.get('before') ?? '')?.[0]
+  const orders = await sources.ledger.orders({ before, limit: pageLength + 1 })
+  const shown = orders.slice(0, pageLength)
+  const names = createNames(config, await sources.assets())
+  return html`<h1>Orders</h1>
+<h2>Held orders</h2>
+${held.map((order) => heldOrder(order, config, names))}
+${held.length === 0 && html`<p class="empty">${badge('good', 'fine')} No order waits for you.</p>`}
+<h2>${before === undefined ? 'The newest orders' : 'Older orders'}</h2>
+${list(shown, config, names)}
+${orders.length > pageLength && html`<div class="row"><a class="button second" href="/admin/orders?before=${shown.at(-1)?.id}">Older</a></div>`}`
+}
+
+function heldOrder(order: Order, config: Config, names: Names): Html {
+  const { id, symbol, heldReason, payer, updatedAt, paymentId, retryAt } = order
+  return html`<section class="card" id="${id}">
+<p>${badge('bad', 'held')} <strong>${heldReason}</strong></p>
+${facts([
+  ['Order', html`<code>${id}</code>`],
+  ['Payment', html`<a href="/admin/payments/${paymentId}"><code>${paymentId}</code></a>`],
+  ['Token', symbol],
+  ['Paid', paidOf(order, config, names)],
+  ['Payer', html`<code>${payer}</code>`],
+  ['Since', time(updatedAt)],
+  ['Retry requested', retryAt === undefined ? undefined : time(retryAt)],
+])}
+<p><code>turnpike orders show ${id}</code> says what to check first.</p>
+<p><a class="button" href="/admin/actions/retry?subject=${id}">Retry</a></p>
+</section>`
+}
+
+function list(orders: readonly Order[], config: Config, names: Names): Html {
+  return table(
+    'Orders',
+    ['Time', 'Token', { title: 'Paid', isNumber: true }, 'State', 'Reason', 'Payer', 'Payment'],
+    orders.map((order) => [
+      time(order.createdAt),
+      order.symbol,
+      paidOf(order, config, names),
+      badge(tones[order.state], order.state),
+      order.heldReason ?? order.refundReason ?? '-',
+      short(order.payer),
+      html`<a href="/admin/payments/${order.paymentId}">${short(order.paymentId)}</a>`,
+    ]),
+    'There are no orders yet.',
+  )
+}
+
+function paidOf({ network, totalAtomic }: Order, { networks }: Config, names: Names): string {
+  const asset = networks.find(({ id }) => id === network)?.asset.address ?? ''
+  return names.amount(totalAtomic, { network, asset })
+}
+
+/** Native coin that was given for approves of Permit2. */
+export async function grantsPage(config: Config, sources: Sources): Promise<Html> {
+  const sponsored = config.networks.filter(({ sponsor }) => sponsor !== undefined)
+  if (sponsored.length === 0)
+    return html`<h1>Grants</h1><p class="empty">No network sponsors approves: none has <code>[networks.sponsor]</code>.</p>`
+  const now = sources.now()
+  const today = now - (now % dayMs)
+  const parts: Html[] = []
+  for (const { id, name, sponsor, gasPerDayWei } of sponsored) {
+    const range = { from: now - 30 * dayMs, before: now + 1, limit: pageLength }
+    const grants = await sources.ledger.grants(id, range)
+    const ofToday = grants.filter(({ createdAt }) => createdAt >= today)
+    const wei = ofToday.reduce((sum, { amountWei, feeWei }) => sum + amountWei + feeWei, 0n)
+    const isCut = ofToday.length === pageLength
+    parts.push(html`<h2>${name}</h2>
+${facts([
+  ['Grants today', `${isCut ? 'at least ' : ''}${ofToday.length} of ${sponsor?.grantsPerDay ?? 0}`],
+  [
+    'Given today, with gas',
+    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)} native coin`,
+  ],
+])}
+${table(
+  `Grants on ${name}`,
+  [
+    'Time',
+    'Kind',
+    'To',
+    { title: 'Given', isNumber: true },
+    { title: 'Gas', isNumber: true },
+    'Transaction',
+  ],
+  grants.map((grant) => [
+    time(grant.createdAt),
+    grant.kind,
+    html`<code>${grant.address}</code>`,
+    coin(grant.amountWei),
+    coin(grant.feeWei),
+    short(grant.transaction),
+  ]),
+  'Nothing was given in the last 30 days.',
+)}`)
+  }
+  return html`<h1>Grants</h1>
+<p class="quiet">The newest ${pageLength} of the last 30 days on each network that sponsors approves.</p>
+${parts}`
+}
