@@ -237,8 +237,8 @@ describe('the figures of the last days', () => {
       .flatMap(({ spans }) => spans.flatMap(({ rows }) => rows))
       .reduce((sum, row) => sum + row.payments, 0)
     expect(total).toBe(2_000)
-    // The first read of a busy time is as long as that of the quiet time before it.
-    expect(sizes.filter((size) => size > 250).length).toBeLessThanOrEqual(1)
+    // The first reads of a busy time are as long as those of the quiet time before it.
+    expect(sizes.filter((size) => size > 250).length).toBeLessThanOrEqual(2)
   })
 })
 
