@@ -18,7 +18,6 @@ if (isMissing)
 type World = Awaited<ReturnType<typeof testWorld>>
 let world: World
 let browser: Browser
-let token: string
 /** One page with and without scripts: each further one costs a second of processor time. */
 let page: Page
 let devtools: CDPSession
@@ -31,7 +30,6 @@ beforeAll(async () => {
   page = await context.newPage()
   devtools = await context.newCDPSession(page)
   complaintsOf(page, (text) => complaints.push(text))
-  token = (await Bun.file(`${world.dataDir}/admin.token`).text()).trim()
 })
 afterAll(async () => {
   if (isMissing) return
@@ -123,15 +121,10 @@ describe.skipIf(isMissing)('words', () => {
   }
   const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
 
-  for (const path of ['/', '/stocks', '/admin'])
+  for (const path of ['/', '/stocks'])
     test(`behavior: no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
       look({}, path, async (page) => {
         if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
-        if (path === '/admin') {
-          await page.getByLabel('Token').fill(token)
-          await page.getByRole('button', { name: 'Show' }).click()
-          await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
-        }
         const found = []
         for (const width of widths) found.push(await brokenAt(page, width))
         expect(found).toEqual(whole)
@@ -301,33 +294,9 @@ describe.skipIf(isMissing)('without JavaScript', () => {
       expect(found).toEqual([])
     }))
 
-  test('behavior: the operator sees the state by the form, and the browser stores nothing', () =>
-    look(plain, '/admin', async (page, found) => {
-      await page.getByLabel('Token').fill(token)
-      await page.getByRole('button', { name: 'Show' }).click()
-      await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
-      expect(await page.locator('tbody tr').count()).toBe(world.config.networks.length)
-      expect(await page.context().cookies()).toEqual([])
-      expect(found).toEqual([])
-      await page.goto(`${world.url}/admin`)
-      expect(await page.getByLabel('Token').isVisible()).toBe(true)
-    }))
-
   test('behavior: the tokens are listed', () =>
     look(plain, '/stocks', async (page) => {
       const tokens = world.config.stock?.tokens.length ?? 0
       expect(await page.locator('tbody tr').count()).toBe(tokens)
-    }))
-})
-
-describe.skipIf(isMissing)('what the operator sees', () => {
-  test("behavior: the operator's page has no fault in light, in dark and on a phone", () =>
-    look({ viewport: { width: 360, height: 740 } }, '/admin', async (page, found) => {
-      await page.getByLabel('Token').fill(token)
-      await page.getByRole('button', { name: 'Show' }).click()
-      await page.getByRole('heading', { name: 'Networks and relayers' }).waitFor()
-      await expectNoViolations(page)
-      expect(await widthOf(page)).toBe(360)
-      expect(found).toEqual([])
     }))
 })

@@ -9,7 +9,9 @@ import { grantBody } from '../sponsor/handler'
 import { quoteNames, termsQuery } from '../stock/Instrument'
 import * as Orders from '../stock/Order'
 import { historyQuery } from '../stock/order-handlers'
-import { signInFields } from '../web/admin/sign-in'
+import { actionFields, actionNames } from '../web/admin/actions'
+import { searchQuery } from '../web/admin/search'
+import { signInFields, signOutFields } from '../web/admin/sign-in'
 
 /** An endpoint of our own, with the schemas that check its requests. */
 type Endpoint = {
@@ -31,6 +33,8 @@ const maxAgeSeconds = 300
 
 const paymentPath = Type.Object({ id: Type.String({ pattern: '^pay_[0-9a-f]{32}$' }) })
 const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) })
+
+const actionPath = Type.Object({ action: Type.String({ pattern: `^(${actionNames.join('|')})$` }) })
 
 const codePath = Type.Object({ code: Type.String({ pattern: '^[a-z-]+$' }) })
 
@@ -65,6 +69,33 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       at: baseUrl,
       summary: 'Signs the operator in, by a cookie.',
       body: signInFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
+    },
+    {
+      method: 'get',
+      path: '/admin/payments',
+      at: baseUrl,
+      summary: 'Payments for the operator, the newest first.',
+      query: searchQuery,
+      answerType: 'text/html',
+    },
+    {
+      method: 'post',
+      path: '/admin/actions/{action}',
+      at: baseUrl,
+      summary: 'Does what the page of the action has confirmed.',
+      inPath: actionPath,
+      body: actionFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
+    },
+    {
+      method: 'post',
+      path: '/admin/sign-out',
+      at: baseUrl,
+      summary: 'Ends the session of the operator, or all of them.',
+      body: signOutFields,
       bodyType: 'application/x-www-form-urlencoded',
       answerType: 'text/html',
     },

@@ -105,6 +105,7 @@ export function adminPages(options: AdminOptions = {}) {
     ledger,
     logged,
     sessions,
+    fetch: (request: Request) => app.fetch(request),
     send,
     get,
     post,

@@ -96,14 +96,52 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
   'Pages for people': [
     { path: '/', methods: 'GET', request: '`q`, `page`', answer: 'the catalogue' },
     { path: '/stocks', methods: 'GET', request: '', answer: 'the stock tokens' },
+    { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
+    { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
+  ],
+  'Pages of the operator': [
     {
       path: '/admin',
       methods: 'GET, POST',
-      request: '`ADMIN_TOKEN`, as a Bearer token or in the form',
-      answer: 'the state of operation',
+      request: '`ADMIN_TOKEN`: in the form for a session, or as a Bearer token',
+      answer: 'the overview: [operate.md](operate.md#the-page-admin)',
     },
-    { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
-    { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
+    {
+      path: '/admin/payments',
+      methods: 'GET',
+      request: '`q`, `merchant`, `route`, `state`, `before`',
+      answer: 'payments, the newest first',
+    },
+    {
+      path: '/admin/payments.csv',
+      methods: 'GET',
+      request: 'the same',
+      answer: 'up to 1,000 of them as CSV',
+    },
+    { path: '/admin/payments/:id', methods: 'GET', request: '', answer: 'one payment' },
+    { path: '/admin/orders', methods: 'GET', request: '`before`', answer: 'stock orders' },
+    { path: '/admin/merchants', methods: 'GET', request: '', answer: 'merchants with figures' },
+    { path: '/admin/networks', methods: 'GET', request: '', answer: 'relayers, fees, budgets' },
+    { path: '/admin/grants', methods: 'GET', request: '', answer: 'grants of the sponsor' },
+    { path: '/admin/facilitator', methods: 'GET', request: '', answer: 'settlements by payee' },
+    {
+      path: '/admin/configuration',
+      methods: 'GET',
+      request: '',
+      answer: 'what is in force, without secrets',
+    },
+    {
+      path: '/admin/actions/:action',
+      methods: 'GET, POST',
+      request: '`pause`, `resume`, `retry`, `reload` or `backup`; POST from its page only',
+      answer: 'the page that confirms it, then 303',
+    },
+    {
+      path: '/admin/sign-out',
+      methods: 'POST',
+      request: 'the form of a page',
+      answer: '303 to `/admin`',
+    },
   ],
   Operation: [
     {

@@ -57,6 +57,7 @@ function leastGas(networks: readonly Details[]) {
 
 /** `about 4,200 sales`: two significant digits. */
 export function salesText(sales: number): string {
+  if (sales < 1) return 'not one sale'
   if (sales >= 1e9) return 'over a billion sales'
   if (sales >= 1e6) return `about ${Math.floor(sales / 1e6).toLocaleString('en')} million sales`
   const unit = 10 ** Math.max(0, String(Math.floor(sales)).length - 2)

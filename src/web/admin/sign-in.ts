@@ -175,6 +175,7 @@ ${
   unsafe === undefined &&
   html`<form method="post" action="/admin">
 <label for="token">Token</label>
+<input name="username" value="operator" autocomplete="username" hidden>
 <input type="password" id="token" name="token" autocomplete="current-password" required>
 <button>Sign in</button>
 </form>

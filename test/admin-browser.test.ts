@@ -1,0 +1,207 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import type { Browser, Page } from 'playwright-core'
+import type { Details } from '../src/settlement/availability'
+import { findAsset } from '../src/web/assets'
+import { adminPages, describeAsset, insertPayment, token } from './harness/admin'
+import {
+  chromiumPath,
+  colourRules,
+  complaintsOf,
+  startBrowser,
+  violationsOf,
+} from './harness/browser'
+import { configOf, small } from './harness/config'
+import { merchant } from './harness/merchants'
+
+setDefaultTimeout(60_000)
+
+const isMissing = chromiumPath === undefined
+if (isMissing)
+  process.stderr.write('SKIPPED: the browser tests need Chromium (apt-get install chromium)\n')
+
+const relayer = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
+const network = {
+  network: 'eip155:8453',
+  ready: false,
+  relayer,
+  reason: `relayer ${relayer} holds 0 wei, too little for gas`,
+  clockAheadMs: { min: 0, max: 0 },
+  relayers: [
+    {
+      ...{ relayer, ready: false, inFlight: 0, balanceWei: 0n, fundWei: 2n * 10n ** 16n },
+      reason: `relayer ${relayer} holds 0 wei, too little for gas`,
+    },
+  ],
+  cost: { gas: 100_000n, priceWei: 1_000_000_000n },
+  hosts: ['rpc.example.com'],
+  block: 1_234_567n,
+  blockAgeMs: 2_000,
+  baseFeeWei: 1_000_000_000n,
+  tipWei: 1_000_000n,
+  newHeads: true,
+  waiting: 0,
+  gas: [{ product: 'gateway', spentWei: 9n * 10n ** 15n, budgetWei: 10n ** 16n }],
+} as unknown as Details
+
+let browser: Browser
+let page: Page
+let server: Bun.Server<undefined>
+let url = ''
+let paymentId = ''
+const complaints: string[] = []
+
+beforeAll(async () => {
+  if (isMissing) return
+  const config = { ...configOf(small), merchants: [merchant('one'), merchant('two')] }
+  const [one, two] = config.merchants
+  const app = adminPages({
+    config,
+    baseUrl: 'http://localhost',
+    sources: {
+      networks: () => [network],
+      merchants: () =>
+        [one, two].flatMap((each) => (each ? [{ merchant: each, health: 'available' }] : [])),
+      openCircuits: () => ['https://up.example.com'],
+      heldOrders: async () => [],
+    },
+  })
+  app.state.address = '127.0.0.1'
+  await describeAsset(app.ledger, app.state.now)
+  for (let day = 0; day < 30; day++)
+    for (let index = 0; index <= (day * 7) % 5; index++)
+      insertPayment(app.db, {
+        at: app.state.now - day * 86_400_000 - index * 1_000,
+        merchant: 'one',
+      })
+  paymentId = insertPayment(app.db, { at: app.state.now, isDelivered: false }).id
+  server = Bun.serve({
+    port: 0,
+    hostname: '127.0.0.1',
+    fetch: async (request) =>
+      findAsset(new URL(request.url).pathname) ?? (await app.fetch(request)),
+  })
+  url = `http://127.0.0.1:${server.port}`
+  browser = await startBrowser()
+  const context = await browser.newContext({ javaScriptEnabled: false })
+  page = await context.newPage()
+  complaintsOf(page, (text) => complaints.push(text))
+})
+afterAll(async () => {
+  if (isMissing) return
+  await browser.close()
+  await server.stop(true)
+})
+
+/** A page that may run the scripts of a test, with the session of the other one. */
+async function scripted<T>(see: (page: Page) => Promise<T>): Promise<T> {
+  const context = await browser.newContext({ bypassCSP: true })
+  try {
+    await context.addCookies(await page.context().cookies())
+    return await see(await context.newPage())
+  } finally {
+    await context.close()
+  }
+}
+
+async function signIn(): Promise<void> {
+  await page.context().clearCookies()
+  await page.goto(`${url}/admin`)
+  await page.getByLabel('Token').fill(token)
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.getByRole('heading', { name: 'Overview' }).waitFor()
+}
+
+const paths = () => [
+  '/admin',
+  '/admin/payments',
+  `/admin/payments/${paymentId}`,
+  '/admin/payments?q=nothing',
+  '/admin/orders',
+  '/admin/merchants',
+  '/admin/networks',
+  '/admin/grants',
+  '/admin/facilitator',
+  '/admin/configuration',
+  '/admin/actions/pause?subject=merchant:one',
+]
+
+describe.skipIf(isMissing)('without JavaScript', () => {
+  test('behavior: the operator signs in, finds a payment, confirms an action and signs out', async () => {
+    await signIn()
+    const [cookie] = await page.context().cookies()
+    expect(cookie).toMatchObject({ httpOnly: true, sameSite: 'Strict', path: '/admin' })
+    await page.getByRole('link', { name: 'Payments' }).click()
+    await page.getByLabel('State').selectOption('undelivered')
+    await page.getByRole('button', { name: 'Search' }).click()
+    expect(await page.locator('tbody tr').count()).toBe(1)
+    await page.locator('tbody th a').click()
+    await page.getByText('The buyer can still fetch it.').waitFor()
+    await page.getByRole('link', { name: 'Merchants' }).click()
+    await page.getByRole('link', { name: 'Pause' }).first().click()
+    await page.getByRole('button', { name: 'Pause' }).click()
+    await page.getByRole('status').getByText('paused').waitFor()
+    await page.getByRole('button', { name: 'Sign out', exact: true }).click()
+    await page.getByRole('heading', { name: 'Sign in' }).waitFor()
+    expect(await page.context().cookies()).toEqual([])
+    await page.goto(`${url}/admin/payments`)
+    await page.getByRole('heading', { name: 'Sign in' }).waitFor()
+    expect(complaints).toEqual([])
+  })
+
+  test('error: a wrong token is said to be wrong', async () => {
+    await page.context().clearCookies()
+    await page.goto(`${url}/admin`)
+    await page.getByLabel('Token').fill('wrong')
+    await page.getByRole('button', { name: 'Sign in' }).click()
+    expect(await page.getByRole('alert').textContent()).toBe('This token is wrong.')
+  })
+})
+
+describe.skipIf(isMissing)('every page', () => {
+  test('behavior: none has a fault in light, in dark, or is wider than a phone', async () => {
+    await signIn()
+    await scripted(async (own) => {
+      for (const path of paths()) {
+        await own.emulateMedia({ colorScheme: 'light' })
+        await own.setViewportSize({ width: 1280, height: 900 })
+        await own.goto(url + path)
+        expect([path, await violationsOf(own)]).toEqual([path, []])
+        await own.emulateMedia({ colorScheme: 'dark' })
+        expect([path, await violationsOf(own, { rules: colourRules })]).toEqual([path, []])
+        for (const width of [390, 360]) {
+          await own.setViewportSize({ width, height: 740 })
+          await own.evaluate(
+            'for (const each of document.querySelectorAll("details")) each.open = true',
+          )
+          const wide = await own.evaluate('document.documentElement.scrollWidth')
+          expect([path, wide]).toEqual([path, width])
+        }
+      }
+    })
+  })
+
+  test('behavior: every control of the overview is reached by Tab and shows its focus', async () => {
+    await signIn()
+    await scripted(async (own) => {
+      await own.goto(`${url}/admin`)
+      const seen: string[] = []
+      // After the last one the focus leaves the document.
+      for (;;) {
+        await own.keyboard.press('Tab')
+        const [name, hasOutline] = (await own.evaluate(focused)) as [string, boolean]
+        if (name === 'BODY') break
+        expect([name, hasOutline]).toEqual([name, true])
+        seen.push(name)
+      }
+      expect(seen.length).toBeGreaterThan(12)
+      expect(seen).toContain('Configuration')
+      expect(seen).toContain('Sign out everywhere')
+    })
+  })
+})
+
+const focused = `(() => {
+  const { innerText, tagName } = document.activeElement
+  const style = getComputedStyle(document.activeElement)
+  return [tagName === 'BODY' ? tagName : innerText || tagName, style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]
+})()`
