@@ -34,10 +34,10 @@ const pausesKey = 'paused'
 export function createAdmin(db: Db, reads: StoryReads): AdminLedger {
   const prepared = new Map<string, Statement>()
   /** Prepared on first use, because a service may never need them. */
-  const all: All = (sql, values) => {
+  const all: All = <Row>(sql: string, values: Values): Row[] => {
     const statement = prepared.get(sql) ?? db.sqlite.prepare(sql)
     prepared.set(sql, statement)
-    return statement.all(values as Record<string, string | number>) as never[]
+    return statement.all({ ...values }) as Row[]
   }
   return {
     ...createLists(all),

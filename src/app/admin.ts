@@ -54,7 +54,7 @@ function createActions({ pauses, ledger, operator, startedStock, now }: Parts): 
     backUp:
       operator &&
       (async (): Promise<Done> => {
-        const { ok, text } = await operator.backUp()
+        const { ok, text } = await operator.backUp(now())
         return { ok, text }
       }),
   }

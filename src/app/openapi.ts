@@ -63,42 +63,7 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       summary: 'MCP over streamable HTTP: each route for sale is a tool.',
       body: Messages.envelope,
     },
-    {
-      method: 'post',
-      path: '/admin',
-      at: baseUrl,
-      summary: 'Signs the operator in, by a cookie.',
-      body: signInFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
-    {
-      method: 'get',
-      path: '/admin/payments',
-      at: baseUrl,
-      summary: 'Payments for the operator, the newest first.',
-      query: searchQuery,
-      answerType: 'text/html',
-    },
-    {
-      method: 'post',
-      path: '/admin/actions/{action}',
-      at: baseUrl,
-      summary: 'Does what the page of the action has confirmed.',
-      inPath: actionPath,
-      body: actionFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
-    {
-      method: 'post',
-      path: '/admin/sign-out',
-      at: baseUrl,
-      summary: 'Ends the session of the operator, or all of them.',
-      body: signOutFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
+    ...adminEndpoints(baseUrl),
     {
       method: 'get',
       path: '/api/payments/{id}',
@@ -118,6 +83,47 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       answerType: 'text/plain',
     },
     ...(asset === undefined ? [] : stockEndpoints(stockBaseUrl, asset.decimals)),
+  ]
+}
+
+function adminEndpoints(at: string): Endpoint[] {
+  return [
+    {
+      method: 'post',
+      path: '/admin',
+      at,
+      summary: 'Signs the operator in, by a cookie.',
+      body: signInFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
+    },
+    {
+      method: 'get',
+      path: '/admin/payments',
+      at,
+      summary: 'Payments for the operator, the newest first.',
+      query: searchQuery,
+      answerType: 'text/html',
+    },
+    {
+      method: 'post',
+      path: '/admin/actions/{action}',
+      at,
+      summary: 'Does what the page of the action has confirmed.',
+      inPath: actionPath,
+      body: actionFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
+    },
+    {
+      method: 'post',
+      path: '/admin/sign-out',
+      at,
+      summary: 'Ends the session of the operator, or all of them.',
+      body: signOutFields,
+      bodyType: 'application/x-www-form-urlencoded',
+      answerType: 'text/html',
+    },
   ]
 }
 

@@ -45,8 +45,8 @@ export type AppOptions = Limits & {
 export type Operator = {
   /** Reads the file again. Returns the faults; none when it is in force. */
   reload(): Promise<readonly string[]>
-  /** Copies the database into a new file; `text` names it, or says why there is none. */
-  backUp(): Promise<{ ok: boolean; text: string }>
+  /** Copies the database into a file named by a time (unix ms); `text` names it, or says why not. */
+  backUp(at: number): Promise<{ ok: boolean; text: string }>
 }
 
 /** Limits of the resources that peers can occupy. */

@@ -52,51 +52,37 @@ export type Recent = {
 type Kept = { span: SalesOfSpan; readAt: number }
 
 export function createRecent(options: RecentOptions): Recent {
-  const { now } = options
-  const hours = new Map<number, Kept>()
-  const days = new Map<number, Kept>()
-  /** Counts changes, so that what is read meanwhile is not kept. */
-  let changes = 0
-  let last: Promise<unknown> = Promise.resolve()
+  const { now, sales } = options
+  const kept = createKept(now)
   const reader = createReader(options)
   let progress: RecentDays | undefined
+  let last: Promise<unknown> = Promise.resolve()
 
-  const keptIn = (all: Map<number, Kept>, from: number): SalesOfSpan | undefined => {
-    const kept = all.get(from)
-    if (kept === undefined || (now() >= kept.readAt && now() < kept.readAt + keptMs))
-      return kept?.span
-    all.delete(from)
-    return undefined
-  }
   const hourOf = async (from: number, to: number): Promise<SalesOfSpan> => {
-    const kept = keptIn(hours, from)
-    if (kept !== undefined) return kept
-    const before = changes
+    const known = kept.hour(from)
+    if (known !== undefined) return known
+    const before = kept.changes()
     const readAt = now()
     const span = await reader(from, Math.min(to, from + hourMs), to)
     const isOver = to >= from + hourMs + settledMs
-    if (isOver && changes === before && span.rows.every(isFinal)) hours.set(from, { span, readAt })
+    const isSame = kept.changes() === before
+    if (isOver && isSame && span.rows.every(isFinal)) kept.addHour(from, { span, readAt })
     return span
   }
   const dayOf = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
-    const kept = keptIn(days, from)
-    if (kept !== undefined) return [kept]
+    const known = kept.day(from)
+    if (known !== undefined) return [known]
     const spans: SalesOfSpan[] = []
     for (let hour = from; hour < Math.min(to, from + dayMs); hour += hourMs)
       spans.push(await hourOf(hour, to))
-    const own = spans.map((_, index) => hours.get(from + index * hourMs))
-    if (own.length < 24 || own.includes(undefined)) return spans
-    const span = sumOf(spans)
-    days.set(from, { span, readAt: Math.min(...own.flatMap((each) => each?.readAt ?? [])) })
-    for (let index = 0; index < 24; index++) hours.delete(from + index * hourMs)
-    return [span]
+    const whole = kept.joinHours(from)
+    return whole === undefined ? spans : [whole]
   }
   const read = async (count: number): Promise<RecentDays> => {
     const to = now()
     const today = to - (to % dayMs)
-    const first = (await options.sales.firstAt()) ?? to
-    for (const all of [days, hours])
-      for (const from of all.keys()) if (from < today - 40 * dayMs) all.delete(from)
+    const first = (await sales.firstAt()) ?? to
+    kept.forgetBefore(today - 40 * dayMs)
     const found: { from: number; spans: readonly SalesOfSpan[] }[] = []
     progress = { to, days: found }
     for (let index = 0; index < count; index++) {
@@ -114,12 +100,49 @@ export function createRecent(options: RecentOptions): Recent {
       last = next.catch(() => undefined)
       return next
     },
-    changed(at) {
+    changed: kept.changed,
+    clear: kept.clear,
+  }
+}
+
+/** Figures of hours and days in which nothing can change any more, in memory. */
+function createKept(now: () => number) {
+  const hours = new Map<number, Kept>()
+  const days = new Map<number, Kept>()
+  /** Counts changes, so that what is read meanwhile is not kept. */
+  let changes = 0
+  const find = (all: Map<number, Kept>, from: number): SalesOfSpan | undefined => {
+    const kept = all.get(from)
+    if (kept === undefined || (now() >= kept.readAt && now() < kept.readAt + keptMs))
+      return kept?.span
+    all.delete(from)
+    return undefined
+  }
+  return {
+    changes: () => changes,
+    hour: (from: number) => find(hours, from),
+    day: (from: number) => find(days, from),
+    addHour: (from: number, kept: Kept) => void hours.set(from, kept),
+    /** One sum instead of the hours of a day, when all of them are kept. */
+    joinHours(day: number): SalesOfSpan | undefined {
+      const starts = Array.from({ length: 24 }, (_, index) => day + index * hourMs)
+      const own = starts.flatMap((from) => hours.get(from) ?? [])
+      if (own.length < starts.length) return undefined
+      const span = sumOf(own.map((kept) => kept.span))
+      days.set(day, { span, readAt: Math.min(...own.map(({ readAt }) => readAt)) })
+      for (const from of starts) hours.delete(from)
+      return span
+    },
+    forgetBefore(at: number): void {
+      for (const all of [days, hours])
+        for (const from of all.keys()) if (from < at) all.delete(from)
+    },
+    changed(at: number): void {
       changes++
       hours.delete(at - (at % hourMs))
       days.delete(at - (at % dayMs))
     },
-    clear() {
+    clear(): void {
       changes++
       hours.clear()
       days.clear()

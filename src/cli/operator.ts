@@ -8,23 +8,21 @@ export type OperatorOptions = {
   /** Path of the database. */
   database: string
   reload: Operator['reload']
-  /** Unix ms. */
-  now: () => number
 }
 
 /**
  * What `/admin` may start. A backup goes only into the folder `backups` of the data directory, under
  * a name of ours: a request must not choose which file of the machine is written.
  */
-export function createOperator({ dataDir, database, reload, now }: OperatorOptions): Operator {
+export function createOperator({ dataDir, database, reload }: OperatorOptions): Operator {
   let running = false
   return {
     reload,
-    async backUp() {
+    async backUp(at) {
       if (running) return { ok: false, text: 'A backup is being made: wait for it.' }
       running = true
       try {
-        return await backUp(resolve(dataDir), statSync(database).size, now())
+        return await backUp(resolve(dataDir), statSync(database).size, at)
       } catch (error) {
         const reason = error instanceof Error ? error.message : String(error)
         return { ok: false, text: `There is no backup: ${reason}` }
@@ -39,18 +37,14 @@ export function createOperator({ dataDir, database, reload, now }: OperatorOptio
  * By a process of its own, because a copy of a large database takes seconds in which this one would
  * serve nothing.
  */
-async function backUp(
-  dataDir: string,
-  size: number,
-  now: number,
-): ReturnType<Operator['backUp']> {
+async function backUp(dataDir: string, size: number, at: number): ReturnType<Operator['backUp']> {
   const folder = join(dataDir, 'backups')
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   const { bavail, bsize } = statfsSync(folder)
   // A full disk would stop the sales.
   if (bavail * bsize < 2 * size)
     return { ok: false, text: 'There is no backup: the disk has too little space for it.' }
-  const name = `turnpike-${new Date(now).toISOString().slice(0, 19).replaceAll(':', '')}.sqlite`
+  const name = `turnpike-${new Date(at).toISOString().slice(0, 19).replaceAll(':', '')}.sqlite`
   const file = join(folder, name)
   const program = isCompiled() ? [] : [join(import.meta.dir, '../main.ts')]
   const child = Bun.spawn([process.execPath, ...program, 'backup', file, '--data', dataDir], {

@@ -39,7 +39,6 @@ export async function serve(options: ServeOptions): Promise<number> {
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const operator = createOperator({
     dataDir,
-    now: Date.now,
     database: join(dataDir, databaseName),
     reload: async () =>
       app === undefined

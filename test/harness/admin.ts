@@ -33,31 +33,10 @@ export function adminPages(options: AdminOptions = {}) {
   const now = () => state.now
   const db = openInMemory({ now })
   const ledger = createLedger(db)
-  const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
   const logged: string[] = []
   const log = createLog({ write: (line) => void logged.push(line), pretty: false })
   const sessions = options.sessions ?? createSessions(now)
-  const sources: Sources = {
-    networks: () => [],
-    merchants: () => [],
-    openCircuits: () => [],
-    pending: async () => ({ count: 0, oldest: [] }),
-    heldOrders: () => undefined,
-    spentBudgets: async () => [],
-    storageFault: () => undefined,
-    recent: createRecent({ sales: ledger.sales, attempts, now }),
-    flushRequests: async () => undefined,
-    assets: ledger.sales.assets,
-    ledger: ledger.admin,
-    actions: {
-      pause: async () => ({ ok: true, text: 'paused' }),
-      retry: async () => ({ ok: true, text: 'retried' }),
-      reload: undefined,
-      backUp: undefined,
-    },
-    now,
-    ...options.sources,
-  }
+  const sources = { ...sourcesOf(ledger, now), ...options.sources }
   const admin = createAdmin(config, {
     adminToken: options.adminToken ?? token,
     sessions,
@@ -68,23 +47,7 @@ export function adminPages(options: AdminOptions = {}) {
     log,
     sources,
   })
-  const app = errors({ baseUrl, log, requestId: () => 'id' })
-    .get('/admin', ({ request }) => admin.overview(request))
-    .get('/admin/payments', ({ request }) => admin.payments(request))
-    .get('/admin/payments.csv', ({ request }) => admin.csv(request))
-    .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
-    .get('/admin/orders', ({ request }) => admin.orders(request))
-    .get('/admin/merchants', ({ request }) => admin.merchants(request))
-    .get('/admin/networks', ({ request }) => admin.networks(request))
-    .get('/admin/grants', ({ request }) => admin.grants(request))
-    .get('/admin/facilitator', ({ request }) => admin.facilitator(request))
-    .get('/admin/configuration', ({ request }) => admin.configuration(request))
-    .get('/admin/actions/:action', ({ request, params }) => admin.confirm(request, params.action))
-    .post('/admin/actions/:action', ({ request, params }) => admin.act(request, params.action), {
-      parse: 'none',
-    })
-    .post('/admin', ({ request }) => admin.signIn(request), { parse: 'none' })
-    .post('/admin/sign-out', ({ request }) => admin.signOut(request), { parse: 'none' })
+  const app = routesOf(admin, errors({ baseUrl, log, requestId: () => 'id' }))
   const send = async (path: string, init: RequestInit = {}) =>
     app.fetch(new Request(`http://localhost${path}`, init))
   const get = (path: string, headers: Record<string, string> = {}) => send(path, { headers })
@@ -118,6 +81,53 @@ export function adminPages(options: AdminOptions = {}) {
       return { cookie, csrf: /name="csrf" value="([\w-]{43})"/.exec(text)?.[1] ?? '' }
     },
   }
+}
+
+/** Sources of a service in which nothing has happened. */
+function sourcesOf(ledger: Ledger, now: () => number): Sources {
+  const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
+  return {
+    networks: () => [],
+    merchants: () => [],
+    openCircuits: () => [],
+    pending: async () => ({ count: 0, oldest: [] }),
+    heldOrders: () => undefined,
+    spentBudgets: async () => [],
+    storageFault: () => undefined,
+    recent: createRecent({ sales: ledger.sales, attempts, now }),
+    flushRequests: async () => undefined,
+    assets: ledger.sales.assets,
+    ledger: ledger.admin,
+    actions: {
+      pause: async () => ({ ok: true, text: 'paused' }),
+      retry: async () => ({ ok: true, text: 'retried' }),
+      reload: undefined,
+      backUp: undefined,
+    },
+    now,
+  }
+}
+
+type Admin = ReturnType<typeof createAdmin>
+
+function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
+  return app
+    .get('/admin', ({ request }) => admin.overview(request))
+    .get('/admin/payments', ({ request }) => admin.payments(request))
+    .get('/admin/payments.csv', ({ request }) => admin.csv(request))
+    .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
+    .get('/admin/orders', ({ request }) => admin.orders(request))
+    .get('/admin/merchants', ({ request }) => admin.merchants(request))
+    .get('/admin/networks', ({ request }) => admin.networks(request))
+    .get('/admin/grants', ({ request }) => admin.grants(request))
+    .get('/admin/facilitator', ({ request }) => admin.facilitator(request))
+    .get('/admin/configuration', ({ request }) => admin.configuration(request))
+    .get('/admin/actions/:action', ({ request, params }) => admin.confirm(request, params.action))
+    .post('/admin/actions/:action', ({ request, params }) => admin.act(request, params.action), {
+      parse: 'none',
+    })
+    .post('/admin', ({ request }) => admin.signIn(request), { parse: 'none' })
+    .post('/admin/sign-out', ({ request }) => admin.signOut(request), { parse: 'none' })
 }
 
 /** Chromium sends these with a form of a page whose referrer policy is `no-referrer`. */

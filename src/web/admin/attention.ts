@@ -1,7 +1,7 @@
 import type { Config } from '../../config/Config'
 import type { Details } from '../../settlement/availability'
 import { type Html, html } from '../html'
-import { coin, foreignText, percent, qr, type Tone } from './parts'
+import { coin, percent, qr, scrubbed, type Tone } from './parts'
 import type { Sources } from './sources'
 
 /** Something that an operator should look at. */
@@ -43,7 +43,7 @@ export async function attentionOf(config: Config, sources: Sources): Promise<Att
       (origin): Attention => ({
         tone: 'bad',
         word: 'open circuit',
-        what: `${foreignText(origin)} does not answer`,
+        what: `${scrubbed(origin)} does not answer`,
         more: 'Nothing that needs it is sold until it answers again.',
       }),
     ),
@@ -97,7 +97,7 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: s
       tone: 'bad',
       word: 'network',
       what: `${name} cannot settle`,
-      more: foreignText([reason ?? 'unknown', remedy].filter(Boolean).join('; ')),
+      more: scrubbed([reason ?? 'unknown', remedy].filter(Boolean).join('; ')),
       link: { href: '/admin/networks', text: 'See the networks' },
     })
   for (const { relayer, ready: works, reason: why, remedy: what, fundWei } of relayers) {
@@ -105,8 +105,8 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: s
     own.push({
       tone: 'bad',
       word: 'relayer paused',
-      what: fundWei === undefined ? `${name}: ${foreignText(why ?? '')}` : fundText(fundWei, name),
-      more: html`${fundWei === undefined ? foreignText(what ?? '') : 'To'} <code>${relayer}</code>`,
+      what: fundWei === undefined ? `${name}: ${scrubbed(why ?? '')}` : fundText(fundWei, name),
+      more: html`${fundWei === undefined ? scrubbed(what ?? '') : 'To'} <code>${relayer}</code>`,
       image: fundWei === undefined ? undefined : fundCode(network, relayer, fundWei),
     })
   }

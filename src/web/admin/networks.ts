@@ -10,9 +10,9 @@ import {
   coin,
   duration,
   facts,
-  foreignText,
   gwei,
   percent,
+  scrubbed,
   short,
   table,
   time,
@@ -58,7 +58,7 @@ function section(network: NetworkConfig, details: Details, isPaused: boolean): H
   const micro = (Number(cost.gas * cost.priceWei) / 1e18) * ethPriceUsd
   return html`<section>
 <h2>${name} ${ready ? badge('good', 'ready') : badge('bad', 'paused')}${isPaused && html` ${badge('fair', 'sales paused')}`}</h2>
-${!ready && html`<p class="fault">${foreignText([reason ?? 'unknown', remedy].filter(Boolean).join('; '))}</p>`}
+${!ready && html`<p class="fault">${scrubbed([reason ?? 'unknown', remedy].filter(Boolean).join('; '))}</p>`}
 ${facts([
   ['Network', `${id}, ${asset.symbol}`],
   ['Newest block', blockText(details)],
@@ -97,7 +97,7 @@ function relayers(name: string, { relayers: all, cost }: Details): Html {
       html`<code>${relayer.relayer}</code>`,
       relayer.ready
         ? badge('good', 'ready')
-        : html`${badge('bad', 'paused')} ${foreignText(relayer.reason ?? 'unknown')}`,
+        : html`${badge('bad', 'paused')} ${scrubbed(relayer.reason ?? 'unknown')}`,
       relayer.balanceWei === undefined ? 'unknown' : coin(relayer.balanceWei),
       left(relayer),
       relayer.nonce ?? 'unknown',

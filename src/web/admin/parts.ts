@@ -82,7 +82,7 @@ export function percent(part: number, whole: number): string {
 }
 
 /** A text of the log, of an upstream or of a node. */
-export function foreignText(text: string): string {
+export function scrubbed(text: string): string {
   return scrub(text)
 }
 

@@ -49,55 +49,46 @@ export type Refused = { status: number; fault: string }
 /** A form of a signed-in operator. */
 export type Sent = { form: URLSearchParams; session: Session }
 
-/** Decides who may read and change what is below `/admin`. */
-export function createSignIn(service: Service, options: SignInOptions) {
+/** Limits by client, and the comparison of tokens. */
+function createLimits(service: Service, options: SignInOptions) {
   const { adminToken, sessions, rateLimit, now, log } = options
-  const guard = createGuard(service)
   const clientOf = (request: Request) => {
     const forwarded = request.headers.get('x-forwarded-for')
     return clientKey(options.addressOf(request), forwarded, service.trustProxy)
   }
+  return {
+    clientOf,
+    take: (request: Request, what: string, most: number) =>
+      assertBelow(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now())),
+    /** Whether a token is right. Throws ProblemError when too many were wrong. */
+    check(request: Request, token: string): boolean {
+      const client = clientOf(request)
+      const limits = [
+        { key: `admin failed ${client}`, most: failuresPerMinute },
+        ...(sessions.hasSignedIn(client)
+          ? []
+          : [{ key: 'admin failed', most: allFailuresPerMinute }]),
+      ]
+      for (const { key, most } of limits) assertBelow(rateLimit.peek(key, most, now()))
+      if (isToken(token, adminToken)) return true
+      for (const { key, most } of limits) rateLimit.take(key, most, now())
+      log('admin-refused', { client, reason: 'wrong-token' })
+      return false
+    },
+    refuse(request: Request, reason: string, fault: string): Refused {
+      log('admin-refused', { client: clientOf(request), reason })
+      return { status: 403, fault }
+    },
+  }
+}
+
+/** Decides who may read and change what is below `/admin`. */
+export function createSignIn(service: Service, options: SignInOptions) {
+  const { adminToken, sessions, budget, log } = options
+  const guard = createGuard(service)
+  const { clientOf, check, take, refuse } = createLimits(service, options)
   const transport = (request: Request) =>
     guard.transport({ request, address: options.addressOf(request) })
-
-  /** Whether a token is right. Throws ProblemError when too many were wrong. */
-  const check = (request: Request, token: string): boolean => {
-    const client = clientOf(request)
-    const limits = [
-      { key: `admin failed ${client}`, most: failuresPerMinute },
-      ...(sessions.hasSignedIn(client)
-        ? []
-        : [{ key: 'admin failed', most: allFailuresPerMinute }]),
-    ]
-    for (const { key, most } of limits) assertFew(rateLimit.peek(key, most, now()))
-    if (isToken(token, adminToken)) return true
-    for (const { key, most } of limits) rateLimit.take(key, most, now())
-    log('admin-refused', { client, reason: 'wrong-token' })
-    return false
-  }
-  const take = (request: Request, what: string, most: number) =>
-    assertFew(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now()))
-
-  const refuse = (request: Request, reason: string, refused: Refused): Refused => {
-    log('admin-refused', { client: clientOf(request), reason })
-    return refused
-  }
-  /** Reads a form of ours. Throws ProblemError for another body. */
-  const readForm = async (request: Request): Promise<URLSearchParams> => {
-    assertUnpacked(request.headers)
-    const type = request.headers.get('content-type') ?? ''
-    if (!/^application\/x-www-form-urlencoded *(;|$)/i.test(type))
-      throw Problem.of(
-        'unsupported-media-type',
-        'A form must be application/x-www-form-urlencoded.',
-      )
-    const body = await readBody(request, formMaxBytes, options.budget)
-    try {
-      return new URLSearchParams(new TextDecoder().decode(body.bytes))
-    } finally {
-      body.release()
-    }
-  }
 
   return {
     clientOf,
@@ -117,16 +108,16 @@ export function createSignIn(service: Service, options: SignInOptions) {
     async signIn(request: Request): Promise<Response | Refused> {
       take(request, 'form', formsPerMinute)
       const unsafe = transport(request)
-      if (unsafe !== undefined) return refuse(request, 'no-tls', { status: 403, fault: unsafe })
+      if (unsafe !== undefined) return refuse(request, 'no-tls', unsafe)
       const strange = guard.origin(request)
-      if (strange !== undefined) return refuse(request, 'origin', { status: 403, fault: strange })
-      const form = await readForm(request)
+      if (strange !== undefined) return refuse(request, 'origin', strange)
+      const form = await readForm(request, budget)
       if (!check(request, form.get('token') ?? ''))
         return { status: 401, fault: 'This token is wrong.' }
       const client = clientOf(request)
-      const value = sessions.open({ adminToken, previous: guard.cookies(request), client })
+      const cookie = sessions.open({ adminToken, previous: guard.cookies(request), client })
       log('admin-signed-in', { client })
-      return redirect('/admin', { 'set-cookie': guard.setCookie(value) })
+      return redirect('/admin', { 'set-cookie': guard.setCookie(cookie) })
     },
     /**
      * The form of a signed-in operator, or why it is refused: `undefined` without a session. Nothing
@@ -135,15 +126,12 @@ export function createSignIn(service: Service, options: SignInOptions) {
     async form(request: Request): Promise<Sent | Refused | undefined> {
       take(request, 'form', formsPerMinute)
       const strange = guard.origin(request)
-      if (strange !== undefined) return refuse(request, 'origin', { status: 403, fault: strange })
+      if (strange !== undefined) return refuse(request, 'origin', strange)
       const session = sessions.find(guard.cookies(request), adminToken)
       if (session === undefined) return undefined
-      const form = await readForm(request)
+      const form = await readForm(request, budget)
       if (hasCsrf(form.get('csrf') ?? undefined, session.csrf)) return { form, session }
-      return refuse(request, 'csrf', {
-        status: 403,
-        fault: 'This form belongs to another session. Open the page again and repeat it.',
-      })
+      return refuse(request, 'csrf', otherSession)
     },
     /** Ends the session of a request, or all of them. */
     end(request: Request, isEverywhere: boolean): Response {
@@ -155,11 +143,25 @@ export function createSignIn(service: Service, options: SignInOptions) {
   }
 }
 
-export type SignIn = ReturnType<typeof createSignIn>
+const otherSession = 'This form belongs to another session. Open the page again and repeat it.'
+
+/** Reads a form of ours. Throws ProblemError for another body. */
+async function readForm(request: Request, budget: Budget): Promise<URLSearchParams> {
+  assertUnpacked(request.headers)
+  const type = request.headers.get('content-type') ?? ''
+  if (!/^application\/x-www-form-urlencoded *(;|$)/i.test(type))
+    throw Problem.of('unsupported-media-type', 'A form must be application/x-www-form-urlencoded.')
+  const body = await readBody(request, formMaxBytes, budget)
+  try {
+    return new URLSearchParams(new TextDecoder().decode(body.bytes))
+  } finally {
+    body.release()
+  }
+}
 
 const tooMany = 'Too many requests from this address: wait for Retry-After.'
 
-function assertFew(verdict: RateLimit.Verdict): void {
+function assertBelow(verdict: RateLimit.Verdict): void {
   if (verdict.ok) return
   throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
 }

@@ -14,6 +14,7 @@ import { paymentsCsv, paymentsPage } from './payments'
 import {
   createSignIn,
   type Refused,
+  type Sent,
   type SignInOptions,
   signInForm,
   signOutFields,
@@ -24,13 +25,23 @@ import { storyPage } from './story'
 export type AdminOptions = SignInOptions & { sources: Sources }
 
 /** Makes the content of a page for a reader who may see it. */
-type Main = (reader: NonNullable<Reader>) => Html | Promise<Html>
+type Main = (reader: NonNullable<Reader>) => Html | undefined | Promise<Html | undefined>
 
 /** The pages of the operator. */
 export function createAdmin(config: Config, options: AdminOptions) {
-  const { sources, log } = options
   const access = createSignIn(config.service, options)
+  const answers = createAnswers(config, access)
+  return {
+    ...createReadPages(config, options.sources, answers),
+    ...createForms(config, { ...options, access, answers }),
+  }
+}
 
+type Access = ReturnType<typeof createSignIn>
+type Answers = ReturnType<typeof createAnswers>
+
+/** Answers to operators and to everyone else. */
+function createAnswers(config: Config, access: Access) {
   const page = (reader: Reader, one: Page, more?: Parameters<typeof respond>[1]) =>
     respond(layout(config, reader, one), more)
   /** The form for the token, for everyone else. */
@@ -39,116 +50,118 @@ export function createAdmin(config: Config, options: AdminOptions) {
     const main = signInForm({ ...(fault && { fault }), ...(unsafe && { unsafe }) })
     return page(undefined, { title: 'Sign in', path: undefined, main }, { status: status ?? 200 })
   }
-  const readerOf = (request: Request): Reader | 'wrong' => {
-    const isProgram = access.bearer(request)
-    if (isProgram === undefined) return access.sessionOf(request)
-    return isProgram ? 'program' : 'wrong'
+  const wrongToken = () => {
+    const main = signInForm({ fault: 'This token is wrong.' })
+    const headers = { 'www-authenticate': 'Bearer realm="admin"' }
+    const one = { title: 'Sign in', path: undefined, main }
+    return page(undefined, one, { status: 401, headers })
   }
   /** Answers what only an operator may read. */
   const guarded = async (
     request: Request,
     answer: (reader: NonNullable<Reader>) => Response | Promise<Response>,
   ): Promise<Response> => {
-    const reader = readerOf(request)
-    if (reader === 'wrong') return wrongToken()
+    const isProgram = access.bearer(request)
+    if (isProgram === false) return wrongToken()
+    const reader = isProgram === true ? 'program' : access.sessionOf(request)
     if (reader !== undefined) return answer(reader)
-    return pathOf(request.url).replace(/\/$/, '') === '/admin' ? form(request) : redirect('/admin')
+    const isFirst = pathOf(request.url).replace(/\/$/, '') === '/admin'
+    return isFirst ? form(request) : redirect('/admin')
   }
-  const wrongToken = () => {
-    const main = signInForm({ fault: 'This token is wrong.' })
-    return page(
-      undefined,
-      { title: 'Sign in', path: undefined, main },
-      { status: 401, headers: { 'www-authenticate': 'Bearer realm="admin"' } },
-    )
-  }
-  const show = (request: Request, path: AdminPath, title: string, main: Main) =>
-    guarded(request, async (reader) => page(reader, { title, path, main: await main(reader) }))
-
-  const noAction = (reader: NonNullable<Reader>) => {
-    const main = html`<h1>There is no such action</h1>
-<p class="empty">What it is about may be gone. Open the page again.</p>`
-    return page(reader, { title: 'Not found', path: undefined, main }, { status: 404 })
-  }
-
   return {
-    overview: (request: Request) =>
-      show(request, '/admin', 'Overview', () => overviewPage(config, sources)),
-    payments: (request: Request) =>
-      show(request, '/admin/payments', 'Payments', () =>
-        paymentsPage(config, sources, paramsOf(request)),
-      ),
-    orders: (request: Request) =>
-      show(request, '/admin/orders', 'Orders', () =>
-        ordersPage(config, sources, paramsOf(request)),
-      ),
-    merchants: (request: Request) =>
-      show(request, '/admin/merchants', 'Merchants', () => merchantsPage(config, sources)),
-    networks: (request: Request) =>
-      show(request, '/admin/networks', 'Networks', () => networksPage(config, sources)),
-    grants: (request: Request) =>
-      show(request, '/admin/grants', 'Grants', () => grantsPage(config, sources)),
-    facilitator: (request: Request) =>
-      show(request, '/admin/facilitator', 'Facilitator', () => facilitatorPage(config, sources)),
-    configuration: (request: Request) =>
-      show(request, '/admin/configuration', 'Configuration', () =>
-        configurationPage(config, sources),
-      ),
-    confirm: (request: Request, name: string) =>
-      guarded(request, (reader) => {
-        const subject = paramsOf(request).get('subject') ?? ''
-        const action = actionOf(config, sources, name, subject)
-        if (action === undefined) return noAction(reader)
-        const main = confirmPage(name, action, reader)
-        return page(reader, { title: action.title, path: undefined, main })
+    page,
+    form,
+    guarded,
+    /** A page of the navigation; 404 with `missing` when there is nothing to show. */
+    show: (request: Request, { path, title }: Omit<Page, 'main'>, main: Main) =>
+      guarded(request, async (reader) => {
+        const found = await main(reader)
+        if (found !== undefined) return page(reader, { title, path, main: found })
+        return page(reader, { title: 'Not found', path, main: missing }, { status: 404 })
       }),
-    act: (request: Request, name: string) =>
-      readable(config, async () => {
-        const sent = await access.form(request)
-        if (sent === undefined) return redirect('/admin')
-        if (!('form' in sent)) return form(request, sent)
-        const subject = subjectOf(sent.form)
-        const action = actionOf(config, sources, name, subject)
-        if (action === undefined) return noAction(sent.session)
-        const done = await action.run()
-        const client = access.clientOf(request)
-        log('admin-action', { action: name, subject, client, ok: done.ok, result: done.text })
-        sent.session.done = done
-        return redirect(action.back)
-      }),
+  }
+}
+
+function createReadPages(config: Config, sources: Sources, { show, guarded }: Answers) {
+  const shown =
+    (path: AdminPath, title: string, main: (params: URLSearchParams) => ReturnType<Main>) =>
+    (request: Request) =>
+      show(request, { path, title }, () => main(paramsOf(request)))
+  return {
+    overview: shown('/admin', 'Overview', () => overviewPage(config, sources)),
+    payments: shown('/admin/payments', 'Payments', (params) =>
+      paymentsPage(config, sources, params),
+    ),
     csv: (request: Request) =>
       guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
     payment: (request: Request, id: string) =>
-      guarded(request, async (reader) => {
-        const main = await storyPage(config, sources, id)
-        const path = '/admin/payments'
-        if (main !== undefined) return page(reader, { title: 'Payment', path, main })
-        return page(reader, { title: 'Not found', path, main: missing(id) }, { status: 404 })
+      show(request, { path: '/admin/payments', title: 'Payment' }, () =>
+        storyPage(config, sources, id),
+      ),
+    orders: shown('/admin/orders', 'Orders', (params) => ordersPage(config, sources, params)),
+    merchants: shown('/admin/merchants', 'Merchants', () => merchantsPage(config, sources)),
+    networks: shown('/admin/networks', 'Networks', () => networksPage(config, sources)),
+    grants: shown('/admin/grants', 'Grants', () => grantsPage(config, sources)),
+    facilitator: shown('/admin/facilitator', 'Facilitator', () => facilitatorPage(config, sources)),
+    configuration: shown('/admin/configuration', 'Configuration', () =>
+      configurationPage(config, sources),
+    ),
+    confirm: (request: Request, name: string) =>
+      show(request, { path: undefined, title: 'Confirm' }, (reader) => {
+        const subject = paramsOf(request).get('subject') ?? ''
+        const action = actionOf(config, sources, name, subject)
+        return action && confirmPage(name, action, reader)
       }),
+  }
+}
+
+/** What a form of ours does. */
+function createForms(
+  config: Config,
+  { sources, log, access, answers }: AdminOptions & { access: Access; answers: Answers },
+) {
+  const { form, page } = answers
+  /** Runs what a signed-in operator has sent. */
+  const sent = (request: Request, run: (sent: Sent) => Response | Promise<Response>) =>
+    readable(config, async () => {
+      const own = await access.form(request)
+      if (own === undefined) return redirect('/admin')
+      return 'form' in own ? run(own) : form(request, own)
+    })
+  return {
     signIn: (request: Request) =>
       readable(config, async () => {
         const done = await access.signIn(request)
         return done instanceof Response ? done : form(request, done)
       }),
     signOut: (request: Request) =>
-      readable(config, async () => {
-        const sent = await access.form(request)
-        if (sent === undefined) return redirect('/admin')
-        if (!('form' in sent)) return form(request, sent)
-        const { where } = Schema.readQuery(signOutFields, sent.form).values
+      sent(request, (own) => {
+        const { where } = Schema.readQuery(signOutFields, own.form).values
         return access.end(request, where === 'everywhere')
+      }),
+    act: (request: Request, name: string) =>
+      sent(request, async (own) => {
+        const subject = subjectOf(own.form)
+        const action = actionOf(config, sources, name, subject)
+        if (action === undefined) {
+          const one = { title: 'Not found', path: undefined, main: missing }
+          return page(own.session, one, { status: 404 })
+        }
+        const done = await action.run()
+        const client = access.clientOf(request)
+        log('admin-action', { action: name, subject, client, ok: done.ok, result: done.text })
+        own.session.done = done
+        return redirect(action.back)
       }),
   }
 }
 
+const missing = html`<h1>There is nothing here</h1>
+<p class="empty">The ledger or the file that is in force has nothing of this name.</p>
+<p><a href="/admin">Back to the overview</a></p>`
+
 function paramsOf({ url }: Request): URLSearchParams {
   return new URLSearchParams(searchOf(url))
-}
-
-function missing(id: string): Html {
-  return html`<h1>There is no such payment</h1>
-<p class="empty"><code>${id.slice(0, 80)}</code> is not an id of this ledger.</p>
-<p><a href="/admin/payments">All payments</a></p>`
 }
 
 /** A page instead of the JSON of a problem: forms are sent by people. */
