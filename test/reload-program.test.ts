@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { cookieOf, formHeaders } from './harness/admin'
 import { lineWith } from './harness/config'
 import { executable } from './harness/executable'
 import { until } from './harness/world'
@@ -34,7 +35,7 @@ path = "/a"
 price = "0.005"
 `
 
-type Line = { event: string; faults?: string[]; merchants?: number; routes?: number }
+type Line = { event: string; ok?: boolean; faults?: string[]; merchants?: number; routes?: number }
 const logged: Line[] = []
 let url = ''
 let child: ReturnType<typeof start>
@@ -89,6 +90,28 @@ async function price(): Promise<string | undefined> {
   return /class="price">\$([\d.]+)</.exec(page)?.[1]
 }
 
+/** A session at `/admin` of the program. `act` returns the page after an action. */
+async function signIn() {
+  const token = readFileSync(join(directory, 'data', 'admin.token'), 'utf8').trim()
+  const { host: _, ...headers } = formHeaders
+  const post = (path: string, fields: Record<string, string>, cookie = '') =>
+    fetch(url + path, {
+      method: 'POST',
+      body: new URLSearchParams(fields).toString(),
+      headers: { ...headers, cookie },
+      redirect: 'manual',
+    })
+  const cookie = cookieOf(await post('/admin', { token }))
+  const read = async () => (await fetch(`${url}/admin`, { headers: { cookie } })).text()
+  const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read())?.[1] ?? ''
+  return {
+    async act(action: string): Promise<string> {
+      expect((await post(`/admin/actions/${action}`, { csrf }, cookie)).status).toBe(303)
+      return read()
+    },
+  }
+}
+
 describe('SIGHUP', () => {
   test('behavior: SIGHUP applies the file', async () => {
     expect(await price()).toBe('0.005')
@@ -139,6 +162,26 @@ describe('SIGHUP', () => {
     expect(faults?.join()).toContain('relayer keys')
     writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
     expect(await price()).toBe('0.005')
+  })
+
+  test('behavior: /admin reloads the file, shows the faults of a broken one, and makes a backup', async () => {
+    const admin = await signIn()
+    writeFileSync(file, text.replace('0.005', '0.75'))
+    expect(await admin.act('reload')).toContain('The file is in force.')
+    expect(await price()).toBe('0.75')
+    writeFileSync(file, text.replace('price = "0.005"', 'price = "<b>free</b>"'))
+    const refused = await admin.act('reload')
+    expect(refused).toContain('Nothing was changed: merchants.toml:')
+    expect(refused).not.toContain('<b>free')
+    expect(await price()).toBe('0.75')
+    await reload(text)
+    const done = await admin.act('backup')
+    const copy = /backups\/(turnpike-[\dT-]+\.sqlite): \d+ bytes, checked/.exec(done)?.[1] ?? ''
+    const copies = join(directory, 'data', 'backups')
+    expect(readdirSync(copies)).toEqual([copy])
+    expect(statSync(join(copies, copy)).mode & 0o777).toBe(0o600)
+    const actions = logged.filter(({ event }) => event === 'admin-action')
+    expect(actions.map(({ ok }) => ok)).toEqual([true, false, true])
   })
 
   test('behavior: SIGTERM after a reload ends the program with 0', async () => {
