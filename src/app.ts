@@ -10,6 +10,7 @@ import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
+import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
@@ -21,6 +22,8 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /** Domains without a usable certificate. */
+  certificateFaults: Sources['certificateFaults']
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -57,7 +60,7 @@ async function begin(
 ): Promise<App> {
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
-  const server = startServer(base)
+  const server = await startServer(base)
   const money = await startMoney(base)
   const sales = await startSales(base, money)
   const parts = createParts(base, server, money, sales)
@@ -67,11 +70,14 @@ async function begin(
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
   await first.write()
+  // Last, so that a start that fails orders no certificate.
+  server.certificates?.start()
   warmUp(base)
   return {
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
+    certificateFaults: () => server.certificates?.faults() ?? [],
     reload: inTurn((config) => reload(base, parts, config)),
     stop: () => stop(base, server, parts),
   }

@@ -8,6 +8,7 @@ import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
+import { domainsOf } from './https'
 import { type Finding, findMissingModels } from './models'
 import { findOnline } from './online'
 
@@ -15,6 +16,8 @@ export type Options = {
   /** Path of merchants.toml. */
   file: string
   env: Env
+  /** Value of `--domain`: the file is checked for these domains. */
+  domain?: string | undefined
   /** Whether to check every chain, contract, pool and upstream, too. */
   online: boolean
   dataDir: string
@@ -29,7 +32,8 @@ export type Options = {
  * of the same form. Returns the exit code: 0 without faults, else 1. Writes nothing, and generates
  * no secrets.
  */
-export async function check({ file, env, online, dataDir, now, out }: Options): Promise<number> {
+export async function check(options: Options): Promise<number> {
+  const { file, env, online, dataDir, now, out } = options
   let text: string
   try {
     text = readFileSync(file, 'utf8')
@@ -39,7 +43,8 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   }
   const problems: string[] = []
   const relayers = relayersOf({ dataDir, env }, problems)
-  const { config, faults } = parse(text, { file, env, relayers: () => relayers })
+  const domains = domainsFrom(options, problems)
+  const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
   problems.push(...faults.map(format))
   if (config && online) {
     const lines = index(text)
@@ -68,6 +73,16 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
 function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) {
   try {
     return findOwnKeys(options).map(Crypto.addressOf)
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    problems.push(error.message)
+    return []
+  }
+}
+
+function domainsFrom({ domain }: Options, problems: string[]): readonly string[] {
+  try {
+    return domainsOf(domain)
   } catch (error) {
     if (!(error instanceof EnvironmentError)) throw error
     problems.push(error.message)

@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { DatabaseLockedError } from '../../db/sqlite/lock'
 import * as App from '../app'
+import type { HttpsOptions } from '../app/options'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
@@ -8,10 +9,11 @@ import { hostOf } from '../http/url'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
+import { type HttpsFlags, readHttps } from './https'
 import { createOutput } from './output'
 import { reload } from './reload'
 
-export type ServeOptions = { file: string; dataDir: string; env: Env }
+export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
 
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
@@ -22,7 +24,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(configured)
     return 1
   }
-  const { config, secrets } = configured
+  const { config, secrets, https } = configured
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
@@ -33,6 +35,7 @@ export async function serve(options: ServeOptions): Promise<number> {
       secrets,
       dataDir,
       log,
+      https,
       droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
@@ -42,7 +45,8 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
-  const onReload = () => void reload({ ...options, app, relayers, log })
+  const domains = https?.domains
+  const onReload = () => void reload({ ...options, domains, app, relayers, log })
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
@@ -78,8 +82,8 @@ function openLog() {
 /** Configuration and secrets, or a text with all faults in them. */
 async function configure(
   options: ServeOptions,
-): Promise<{ config: Config; secrets: Secrets } | string> {
-  const { file, dataDir, env } = options
+): Promise<{ config: Config; secrets: Secrets; https: HttpsOptions | undefined } | string> {
+  const { file, dataDir, env, flags } = options
   let text: string
   try {
     text = await readFile(file, 'utf8')
@@ -87,15 +91,17 @@ async function configure(
     return `turnpike: ${file} cannot be read. Run it where merchants.toml is, or name one with --config.\n`
   }
   try {
+    const https = readHttps(flags, env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
       secrets = loadSecrets({ dataDir, env })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
-    const { config, faults: found } = parse(text, { file, env, relayers })
+    const domains = https?.domains ?? []
+    const { config, faults: found } = parse(text, { file, env, domains, relayers })
     if (config === undefined || secrets === undefined) return faults(found)
-    return { config, secrets }
+    return { config, secrets, https }
   } catch (error) {
     if (error instanceof EnvironmentError) return `turnpike: ${error.message}\n`
     throw error
@@ -134,6 +140,8 @@ function stopSignal(): Promise<void> {
 /** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  for (const { domain, reason } of app.certificateFaults())
+    lines.push(`  ${domain}: ${reason}; the log says when it is issued`)
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
   for (const { network, ready, reason, relayer, balanceWei } of app.settlement.status()) {
     const balance = balanceWei === undefined ? '' : `, ${Number(balanceWei) / 1e18} native`
