@@ -83,6 +83,7 @@ export function createCertificates(options: CertificatesOptions): Certificates {
     notBefore: 0,
   }
   const orders = report(options, state)
+  const told = new Map<string, string>()
   let timer: ReturnType<typeof setInterval> | undefined
   let running: Promise<void> | undefined
 
@@ -134,8 +135,12 @@ export function createCertificates(options: CertificatesOptions): Certificates {
     ] as const)
       try {
         step()
+        told.delete(event)
       } catch (error) {
-        log.error(event, { domains, reason: reasonOf(error) })
+        const reason = reasonOf(error)
+        // Each check tries again, and a fault that lasts is logged once.
+        if (told.get(event) !== reason) log.error(event, { domains, reason })
+        told.set(event, reason)
       }
   }
 

@@ -21,7 +21,7 @@ export type Pebble = {
   root: string
   /** Where it expects the answers to its challenges, for every domain. */
   httpPort: number
-  /** Paths of the requests that reached it. */
+  /** Paths of the requests, each once. */
   asked: string[]
   /** Refuses POSTs. */
   refuse(refuse: ((path: string) => Refusal | undefined) | undefined): void
@@ -105,19 +105,22 @@ function startFront(inner: string, tls: { cert: string; key: string }) {
     tls,
     async fetch(request) {
       const { pathname } = new URL(request.url)
-      asked.push(pathname)
       const refusal = request.method === 'POST' ? refuse?.(pathname) : undefined
       if (refusal !== undefined) {
         const { status, headers = {}, body } = refusal
+        asked.push(pathname)
         return Response.json(body, { status, headers })
       }
       const { method } = request
-      return await fetch(`${inner}${pathname}`, {
+      const answer = await fetch(`${inner}${pathname}`, {
         method,
         headers: request.headers,
         ...(method === 'POST' ? { body: await request.text() } : {}),
         tls: { ca: tls.cert },
       })
+      // A request with a refused nonce is sent again.
+      if (answer.status !== 400) asked.push(pathname)
+      return answer
     },
   })
   return {
