@@ -1,6 +1,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
 import {
   chmodSync,
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -36,6 +37,10 @@ beforeAll(async () => {
   if (isMissing) return
   directory = mkdtempSync(join(tmpdir(), 'turnpike-acme-'))
   pebble = await startPebble()
+  const keeper = keep(join(directory, 'issued'))
+  keeper.start()
+  await until(() => keeper.served.length === 1)
+  for (const each of open.splice(0)) await each.stop()
 })
 afterAll(async () => {
   await pebble?.stop()
@@ -61,7 +66,12 @@ afterEach(async () => {
 /** Keeps certificates as the service does. `httpPort`: another one cannot be reached by the CA. */
 function keep(
   dataDir: string,
-  options: { domains?: string[]; httpPort?: number; serve?: () => void; contact?: string } = {},
+  options: {
+    domains?: string[]
+    httpPort?: number
+    directoryUrl?: string
+    contact?: string
+  } = {},
 ): Keeper {
   const { domains = [domain], httpPort = pebble.httpPort } = options
   const challenges: Challenges = new Map()
@@ -76,12 +86,11 @@ function keep(
   const certificates = createCertificates({
     domains,
     dataDir,
-    directoryUrl: pebble.directoryUrl,
+    directoryUrl: options.directoryUrl ?? pebble.directoryUrl,
     ca: pebble.ca,
     contact: () => options.contact,
     challenges,
     serve({ domains }) {
-      options.serve?.()
       served.push(domains)
     },
     registry,
@@ -113,12 +122,9 @@ const events = ({ logged }: Keeper) => logged.map(({ event }) => event)
 const fileIn = (dataDir: string) => join(dataDir, 'certificate.pem')
 
 /** A data directory with a certificate for the domain. */
-async function issued(name: string): Promise<string> {
+function issued(name: string): string {
   const dataDir = join(directory, name)
-  const keeper = keep(dataDir)
-  keeper.start()
-  await until(() => keeper.served.length === 1)
-  for (const each of open.splice(0)) await each.stop()
+  cpSync(join(directory, 'issued'), dataDir, { recursive: true })
   return dataDir
 }
 
@@ -144,7 +150,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('behavior: a restart serves the stored certificate, and orders none', async () => {
-    const dataDir = await issued('restart')
+    const dataDir = issued('restart')
     const before = orders()
     const keeper = keep(dataDir)
     keeper.restore()
@@ -155,7 +161,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('behavior: a certificate is renewed when a third of its life is left, and not twice', async () => {
-    const dataDir = await issued('renewal')
+    const dataDir = issued('renewal')
     const keeper = keep(dataDir)
     keeper.restore()
     keeper.start()
@@ -173,7 +179,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
-    const dataDir = await issued('wrong')
+    const dataDir = issued('wrong')
     const [elsewhere = 0] = await freePorts(1)
     const keeper = keep(dataDir, { httpPort: elsewhere })
     keeper.restore()
@@ -237,7 +243,14 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(events(keeper)).toEqual(['certificate-failed', 'certificate-issued'])
   })
 
-  test('error: a CA that cannot be reached, or is none, fails with its host', async () => {
+  test('error: a CA that cannot be reached fails with its host', async () => {
+    const keeper = keep(join(directory, 'unreachable'), { directoryUrl: 'https://localhost:1/dir' })
+    keeper.start()
+    await until(() => keeper.logged.length === 1)
+    expect(keeper.logged[0]?.reason).toMatch(/^the CA at localhost:1 cannot be reached \(\w+\)$/)
+  })
+
+  test('error: a CA that is out of service is asked again when it says', async () => {
     const keeper = keep(join(directory, 'none'))
     pebble.refuse(() => ({ status: 503, headers: { 'retry-after': '900' }, body: {} }))
     keeper.start()
@@ -253,7 +266,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     ['a file without its key', (text: string) => text.slice(text.indexOf('-----BEGIN CERT'))],
   ] as const)
     test(`error: ${what} is reported and replaced`, async () => {
-      const dataDir = await issued(what)
+      const dataDir = issued(what)
       const file = fileIn(dataDir)
       writeFileSync(file, damage(readFileSync(file, 'utf8')))
       const keeper = keep(dataDir)
@@ -268,7 +281,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
 
   test('error: a damaged key of the account is reported and replaced', async () => {
     const dataDir = join(directory, 'account')
-    const file = join(await issued('account'), 'acme-account.key')
+    const file = join(issued('account'), 'acme-account.key')
     writeFileSync(file, 'damaged')
     rmSync(fileIn(dataDir))
     const keeper = keep(dataDir)
@@ -278,7 +291,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('attack: a certificate that others may read is refused', async () => {
-    const dataDir = await issued('open')
+    const dataDir = issued('open')
     chmodSync(fileIn(dataDir), 0o644)
     const keeper = keep(dataDir)
     const message = `${fileIn(dataDir)} is open to others (0644): run chmod 600`
@@ -286,7 +299,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('behavior: another domain is ordered, and the certificate of the former is not served', async () => {
-    const keeper = keep(await issued('moved'), { domains: [other] })
+    const keeper = keep(issued('moved'), { domains: [other] })
     keeper.restore()
     expect(keeper.served).toEqual([])
     keeper.start()
@@ -295,7 +308,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
   })
 
   test('behavior: a second domain is added, and the first is served meanwhile', async () => {
-    const keeper = keep(await issued('added'), { domains: [domain, other] })
+    const keeper = keep(issued('added'), { domains: [domain, other] })
     keeper.restore()
     expect(keeper.served).toEqual([[domain]])
     expect(keeper.faults()).toEqual([{ domain: other, reason: 'no certificate yet' }])

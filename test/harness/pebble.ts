@@ -81,6 +81,7 @@ export async function startPebble(): Promise<Pebble> {
       throw new Error('pebble does not start')
     }
     root = await asks(`https://localhost:${management}/roots/0`)
+    await Bun.sleep(5)
   }
   const front = startFront(inner, own)
   return {
