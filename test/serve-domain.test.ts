@@ -179,6 +179,20 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     expect(service.events()).toEqual(['certificate-issued'])
   })
 
+  test('behavior: clients are told apart by their addresses', async () => {
+    const { port } = await start('addresses', { from: 'first' })
+    const signIn = async (from: string) => {
+      const peer = await connected({ port, name, from })
+      const answer = await ask(peer, '/admin', 'POST')
+      peer.end()
+      return answer.slice(9, 12)
+    }
+    const statuses = new Set<string>()
+    await until(async () => statuses.add(await signIn('127.0.0.1')).has('429'))
+    expect(statuses.size).toBe(2)
+    expect(await signIn('127.0.0.2')).not.toBe('429')
+  })
+
   test('error: a failed renewal keeps the present certificate, and readyz says it', async () => {
     const [httpPort = 0] = await freePorts(1)
     const service = await start('stays', { from: 'first', httpPort, aheadMs: 4.6 * years })

@@ -1,6 +1,5 @@
 import {
   closeSync,
-  fchmodSync,
   fstatSync,
   fsyncSync,
   mkdirSync,
@@ -57,7 +56,6 @@ function replace(path: string, text: string): void {
   rmSync(temporary, { force: true })
   const file = openSync(temporary, 'wx', 0o600)
   try {
-    fchmodSync(file, 0o600)
     writeSync(file, text)
     fsyncSync(file)
   } finally {

@@ -112,11 +112,12 @@ function bind<T>(hostname: string, port: number, option: string, listen: (host: 
     const code = codeOf(error)
     const hasNoIpv6 = code === 'EAFNOSUPPORT' || code === 'EADDRNOTAVAIL'
     if (hostname === everyAddress && hasNoIpv6) return bind('0.0.0.0', port, option, listen)
-    throw new PortError(faultOf(code, port, option))
+    throw new PortError(portFault(code, port, option))
   }
 }
 
-function faultOf(code: string, port: number, option: string): string {
+/** Why a port cannot be used, and what to do. `option` names another one. */
+export function portFault(code: string, port: number, option: string): string {
   if (code === 'EADDRINUSE')
     return `port ${port} is in use by another program: stop it, or name another port by --${option}`
   if (code === 'EACCES' || code === 'EPERM')

@@ -14,16 +14,17 @@ export type Peer = {
   end(): void
 }
 
-export type Asked = { port: number; name: string; ca?: string }
+export type Asked = { port: number; name: string; ca?: string; from?: string }
 
 /** A TLS connection on this machine, or why there is none. */
-export function connect({ port, name, ca }: Asked): Promise<Peer | string> {
+export function connect({ port, name, ca, from }: Asked): Promise<Peer | string> {
   const { promise, resolve } = Promise.withResolvers<Peer | string>()
   const socket = tls.connect({
     host: '127.0.0.1',
     port,
     servername: name,
     rejectUnauthorized: false,
+    ...(from === undefined ? {} : { localAddress: from }),
     ...(ca === undefined ? {} : { ca }),
   })
   let received = ''
