@@ -182,8 +182,8 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
 
   test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
     const dataDir = issued('wrong')
-    const [elsewhere = 0] = await freePorts(1)
-    const keeper = keep(dataDir, { httpPort: elsewhere })
+    const [unreached = 0] = await freePorts(1)
+    const keeper = keep(dataDir, { httpPort: unreached })
     keeper.restore()
     keeper.start()
     const before = orders()

@@ -50,7 +50,7 @@ test('behavior: another certificate comes after answers have ended the connectio
     if (!request.url.endsWith('/stream'))
       return new Response(listener.connections.addressOf(request))
     const body = async function* () {
-      yield 'begun '
+      yield 'first '
       await gate.promise
       yield 'ended'
     }
@@ -59,7 +59,7 @@ test('behavior: another certificate comes after answers have ended the connectio
   const [kept, stream, silent] = await Promise.all([to(listener), to(listener), to(listener)])
   kept.send(get('/'))
   stream.send(get('/stream'))
-  await until(() => stream.received().includes('begun'))
+  await until(() => stream.received().includes('first'))
   await until(() => kept.received().endsWith('127.0.0.1'))
   expect(kept.isClosed()).toBe(false)
 

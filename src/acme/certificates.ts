@@ -71,8 +71,6 @@ const retryAfterMaxMs = 7 * 24 * hour
 /** Keeps a certificate for the domains in the data directory, and renews it. */
 export function createCertificates(options: CertificatesOptions): Certificates {
   const { domains, dataDir, now, log, checkMs = minute } = options
-  const path = join(dataDir, 'certificate.pem')
-  const aborting = new AbortController()
   const state: State = {
     certificate: undefined,
     isServed: false,
@@ -82,66 +80,18 @@ export function createCertificates(options: CertificatesOptions): Certificates {
     reason: undefined,
     notBefore: 0,
   }
+  const aborting = new AbortController()
   const orders = report(options, state)
-  const told = new Map<string, string>()
+  const finish = createFinish(options, state)
   let timer: ReturnType<typeof setInterval> | undefined
   let running: Promise<void> | undefined
 
-  function serve(): void {
-    if (state.certificate === undefined || state.isServed) return
-    options.serve(state.certificate)
-    state.isServed = true
-  }
-
-  function store(): void {
-    if (state.certificate === undefined || state.isStored) return
-    writePrivate(path, Certificate.serialize(state.certificate))
-    state.isStored = true
-  }
-
-  async function renew(): Promise<void> {
-    try {
-      const key = accountKey(join(dataDir, 'acme-account.key'), log)
-      const client = await connect({ ...options, key, signal: aborting.signal })
-      await client.register(options.contact())
-      const certificate = await order(client, domains, options.challenges)
-      Object.assign(state, { certificate, isServed: false, isStored: false, random: Math.random() })
-      Object.assign(state, { failures: 0, reason: undefined, notBefore: now() + restMs })
-      orders.inc({ outcome: 'issued' })
-      const expiresAt = new Date(certificate.validTo)
-      const renewsAt = new Date(Certificate.renewAt(certificate, state.random))
-      log('certificate-issued', { domains, expiresAt, renewsAt })
-    } catch (error) {
-      if (aborting.signal.aborted) return
-      const waitMs = retryIn(error, state)
-      state.failures++
-      state.reason = reasonOf(error)
-      state.notBefore = now() + waitMs
-      orders.inc({ outcome: 'failed' })
-      log.error('certificate-failed', {
-        domains,
-        reason: state.reason,
-        retryInSeconds: Math.round(waitMs / 1000),
-      })
-    }
-  }
-
-  /** Does what is due. A new certificate is served at once, also when it cannot be stored. */
   async function check(): Promise<void> {
-    if (isDue(state, domains, now())) await renew()
-    for (const [event, step] of [
-      ['certificate-unserved', serve],
-      ['certificate-unsaved', store],
-    ] as const)
-      try {
-        step()
-        told.delete(event)
-      } catch (error) {
-        const reason = reasonOf(error)
-        // Each check tries again, and a fault that lasts is logged once.
-        if (told.get(event) !== reason) log.error(event, { domains, reason })
-        told.set(event, reason)
-      }
+    if (isDue(state, domains, now())) {
+      const outcome = await renew(options, state, aborting.signal)
+      if (outcome !== undefined) orders.inc({ outcome })
+    }
+    finish()
   }
 
   function tick(): void {
@@ -152,12 +102,12 @@ export function createCertificates(options: CertificatesOptions): Certificates {
 
   return {
     restore() {
-      const found = restore(path, log)
+      const found = restore(fileIn(dataDir), log)
       if (found === undefined) return
       // A certificate for other domains only is of no use.
       if (Certificate.missing(found, domains).length === domains.length) return
-      state.certificate = found
-      serve()
+      options.serve(found)
+      Object.assign(state, { certificate: found, isServed: true })
     },
     start() {
       timer = setInterval(tick, checkMs)
@@ -170,6 +120,74 @@ export function createCertificates(options: CertificatesOptions): Certificates {
       await running
     },
     faults: () => faultsOf(state, domains, now()),
+  }
+}
+
+function fileIn(dataDir: string): string {
+  return join(dataDir, 'certificate.pem')
+}
+
+/** Orders a certificate. Returns the outcome; undefined when the service stops. Never throws. */
+async function renew(
+  options: CertificatesOptions,
+  state: State,
+  signal: AbortSignal,
+): Promise<'issued' | 'failed' | undefined> {
+  const { domains, dataDir, now, log } = options
+  try {
+    const key = accountKey(join(dataDir, 'acme-account.key'), log)
+    const client = await connect({ ...options, key, signal })
+    await client.register(options.contact())
+    const certificate = await order(client, domains, options.challenges)
+    const random = Math.random()
+    Object.assign(state, { certificate, random, isServed: false, isStored: false })
+    Object.assign(state, { failures: 0, reason: undefined, notBefore: now() + restMs })
+    const expiresAt = new Date(certificate.validTo)
+    const renewsAt = new Date(Certificate.renewAt(certificate, random))
+    log('certificate-issued', { domains, expiresAt, renewsAt })
+    return 'issued'
+  } catch (error) {
+    if (signal.aborted) return undefined
+    const waitMs = retryIn(error, state)
+    state.failures++
+    state.reason = reasonOf(error)
+    state.notBefore = now() + waitMs
+    const retryInSeconds = Math.round(waitMs / 1000)
+    log.error('certificate-failed', { domains, reason: state.reason, retryInSeconds })
+    return 'failed'
+  }
+}
+
+/**
+ * Returns a function that serves and stores a new certificate. It is served at once, also when it
+ * cannot be stored. What failed is tried again by the next call, and a fault that lasts is logged
+ * once.
+ */
+function createFinish({ domains, dataDir, log, serve }: CertificatesOptions, state: State) {
+  const told = new Map<string, string>()
+  const attempt = (event: string, step: () => void) => {
+    try {
+      step()
+      told.delete(event)
+    } catch (error) {
+      const reason = reasonOf(error)
+      if (told.get(event) !== reason) log.error(event, { domains, reason })
+      told.set(event, reason)
+    }
+  }
+  return () => {
+    const { certificate } = state
+    if (certificate === undefined) return
+    if (!state.isServed)
+      attempt('certificate-unserved', () => {
+        serve(certificate)
+        state.isServed = true
+      })
+    if (!state.isStored)
+      attempt('certificate-unsaved', () => {
+        writePrivate(fileIn(dataDir), Certificate.serialize(certificate))
+        state.isStored = true
+      })
   }
 }
 

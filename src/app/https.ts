@@ -2,9 +2,9 @@ import { type Certificates, createCertificates } from '../acme/certificates'
 import { type HttpPort, listenHttp } from '../acme/http-port'
 import type { Challenges } from '../acme/order'
 import { hostOf } from '../http/url'
+import type { ServerBase } from './base'
 import { type Listener, type ListenOptions, listenOn } from './listen'
 import type { HttpsOptions } from './options'
-import type { ServerBase } from './server'
 
 /** The address of a port cannot be used. The message says what to do. */
 export class PortError extends Error {

@@ -49,7 +49,7 @@ const generations = 4
 const idleSecondsDefault = 255
 /** Wait before a server that could not start is started again. */
 const retryMs = 1_000
-/** For handshakes that the replaced server has begun. */
+/** For handshakes that the replaced server has not finished. */
 const handOverMs = 3_000
 
 /**

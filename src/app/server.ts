@@ -1,6 +1,6 @@
 import type { Certificates } from '../acme/certificates'
 import { createPeer, type Peer } from '../http/peer'
-import type { Base } from './base'
+import type { ServerBase } from './base'
 import { type Listener, listenOn } from './listen'
 import { connectionReports } from './report'
 
@@ -11,11 +11,6 @@ export type HttpServer = {
   /** Only for HTTPS. */
   certificates: Certificates | undefined
 }
-
-export type ServerBase = Pick<
-  Base,
-  'options' | 'current' | 'middleware' | 'registry' | 'now' | 'log' | 'onFailure'
->
 
 /**
  * Listens for requests and hands them to `current.app`. Throws the system's error without the

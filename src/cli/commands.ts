@@ -14,7 +14,7 @@ const domain: Option = {
 
 const serve: Command = {
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
-  details: `With --domain it gets a certificate from Let's Encrypt, whose terms you agree to, and listens
+  details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
 on the ports 443 and 80 of every address. listen of the file is not used then.`,
   options: {
     config,

@@ -11,7 +11,7 @@ export const pebblePath =
     : process.env.PEBBLE || undefined
 
 /** How the server in front of pebble answers a POST itself; undefined passes it on. */
-export type Refusal = { status: number; headers?: Record<string, string>; body: object }
+export type PebbleRefusal = { status: number; headers?: Record<string, string>; body: object }
 
 export type Pebble = {
   directoryUrl: string
@@ -24,7 +24,7 @@ export type Pebble = {
   /** Paths of the requests, each once. */
   asked: string[]
   /** Refuses POSTs. */
-  refuse(refuse: ((path: string) => Refusal | undefined) | undefined): void
+  refuse(refuse: ((path: string) => PebbleRefusal | undefined) | undefined): void
   stop(): Promise<void>
 }
 
@@ -99,7 +99,7 @@ export async function startPebble(): Promise<Pebble> {
 /** A server in front of pebble. pebble makes the URLs of its directory from the Host header. */
 function startFront(inner: string, tls: { cert: string; key: string }) {
   const asked: string[] = []
-  let refuse: ((path: string) => Refusal | undefined) | undefined
+  let refuse: ((path: string) => PebbleRefusal | undefined) | undefined
   const server = Bun.serve({
     hostname: '127.0.0.1',
     port: 0,
