@@ -88,10 +88,9 @@ export function createCertificates(options: CertificatesOptions): Certificates {
 
   async function check(): Promise<void> {
     if (isDue(state, domains, now())) {
-      const outcome = await renew(options, state, aborting.signal)
+      const outcome = await renew(options, state, aborting.signal, finish)
       if (outcome !== undefined) orders.inc({ outcome })
-    }
-    finish()
+    } else finish()
   }
 
   function tick(): void {
@@ -127,11 +126,15 @@ function fileIn(dataDir: string): string {
   return join(dataDir, 'certificate.pem')
 }
 
-/** Orders a certificate. Returns the outcome; undefined when the service stops. Never throws. */
+/**
+ * Orders a certificate and finishes it. Returns the outcome; undefined when the service stops. Never
+ * throws.
+ */
 async function renew(
   options: CertificatesOptions,
   state: State,
   signal: AbortSignal,
+  finish: () => void,
 ): Promise<'issued' | 'failed' | undefined> {
   const { domains, dataDir, now, log } = options
   try {
@@ -144,6 +147,7 @@ async function renew(
     Object.assign(state, { failures: 0, reason: undefined, notBefore: now() + restMs })
     const expiresAt = new Date(certificate.validTo)
     const renewsAt = new Date(Certificate.renewAt(certificate, random))
+    finish()
     log('certificate-issued', { domains, expiresAt, renewsAt })
     return 'issued'
   } catch (error) {
