@@ -19,6 +19,7 @@ const ranks: Readonly<Record<string, number>> = {
   books: 3,
   http: 4,
   paywall: 5,
+  acme: 5,
   proxy: 6,
   facilitator: 6,
   stock: 6,

@@ -6,6 +6,12 @@ declare const VERSION: string | undefined
 const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
 const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
 
+const domain: Option = {
+  value: 'NAME',
+  help: 'HTTPS by itself for this DNS name; several: repeat it',
+  isList: true,
+}
+
 const init: Command = {
   summary: 'write a merchants.toml that sells one API, from four answers',
   details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
@@ -46,12 +52,25 @@ const init: Command = {
 
 const serve: Command = {
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
-  options: { config, data },
-  examples: ['serve', 'serve --config shop.toml --data /var/lib/turnpike'],
+  details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
+on the ports 443 and 80 of every address. listen of the file is not used then.`,
+  options: {
+    config,
+    data,
+    domain,
+    'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
+    'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
+  },
+  examples: [
+    'serve',
+    'serve --config shop.toml --data /var/lib/turnpike',
+    'serve --domain api.example.com',
+  ],
   async run({ values }) {
     const { serve } = await import('./serve')
+    const { env } = process
     // A log that cannot be written must not keep the process running.
-    process.exit(await serve({ ...places(values), env: process.env }))
+    process.exit(await serve({ ...places(values), env, flags: values }))
   },
 }
 
@@ -60,13 +79,15 @@ const check: Command = {
   options: {
     config,
     data,
+    domain: { ...domain, help: 'check the file for serve --domain NAME' },
     online: { help: 'ask every chain, contract, pool and upstream too' },
   },
   examples: ['check', 'check --online'],
   async run({ values }) {
     const { check } = await import('./check')
-    const { online = false } = values
-    return check({ ...places(values), env: process.env, online, now: Date.now, out: print })
+    const { online = false, domain } = values
+    const { env } = process
+    return check({ ...places(values), env, domain, online, now: Date.now, out: print })
   },
 }
 
