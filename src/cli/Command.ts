@@ -2,6 +2,7 @@
 export type Values = {
   config?: string
   data?: string
+  json?: boolean
   online?: boolean
   once?: boolean
   protocol?: string

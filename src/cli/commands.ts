@@ -1,8 +1,5 @@
 import type { Command, Option } from './Command'
 
-/** Version and commit that the build wrote into the executable. */
-declare const VERSION: string | undefined
-
 const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
 const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
 
@@ -134,11 +131,12 @@ const backup: Command = {
 }
 
 const version: Command = {
-  summary: 'print the version',
-  options: {},
-  examples: ['version'],
-  async run() {
-    print(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}`)
+  summary: 'print the version and the commit it was built from',
+  options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
+  examples: ['version', 'version --json'],
+  async run({ values }) {
+    const { describe, ownVersion } = await import('./version')
+    print(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
     return 0
   },
 }
