@@ -113,7 +113,7 @@ test('behavior: the commit of a checkout is found, and a change of its files mar
 })
 
 const versions = `
-import { describe, ownVersion } from './version'
+import { describe, ownVersion } from ${JSON.stringify('./version')}
 console.log(describe(ownVersion()))
 console.log(JSON.stringify(ownVersion()))
 `
