@@ -2,6 +2,9 @@
 export type Values = {
   config?: string
   data?: string
+  /** DNS names, separated by commas. */
+  domain?: string
+  user?: string
   json?: boolean
   online?: boolean
   once?: boolean

@@ -130,6 +130,51 @@ const backup: Command = {
   },
 }
 
+const health: Command = {
+  summary: 'ask the running service whether it can sell: exit code 0 or 1',
+  details: 'For the health check of a container, which has no curl.',
+  options: {
+    config,
+    url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
+  },
+  examples: ['health', 'health --url https://api.example.com'],
+  async run({ values }) {
+    const { health } = await import('./health')
+    return health({ file: places(values).file, url: values.url, env: process.env, out: print })
+  },
+}
+
+const service: Command = {
+  summary: 'print a hardened systemd unit for this program',
+  details: `It names this executable, the configuration and the data directory. The unit runs under an
+account that exists only while it runs, or under the one that --user names.`,
+  options: {
+    config,
+    data: { value: 'DIR', help: 'data directory (default: /var/lib/turnpike)' },
+    user: { value: 'NAME', help: 'account of this machine that owns the data directory' },
+    domain: { value: 'NAME', help: 'for serve --domain: HTTPS by itself, on ports 80 and 443' },
+  },
+  examples: [
+    'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
+    'service --config /etc/turnpike/merchants.toml --domain api.example.com',
+  ],
+  async run({ values }) {
+    const [{ service }, { ownProgram }] = await Promise.all([
+      import('./service'),
+      import('./program'),
+    ])
+    return service({
+      ...values,
+      file: places(values).file,
+      env: process.env,
+      cwd: process.cwd(),
+      program: ownProgram(),
+      out: (text) => process.stdout.write(text),
+      warn: (line) => process.stderr.write(`${line}\n`),
+    })
+  },
+}
+
 const version: Command = {
   summary: 'print the version and the commit it was built from',
   options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
@@ -151,6 +196,8 @@ export const commands = {
   orders,
   meter,
   backup,
+  health,
+  service,
   version,
 } as const satisfies Readonly<Record<string, Command>>
 
