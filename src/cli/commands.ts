@@ -175,6 +175,21 @@ account that exists only while it runs, or under the one that --user names.`,
   },
 }
 
+const completion: Command = {
+  summary: 'print the completion script of a shell',
+  details: `bash  in ~/.bashrc: source <(turnpike completion bash)
+zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
+fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
+  verbs: { bash: [], zsh: [], fish: [] },
+  options: {},
+  examples: ['completion bash', 'completion fish'],
+  async run({ word }) {
+    const { completion } = await import('./completion')
+    process.stdout.write(completion(word, commands))
+    return 0
+  },
+}
+
 const version: Command = {
   summary: 'print the version and the commit it was built from',
   options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
@@ -198,6 +213,7 @@ export const commands = {
   backup,
   health,
   service,
+  completion,
   version,
 } as const satisfies Readonly<Record<string, Command>>
 
