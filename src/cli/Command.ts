@@ -6,6 +6,7 @@ export type Values = {
   domain?: string
   'http-port'?: string
   'https-port'?: string
+  user?: string
   online?: boolean
   once?: boolean
   protocol?: string
