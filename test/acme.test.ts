@@ -61,6 +61,7 @@ const open: (Certificates | HttpPort)[] = []
 afterEach(async () => {
   pebble?.refuse(undefined)
   for (const each of open.splice(0)) await each.stop()
+  await until(() => pebble === undefined || pebble.active() === 0)
 })
 
 /** Keeps certificates as the service does. `httpPort`: another one cannot be reached by the CA. */
@@ -182,6 +183,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
 
   test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
     const dataDir = issued('wrong')
+    rmSync(join(dataDir, 'acme-account.key'))
     const [unreached = 0] = await freePorts(1)
     const keeper = keep(dataDir, { httpPort: unreached })
     keeper.restore()

@@ -68,8 +68,7 @@ async function start(
 ): Promise<Service> {
   const dataDir = join(directory, to)
   if (options.from !== undefined)
-    for (const file of ['certificate.pem', 'acme-account.key'])
-      cpSync(join(directory, options.from, file), join(dataDir, file))
+    cpSync(join(directory, options.from, 'certificate.pem'), join(dataDir, 'certificate.pem'))
   const { config } = parse(text, { file: 'merchants.toml', env, domains: [name] })
   if (config === undefined) throw new Error('the file has faults')
   const [port = 0] = await freePorts(1)

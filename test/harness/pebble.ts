@@ -25,12 +25,15 @@ export type Pebble = {
   asked: string[]
   /** Refuses POSTs. */
   refuse(refuse: ((path: string) => PebbleRefusal | undefined) | undefined): void
+  /** Number of requests in progress: a request may reach it after its client has ended. */
+  active(): number
   stop(): Promise<void>
 }
 
 /**
- * Starts pebble behind a server that can refuse requests. A seventh of all nonces are refused, and no
- * proof is used again. Every domain is on this machine, by pebble-challtestsrv.
+ * Starts pebble behind a server that can refuse requests. A seventh of all nonces are refused. pebble
+ * accepts an earlier proof of an account in one of 100 orders, although it is told to accept none, so a
+ * test of failed proofs needs an account of its own. Every domain is on this machine, by pebble-challtestsrv.
  */
 export async function startPebble(): Promise<Pebble> {
   if (pebblePath === undefined) throw new Error('there is no pebble')
@@ -99,34 +102,43 @@ export async function startPebble(): Promise<Pebble> {
 /** A server in front of pebble. pebble makes the URLs of its directory from the Host header. */
 function startFront(inner: string, tls: { cert: string; key: string }) {
   const asked: string[] = []
+  let active = 0
   let refuse: ((path: string) => PebbleRefusal | undefined) | undefined
   const server = Bun.serve({
     hostname: '127.0.0.1',
     port: 0,
     tls,
     async fetch(request) {
-      const { pathname } = new URL(request.url)
-      const refusal = request.method === 'POST' ? refuse?.(pathname) : undefined
-      if (refusal !== undefined) {
-        const { status, headers = {}, body } = refusal
-        asked.push(pathname)
-        return Response.json(body, { status, headers })
+      active++
+      try {
+        return await pass(request)
+      } finally {
+        active--
       }
-      const { method } = request
-      const answer = await fetch(`${inner}${pathname}`, {
-        method,
-        headers: request.headers,
-        ...(method === 'POST' ? { body: await request.text() } : {}),
-        tls: { ca: tls.cert },
-      })
-      // A request with a refused nonce is sent again.
-      if (answer.status !== 400) asked.push(pathname)
-      return answer
     },
   })
+  async function pass(request: Request): Promise<Response> {
+    const { method, headers } = request
+    const { pathname } = new URL(request.url)
+    const refusal = method === 'POST' ? refuse?.(pathname) : undefined
+    if (refusal !== undefined) {
+      asked.push(pathname)
+      return Response.json(refusal.body, { status: refusal.status, headers: refusal.headers ?? {} })
+    }
+    const answer = await fetch(`${inner}${pathname}`, {
+      method,
+      headers,
+      ...(method === 'POST' ? { body: await request.text() } : {}),
+      tls: { ca: tls.cert },
+    })
+    // A request with a refused nonce is sent again.
+    if (answer.status !== 400) asked.push(pathname)
+    return answer
+  }
   return {
     directoryUrl: `https://localhost:${server.port}/dir`,
     asked,
+    active: () => active,
     refuse(by: typeof refuse) {
       refuse = by
     },
