@@ -10,12 +10,14 @@ import { cases } from './harness/faultcases'
 const others = [
   'env.ts',
   'warnings.ts',
+  'domains.ts',
   'meter.ts',
   'FileSchema.ts',
   'Config.ts',
   'builtin.ts',
   'lines.ts',
   'sales.ts',
+  'webhooks.ts',
 ]
 /** Texts that are no messages. */
 const values = ['Each path is an independent paid endpoint.', 'slug title tag description']
