@@ -8,7 +8,9 @@ import type { JobRow } from './jobs'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
 import type { KeyScope, Payment } from './Payment'
+import type { SalesLedger } from './SalesLedger'
 import type { GasProduct, PaymentRow, TransactionRow } from './schema'
+import type { WebhookLedger } from './WebhookLedger'
 
 /**
  * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
@@ -30,6 +32,8 @@ export type Ledger = Readonly<{
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
+  webhooks: WebhookLedger
+  sales: SalesLedger
   /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */
@@ -284,6 +288,7 @@ export type DeliveryCommits = {
   fail(
     id: string,
     result: { upstreamStatus: number | undefined; redeemTokenHash: string; redeemUntil: number },
+    at: number,
   ): Promise<boolean>
   /** `none` to `delivered` in one commit: true for exactly one caller ever. */
   handOver(id: string, at: number): Promise<boolean>

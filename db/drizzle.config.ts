@@ -11,6 +11,8 @@ const config = {
     './db/offers.ts',
     './db/orders.ts',
     './db/grants.ts',
+    './db/books.ts',
+    './db/webhooks.ts',
   ],
   out: './db/migrations',
 }

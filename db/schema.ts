@@ -200,6 +200,11 @@ export const transactions = sqliteTable(
     /** Written before the bytes are sent, which happens as soon as the row is on the disk. */
     firstSentAt: at('first_sent_at'),
     blockNumber: block('block_number'),
+    /**
+     * What an included transaction cost, with the native coin that it gave. NULL before it is
+     * included, and for those that an earlier version recorded; the migration has a CHECK.
+     */
+    costWei: decimal('cost_wei'),
   },
   (table) => [
     // Replacements share a nonce; the chain includes one of them.
@@ -211,6 +216,8 @@ export const transactions = sqliteTable(
       .on(table.network, table.blockNumber)
       .where(sql`block_number IS NOT NULL`),
     index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
+    // Transactions without a payment, which are few, for the gas of a period.
+    index('transactions_unpaid').on(table.createdAt).where(sql`kind NOT IN ('payment', 'batch')`),
     check('transactions_hash', isHex(table.hash, 64)),
     check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
     check('transactions_nonce_range', sql`${table.nonce} >= 0`),
@@ -316,5 +323,6 @@ export const meta = sqliteTable('meta', {
 })
 
 export type PaymentRow = typeof payments.$inferSelect
-export type TransactionRow = typeof transactions.$inferSelect
+/** The cost is written by the end of the transaction only. */
+export type TransactionRow = Omit<typeof transactions.$inferSelect, 'costWei'>
 export type GasProduct = (typeof products)[number]

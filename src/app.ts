@@ -1,5 +1,7 @@
 import { unused } from '../db/sqlite/statement'
+import type { Upgrade } from '../db/sqlite/upgrade'
 import { type Base, type Clocks, openBase } from './app/base'
+import { describe } from './app/describe'
 import { createHandlers } from './app/handlers'
 import { startMoney } from './app/money'
 import type { AppOptions } from './app/options'
@@ -10,11 +12,13 @@ import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
+import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
+import { startWebhooks, type Webhooks } from './webhooks/start'
 
 export type App = {
   /** Where it listens, e.g. `http://127.0.0.1:4020`. */
@@ -24,6 +28,10 @@ export type App = {
   settlement: Settlement
   /** Every metric that `/metrics` may have. */
   metrics(): Family[]
+  /** What the start changed in a database of an earlier schema. */
+  upgrade: Upgrade | undefined
+  /** Domains without a usable certificate. */
+  certificateFaults: Sources['certificateFaults']
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -52,6 +60,8 @@ export async function start(options: AppOptions): Promise<App> {
   }
 }
 
+type WithWebhooks = Parts & { webhooks: Webhooks }
+
 /** Starts the parts in the order of their dependencies. */
 async function begin(
   options: AppOptions,
@@ -60,7 +70,9 @@ async function begin(
 ): Promise<App> {
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
-  const server = startServer(base)
+  const server = await startServer(base)
+  // Subscribe first: the recovery of payments writes messages, too.
+  const webhooks = webhooksOf(base)
   const money = await startMoney(base)
   const sales = await startSales(base, money)
   const parts = createParts(base, server, money, sales)
@@ -70,14 +82,19 @@ async function begin(
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
   await first.write()
+  webhooks.watch(money.settlement.status)
+  // Last, so that a start that fails orders no certificate.
+  server.certificates?.start()
   warmUp(base)
   return {
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
     metrics: base.registry.describe,
-    reload: inTurn((config) => reload(base, parts, config)),
-    stop: () => stop(base, server, parts),
+    reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
+    stop: () => stop(base, server, { ...parts, webhooks }),
+    upgrade: base.db.upgrade,
+    certificateFaults: () => server.certificates?.faults() ?? [],
   }
 }
 
@@ -87,15 +104,38 @@ async function begin(
  */
 async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
   const { retired, write } = await succeed(ledger.offers, config, now())
-  return { app: createRoutes(createHandlers(config, retired, parts)), write }
+  const accounts = [...parts.relayers, parts.deskAddress]
+  return {
+    app: createRoutes(createHandlers(config, retired, parts)),
+    async write() {
+      await write()
+      await describe(ledger, config, { accounts, now: now() })
+    },
+  }
 }
 
-async function reload(base: Base, parts: Parts, config: Config): Promise<readonly Path[]> {
+function webhooksOf({ options, ledger, registry, now, log, onFailure }: Base): Webhooks {
+  const { config, posting } = options
+  const webhooks = startWebhooks({
+    ledger: ledger.webhooks,
+    endpoints: config.webhooks,
+    networks: config.networks,
+    meter: registry,
+    posting,
+    now,
+    log,
+  })
+  onFailure(() => webhooks.stop(0))
+  return webhooks
+}
+
+async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<readonly Path[]> {
   const places = needsRestart(base.current.config, config)
   if (places.length > 0) return places
   const { app, write } = await prepare(base, parts, config)
   await write()
   Object.assign(base.current, { config, app })
+  parts.webhooks.apply(config.webhooks)
   return []
 }
 
@@ -122,11 +162,11 @@ function warmUp({ options, db, current }: Base): void {
 async function stop(
   { current, db, now }: Base,
   { listener }: HttpServer,
-  parts: Parts,
+  parts: WithWebhooks,
 ): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
-  const { paywall, settling, startedStock, settlement } = parts
+  const { paywall, settling, startedStock, settlement, webhooks, hours } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   const closed = listener.stop(false)
   const inFlight = () =>
@@ -136,8 +176,10 @@ async function stop(
     paywall.stop(),
     startedStock?.desk.stop(),
     settlement.stop(Math.max(0, deadline - now())),
+    webhooks.stop(Math.max(0, deadline - now())),
   ])
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
+  await hours.stop()
   db.close()
 }

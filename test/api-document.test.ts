@@ -28,10 +28,11 @@ const operations = () =>
   )
 
 test('behavior: each path of the document is served, by its method and no other', async () => {
-  expect(operations().length).toBe(16)
+  expect(operations().length).toBe(17)
   for (const { path, method, servers } of operations()) {
     const at = new URL(servers[0]?.url ?? '').pathname.replace(/\/$/, '')
-    const url = shop.url + at + path.replace('{id}', `ord_${'0'.repeat(32)}`)
+    const url =
+      shop.url + at + path.replace('{id}', `ord_${'0'.repeat(32)}`).replace('{code}', 'not-found')
     const asked = await fetch(url, { method: 'OPTIONS' })
     expect([path, asked.status]).toEqual([path, 204])
     expect([path, asked.headers.get('allow')]).toEqual([

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address } from 'viem'
+import { privateKeyToAccount } from 'viem/accounts'
 import { check } from '../src/cli/check'
 import { findOnline } from '../src/cli/online'
 import type { NetworkConfig } from '../src/config/Config'
@@ -28,6 +29,12 @@ function chainOf(chainId: number) {
   return chain
 }
 
+const privateKey = `0x${'ab'.repeat(32)}` as const
+const unfunded = { privateKey, address: privateKeyToAccount(privateKey).address }
+/** Rounded to two digits; local chains have a base fee. */
+const amountToSend =
+  /send about 0\.0*[1-9]\d? native coin to 0x\w{40} on .+ \(eip155:\d+\): it pays for 1,000 sales at the current fee$/
+
 const urlOf = (chainId: number) => chainOf(chainId).url
 
 async function place(codes: Readonly<Record<Address, string>>): Promise<void> {
@@ -35,7 +42,7 @@ async function place(codes: Readonly<Record<Address, string>>): Promise<void> {
     await chainOf(4663).rpc('anvil_setCode', [address, code])
 }
 
-async function run(text: string) {
+async function run(text: string, env: Readonly<Record<string, string>> = {}) {
   const name = join(directory, 'check.toml')
   writeFileSync(name, text)
   const lines: string[] = []
@@ -44,6 +51,7 @@ async function run(text: string) {
     env: {
       PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
       ASSISTANT_KEY: 'key-of-assistant',
+      ...env,
     },
     online: true,
     dataDir: join(directory, 'none'),
@@ -81,6 +89,9 @@ describe('check --online', () => {
   test('behavior: reports no fault when chains and upstreams match the file', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
+    expect(lines).toContain(
+      `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${directory}/none`,
+    )
     // The gas cost of a sale on each network: the local chains have a base fee.
     const costs = lines.filter((line) => line.startsWith('gas on '))
     expect(costs).toHaveLength(3)
@@ -106,7 +117,7 @@ describe('check --online', () => {
       env: {
         PATH: process.env.PATH ?? '',
         PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
-        RELAYER_KEYS: account(0).privateKey,
+        RELAYER_KEYS: `${account(0).privateKey},${unfunded.privateKey}`,
       },
       stdout: 'ignore',
       stderr: 'pipe',
@@ -116,15 +127,40 @@ describe('check --online', () => {
       const decoder = new TextDecoder()
       for await (const chunk of child.stderr) {
         said += decoder.decode(chunk, { stream: true })
-        if (/\d+ merchants, \d+ routes/.test(said)) break
+        if (/\d+ merchants? sells? \d+ routes?/.test(said)) break
       }
       const costs = said.split('\n').filter((line) => line.startsWith('  gas on '))
       expect(costs).toHaveLength(3)
       for (const line of costs) expect(line).toMatch(/ USD a sale now \(.*% of the cheapest price/)
+      // The relayer without gas, on each network.
+      const toSend = said.split('\n').filter((line) => line.startsWith('    send about '))
+      expect(toSend).toHaveLength(3)
+      for (const line of toSend) expect(line).toMatch(amountToSend)
     } finally {
       child.kill('SIGKILL')
       await child.exited
     }
+  })
+
+  test('error: a relayer that cannot pay for gas is told the amount to send', async () => {
+    const funded = await run(file, { RELAYER_KEYS: account(0).privateKey })
+    expect([funded.code, funded.lines.at(-1)]).toEqual([0, 'ok'])
+    const { code, lines } = await run(file, { RELAYER_KEYS: unfunded.privateKey })
+    expect([code, lines.at(-1)]).toEqual([1, '3 faults'])
+    const line = lineWith(file, '[networks."eip155:8453"]')
+    const [fault = ''] = lines.filter((each) => each.startsWith(`check.toml:${line}: `))
+    expect(fault).toContain(
+      `relayer ${unfunded.address} holds 0 native coin, too little for gas: send`,
+    )
+    expect(fault).toMatch(amountToSend)
+    expect(fault).toContain(`to ${unfunded.address} on Base (eip155:8453): `)
+    // The desk's own account needs gas on the network of the desk only.
+    const desk = await run(file, {
+      RELAYER_KEYS: account(0).privateKey,
+      DESK_KEY: unfunded.privateKey,
+    })
+    expect([desk.code, desk.lines.at(-1)]).toEqual([1, '1 fault'])
+    expect(desk.lines.at(-2)).toContain('(eip155:4663)')
   })
 
   const [no, other] = [`0x${'12'.repeat(20)}`, `0x${'34'.repeat(20)}`]

@@ -2,7 +2,9 @@ import { afterAll, expect, test } from 'bun:test'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { check } from '../src/cli/check'
-import { edited, env, lineWith, small } from './harness/config'
+import { salesOf } from '../src/config/sales'
+import { exposuresOf } from '../src/config/warnings'
+import { configOf, edited, env, lineWith, small } from './harness/config'
 import { temporary } from './harness/settlement'
 
 const directory = temporary()
@@ -24,8 +26,9 @@ async function run(text: string, own: Record<string, string> = {}) {
 }
 
 const own = 'pay_to = "own"'
-/** With a real contact address. */
-const reachable = (text: string) => text.replace('[service]', '[service]\ncontact = "me@pay.test"')
+/** With a real contact address, behind a proxy. */
+const reachable = (text: string) =>
+  text.replace('[service]', '[service]\ntrust_proxy = 1\ncontact = "me@pay.test"')
 const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
 
@@ -58,8 +61,6 @@ test('behavior: a sample contact address causes a warning at its place in the fi
   const agent = 'headers = { "User-Agent" = "Shop/1.0 (ops@example.com)" }'
   for (const [text, at, said] of [
     [quiet.replace('me@pay.test', 'ops@example.com'), 'contact', 'contact ops@example.com is'],
-    // The default of a file without a contact.
-    [quiet.replace('contact = "me@pay.test"', ''), '[service]', 'contact ops@example.com is'],
     [quiet.replace('slug = "two"', `slug = "two"\n${agent}`), 'User-Agent', 'User-Agent is a'],
   ] as const) {
     const { code, warnings, last } = await run(text)
@@ -124,4 +125,57 @@ test('behavior: a metered route that is sold by upto, and a slow flat one, cause
     'slug = "two"\ntimeout_ms = 300000',
   )
   expect(await run(flat)).toEqual(quiet)
+})
+
+test('behavior: without a contact no sample address is warned of', async () => {
+  const quiet = facilitator('min_amount = "0.001"').replace('contact = "me@pay.test"\n', '')
+  expect(await run(quiet)).toEqual({ code: 0, warnings: [], last: 'ok' })
+})
+
+test('behavior: a public base URL without TLS causes a warning, one of this machine none', async () => {
+  const quiet = facilitator('min_amount = "0.001"')
+  const at = (url: string) => quiet.replace('https://pay.example.com', url)
+  const { code, warnings, last } = await run(at('http://pay.test:8080'))
+  expect([code, warnings, last]).toEqual([
+    0,
+    [
+      `warning: ${file}:${lineWith(quiet, 'base_url')}: base_url http://pay.test:8080 is public and ` +
+        'not encrypted: anyone on the way can read and change answers; serve it by TLS, and write ' +
+        'https://pay.test:8080',
+    ],
+    'ok',
+  ])
+  for (const url of [
+    'http://localhost:4020',
+    'http://127.0.0.1',
+    'http://192.168.0.7',
+    'http://[::1]',
+  ])
+    expect(await run(at(url))).toEqual({ code: 0, warnings: [], last: 'ok' })
+})
+
+test('behavior: a private address behind an https URL needs trust_proxy', async () => {
+  const behind = facilitator('min_amount = "0.001"').replace('trust_proxy = 1\n', '')
+  const listening = (listen: string) => behind.replace('127.0.0.1:4020', listen)
+  for (const listen of ['127.0.0.1:4020', '0.0.0.0:80', '10.0.0.4:80', '[::1]:80', '[::]:80']) {
+    const { code, warnings, last } = await run(listening(listen))
+    expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+    const at = lineWith(behind, '[service]')
+    expect(warnings[0]).toStartWith(
+      `warning: ${file}:${at}: trust_proxy is 0, but base_url is https`,
+    )
+  }
+  const quiet = { code: 0, warnings: [], last: 'ok' }
+  expect(await run(listening('203.0.113.7:443'))).toEqual(quiet)
+  expect(await run(behind.replace('https://pay.example.com', 'http://localhost'))).toEqual(quiet)
+  const config = configOf(behind)
+  expect(exposuresOf(config, { hasOwnTls: false })).toHaveLength(1)
+  expect(exposuresOf(config, { hasOwnTls: true })).toEqual([])
+})
+
+test('behavior: one merchant with one route is counted in the singular', () => {
+  expect(salesOf([{ routes: [] }, { routes: [] }])).toBe('2 merchants sell 0 routes')
+  const { merchants } = configOf(small)
+  expect(salesOf(merchants)).toBe('2 merchants sell 3 routes')
+  expect(salesOf(merchants.slice(1))).toBe('1 merchant sells 1 route')
 })

@@ -6,243 +6,10 @@ import { mnemonicToAccount } from 'viem/accounts'
 import { developmentAccounts } from '../src/config/crosschecks'
 import type { Options } from '../src/config/merchants'
 import { edited, env, linesOf, lineWith, named, payout, read, small } from './harness/config'
+import { cases } from './harness/faultcases'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-faults-'))
 afterAll(() => rmSync(directory, { recursive: true }))
-
-/**
- * One fault each: a name (with + when others follow from it), a text of the small file and its
- * replacement. Below, a text of the line at fault and the pattern of its message.
- */
-const table = String.raw`
-syntax | slug = "two" | slug = two"
-  slug = two" | ^column \d+:
-unknown key | price = "1" | prize = "1"\nprice = "1"
-  prize | unknown key prize; did you mean price\?
-unknown table | [facilitator] | [facilitators]
-  [facilitators] | did you mean facilitator\?
-far unknown key | slug = "two" | slug = "two"\nqwertyuiop = 1
-  qwertyuiop | known here: .*upstream
-missing key | price = "1"\n |
-  [[merchants.routes]]\npath = "/c" | price is missing; write price = "0.005"
-wrong type | slug = "two" | slug = "two"\ntimeout_ms = "5"
-  timeout_ms | integer from 1 to 600000.*found "5"
-keep alive | slug = "two" | slug = "two"\nkeep_alive = "no"
-  keep_alive | true or false
-no places | slug = "two" | slug = "two"\nconcurrency_max = 0
-  concurrency_max | integer from 1 to 12000.*found 0
-no table | eip712 = { name = "USDC", version = "2" } | eip712 = 1
-  eip712 = 1 | must be a table
-no array | methods = ["GET", "POST"] | methods = "GET"
-  methods = | must be an array
-duplicate slug | slug = "two" | slug = "one"\n#
-  slug = "one"\n# | already that of the merchant on line 28
-bad slug | slug = "two" | slug = "Two"
-  slug = "Two" | small letters
-duplicate route | path = "/a/b" | path = "/a" #
-  path = "/a" # | already sold by the route on line 32
-path with slash | path = "/c" | path = "/c/"
-  "/c/" | literal segments
-path with dots | path = "/c" | path = "/c/../d"
-  /c/../d | literal segments
-discovery path | path = "/c" | path = "/openapi.json"
-  /openapi.json | discovery
-price as number | price = "1" | price = 0.005
-  price = 0.005 | must be a string.*found 0.005
-price of zero | price = "1" | price = "0.000000"
-  0.000000 | above zero
-fine price | price = "1" | price = "0.0000001"
-  0.0000001 | at most 6 decimals
-price in words | price = "1" | price = "1e3"
-  1e3 | decimal number
-small method | ["GET", "POST"] | ["GET", "post"]
-  "post" | write "POST"
-free head | ["GET", "POST"] | ["HEAD"]
-  "HEAD" | comes with GET
-bad tail | tail = "none" | tail = "all"
-  "all" | "optional", "required", "none"
-upstream path | tail = "none" | tail = "none"\nupstream_path = "/x{tail}"
-  upstream_path | only with a tail
-upstream query | tail = "none" | upstream_path = "/x?y=1"
-  upstream_path | without query
-upstream dots | tail = "none" | upstream_path = "/x/%2e%2E/y"
-  upstream_path | dot segments
-two queries | tail = "none" | query = { a = "1" }\nfixed_query = { a = "2" }
-  query = | fixed_query too
-query type | tail = "none" | query = { a = 1 }
-  query = | must be a string
-route size | tail = "none" | body_max = "1GiB"
-  body_max | buffered_max
-http upstream | "https://two.example.com" | "http://two.example.com"
-  http://two | https.*allow_private
-private upstream | "https://two.example.com" | "https://169.254.169.254"
-  169.254 | private address
-upstream with user | "https://two.example.com" | "https://u:p@two.example.com"
-  u:p | user or password$
-no upstream | upstream = "https://two.example.com"\n |
-  [[merchants]]\nslug = "two" | upstream is missing
-builtin with upstream + | slug = "two" | slug = "two"\nbuiltin = "catjoke"
-  upstream = "https://two | no upstream
-builtin route | upstream = "https://two.example.com" | builtin = "catjoke"
-  path = "/c" | /joke
-header value | slug = "two" | slug = "two"\nheaders = { "X-A" = "a\\r\\nB: c" }
-  headers = { "X-A" | line ends
-header name | slug = "two" | slug = "two"\nheaders = { "X A" = "a" }
-  headers = { "X A" | not a header name
-gateway header | slug = "two" | slug = "two"\nheaders = { "Host" = "a" }
-  "Host" | set by the gateway
-payment header | slug = "two" | slug = "two"\nheaders = { "Payment-X" = "a" }
-  "Payment-X" | never sent upstream
-header twice | slug = "two" | slug = "two"\nheaders = { "a" = "1", "A" = "2" }
-  "A" = "2" | twice
-passed cookie | tail = "none" | pass_headers = ["X-Ok", "Set-Cookie"]
-  pass_headers | never forwarded
-passed payment | tail = "none" | pass_headers = ["PAYMENT-RESPONSE"]
-  pass_headers | never forwarded
-parameter twice | name = "q" | name = "q"\n[[merchants.routes.params]]\nname = "q" #
-  name = "q" # | already described
-parameter place | name = "q" | name = "q"\nin = "body"
-  in = "body" | "query", "tail"
-schema type | name = "q" | name = "q"\nschema = { type = "text" }
-  schema = | type must be one of string
-schema pattern | name = "q" | name = "q"\nschema = { pattern = "(" }
-  schema = | regular expression
-schema reference | name = "q" | name = "q"\nschema = { "$ref" = "http://a/b" }
-  schema = | own schema
-base url with path | "https://pay.example.com" | "https://pay.example.com/x"
-  /x" | write "https://pay.example.com"
-base url scheme | "https://pay.example.com" | "ftp://pay.example.com"
-  ftp | absolute URL
-body without a method | price = "1" | price = "1"\nbody_required = true
-  body_required | needs a method with a body
-answer type | price = "1" | price = "1"\nanswer = { type = "list" }
-  answer | type must be one of string
-facilitator below the merchants | [service] | [service]\nfacilitator_url = "https://a.example.com/m/x402"
-  facilitator_url | below /m, which is taken
-facilitator below the stocks | [service] | [service]\nstock_base_url = "https://a.example.com/shop"\nfacilitator_url = "https://b.example.com/shop/api/stock/order"
-  facilitator_url | among the paths of stock_base_url
-facilitator path | [service] | [service]\nfacilitator_url = "https://a.example.com/x%2f402/"
-  facilitator_url | path of letters, digits
-stocks below the facilitator | [service] | [service]\nstock_base_url = "https://a.example.com/facilitator"
-  stock_base_url | below /facilitator, which is taken
-stocks below the pages | [service] | [service]\nstock_base_url = "https://a.example.com/admin/x"
-  stock_base_url | below /admin, which is taken
-empty part of a path | [service] | [service]\nstock_base_url = "https://a.example.com/a//b"
-  stock_base_url | path of letters, digits
-base url query | "https://pay.example.com" | "https://pay.example.com?x"
-  ?x | query
-listen | "127.0.0.1:4020" | "127.0.0.1"
-  listen | host:port
-listen port | "127.0.0.1:4020" | "127.0.0.1:65536"
-  listen | host:port
-size | [service] | [service]\nbody_max = "10MB"
-  body_max | KiB, MiB or GiB
-sizes | [service] | [service]\nunpaid_body_max = "11MiB"
-  unpaid_body_max | must not exceed body_max
-second node | [service] | [service]\nconfirm_twice_above = 10
-  confirm_twice_above | amount in USD in quotes, such as "10", or "off"
-exclusive payout | [service] | [service]\npayout_exclusive = "yes"
-  payout_exclusive | true or false
-mpp order | [service] | [service]\nmpp_order = ["eip155:1"]
-  mpp_order | no \[networks\] entry.*"eip155:8453"
-discovery network | [service] | [service]\ndiscovery_network = "eip155:4663"
-  discovery_ | no \[networks\]
-network id | slug = "two" | slug = "two"\nnetworks = ["base"]
-  networks = ["base"] | CAIP-2
-network not listed | slug = "two" | slug = "two"\nnetworks = ["eip155:1"]
-  ["eip155:1"] | no \[networks\]
-network twice | slug = "two" | slug = "two"\nnetworks = ["eip155:8453", "eip155:8453"]
-  networks = [ | twice
-no network | slug = "two" | slug = "two"\nnetworks = []
-  networks = [] | networks is empty
-testnet | slug = "two" | slug = "two"\nnetworks = ["eip155:84532"]
-  networks = [ | testnet_ok = true
-caip id + | [networks."eip155:84532"]\nname | [networks."base"]\nname
-  [networks."base"] | not a CAIP-2 id
-rpc url | "https://rpc.example.com" | "rpc.example.com/secret-key"
-  rpc_urls | absolute URL, such as "https://host"$
-rpc url on its line | "https://sepolia.example.com" | "wss://sepolia.example.com"
-    "wss: | rpc_urls\[0\]
-no rpc | "https://rpc.example.com" |
-  rpc_urls = [] | rpc_urls is missing
-fee cap | name = "Base" | name = "Base"\nfee_cap_gwei = "0"
-  fee_cap_gwei | above zero
-gas ratio | name = "Base" | name = "Base"\ngas_ratio_max = -1
-  gas_ratio_max | at least 0
-price of the coin | name = "Base" | name = "Base"\neth_price_usd = 0
-  eth_price_usd | above 0
-gas budget | name = "Base" | name = "Base"\ngas_per_day_wei = { gateway = 1 }
-  gas_per_day_wei | whole wei
-decimals | transfer = ["eip3009"] | decimals = 18
-  decimals | must be 6
-transfer method | ["eip3009"] | ["erc20"]
-  transfer | "permit2", "eip3009"
-stock asset | transfer = ["eip3009"] | transfer = ["permit2"]
-  network = "eip155:8453" | network needs an asset with "eip3009"
-no transfer method | ["eip3009"] | []
-  transfer | each method once
-address | "0x036CbD53842c5426634e7929541eC2318f3dCF7e" | "0x036"
-  0x036 | 40 hex digits
-checksum | 0x036CbD53842c | 0x036cbD53842c
-  0x036cbD | EIP-55.*write 0x036CbD53842c5426634e7929541eC2318f3dCF7e
-factory | factory = "0x1f7d | factory = "0x1F7d
-  factory | EIP-55
-pool missing | pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"\n |
-  [[stock.tokens]] | pool is missing
-feed | fee = 500 | fee = 500\nfeed = "none"
-  feed =  | 40 hex digits
-pool fee | fee = 500 | fee = 1000000
-  fee =  | from 1 to 999999
-slippage | fee = 500 | fee = 500\nslippage_bps = 10000
-  slippage | from 1 to 5000
-fee of stock | [stock] | [stock]\nfee_bps = -1
-  fee_bps | from 0 to 1000
-stock limits | [stock] | [stock]\nmin = "2"\nmax = "1"
-  min =  | must not exceed max
-stock network | network = "eip155:8453" | network = "eip155:1"
-  network = "eip155:1" | no \[networks\]
-issuer | [stock] | [stock]\nissuer_url = "http://issuer.example.com"
-  issuer_url | public https URL
-explorer | [stock] | [stock]\nexplorer_url = "https://10.0.0.7"
-  explorer_url | public https URL
-explorer query | [stock] | [stock]\nexplorer_url = "https://explorer.example.com/?key=1"
-  explorer_url | must not have a query
-stock builtin + | [stock] | [extra]
-  [extra] | unknown key extra
-open facilitator | pay_to = "own" | pay_to = "any"
-  pay_to | api_keys or min_amount
-bare api key | pay_to = "own" | api_keys = ["my-secret-key"]
-  api_keys | sha256 of the key, 64 hex digits, not the key$
-facilitator asset | pay_to = "own" | assets = ["0x1111111111111111111111111111111111111111"]
-  assets | asset of a listed network
-`
-
-type Case = { from: string; to: string; at: string; message: RegExp; isMore: boolean }
-
-function unescaped(text: string): string {
-  return text.replace(/\\(n|\\)/g, (_, char) => (char === 'n' ? '\n' : char))
-}
-
-const cases = new Map(
-  table
-    .trim()
-    .split(/\n(?! )/)
-    .map((row): [string, Case] => {
-      const [name = '', from = '', to = '', at = '', message = ''] = row
-        .split(/[|\n]/)
-        .map((cell) => cell.trim())
-      return [
-        name.replace(' +', ''),
-        {
-          from: unescaped(from),
-          to: unescaped(to),
-          at: unescaped(at),
-          message: new RegExp(message),
-          isMore: name.endsWith('+'),
-        },
-      ]
-    }),
-)
 
 describe('faults', () => {
   for (const [name, { from, to, at, message, isMore }] of cases) {
@@ -269,7 +36,7 @@ describe('faults', () => {
 
   test('error: an empty file is reported with the keys that it needs', () => {
     expect(linesOf('')).toEqual([
-      'm.toml:1: no network is listed; write [networks."eip155:8453"]',
+      'm.toml:1: no network is listed; write networks = ["base"] under [service]',
       'm.toml:1: payout is missing; write payout = "0x..."',
     ])
   })
@@ -365,7 +132,9 @@ describe('secrets stay out of messages', () => {
     expect(linesOf(bad)[0]).toMatch(/letters, digits and _/)
     const path = join(directory, 'absent-file')
     const missing = linesOf(small, { env: { PAYOUT_FILE: path } })
-    expect(missing).toEqual(['m.toml:3: the file that PAYOUT_FILE names cannot be read (ENOENT)'])
+    expect(missing).toEqual([
+      'm.toml:3: the file that PAYOUT_FILE names cannot be read (ENOENT): name a file that exists',
+    ])
     expect(linesOf(small, { env: { ...env, PAYOUT_FILE: path } })).toEqual([
       'm.toml:3: PAYOUT and PAYOUT_FILE are both set: unset one of them',
     ])

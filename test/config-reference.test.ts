@@ -33,6 +33,8 @@ function everything(): Raw {
   }
   const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter }
   Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
+  const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
+  raw.webhooks = [{ url: 'https://hooks.example.com/a', events: ['*'], secret }]
   return raw
 }
 
@@ -89,12 +91,13 @@ test('behavior: the page of all keys is generated from the schema', async () => 
 test('behavior: the readers read exactly the keys of the schema', async () => {
   const asked = new Set<string>()
   const ask =
-    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
+    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
   for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
     for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
       asked.add(key ?? other ?? '')
   const keys = new Set(tablesOf().flatMap(({ node }) => Object.keys(node.properties ?? {})))
-  for (const key of ['service', 'networks', 'facilitator', 'stock', 'merchants']) keys.add(key)
+  for (const key of ['service', 'networks', 'facilitator', 'stock', 'merchants', 'webhooks'])
+    keys.add(key)
   expect([...asked].toSorted()).toEqual([...keys].toSorted())
 })
 

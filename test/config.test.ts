@@ -366,7 +366,7 @@ describe('turnpike check', () => {
   test('behavior: summarises a valid file and lists what is out of service', async () => {
     const { code, text } = await run(shipped, { PAYOUT: payout })
     expect(code).toBe(0)
-    expect(text).toMatch(/16 with 41 routes/)
+    expect(text).toMatch(/16 merchants sell 41 routes/)
     expect(text).toMatch(/out of service: assistant \(ASSISTANT_KEY is not set\)/)
   })
 

@@ -202,6 +202,31 @@ describe('open', () => {
     expect(() => db.sqlite.run("DELETE FROM jobs WHERE id = 'swap:1'")).toThrow('FOREIGN KEY')
   })
 
+  test('behavior: accounts of an older database are own, and what its transactions cost is unknown', () => {
+    writeOld('0016_sales', (old) => {
+      addTransaction(old, { state: 'sent' })
+      old.run("UPDATE transactions SET state = 'mined', block_number = 1")
+      const row = {
+        ...payment,
+        ...confirmed,
+        id: 'pay_00000000000100',
+        payer: `0x${'2'.repeat(40)}`,
+      }
+      const names = Object.keys(row)
+      old.run(
+        `INSERT INTO payments (${names.join(', ')}) VALUES (${names.map(() => '?').join(', ')})`,
+        Object.values(row),
+      )
+      old.run("INSERT INTO transaction_members VALUES (?, 0, 'pay_00000000000100')", [hash('1')])
+    })
+    const own = db.sqlite.query('SELECT address FROM own_accounts ORDER BY address').all()
+    expect(own).toEqual([{ address: payment.payee }, { address: payment.payer }])
+    expect(db.sqlite.query('SELECT cost_wei FROM transactions').get()).toEqual({ cost_wei: null })
+    expect(() =>
+      db.sqlite.run("UPDATE transactions SET cost_wei = '7', state = 'sent', block_number = NULL"),
+    ).toThrow('CHECK constraint failed')
+  })
+
   test('error: a newer or a changed database is refused', () => {
     db.sqlite.run("INSERT INTO migrations VALUES ('0999_future', 'x', 1)")
     db.close()

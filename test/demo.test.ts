@@ -129,6 +129,12 @@ describe('turnpike demo', () => {
     expect(upstream.status).toBe(200)
     await until('the instructions are printed', () => run.out.includes('Ctrl-C stops everything'))
 
+    expect(run.out).toContain(`http://localhost:${port}/\n`)
+    const [, admin = '', token = ''] =
+      /(http\S+\/admin) with the token (\w{64})$/m.exec(run.out) ?? []
+    const headers = { authorization: `Bearer ${token}` }
+    expect((await fetch(admin, { headers })).status).toBe(200)
+
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
@@ -212,7 +218,8 @@ describe('turnpike demo', () => {
         port: port + offset,
         socket: { data: () => undefined },
       })
-      const run = start(shipped, port)
+      // A directory without a file: the executable has the samples that ship.
+      const run = start(shipped, port, home)
       expect(await run.ended()).toBe(1)
       other.stop(true)
       expect(run.err).toBe(
@@ -231,9 +238,10 @@ describe('turnpike demo', () => {
     }
   })
 
-  test('error: without merchants.toml the missing file is named', async () => {
-    const run = start(shipped, freePorts(), temporary)
+  test('error: a file that does not exist is named', async () => {
+    const file = join(temporary, 'none.toml')
+    const run = start([...shipped, '--config', file], freePorts(), temporary)
     expect(await run.ended()).toBe(1)
-    expect(run.err).toStartWith(`turnpike: ${join(temporary, 'merchants.toml')} cannot be read.`)
+    expect(run.err).toStartWith(`turnpike: there is no ${file}.\n`)
   })
 })

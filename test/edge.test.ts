@@ -36,6 +36,8 @@ const read: readonly (readonly [path: string, isOpen: boolean])[] = [
   ['/healthz', false],
   ['/readyz', false],
   ['/metrics', false],
+  ['/problems', false],
+  ['/problems/not-found', false],
   ['/openapi.json', true],
   ['/m/shop/openapi.json', true],
   ['/llms.txt', true],

@@ -123,4 +123,71 @@ describe('the environment and its secrets', () => {
     expect(() => readdirSync(dataDir)).toThrow('ENOENT')
     expect(() => loadSecrets({ dataDir, env: { RELAYER_KEYS: `${key},${key}` } })).toThrow(/twice/)
   })
+
+  describe('each message says what to do', () => {
+    const order = 'fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141'
+    const group = '64 hex digits, below the group order (openssl rand -hex 32)'
+    const many = Array.from({ length: 66 }, (_, i) => `${i + 1}`.padStart(64, '0')).join()
+    for (const [name, env, message] of [
+      [
+        'a key that is none',
+        { RELAYER_KEYS: 'abc' },
+        `RELAYER_KEYS, key 1, is not a private key: write ${group}`,
+      ],
+      [
+        'a key beyond the group',
+        { DESK_KEY: order },
+        `DESK_KEY is not a private key: write ${group}`,
+      ],
+      [
+        'one key twice',
+        { RELAYER_KEYS: `${key},${key}` },
+        'RELAYER_KEYS names one key twice: remove one of them',
+      ],
+      ['too many keys', { RELAYER_KEYS: many }, 'RELAYER_KEYS takes 64 keys: remove 2'],
+      ['two desk keys', { DESK_KEY: `${key},${key}` }, 'DESK_KEY takes 1 key: remove 1'],
+      [
+        'a short secret',
+        { CHALLENGE_SECRETS: 'abc' },
+        'CHALLENGE_SECRETS, secret 1, is too short: 32 bytes at least (openssl rand -hex 32)',
+      ],
+      [
+        'a weak token',
+        { ADMIN_TOKEN: 'abc' },
+        'ADMIN_TOKEN must be 16 or more visible ASCII characters, no blanks',
+      ],
+      [
+        'a file that is missing',
+        { RECEIPT_KEY_FILE: '/nowhere' },
+        'the file that RECEIPT_KEY_FILE names cannot be read (ENOENT): name a file that exists',
+      ],
+      [
+        'a file that is a directory',
+        { RECEIPT_KEY_FILE: tmpdir() },
+        'the file that RECEIPT_KEY_FILE names cannot be read (EISDIR): make it a file that the user of turnpike can read',
+      ],
+      [
+        'a name set twice',
+        { ADMIN_TOKEN: 'an-admin-token-of-mine', ADMIN_TOKEN_FILE: '/nowhere' },
+        'ADMIN_TOKEN and ADMIN_TOKEN_FILE are both set: unset one of them',
+      ],
+    ] as const)
+      test(`error: ${name}`, () => {
+        const dataDir = fresh()
+        expect(() => loadSecrets({ dataDir, env })).toThrow(new EnvironmentError(message))
+      })
+
+    test('error: a data directory that cannot be made', () => {
+      const file = join(directory, 'a-file')
+      writeFileSync(file, '')
+      const dataDir = join(file, 'data')
+      expect(() => loadSecrets({ dataDir, env: {} })).toThrow(
+        `${join(dataDir, 'relayer.key')} cannot be read (ENOTDIR): make it a file that the user of turnpike can read`,
+      )
+      // No user may write here, root included.
+      expect(() => loadSecrets({ dataDir: '/proc/turnpike', env: {} })).toThrow(
+        '/proc/turnpike/relayer.key cannot be written (ENOENT): name another directory by --data',
+      )
+    })
+  })
 })

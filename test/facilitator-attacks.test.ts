@@ -106,6 +106,7 @@ test('attack 9: a balance that is moved after verify is not settled, and nothing
   const answer = await settle(body)
   expect(answer).toMatchObject({ success: false, transaction: '' })
   expect(answer.errorReason).toBe('invalid_exact_evm_insufficient_balance')
+  expect(answer.errorMessage).toContain(`${payer.address} has 0 USDC (0) on eip155:8453`)
   expect(shop.counts()).toEqual(rows)
 })
 

@@ -140,7 +140,7 @@ describe('supported', () => {
       const verified = await verify(body)
       expect([verified.status, verified.json.code]).toEqual([503, 'not-ready'])
       expect(verified.json.detail).toBe(
-        'The relayer that this authorization names cannot send now.',
+        'The relayer that this authorization names cannot send now: sign for another of /supported.',
       )
       const settled = await settle(charging(body, 9))
       expect([settled.status, settled.json.code]).toEqual([503, 'not-ready'])

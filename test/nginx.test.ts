@@ -2,6 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
 import type { Id } from '../src/protocol/Network'
+import { caddyPath, startCaddy } from './harness/caddy'
+import type { FrontProxy } from './harness/frontproxy'
 import { type Nginx, nginxPath, startNginx } from './harness/nginx'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -13,28 +15,29 @@ if (isMissing)
 
 let world: TestWorld
 let nginx: Nginx
+let caddy: FrontProxy
 beforeAll(async () => {
-  if (isMissing) return
+  if (isMissing && caddyPath === undefined) return
   world = await testWorld()
-  nginx = await startNginx(world.url)
+  if (!isMissing) nginx = await startNginx(world.url)
+  if (caddyPath !== undefined) caddy = await startCaddy(world.url)
 })
 afterAll(async () => {
-  await nginx?.stop()
+  await Promise.all([nginx?.stop(), caddy?.stop()])
   await world?.stop()
 })
 
 const ids: readonly Id[] = ['eip155:8453', 'eip155:84532', 'eip155:4663']
 
-function expectBought({ response, requests, body }: Purchase): void {
+function expectBought({ response, requests, body }: Purchase, server = 'nginx'): void {
   expect([requests.map(({ status }) => status), body.slice(0, 80)]).toEqual([
     [402, 200],
     expect.stringMatching(/^[{[]/),
   ])
-  // It came through nginx.
-  expect(response.headers.get('server')).toStartWith('nginx')
+  expect(response.headers.get('server')).toStartWith(server)
 }
 
-describe.skipIf(isMissing)('behind nginx as it is installed', () => {
+describe.skipIf(isMissing)('behind nginx with the buffers that it has by default', () => {
   test('behavior: every shipped route answers 402 through nginx', async () => {
     const asked = world.config.merchants.flatMap(({ slug, routes }) =>
       routes.flatMap(({ path, tail, methods }) =>
@@ -104,5 +107,14 @@ describe.skipIf(isMissing)('behind nginx as it is installed', () => {
       expect(errorReason).toMatch(/nonce/)
       expect(told('payment-required').error).toBe(errorReason)
     }
+  })
+})
+
+describe.skipIf(caddyPath === undefined)('behind Caddy', () => {
+  test('behavior: mppx and @x402/fetch buy', async () => {
+    const url = `${caddy.url}/m/catjoke/joke`
+    expectBought(await buyWithMppx(world, url, account(1), { network: 'eip155:8453' }), 'Caddy')
+    const permit2 = { network: 'eip155:4663', method: 'permit2' } as const
+    expectBought(await buyWithX402(world, url, account(1), permit2), 'Caddy')
   })
 })

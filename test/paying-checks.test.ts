@@ -207,10 +207,12 @@ describe('before money moves', () => {
 
   test('error: an authorization that has expired or is about to is refused', async () => {
     const expired = { status: 402, code: 'payment-expired' }
-    await refuse(await sign(item(), { ...x402, validBefore: inSeconds(4) }), {
+    const validBefore = inSeconds(4)
+    const { body } = await refuse(await sign(item(), { ...x402, validBefore }), {
       ...expired,
       reason: 'invalid_exact_evm_payload_authorization_valid_before',
     })
+    expect(body.detail).toContain(`validBefore is ${validBefore}, and the time here is `)
   })
 
   test('error: accepted is compared with our own offers', async () => {

@@ -76,7 +76,7 @@ test('error: without the token, or with that of another payment, nothing is show
   await Promise.all([one.text(), two.text()])
   const id = one.headers.get('payment-id') ?? ''
   const asked: [Record<string, string>, number, string][] = [
-    [{}, 400, 'Payment-Token is missing.'],
+    [{}, 400, 'Payment-Token is missing: send that of the answer.'],
     [{ 'payment-token': two.headers.get('payment-token') ?? '' }, 404, 'There is no payment'],
     [{ 'payment-token': 'x' }, 404, 'There is no payment'],
   ]

@@ -20,7 +20,7 @@ const text = (listen: string) => `
 [service]
 payout = "0x1111111111111111111111111111111111111111"
 listen = "${listen}"
-base_url = "http://localhost"
+base_url = "https://pay.test"
 
 [networks."eip155:8453"]
 name = "Base"
@@ -60,7 +60,10 @@ describe('a start that fails', () => {
     const address = `127.0.0.1:${other.port}`
     const { code, err } = await run(address)
     await other.stop(true)
-    expect([code, err]).toEqual([1, `turnpike: ${address} is in use by another program.\n`])
+    expect([code, err]).toEqual([
+      1,
+      `turnpike: ${address} is in use by another program: stop that program, or name another port by listen under [service]\n`,
+    ])
   })
 
   for (const address of ['203.0.113.5:4020', '[2001:db8::5]:4020', 'no.such.host.invalid:4020'])
@@ -189,6 +192,12 @@ describe('a log that is not read', () => {
       await reading
       const lines = err.split('\n').filter((line) => line.includes('cannot be written'))
       expect(lines).toEqual(['turnpike: the log cannot be written (EPIPE): lines are dropped'])
+      // The banner counts what is sold, and warns of how clients reach it.
+      expect(err).toContain('\n  1 merchant sells 1 route\n')
+      const warnings = err.split('\n').filter((line) => line.startsWith('warning'))
+      expect(warnings).toEqual([
+        expect.stringMatching(/^warning: \S+\.toml:2: trust_proxy is 0, but base_url is https/),
+      ])
     } finally {
       child.kill('SIGKILL')
       await child.exited

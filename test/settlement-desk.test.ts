@@ -121,7 +121,7 @@ describe.concurrent('the gas budget', () => {
     await own.reopen({ gasPerDayWei })
     expect(await own.run({ id: 'grant', kind: 'grant' })).toMatchObject({
       kind: 'unavailable',
-      detail: 'The gas budget of today is spent.',
+      detail: 'The gas budget of today is spent; it starts again at 0:00 UTC.',
     })
     expect(own.transactions()).toEqual([])
     for (const kind of ['swap', 'allowance', 'refund'] as const)

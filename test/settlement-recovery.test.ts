@@ -3,6 +3,7 @@ import type { Payment } from '../db/Payment'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { execute, mine, receiptOf, setAutomine } from '../src/demo/chains'
+import * as Amount from '../src/protocol/Amount'
 import * as Transfer from '../src/protocol/Transfer'
 import {
   isSend,
@@ -442,6 +443,24 @@ describe.concurrent('readiness', () => {
       expect(own.fixture.settlement.status()[0]?.reason).toContain(reason)
     })
   }
+
+  test('error: a relayer without gas is told the amount to send, once for each change', async () => {
+    await using own = await ownSettlement()
+    const { address } = account(0)
+    await own.net.chain.rpc('anvil_setBalance', [address, '0x1'])
+    await own.reopen({})
+    const { remedy = '' } = own.fixture.settlement.status()[0] ?? {}
+    expect(remedy).toMatch(/^send about 0\.0*[1-9]\d? native coin to 0x\w{40} on .+ \(eip155:\d+\)/)
+    const told = () => own.fixture.events.filter(({ event }) => event === 'network-not-ready')
+    expect(told().map(({ fields }) => [fields?.reason, fields?.remedy])).toEqual([
+      [`relayer ${address} holds 1 wei, too little for gas`, remedy],
+    ])
+    // The amount is enough.
+    const wei = Amount.fromDecimal(/[\d.]+/.exec(remedy)?.[0] ?? '', 18)
+    await own.net.chain.rpc('anvil_setBalance', [address, `0x${wei.toString(16)}`])
+    await until(() => own.fixture.settlement.isReady(own.network.id))
+    expect(own.fixture.settlement.status()[0]?.remedy).toBeUndefined()
+  })
 
   test('behavior: the second URL is used when the first fails', async () => {
     await using own = await ownSettlement()

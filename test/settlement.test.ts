@@ -209,51 +209,64 @@ describe('delivery', () => {
 })
 
 describe('a refusal', () => {
-  const cases: [string, () => Transfer.Transfer, string][] = [
+  /** With the numbers and names that the payer is told. */
+  const cases: [string, () => Transfer.Transfer, string, RegExp][] = [
     [
       'eip3009 above the balance',
       () => signTransfer(network, { amountAtomic: 10n ** 15n }),
       'invalid_exact_evm_insufficient_balance',
+      /^The payer 0x\w{40} has [\d.]+ USDG \(\d+\) on eip155:4663, and the payment is 1000000000 USDG \(1000000000000000\)\.$/,
     ],
     [
       'permit2 above the balance',
       () => signTransfer(network, { method: 'permit2', amountAtomic: 10n ** 15n }),
       'permit2_insufficient_balance',
+      /^The payer 0x\w{40} has [\d.]+ USDG \(\d+\) on eip155:4663, and the payment is 1000000000 USDG/,
     ],
     [
       'permit2 without the approval',
       () => signTransfer(network, { method: 'permit2', from: 3 }),
       'permit2_allowance_required',
+      /^Permit2 0x000000000022D473030F116dDEE9F6B43aC78BA3 may move 0 USDG \(0\) of the payer 0x\w{40} on eip155:4663, and the payment is [\d.]+ USDG \(\d+\): approve Permit2 at the token 0x\w{40}/,
     ],
     [
       'eip3009 signed by another key',
       () => ({ ...signTransfer(network), payer: account(2).address }),
       'invalid_exact_evm_signature',
+      /^The signature is not of the payer 0x\w{40}\. Its EIP-712 domain must be name "[\w ]+", version "\d", chainId 4663, verifyingContract 0x\w{40};/,
     ],
     [
       'permit2 signed by another key',
       () => ({ ...signTransfer(network, { method: 'permit2' }), payer: account(2).address }),
       'invalid_permit2_signature',
+      /domain must be name "Permit2", chainId 4663, verifyingContract 0x000000000022D473030F116dDEE9F6B43aC78BA3;/,
     ],
     [
       'eip3009 that has expired',
       () => signTransfer(network, { validBefore: 1_000n }),
       'invalid_exact_evm_payload_authorization_valid_before',
+      /validBefore is 1000, and the time here is 1[789]\d{8}\. Sign a new one/,
     ],
     [
       'permit2 that has expired',
       () => signTransfer(network, { method: 'permit2', validBefore: 1_000n }),
       'permit2_deadline_expired',
+      /deadline is 1000, and the time here is 1[789]\d{8}\. Sign a new one/,
     ],
     [
       'eip3009 that is not valid yet',
       () => signTransfer(network, { validAfter: BigInt(Math.floor(Date.now() / 1000) + 100) }),
       'invalid_exact_evm_payload_authorization_valid_after',
+      /validAfter is 1[789]\d{8}, and the time here is 1[789]\d{8}\. Set your clock/,
     ],
   ]
-  for (const [name, make, reason] of cases) {
+  for (const [name, make, reason, detail] of cases) {
     test(`error: ${name} is ${reason}`, async () => {
-      expect(await fixture.pay(make())).toMatchObject({ kind: 'refused', reason })
+      expect(await fixture.pay(make())).toMatchObject({
+        kind: 'refused',
+        reason,
+        detail: expect.stringMatching(detail),
+      })
       expect(paymentCount()).toBe(0)
       expect(usdg.tap.calls.some(({ method }) => method.startsWith('eth_send'))).toBe(false)
     })
@@ -299,7 +312,7 @@ describe('a refusal', () => {
       await until(() => paymentCount() === 1)
       expect(await fixture.pay(signTransfer(network, half))).toMatchObject({
         kind: 'unavailable',
-        detail: 'Other payments of this payer are under way.',
+        detail: 'Other payments of this payer are under way; send the same credential again.',
       })
       await mine(usdg.chain)
       expect((await first).kind).toBe('confirmed')

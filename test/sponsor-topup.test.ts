@@ -11,6 +11,7 @@ import { join } from 'node:path'
 import { type Address, createWalletClient, defineChain, http, numberToHex } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { createGrants } from '../db/sqlite/grants'
+import { createOutbox } from '../db/sqlite/outbox'
 import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
 import { approveCall } from '../src/sponsor/facts'
@@ -159,7 +160,7 @@ test('behavior: of many concurrent requests one increases the grant', async () =
 
 test('error: the ledger accepts one increase for each address, and none without a grant', async () => {
   const { address, first } = await sponsored()
-  const { riders } = createGrants(sponsoring.desk.db)
+  const { riders } = createGrants(sponsoring.desk.db, createOutbox(sponsoring.desk.db))
   const ride = (to: Address) => {
     const row = { network: id, address: to, amountWei: 1n, feeWei: 0n, createdAt: 1 } as const
     const budget = { from: 0, grants: 100, wei: 10n ** 18n }

@@ -308,7 +308,9 @@ describe('a database of an earlier version', () => {
     // The rows of the earlier version.
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
     const hash = `(SELECT transaction_hash FROM jobs WHERE id = '${id}')`
-    other.run(`UPDATE transactions SET state = 'sent', block_number = NULL WHERE hash = ${hash}`)
+    other.run(
+      `UPDATE transactions SET state = 'sent', block_number = NULL, cost_wei = NULL WHERE hash = ${hash}`,
+    )
     other.run(
       "UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL WHERE kind = 'allowance'",
     )

@@ -7,6 +7,7 @@ import { orders } from '../db/orders'
 import { payments } from '../db/schema'
 import { type Db, open } from '../db/sqlite/open'
 import { createOrders } from '../db/sqlite/orders'
+import { createOutbox } from '../db/sqlite/outbox'
 import { RefusedError, type Riders } from '../db/sqlite/riders'
 import { write } from '../db/sqlite/write'
 import type { StockToken } from '../src/config/Config'
@@ -25,7 +26,7 @@ let ledger: OrderLedger
 let riders: Riders['orders']
 beforeAll(() => {
   db = open({ dataDir: directory.path, now: () => 1 })
-  const made = createOrders(db)
+  const made = createOrders(db, createOutbox(db))
   ledger = made.ledger
   riders = made.riders
 })

@@ -61,7 +61,11 @@ test('error: while the database cannot be written no price is offered, and logs,
     notReady: {
       storage: [{ file: 'turnpike.sqlite', reason: 'SQLITE_READONLY' }],
       networks: expect.arrayContaining([
-        { network, reason: 'the database cannot be written (SQLITE_READONLY)' },
+        {
+          network,
+          reason: 'the database cannot be written (SQLITE_READONLY)',
+          remedy: expect.stringContaining('make it writable'),
+        },
       ]),
     },
   })

@@ -30,7 +30,7 @@ export function createEnds(parts: Parts): Ends {
 
 /** Ends everything at the nonce, and the job of the transaction. */
 function end(
-  { statements: { transactions, jobs, gas, recent }, changes }: Parts,
+  { statements: { transactions, jobs, gas, recent }, changes, outbox }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
 ): void {
   for (const hash of transactions.displaceOthers(included)) {
@@ -42,23 +42,26 @@ function end(
       changes.job(displaced)
     }
   }
-  transactions.endTransaction(included.hash, success ? 'mined' : 'failed', blockNumber)
+  const state = success ? 'mined' : 'failed'
+  transactions.includeTransaction(included.hash, state, blockNumber, spentWei)
   for (const hash of hashes) {
-    if (hash !== included.hash) transactions.endTransaction(hash, 'replaced', null)
+    if (hash !== included.hash) transactions.replaceTransaction(hash)
   }
   if (job !== undefined) {
-    const state = success ? 'confirmed' : 'failed'
-    const how = { state, transactionHash: included.hash, blockNumber, receipt } as const
+    const ended = success ? 'confirmed' : 'failed'
+    const how = { state: ended, transactionHash: included.hash, blockNumber, receipt } as const
     if (jobs.end(job, how, at)) changes.job(job)
   }
-  gas.addGas(included.network, included.product, at, spentWei)
+  const { network, product } = included
+  const beforeWei = gas.addGas(network, product, at, spentWei)
+  outbox.spent({ network, product, at, beforeWei, afterWei: beforeWei + spentWei })
 }
 
 /**
  * The confirmed payments; undefined for those that the receipt does not pay, which are reverted.
  */
 function pay(
-  { statements: { payments }, changes }: Parts,
+  { statements: { payments }, changes, outbox }: Parts,
   { included, success, blockNumber, hashes, at }: Inclusion,
   members: readonly IncludedPayment[],
 ): (Payment | undefined)[] {
@@ -74,6 +77,7 @@ function pay(
       const confirmed = started || payments.confirm(id, assignment, at)
       if (confirmed) {
         changes.payment(id)
+        outbox.confirmed(confirmed, at)
         return confirmed
       }
     }
@@ -86,7 +90,7 @@ function giveUp(
   { statements: { payments, transactions, jobs }, changes }: Parts,
   { hashes, payments: ids, job, at }: Parameters<SettlingCommits['giveUp']>[0],
 ): void {
-  for (const hash of hashes) transactions.endTransaction(hash, 'replaced', null)
+  for (const hash of hashes) transactions.replaceTransaction(hash)
   for (const id of ids) if (payments.revert(id, hashes)) changes.payment(id)
   if (job === undefined) return
   const transactionHash = hashes.at(-1) ?? '0x'

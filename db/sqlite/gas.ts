@@ -63,7 +63,7 @@ export function createGas(db: Db) {
     return spent
   }
 
-  function add(network: Network.Id, product: GasProduct, at: number, more: Spent): void {
+  function add(network: Network.Id, product: GasProduct, at: number, more: Spent): Spent {
     const day = textOf(at)
     const before = read.get({ network, product, day }) ?? nothing
     put.run({
@@ -74,6 +74,7 @@ export function createGas(db: Db) {
       wastedWei: before.wastedWei + more.wastedWei,
     })
     delete known.get(network)?.[product]
+    return before
   }
 
   return {
@@ -82,11 +83,11 @@ export function createGas(db: Db) {
     /** The part that failed payments of payers with code cost. */
     gasWastedOn: (network: Network.Id, product: GasProduct, at: number): bigint =>
       spentOn(network, product, at).wastedWei,
-    addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
-      add(network, product, at, { wei, wastedWei: 0n }),
-    /** The day (UTC) to which gas was added. */
+    /** Returns the sum of the day before. */
+    addGas: (network: Network.Id, product: GasProduct, at: number, wei: bigint): bigint =>
+      add(network, product, at, { wei, wastedWei: 0n }).wei,
     addWasted: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
-      add(network, product, at, { wei: 0n, wastedWei: wei }),
+      void add(network, product, at, { wei: 0n, wastedWei: wei }),
   }
 }
 

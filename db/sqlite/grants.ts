@@ -6,12 +6,16 @@ import { roomFor, type Tally } from '../GrantBudget'
 import type { GrantLedger, NewGrant } from '../GrantLedger'
 import { grants, grantTopUps } from '../grants'
 import type { Db } from './open'
+import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
 import { later, parameter } from './statement'
 import { isDuplicate, write } from './write'
 
 /** Grants and top-ups. Rows are only added; only their gas cost changes. */
-export function createGrants(db: Db): { ledger: GrantLedger; riders: Riders['grants'] } {
+export function createGrants(
+  db: Db,
+  outbox: Outbox,
+): { ledger: GrantLedger; riders: Riders['grants'] } {
   const rows = createRows(db)
   /** Sums of the day that began at `from`, by network. */
   const tallies = new Map<Network.Id, Tally & { from: number }>()
@@ -56,6 +60,7 @@ export function createGrants(db: Db): { ledger: GrantLedger; riders: Riders['gra
         if (room === 'signed' && !isSigned) throw new RefusedError('grants-signed-only')
         rows.insert(grant, transactionHash)
         add(row.network, row.createdAt, { grants: 1, wei })
+        outbox.granted(grant, tallySince(row.network, budget.from))
       },
       undo: () => tallies.clear(),
     },

@@ -71,7 +71,18 @@ function store(
 }
 
 function insert(
-  { statements, riders }: Pick<Parts, 'statements' | 'riders'>,
+  { statements, riders, outbox }: Pick<Parts, 'statements' | 'riders' | 'outbox'>,
+  { row, rows }: NewPayment,
+): Payment {
+  const payment = insertWith(statements, riders, { row, rows })
+  // With an external settlement the first row is confirmed already.
+  if (payment.confirmedAt !== undefined) outbox.confirmed(payment, payment.confirmedAt)
+  return payment
+}
+
+function insertWith(
+  statements: Parts['statements'],
+  riders: Parts['riders'],
   { row, rows }: NewPayment,
 ): Payment {
   if (rows && 'settles' in rows) return settle(statements, row)

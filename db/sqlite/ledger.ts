@@ -7,9 +7,12 @@ import { createGroup } from './group'
 import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
+import { createOutbox } from './outbox'
 import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
+import { createSales } from './sales-writes'
 import { createSettling } from './settling'
 import { createStatements } from './statements'
+import { createWebhooks } from './webhooks'
 
 /** The ledger of an open SQLite database. Every function is synchronous inside. */
 export function createLedger(db: Db): Ledger {
@@ -24,21 +27,24 @@ export function createLedger(db: Db): Ledger {
   }
   const group = createGroup(db)
   const statements = createStatements(db)
-  const orders = createOrders(db)
-  const grants = createGrants(db)
+  const outbox = createOutbox(db)
+  const orders = createOrders(db, outbox)
+  const grants = createGrants(db, outbox)
   const riders = { orders: orders.riders, grants: grants.riders }
   return {
     payments: createPaymentReads(db, statements),
     transactions: createTransactionReads(statements),
     jobs: createJobReads(statements),
-    settling: createSettling({ db, group, statements, changes, riders }),
-    deliveries: createDeliveries(group, statements),
+    settling: createSettling({ db, group, statements, changes, riders, outbox }),
+    deliveries: createDeliveries(group, statements, outbox),
     gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
     answers: createAnswers(db),
     authorizations: createAuthorizations(group, statements.authorizations),
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
+    webhooks: createWebhooks(db, group, outbox),
+    sales: createSales(db),
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),

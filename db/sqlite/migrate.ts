@@ -14,6 +14,8 @@ import grantTopUps from '../migrations/0012_grant_top_ups.sql' with { type: 'tex
 import transactionsSent from '../migrations/0013_transactions_sent.sql' with { type: 'text' }
 import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
+import sales from '../migrations/0016_sales.sql' with { type: 'text' }
+import webhooks from '../migrations/0017_webhooks.sql' with { type: 'text' }
 
 /** In order. Embedded as text, so that the compiled binary contains them. */
 export const migrations: readonly { name: string; sql: string }[] = [
@@ -32,6 +34,8 @@ export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0013_transactions_sent', sql: transactionsSent },
   { name: '0014_jobs', sql: jobs },
   { name: '0015_authorizations', sql: authorizations },
+  { name: '0016_sales', sql: sales },
+  { name: '0017_webhooks', sql: webhooks },
 ]
 
 /** The database was written by a newer program, or a migration was changed after it ran. */
@@ -39,11 +43,49 @@ export class MigrationError extends Error {
   override name = 'MigrationError'
 }
 
+/** What the messages say of the database and of this program. */
+type About = { file?: string | undefined; program?: string | undefined }
+
+/** Key of the version of the program that opened the database last, in the table `meta`. */
+const programKey = 'program'
+
+/** The last migration of a database, and the program that opened it last, as far as it is known. */
+export type Schema = { last: string | undefined; program: string | undefined }
+
+/** Reads what a database is. It has no `last` before its first migration. */
+export function schemaOf(sqlite: Database): Schema {
+  const tables = sqlite
+    .query<{ name: string }, []>("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    .all()
+    .map(({ name }) => name)
+  const last = tables.includes('migrations')
+    ? sqlite.query<{ name: string }, []>('SELECT max(name) AS name FROM migrations').get()?.name
+    : undefined
+  const program = tables.includes('meta')
+    ? sqlite
+        .query<{ value: string }, [string]>('SELECT value FROM meta WHERE key = ?')
+        .get(programKey)?.value
+    : undefined
+  return { last: last ?? undefined, program }
+}
+
+/** Notes which program opens the database, for the message of an older one. */
+export function noteProgram(sqlite: Database, program: string): void {
+  if (schemaOf(sqlite).program === program) return
+  sqlite.run('INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)', [programKey, program])
+}
+
 /**
- * Brings the schema up to date, all pending migrations in one transaction. Throws `MigrationError`
- * when the database does not fit this program; nothing is changed then.
+ * Brings the schema up to date, all pending migrations in one transaction. Returns the names of
+ * those that it applied. Throws `MigrationError` when the database does not fit this program;
+ * nothing is changed then.
  */
-export function migrate(sqlite: Database, now: number, list = migrations): void {
+export function migrate(
+  sqlite: Database,
+  now: number,
+  list = migrations,
+  about: About = {},
+): string[] {
   sqlite.run(
     'CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, hash TEXT NOT NULL, applied_at INTEGER NOT NULL)',
   )
@@ -53,14 +95,16 @@ export function migrate(sqlite: Database, now: number, list = migrations): void 
       .all()
     for (const [index, row] of known.entries()) {
       const migration = list[index]
-      if (migration?.name !== row.name) {
-        throw new MigrationError(`the database has the migration ${row.name}: use a newer program`)
-      }
+      if (migration?.name !== row.name) throw new MigrationError(unknownTo(sqlite, list, about))
       if (hashOf(migration.sql) !== row.hash) {
-        throw new MigrationError(`the migration ${row.name} is not the one that was applied`)
+        throw new MigrationError(
+          `the migration ${row.name} of ${nameOf(about)} is not the one that was applied: ` +
+            `${useOther(schemaOf(sqlite))}`,
+        )
       }
     }
-    for (const migration of list.slice(known.length)) {
+    const pending = list.slice(known.length)
+    for (const migration of pending) {
       sqlite.run(migration.sql)
       sqlite.run('INSERT INTO migrations (name, hash, applied_at) VALUES (?, ?, ?)', [
         migration.name,
@@ -68,8 +112,41 @@ export function migrate(sqlite: Database, now: number, list = migrations): void 
         now,
       ])
     }
+    if (pending.length > 0) assertReferences(sqlite, about)
+    return pending.map(({ name }) => name)
   })
-  apply.immediate()
+  return apply.immediate()
+}
+
+/** Throws when a migration left a row that names a missing one. */
+function assertReferences(sqlite: Database, about: About): void {
+  const [fault] = sqlite.query<{ table: string }, []>('PRAGMA foreign_key_check').all()
+  if (fault === undefined) return
+  throw new MigrationError(
+    `the migrations would leave rows of ${fault.table} in ${nameOf(about)} without what they name: ` +
+      'start the turnpike that you ran before, and report this',
+  )
+}
+
+/** The message for a database that has migrations which this program does not know. */
+function unknownTo(sqlite: Database, list: typeof migrations, about: About): string {
+  const schema = schemaOf(sqlite)
+  const maker = schema.program === undefined ? 'a newer turnpike' : `turnpike ${schema.program}`
+  const own =
+    about.program === undefined ? 'this turnpike' : `this is turnpike ${about.program} and`
+  return (
+    `${nameOf(about)} was made by ${maker} (schema ${schema.last}); ${own} knows ` +
+    `schema ${list.at(-1)?.name}: ${useOther(schema)}`
+  )
+}
+
+function useOther({ program }: Schema): string {
+  const other = program === undefined ? 'the turnpike that made it' : `turnpike ${program}`
+  return `start ${other} or a newer one, or restore a copy from before the upgrade`
+}
+
+function nameOf({ file = 'the database' }: About): string {
+  return file
 }
 
 function hashOf(text: string): string {

@@ -1,14 +1,15 @@
 import { Database } from 'bun:sqlite'
-import { chmodSync, existsSync, mkdirSync } from 'node:fs'
+import { chmodSync, existsSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import { storageCode } from '../fault'
 import * as schema from '../schema'
+import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
-import { migrate } from './migrate'
 import { isDamage, type Storage, watchStorage } from './storage'
+import { type Upgrade, UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {
@@ -18,6 +19,8 @@ export type Db = {
   file: string
   /** Whether the file can be written. */
   storage: Storage
+  /** What the opening changed in a database of an earlier schema. */
+  upgrade: Upgrade | undefined
   /** Commits in `run` return early: the next other commit, or `sync`, brings them to the disk. */
   withoutSync<T>(run: () => T): T
   /** Brings early commits to the disk. Never rejects. */
@@ -42,19 +45,29 @@ const inMemory = ':memory:'
 /** Name of the database in a data directory. */
 export const databaseName = 'turnpike.sqlite'
 
+export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
+  dataDir: string
+  /** Unix ms. */
+  now: () => number
+}
+
 /**
  * Opens `turnpike.sqlite` in the data directory, which it creates when missing, locks the directory
- * and applies pending migrations. A commit is on the disk when it returns, except inside
- * `withoutSync`. Throws `DatabaseLockedError` while another process has the directory. Throws
- * `MigrationError` when the database does not fit. Throws `DatabaseFileError` when the file is
- * damaged or cannot be written. Throws `DatabaseLostError` when it is empty or missing where there
- * was one.
+ * and applies pending migrations, before which it copies the database. A commit is on the disk when
+ * it returns, except inside `withoutSync`. Throws
+ * - `DatabaseLockedError` while another process has the directory,
+ * - `DataDirectoryError` when the directory cannot be written,
+ * - `MigrationError` when the database does not fit this program,
+ * - `UpgradeError` when it cannot be copied before its migration,
+ * - `DatabaseFileError` when the file is damaged or cannot be written,
+ * - `DatabaseLostError` when it is empty or missing where there was one.
  */
-export function open(options: { dataDir: string; now: () => number }): Db {
-  mkdirSync(options.dataDir, { recursive: true, mode: 0o700 })
+export function open(options: OpenOptions): Db {
+  openDirectory(options.dataDir)
   const file = join(options.dataDir, databaseName)
   let unlock: (() => void) | undefined
   let sqlite: Database | undefined
+  let upgraded: Upgrade | undefined
   try {
     unlock = lock(options.dataDir)
     // Check before SQLite opens the file: it deletes the WAL beside an empty file.
@@ -62,15 +75,15 @@ export function open(options: { dataDir: string; now: () => number }): Db {
     sqlite = new Database(file, { create: true, strict: true })
     // It contains signatures, so only its owner may read it.
     chmodSync(file, 0o600)
-    prepare(sqlite, file, options.now())
+    const { program, list } = options
+    upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) })
     markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
     unlock?.()
-    const code = storageCode(cause)
-    throw code === undefined ? cause : new DatabaseFileError(file, code, cause)
+    throw faultOf(cause, file)
   }
-  return from(sqlite, file, unlock)
+  return { ...from(sqlite, file, unlock), upgrade: upgraded }
 }
 
 /**
@@ -79,12 +92,12 @@ export function open(options: { dataDir: string; now: () => number }): Db {
  */
 export function openInMemory({ now }: { now: () => number }): Db {
   const sqlite = new Database(inMemory, { strict: true })
-  prepare(sqlite, inMemory, now())
+  prepare(sqlite, { file: inMemory, now: now() })
   return from(sqlite, inMemory, () => undefined)
 }
 
 /** Settings of the connection and pending migrations. */
-function prepare(sqlite: Database, file: string, now: number): void {
+function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined {
   // First, because another process may be reading, and after a crash the log is recovered under a
   // lock.
   sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
@@ -95,8 +108,8 @@ function prepare(sqlite: Database, file: string, now: number): void {
   // A page that many payments change is written back once for all of them.
   sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
   sqlite.run('PRAGMA foreign_keys = ON')
-  assertSound(sqlite, file)
-  migrate(sqlite, now)
+  assertSound(sqlite, options.file)
+  return upgrade(sqlite, options)
 }
 
 /**
@@ -123,12 +136,30 @@ export class DatabaseFileError extends Error {
   readonly file: string
 
   constructor(file: string, code: string, cause?: unknown) {
-    const what = isDamage(code)
-      ? `is damaged (${code}): restore a backup of it`
-      : `cannot be read and written (${code}): check the disk and the permissions`
-    super(`${file} ${what}`, { cause })
+    super(`${file} ${remedyOf(code)}`, { cause })
     this.file = file
   }
+}
+
+/** The error of an opening, with the file that it concerns where the cause has no such text. */
+function faultOf(cause: unknown, file: string): unknown {
+  if (cause instanceof UpgradeError) return cause
+  const code = storageCode(cause)
+  if (code !== undefined) return new DatabaseFileError(file, code, cause)
+  if (!(cause instanceof Error && 'code' in cause && 'path' in cause)) return cause
+  return new DatabaseFileError(String(cause.path), String(cause.code), cause)
+}
+
+function remedyOf(code: string): string {
+  if (isDamage(code)) return `is damaged (${code}): restore a backup of it`
+  if (/^(SQLITE_FULL|ENOSPC|EDQUOT)/.test(code))
+    return `cannot be written (${code}): the disk is full, free space on it and start again`
+  if (/^(SQLITE_READONLY|SQLITE_CANTOPEN|EACCES|EPERM|EROFS)/.test(code))
+    return (
+      `cannot be read and written (${code}): its directory and all files in it must belong to the ` +
+      'user who runs turnpike, on a file system that is mounted writable'
+    )
+  return `cannot be read and written (${code}): check the disk, then start again`
 }
 
 /**
@@ -160,6 +191,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     sqlite,
     file,
     storage,
+    upgrade: undefined,
     withoutSync(run) {
       sqlite.run('PRAGMA synchronous = NORMAL')
       try {

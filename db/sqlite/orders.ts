@@ -7,14 +7,18 @@ import { type OrderRow, orders } from '../orders'
 import { payments } from '../schema'
 import type { Db } from './open'
 import { assertKnown, parametersOf, rules } from './order-moves'
+import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
 import { later, parameter, placeholders } from './statement'
 import { write } from './write'
 
 /** The orders of the stock desk, and their rows in commits of payments and jobs. */
-export function createOrders(db: Db): { ledger: OrderLedger; riders: Riders['orders'] } {
+export function createOrders(
+  db: Db,
+  outbox: Outbox,
+): { ledger: OrderLedger; riders: Riders['orders'] } {
   const counts = countOrders(db)
-  const change = changeOrders(db)
+  const change = reporting(db, changeOrders(db), outbox)
   return {
     ledger: {
       ...findOrders(db),
@@ -157,6 +161,24 @@ function changeOrders({ orm }: Db): Change {
     const statement = statements.get(move.kind)
     if (statement === undefined) throw new Error(`${move.kind} is no move of an order`)
     return statement.get(parametersOf(move))
+  }
+}
+
+/** Writes an event with each change of a state. */
+function reporting({ orm }: Db, change: Change, outbox: Outbox): Change {
+  const assets = later(orm, () =>
+    orm
+      .select({ asset: payments.asset })
+      .from(payments)
+      .where(eq(payments.id, parameter('id')))
+      .prepare(),
+  )
+  return (move) => {
+    const row = change(move)
+    if (row !== undefined && rules[move.kind].to !== undefined) {
+      outbox.ordered(toOrder(row), (id) => assets.get({ id })?.asset)
+    }
+    return row
   }
 }
 

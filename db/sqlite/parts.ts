@@ -1,6 +1,7 @@
 import type { ChangeListener } from '../Ledger'
 import type { Group } from './group'
 import type { Db } from './open'
+import type { Outbox } from './outbox'
 import type { Riders } from './riders'
 import type { Statements } from './statements'
 
@@ -11,4 +12,5 @@ export type Parts = {
   statements: Statements
   changes: ChangeListener
   riders: Riders
+  outbox: Outbox
 }

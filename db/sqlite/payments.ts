@@ -3,7 +3,7 @@ import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money, Transfer } from '../../src/protocol/Transfer'
-import type { Arrival, Assignment, PayerOfAsset } from '../Ledger'
+import type { Arrival, Assignment, DeliveryCommits, PayerOfAsset } from '../Ledger'
 import { type KeyScope, type Payment, type State, transitions } from '../Payment'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
@@ -206,6 +206,8 @@ function changeOf(db: Db) {
   })
 }
 
+type Undelivered = Parameters<DeliveryCommits['fail']>[1]
+
 const delivering = { delivery: 'delivering' as const, attempts: sql`attempts + 1` }
 
 function changeDelivery(change: ReturnType<typeof changeOf>) {
@@ -239,8 +241,16 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
     deliver: (id: string, status: number, truncated: boolean, at: number) =>
       deliver.get({ id, status, truncated: truncated ? 1 : 0, at }) !== undefined,
     handOver: (id: string, at: number) => handOver.get({ id, at }) !== undefined,
-    failDelivery: (id: string, status: number | undefined, hash: string, until: number) =>
-      fail.get({ id, status: status ?? null, hash, until }) !== undefined,
+    /** The payment after the change; undefined when no delivery was started. */
+    failDelivery: (id: string, { upstreamStatus, redeemTokenHash, redeemUntil }: Undelivered) =>
+      toPayment(
+        fail.get({
+          id,
+          status: upstreamStatus ?? null,
+          hash: redeemTokenHash,
+          until: redeemUntil,
+        }),
+      ),
   }
 }
 

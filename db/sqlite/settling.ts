@@ -13,7 +13,7 @@ type Changes = Pick<
   'replace' | 'confirm' | 'expire' | 'revert' | 'reopen' | 'resendJob'
 >
 
-function createChanges({ db, statements, changes }: Parts): Changes {
+function createChanges({ db, statements, changes, outbox }: Parts): Changes {
   const { payments, transactions, jobs, recent } = statements
   /** Changes the state of one payment, and reports a change. */
   const change = (id: string, make: () => boolean) => {
@@ -29,7 +29,11 @@ function createChanges({ db, statements, changes }: Parts): Changes {
       if (job !== undefined) changes.job(job)
     },
     async confirm(id, assignment, at) {
-      change(id, () => payments.confirm(id, assignment, at) !== undefined)
+      change(id, () => {
+        const confirmed = payments.confirm(id, assignment, at)
+        if (confirmed) outbox.confirmed(confirmed, at)
+        return confirmed !== undefined
+      })
     },
     async expire(id, isUsed) {
       change(id, () => payments.expire(id, isUsed))

@@ -39,7 +39,7 @@ function insertTransactions({ orm }: Db) {
   )
   return {
     insertTransaction(row: TransactionRow, paymentIds: readonly string[]): void {
-      insert.run(row)
+      insert.run({ ...row, costWei: null })
       for (const [position, paymentId] of paymentIds.entries()) {
         insertMember.run({ transactionHash: row.hash, position, paymentId })
       }
@@ -51,13 +51,20 @@ function endTransactions({ orm }: Db) {
   const end = later(orm, () =>
     orm
       .update(transactions)
-      .set({ state: parameter('state'), blockNumber: parameter('block') })
+      .set({
+        state: parameter('state'),
+        blockNumber: parameter('block'),
+        costWei: parameter('cost'),
+      })
       .where(and(eq(transactions.hash, parameter('hash')), eq(transactions.state, 'sent')))
       .prepare(),
   )
   return {
-    endTransaction: (hash: Hex, state: 'mined' | 'failed' | 'replaced', block: bigint | null) =>
-      end.run({ hash, state, block: block === null ? null : Number(block) }),
+    /** With what it cost, wei. */
+    includeTransaction: (hash: Hex, state: 'mined' | 'failed', block: bigint, costWei: bigint) =>
+      end.run({ hash, state, block: Number(block), cost: String(costWei) }),
+    replaceTransaction: (hash: Hex) =>
+      end.run({ hash, state: 'replaced', block: null, cost: null }),
   }
 }
 
@@ -66,7 +73,7 @@ function reopenTransactions({ orm }: Db) {
   const reopen = later(orm, () =>
     orm
       .update(transactions)
-      .set({ state: 'sent', blockNumber: null })
+      .set({ state: 'sent', blockNumber: null, costWei: null })
       .where(
         and(
           eq(transactions.hash, parameter('hash')),
@@ -91,7 +98,7 @@ function reopenTransactions({ orm }: Db) {
   const displace = later(orm, () =>
     orm
       .update(transactions)
-      .set({ state: 'replaced', blockNumber: null })
+      .set({ state: 'replaced', blockNumber: null, costWei: null })
       .where(
         and(
           eq(transactions.network, parameter('network')),

@@ -38,6 +38,12 @@ export type Base = {
   onFailure(undo: () => unknown): void
 }
 
+/** What a server needs of it. */
+export type ServerBase = Pick<
+  Base,
+  'options' | 'current' | 'middleware' | 'registry' | 'now' | 'log' | 'onFailure'
+>
+
 export type Clocks = Pick<Base, 'now' | 'monotonic'>
 
 /** Opens the data directory and reports its faults. Throws what `open` throws. */
@@ -47,8 +53,9 @@ export function openBase(
   onFailure: Base['onFailure'],
 ): Base {
   const { config, dataDir, log } = options
-  const db = (options.openDatabase ?? open)({ dataDir, now })
+  const db = (options.openDatabase ?? open)({ dataDir, now, program: options.version })
   onFailure(db.close)
+  if (db.upgrade !== undefined) log('database-migrated', db.upgrade)
   const registry = createRegistry()
   reportStorage(db.storage, registry, log)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)

@@ -2,7 +2,6 @@ import type { Config } from '../config/Config'
 import type { Operation } from '../facilitator/answers'
 import { createFacilitator } from '../facilitator/handler'
 import { createHealth } from '../http/health'
-import { renderMetrics } from '../http/metrics'
 import { prefixesOf } from '../http/url'
 import type { RetiredOffers } from '../paywall/retired'
 import { createDocuments } from '../proxy/documents'
@@ -13,6 +12,8 @@ import { sponsorApprove } from '../sponsor/handler'
 import { createMarketHandlers } from '../stock/market-handlers'
 import { createOrderHandlers } from '../stock/order-handlers'
 import { createPages } from '../web/pages'
+import { createProblemPages } from '../web/problems'
+import { createMetricsHandler } from './metrics'
 import { createApiDocument } from './openapi'
 import type { Parts } from './parts'
 import type { Handlers } from './routes'
@@ -61,9 +62,10 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     orders:
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
-    metrics: () => renderMetrics(parts.registry),
+    metrics: createMetricsHandler(serving),
     payment: parts.lookup,
     pages: createPages({ ...serving, ...state }),
+    problems: createProblemPages(config),
     health: createHealth(state),
   }
 }

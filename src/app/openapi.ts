@@ -32,6 +32,13 @@ const maxAgeSeconds = 300
 const paymentPath = Type.Object({ id: Type.String({ pattern: '^pay_[0-9a-f]{32}$' }) })
 const orderPath = Type.Object({ id: Type.String({ pattern: Orders.idPattern }) })
 
+const codePath = Type.Object({ code: Type.String({ pattern: '^[a-z-]+$' }) })
+
+function metricsEndpoint(at: string): Endpoint {
+  const summary = 'Metrics in the text format of Prometheus.'
+  return { method: 'get', path: '/metrics', at, summary, answerType: 'text/plain' }
+}
+
 /** The paths of app/routes.ts that no merchant sells. */
 function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
   const { baseUrl, facilitatorUrl, stockBaseUrl } = service
@@ -70,11 +77,13 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
     },
     { method: 'get', path: '/healthz', at: baseUrl, summary: 'Whether anything can be sold.' },
     { method: 'get', path: '/readyz', at: baseUrl, summary: 'Whether everything works.' },
+    ...(service.metrics === 'off' ? [] : [metricsEndpoint(baseUrl)]),
     {
       method: 'get',
-      path: '/metrics',
+      path: '/problems/{code}',
       at: baseUrl,
-      summary: 'Metrics in the text format of Prometheus.',
+      summary: 'What the code of a problem means, and what to do next.',
+      inPath: codePath,
       answerType: 'text/plain',
     },
     ...(asset === undefined ? [] : stockEndpoints(stockBaseUrl, asset.decimals)),
@@ -130,7 +139,7 @@ export function describeApi(config: Config): object {
     }
     paths[path] = { servers: [{ url: at }], [method]: operation }
   }
-  const info = { title, version: '1.0.0', contact: { email: contact } }
+  const info = { title, version: '1.0.0', ...(contact && { contact: { email: contact } }) }
   return { openapi: '3.1.0', info, servers: [{ url: baseUrl }], paths }
 }
 

@@ -3,12 +3,17 @@ import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
 import type { TransferRateMin } from '../paywall/transfer-rate'
+import type { WebhooksOptions } from '../webhooks/start'
 
 export type AppOptions = Limits & {
   config: Config
   secrets: Secrets
   dataDir: string
   log: Log
+  /** Version of this program, which the database keeps. */
+  version?: string | undefined
+  /** Serves HTTPS with certificates of a CA, in place of `listen` of the configuration. */
+  https?: HttpsOptions | undefined
   /** Number of log lines that could not be written. */
   droppedLines?: () => number
   /** Unix ms; tests drive it. */
@@ -27,11 +32,29 @@ export type AppOptions = Limits & {
   orderRetryMs?: number
   /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
+  /** How webhooks are sent. */
+  posting?: WebhooksOptions['posting']
   /**
    * For a process that runs for long: the database's log gets its final length (16 MB) at the
    * start.
    */
   isLasting?: boolean
+}
+
+export type HttpsOptions = {
+  /** DNS names, lower case; the first is that of `base_url`. */
+  domains: readonly string[]
+  /** Every address by default. */
+  hostname?: string
+  /** Where the CA looks for its challenges. */
+  httpPort: number
+  httpsPort: number
+  /** ACME directory of the CA. */
+  directoryUrl: string
+  /** PEM of the authorities of the directory's own certificate; the system's by default. */
+  ca?: string | undefined
+  /** Interval between two looks at the age of the certificate, ms. */
+  checkMs?: number
 }
 
 /** Limits of the resources that peers can occupy. */

@@ -3,6 +3,7 @@ import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'
 import { createBudget } from '../http/body'
+import type { Sources } from '../http/health'
 import type { Registry } from '../http/metrics'
 import type { Peer } from '../http/peer'
 import { createRateLimit } from '../http/ratelimit'
@@ -36,6 +37,7 @@ export type Parts = Pick<Base, 'middleware' | 'db' | 'registry' | 'requestId' | 
     /** The client's end of the connection of a request that a route received. */
     peerOf: (request: Request) => Peer
     adminToken: string
+    certificateFaults: Sources['certificateFaults']
     pending: () => Promise<Pending>
   }
 
@@ -74,6 +76,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
+    certificateFaults: () => server.certificates?.faults() ?? [],
     pending: () => ledger.payments.pending(pendingShown),
   }
 }

@@ -9,6 +9,7 @@ import type { createOrderHandlers } from '../stock/order-handlers'
 import { sendFavicon } from '../web/assets'
 import type { createPages } from '../web/pages'
 import { isNavigation } from '../web/people'
+import type { createProblemPages } from '../web/problems'
 
 type Answer = Response | Promise<Response>
 type Handler = (request: Request) => Answer
@@ -34,6 +35,8 @@ export type Handlers = {
   market: ReturnType<typeof createMarketHandlers> | undefined
   orders: ReturnType<typeof createOrderHandlers> | undefined
   pages: ReturnType<typeof createPages>
+  /** What the codes of problems mean. */
+  problems: ReturnType<typeof createProblemPages>
   health: ReturnType<typeof createHealth>
   metrics: Handler
   /** What a payment has cost, by its id. */
@@ -93,7 +96,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
     )
   }
 
-  addPages(add, pages)
+  addPages(add, on)
 
   // Operation
   add('/healthz', own({ GET: health.healthz }))
@@ -107,7 +110,10 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   }
 }
 
-function addPages(add: ReturnType<typeof adderOf>, pages: Handlers['pages']): void {
+function addPages(
+  add: ReturnType<typeof adderOf>,
+  { pages, problems }: Pick<Handlers, 'pages' | 'problems'>,
+): void {
   add('/', own({ GET: ({ request }) => pages.home(request) }))
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
   add(
@@ -117,6 +123,7 @@ function addPages(add: ReturnType<typeof adderOf>, pages: Handlers['pages']): vo
       POST: ({ request }) => pages.signIn(request),
     }),
   )
+  addProblems(add, problems)
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
   add('/favicon.svg', own({ GET: sendFavicon }))
 }
@@ -127,6 +134,11 @@ async function explained(
   { explain }: Handlers['pages'],
 ): Promise<Response> {
   return explain(request, await answer)
+}
+
+function addProblems(add: ReturnType<typeof adderOf>, { list, one }: Handlers['problems']): void {
+  add('/problems', own({ GET: ({ request }) => list(request) }))
+  add('/problems/:code', own({ GET: ({ request, params }) => one(request, params) }))
 }
 
 /** Routes that answer while the service starts. */

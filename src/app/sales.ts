@@ -1,3 +1,5 @@
+import { type Hours, startHours } from '../books/hours'
+import { createTally, type Tally } from '../books/tally'
 import { salts } from '../http/ids'
 import { createLookup } from '../paywall/lookup'
 import { withChallenges, withDeliveries } from '../paywall/metrics'
@@ -24,6 +26,8 @@ export type Sales = {
   startedStock: StartedStock | undefined
   /** Answers what a payment has cost. */
   lookup: ReturnType<typeof createLookup>
+  /** Writes the counts of requests. */
+  hours: Hours
   /** Signer of receipts. */
   receiptAddress: `0x${string}`
 }
@@ -34,7 +38,9 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
   const { settlement, sponsoring } = money
   const { challengeSecrets, receiptKey } = options.secrets
   const { baseUrl } = options.config.service
+  const tally = createTally()
   const terms = {
+    tally,
     settlement: withDeliveries(settlement, registry),
     challengeSecrets,
     receiptKey,
@@ -88,13 +94,15 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     })
   base.onFailure(() => startedStock?.desk.stop())
   const isPlausible = createPlausibility(terms)
-  return { paywall, isPlausible, exchange, startedStock, lookup, receiptAddress }
+  const hours = startHours({ ledger: base.ledger.sales, tally, now })
+  base.onFailure(hours.stop)
+  return { paywall, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
 }
 
 type Terms = Omit<
   Parameters<typeof createQuoter>[0],
   'whyNot' | 'facilitators' | 'takesApprovals' | 'gasSponsor' | 'salt'
->
+> & { tally: Tally }
 
 function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms): Quoter {
   const { stockBaseUrl } = base.options.config.service
@@ -106,5 +114,5 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
     gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
     salt: salts(),
   })
-  return withChallenges(quoter, base.registry)
+  return withChallenges(quoter, base.registry, terms.tally)
 }

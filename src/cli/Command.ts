@@ -2,6 +2,11 @@
 export type Values = {
   config?: string
   data?: string
+  /** DNS names, separated by commas. */
+  domain?: string
+  'http-port'?: string
+  'https-port'?: string
+  user?: string
   online?: boolean
   once?: boolean
   protocol?: string
@@ -16,8 +21,20 @@ export type Values = {
   max?: string
   redeem?: string
   rpc?: string
+  /** init: the API that is sold, and its price, networks and payee. */
+  upstream?: string
+  price?: string
+  networks?: string
+  payout?: string
   route?: string
   request?: string
+  since?: string
+  by?: string
+  csv?: boolean
+  json?: boolean
+  'max-per-call'?: string
+  'max-per-day'?: string
+  state?: string
 }
 
 export type Option = {
@@ -25,6 +42,8 @@ export type Option = {
   value?: string
   /** What the option does, and its default. */
   help: string
+  /** It may be given several times; the values are joined by commas. */
+  isList?: boolean
 }
 
 export type Arguments = {

@@ -143,8 +143,16 @@ function ofX402(value: string | null, body: string): Terms[] {
   if (value === null) return []
   const required = readable(() => decodeJson(value, 'either'))
   if (required === undefined) return []
+  return ofRequired(
+    required,
+    readable(() => Json.parse(body)),
+  )
+}
+
+/** The terms of an x402 `PaymentRequired` object, and of further `accepts` in another one. */
+export function ofRequired(required: Json.JsonObject, further?: Json.JsonObject): Terms[] {
   const terms: Terms[] = []
-  for (const accepted of [...acceptsOf(required), ...acceptsOf(readable(() => Json.parse(body)))]) {
+  for (const accepted of [...acceptsOf(required), ...acceptsOf(further)]) {
     const one = readable(() => ofAccepted(accepted, required))
     // The head may have an offer in a shorter form than the body.
     if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)

@@ -27,7 +27,8 @@ export class AllowanceError extends Error {
   override readonly name = 'AllowanceError'
 }
 
-const publicRpcs: Readonly<Record<Network.Id, string>> = {
+/** A public node of each network that is known. */
+export const publicRpcs: Readonly<Record<Network.Id, string>> = {
   'eip155:4663': 'https://rpc.mainnet.chain.robinhood.com',
   'eip155:8453': 'https://mainnet.base.org',
   'eip155:84532': 'https://sepolia.base.org',

@@ -1,4 +1,5 @@
-import { BackupError, backup as copy } from '../../db/sqlite/backup'
+import { backup as copy } from '../../db/sqlite/backup'
+import { BackupError } from '../../db/sqlite/copy'
 
 export type BackupOptions = {
   dataDir: string

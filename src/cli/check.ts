@@ -1,20 +1,27 @@
 import { readFileSync } from 'node:fs'
+import type { Address } from 'viem'
 import type { Config, NetworkConfig } from '../config/Config'
-import { type Env, EnvironmentError, findOwnKeys } from '../config/env'
+import { type Env, EnvironmentError, findOwnKeys, findRelayerKeys } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
+import { salesOf } from '../config/sales'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
-import { type Finding, findMissingModels } from './models'
+import { domainsOf } from './https'
+import { findMissingModels } from './models'
 import { findOnline } from './online'
+import { type Accounts, findUnfunded } from './unfunded'
+import { unreadable, warn } from './words'
 
 export type Options = {
   /** Path of merchants.toml. */
   file: string
   env: Env
+  /** Value of `--domain`: the file is checked for these domains. */
+  domain?: string | undefined
   /** Whether to check every chain, contract, pool and upstream, too. */
   online: boolean
   dataDir: string
@@ -29,22 +36,29 @@ export type Options = {
  * of the same form. Returns the exit code: 0 without faults, else 1. Writes nothing, and generates
  * no secrets.
  */
-export async function check({ file, env, online, dataDir, now, out }: Options): Promise<number> {
+export async function check(options: Options): Promise<number> {
+  const { file, env, online, dataDir, now, out } = options
   let text: string
   try {
     text = readFileSync(file, 'utf8')
-  } catch {
-    out(`${file} cannot be read; run turnpike where merchants.toml is, or name another file`)
+  } catch (error) {
+    out(unreadable(file, error))
     return 1
   }
   const problems: string[] = []
   const relayers = relayersOf({ dataDir, env }, problems)
-  const { config, faults } = parse(text, { file, env, relayers: () => relayers })
+  const domains = domainsFrom(options, problems)
+  const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
   problems.push(...faults.map(format))
   if (config && online) {
     const lines = index(text)
-    const found = await findOnline(config, { now })
-    const placed = found.map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
+    const found = await Promise.all([
+      findOnline(config, { now }),
+      findUnfunded(config, accountsOf({ dataDir, env }, relayers)),
+    ])
+    const placed = found
+      .flat()
+      .map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
     problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
   }
   // Costs are read even with faults: a failed upstream does not affect a chain.
@@ -52,10 +66,18 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   if (config && problems.length === 0) {
     for (const line of summarize(config)) out(line)
     for (const line of costs) out(line)
+    if (online && relayers.length === 0)
+      out(
+        `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
+      )
     const missing = online
       ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
       : []
-    const warnings = [...warningsOf(config), ...findUnsold(config), ...missing]
+    const warnings = [
+      ...warningsOf(config, { hasOwnTls: domains.length > 0 }),
+      ...findUnsold(config),
+      ...missing,
+    ]
     for (const line of warn(warnings, { file, text })) out(line)
     out('ok')
   }
@@ -75,30 +97,33 @@ function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) 
   }
 }
 
+/** The accounts that need gas, of all accounts of ours. */
+function accountsOf(options: { dataDir: string; env: Env }, own: readonly Address[]): Accounts {
+  // Without faults in the environment, or there would be no accounts.
+  const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
+  return { relayers, desk: own.find((address) => !relayers.includes(address)) }
+}
+
+function domainsFrom({ domain }: Options, problems: string[]): readonly string[] {
+  try {
+    return domainsOf(domain)
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    problems.push(error.message)
+    return []
+  }
+}
+
 function summarize(config: Config): string[] {
   const { service, networks, merchants, stock } = config
-  const routes = merchants.flatMap((merchant) => merchant.routes)
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
     `${service.title} at ${service.baseUrl}, listening on ${hostOf(service.listen.hostname)}:${service.listen.port}`,
     `networks   ${networks.map(describe).join(', ')}`,
-    `merchants  ${merchants.length} with ${routes.length} routes: ${merchants.map(({ slug }) => slug).join(', ')}`,
+    `merchants  ${salesOf(merchants)}: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
-}
-
-/** Unlike faults, warnings do not change the exit code. */
-function warn(
-  warnings: readonly Finding[],
-  { file, text }: { file: string; text: string },
-): string[] {
-  // The index of a large file takes half a second.
-  if (warnings.length === 0) return []
-  const lines = index(text)
-  return warnings.map(
-    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
-  )
 }
 
 function describe(network: NetworkConfig): string {

@@ -1,19 +1,73 @@
 import type { Command, Option } from './Command'
 
-/** Version and commit that the build wrote into the executable. */
-declare const VERSION: string | undefined
-
 const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
 const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
 
+const domain: Option = {
+  value: 'NAME',
+  help: 'HTTPS by itself for this DNS name; several: repeat it',
+  isList: true,
+}
+
+const init: Command = {
+  summary: 'write a merchants.toml that sells one API, from four answers',
+  details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
+  options: {
+    upstream: { value: 'URL', help: 'the API that is sold' },
+    price: { value: 'USD', help: 'price of a request, such as 0.01' },
+    networks: { value: 'LIST', help: 'base, robinhood, base-sepolia; with commas' },
+    payout: { value: 'ADDRESS', help: 'the wallet that is paid' },
+    rpc: {
+      value: 'URL',
+      help: 'node of the network (default: public ones), such as a local chain',
+    },
+    config: { value: 'FILE', help: 'where it is written (default: merchants.toml)' },
+  },
+  examples: [
+    'init',
+    'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
+  ],
+  async run({ values }) {
+    const [{ init }, { terminal }] = await Promise.all([import('./init'), import('./terminal')])
+    const { upstream, price, networks, payout, rpc } = values
+    const asking = terminal()
+    try {
+      return await init({
+        ...places(values),
+        env: process.env,
+        given: { upstream, price, networks, payout, rpc },
+        ask: asking?.ask,
+        now: Date.now,
+        out: print,
+        err: (line) => process.stderr.write(`${line}\n`),
+      })
+    } finally {
+      asking?.close()
+    }
+  },
+}
+
 const serve: Command = {
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
-  options: { config, data },
-  examples: ['serve', 'serve --config shop.toml --data /var/lib/turnpike'],
+  details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
+on the ports 443 and 80 of every address. listen of the file is not used then.`,
+  options: {
+    config,
+    data,
+    domain,
+    'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
+    'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
+  },
+  examples: [
+    'serve',
+    'serve --config shop.toml --data /var/lib/turnpike',
+    'serve --domain api.example.com',
+  ],
   async run({ values }) {
     const { serve } = await import('./serve')
+    const { env } = process
     // A log that cannot be written must not keep the process running.
-    process.exit(await serve({ ...places(values), env: process.env }))
+    process.exit(await serve({ ...places(values), env, flags: values }))
   },
 }
 
@@ -22,26 +76,28 @@ const check: Command = {
   options: {
     config,
     data,
+    domain: { ...domain, help: 'check the file for serve --domain NAME' },
     online: { help: 'ask every chain, contract, pool and upstream too' },
   },
   examples: ['check', 'check --online'],
   async run({ values }) {
     const { check } = await import('./check')
-    const { online = false } = values
-    return check({ ...places(values), env: process.env, online, now: Date.now, out: print })
+    const { online = false, domain } = values
+    const { env } = process
+    return check({ ...places(values), env, domain, online, now: Date.now, out: print })
   },
 }
 
 const demo: Command = {
   summary: 'local chains, sample upstreams and the gateway, without keys',
   options: {
-    config,
+    config: { value: 'FILE', help: 'configuration (default: the samples that ship)' },
     once: { help: 'buy with every stock client, show what happened, exit' },
   },
   examples: ['demo', 'demo --once'],
   async run({ values }) {
     const { demo } = await import('./demo')
-    return demo({ once: values.once ?? false, file: places(values).file, env: process.env })
+    return demo({ once: values.once ?? false, file: values.config, env: process.env })
   },
 }
 
@@ -74,6 +130,30 @@ const pay: Command = {
   },
 }
 
+const mcp: Command = {
+  summary: 'the tools of a gateway for an MCP client, paid within limits',
+  details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
+that PAY_KEY_FILE names. Amounts are dollars.`,
+  operands: ['a URL'],
+  options: {
+    'max-per-call': { value: 'AMOUNT', help: 'the most to sign for one call' },
+    'max-per-day': { value: 'AMOUNT', help: 'the most to sign in a day of UTC' },
+    state: { value: 'FILE', help: 'what was signed (default: ~/.local/state/turnpike/mcp.sqlite)' },
+    scheme: { value: 'NAME', help: 'exact (the default), or upto where it is offered' },
+    network: { value: 'ID', help: 'only on this network, e.g. eip155:8453' },
+    rpc: { value: 'URL', help: 'node that says what became of payments (default: a public one)' },
+  },
+  examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
+  async run({ values, operand }) {
+    const { mcp } = await import('./mcp')
+    const { scheme, network, rpc, state } = values
+    const limits = { maxPerCall: values['max-per-call'], maxPerDay: values['max-per-day'] }
+    const given = { url: operand, scheme, network, rpc, state, ...limits }
+    // An open connection to a gateway must not keep the process running.
+    process.exit(await mcp({ ...given, env: process.env, now: Date.now }))
+  },
+}
+
 const receipt: Command = {
   summary: 'check a receipt against the key of the service that signed it',
   details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
@@ -91,6 +171,26 @@ Name the key by --key or --url.`,
   },
 }
 
+const sales: Command = {
+  summary: 'what was paid, delivered and spent on gas; serve may be running',
+  details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
+NAME is merchant, route, payer, network or day (UTC).`,
+  options: {
+    since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
+    by: { value: 'NAME', help: 'how to group (default: merchant)' },
+    csv: { help: 'comma-separated values with a header' },
+    json: { help: 'JSON, with amounts as strings' },
+    data,
+  },
+  examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
+  async run({ values }) {
+    const { sales } = await import('./sales')
+    const { dataDir } = places(values)
+    const print = (text: string) => void process.stdout.write(text)
+    return sales({ ...values, dataDir, now: Date.now, out: print })
+  },
+}
+
 const orders: Command = {
   summary: 'orders of the stock desk: those that are held first',
   details: `list      the held ones first, then the unfinished and the newest
@@ -103,6 +203,20 @@ retry ID  go on with a held order; serve may be running`,
     const { orders } = await import('./orders')
     const { dataDir } = places(values)
     return orders({ dataDir, verb: word, id: operand, now: Date.now, out: print })
+  },
+}
+
+const webhooks: Command = {
+  summary: 'messages to webhooks: those that wait, failed and were sent last',
+  details: `list       waiting, failed and delivered ones with attempts and the last status
+resend ID  send one again, with the same webhook-id; serve may be running`,
+  verbs: { list: [], resend: ['the id of a message'] },
+  options: { data },
+  examples: ['webhooks list', 'webhooks resend evt_4f0c'],
+  async run({ values, word, operand }) {
+    const { webhooks } = await import('./webhooks')
+    const { dataDir } = places(values)
+    return webhooks({ dataDir, verb: word, id: operand, now: Date.now, out: print })
   },
 }
 
@@ -133,26 +247,94 @@ const backup: Command = {
   },
 }
 
-const version: Command = {
-  summary: 'print the version',
+const health: Command = {
+  summary: 'ask the running service whether it can sell: exit code 0 or 1',
+  details: 'For the health check of a container, which has no curl.',
+  options: {
+    config,
+    url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
+  },
+  examples: ['health', 'health --url https://api.example.com'],
+  async run({ values }) {
+    const { health } = await import('./health')
+    return health({ file: places(values).file, url: values.url, env: process.env, out: print })
+  },
+}
+
+const service: Command = {
+  summary: 'print a hardened systemd unit for this program',
+  details: `It names this executable, the configuration and the data directory. The unit runs under an
+account that exists only while it runs, or under the one that --user names.`,
+  options: {
+    config,
+    data: { value: 'DIR', help: 'data directory (default: /var/lib/turnpike)' },
+    user: { value: 'NAME', help: 'account of this machine that owns the data directory' },
+    domain: { ...domain, help: 'for serve --domain: HTTPS by itself, on ports 80 and 443' },
+  },
+  examples: [
+    'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
+    'service --config /etc/turnpike/merchants.toml --domain api.example.com',
+  ],
+  async run({ values }) {
+    const [{ service }, { ownProgram }] = await Promise.all([
+      import('./service'),
+      import('./program'),
+    ])
+    return service({
+      ...values,
+      file: places(values).file,
+      env: process.env,
+      cwd: process.cwd(),
+      program: ownProgram(),
+      out: (text) => process.stdout.write(text),
+      warn: (line) => process.stderr.write(`${line}\n`),
+    })
+  },
+}
+
+const completion: Command = {
+  summary: 'print the completion script of a shell',
+  details: `bash  in ~/.bashrc: source <(turnpike completion bash)
+zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
+fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
+  verbs: { bash: [], zsh: [], fish: [] },
   options: {},
-  examples: ['version'],
-  async run() {
-    print(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}`)
+  examples: ['completion bash', 'completion fish'],
+  async run({ word }) {
+    const { completion } = await import('./completion')
+    process.stdout.write(completion(word, commands))
+    return 0
+  },
+}
+
+const version: Command = {
+  summary: 'print the version and the commit it was built from',
+  options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
+  examples: ['version', 'version --json'],
+  async run({ values }) {
+    const { describe, ownVersion } = await import('./version')
+    print(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
     return 0
   },
 }
 
 /** Every command by its name, in the order of the help. Add a command here. */
 export const commands = {
+  init,
   serve,
   check,
   demo,
   pay,
+  mcp,
   receipt,
+  sales,
   orders,
+  webhooks,
   meter,
   backup,
+  health,
+  service,
+  completion,
   version,
 } as const satisfies Readonly<Record<string, Command>>
 

@@ -1,16 +1,18 @@
 import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
+import shipped from '../../merchants.toml' with { type: 'text' }
 import { account } from '../demo/accounts'
 import { assertClients } from '../demo/buyers'
 import { startWorld, type World } from '../demo/world'
 import { createLog } from '../log'
 import { buyWithEveryClient, goods, question } from './trials'
+import { isCompiled, self, unreadable } from './words'
 
 export type DemoOptions = {
   /** Also buy with every stock client, print the results, and exit. */
   once: boolean
-  /** Path of merchants.toml. */
-  file: string
+  /** Path of a configuration; undefined: the one that ships. */
+  file: string | undefined
   env: Readonly<Record<string, string | undefined>>
 }
 
@@ -40,7 +42,7 @@ export async function demo(options: DemoOptions): Promise<number> {
     assertFree(port)
     world = await startWorld({
       text,
-      file: options.file,
+      file: options.file ?? 'merchants.toml',
       port,
       exchange: true,
       log: createLog({ pretty: true, ...(write === undefined ? {} : { write }) }),
@@ -74,15 +76,13 @@ function parsePort(text: string | undefined): number {
   return port
 }
 
-async function readConfiguration(file: string): Promise<string> {
+/** By default the demo sells the samples of the file that ships, wherever it runs. */
+async function readConfiguration(file: string | undefined): Promise<string> {
+  if (file === undefined) return shipped
   try {
     return await readFile(file, 'utf8')
-  } catch {
-    const path = resolve(file)
-    throw new DemoError(
-      `${path} cannot be read. The demo runs the merchants.toml that ships with turnpike: ` +
-        'run it where that file is, or name one with --config.',
-    )
+  } catch (error) {
+    throw new DemoError(unreadable(resolve(file), error))
   }
 }
 
@@ -129,6 +129,8 @@ function instructions(world: World, port: number): string {
   return [
     '',
     `  gateway          ${base}`,
+    `  page for people  ${base}/`,
+    `  for operators    ${base}/admin with the token ${world.adminToken}`,
     `  catalogue        ${base}/openapi.json`,
     `  stocks           ${base}/api/stock/list`,
     `  health           ${base}/healthz`,
@@ -163,15 +165,6 @@ function instructions(world: World, port: number): string {
     'Ctrl-C stops everything.',
     '',
   ].join('\n')
-}
-
-/** The command that runs this program from a shell in the current directory. */
-function self(): string {
-  return isCompiled() ? process.execPath : `npx --yes bun@${Bun.version} src/main.ts`
-}
-
-function isCompiled(): boolean {
-  return import.meta.dir.startsWith('/$bunfs') || import.meta.dir.includes('~BUN')
 }
 
 function messageOf(error: unknown): string {

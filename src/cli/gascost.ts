@@ -1,5 +1,5 @@
 import { createClient } from '../chain/client'
-import { createHead, learnFees, observe, priceOf } from '../chain/head'
+import { createHead, type Head, learnFees, observe, priceOf } from '../chain/head'
 import * as Receipt from '../chain/receipt'
 import type { Config, NetworkConfig } from '../config/Config'
 import * as Amount from '../protocol/Amount'
@@ -18,6 +18,13 @@ export async function readCosts(config: Config): Promise<string[]> {
 }
 
 async function lineOf(config: Config, network: NetworkConfig): Promise<string | undefined> {
+  const head = await readHead(network)
+  if (head === undefined) return undefined
+  return describe(config, network, { gas: usualGasOf(network), priceWei: priceOf(head) })
+}
+
+/** The fees of a network now; undefined when no node of it answers. Never rejects. */
+export async function readHead(network: NetworkConfig): Promise<Head | undefined> {
   const client = createClient({ urls: network.rpcUrls, timeoutMs, log: () => undefined })
   const head = createHead()
   try {
@@ -40,10 +47,10 @@ async function lineOf(config: Config, network: NetworkConfig): Promise<string | 
       tips: said.flatMap(({ tip }) => (Receipt.isHex(tip) ? [BigInt(tip)] : [])),
       baseFees: blocks.map(({ baseFeeWei }) => baseFeeWei),
     })
+    return head
   } finally {
     client.close()
   }
-  return describe(config, network, { gas: usualGasOf(network), priceWei: priceOf(head) })
 }
 
 /**

@@ -32,7 +32,7 @@ export async function orders(options: OrdersOptions): Promise<number> {
   const { dataDir, out } = options
   const opened = openLedgerBeside({ dataDir })
   if (opened === 'missing') {
-    out(`turnpike: there is no database in ${dataDir}`)
+    out(`turnpike: there is no database in ${dataDir}: name its directory by --data`)
     return 1
   }
   if (opened === 'old') {
@@ -51,7 +51,7 @@ async function answer(ledger: Ledger, options: OrdersOptions): Promise<number> {
   if (verb === 'list') return list(ledger, options)
   const order = Order.isId(id) ? await ledger.orders.find(id) : undefined
   if (order === undefined) {
-    out(`turnpike: there is no order ${id}`)
+    out(`turnpike: there is no order ${id}; turnpike orders list shows the newest`)
     return 1
   }
   return verb === 'show' ? show(ledger, order, options) : retry(ledger, order, options)

@@ -4,6 +4,7 @@ import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
 import * as Credential from './Credential'
+import { KeyError, readKey } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
@@ -55,6 +56,7 @@ export async function pay(options: PayOptions): Promise<number> {
   } catch (error) {
     const isForUser =
       error instanceof PayError ||
+      error instanceof KeyError ||
       error instanceof EnvironmentError ||
       error instanceof AllowanceError
     if (!isForUser) throw error
@@ -166,14 +168,7 @@ function invalidParams(body: string): string {
 function keyOf({ key, env }: PayOptions): Uint8Array {
   const hex = key ?? readEnv(env)('PAY_KEY')
   if (hex === undefined) throw new PayError('A private key is needed: --key HEX or PAY_KEY.')
-  if (!/^(0x)?[0-9a-fA-F]{64}$/.test(hex)) throw new PayError('The key is not 32 bytes of hex.')
-  const bytes = Uint8Array.fromHex(hex.replace(/^0x/, ''))
-  try {
-    Crypto.addressOf(bytes)
-    return bytes
-  } catch {
-    throw new PayError('The key is not valid.')
-  }
+  return readKey(hex)
 }
 
 /**

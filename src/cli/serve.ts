@@ -1,17 +1,25 @@
 import { readFile } from 'node:fs/promises'
-import { DatabaseLockedError } from '../../db/sqlite/lock'
+import { DataDirectoryError, openDirectory } from '../../db/sqlite/directory'
 import * as App from '../app'
+import type { HttpsOptions } from '../app/options'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
-import { hostOf } from '../http/url'
+import { salesOf } from '../config/sales'
+import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
+import { type HttpsFlags, readHttps } from './https'
 import { createOutput } from './output'
 import { reload } from './reload'
+import { startFault } from './startfault'
+import { unreadable, warn } from './words'
 
-export type ServeOptions = { file: string; dataDir: string; env: Env }
+/** Version and commit that the build wrote into the executable. */
+declare const VERSION: string | undefined
+
+export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
 
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
@@ -22,7 +30,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(configured)
     return 1
   }
-  const { config, secrets } = configured
+  const { config, secrets, https, warnings } = configured
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
@@ -33,20 +41,23 @@ export async function serve(options: ServeOptions): Promise<number> {
       secrets,
       dataDir,
       log,
+      https,
+      version: typeof VERSION === 'string' ? VERSION : 'development',
       droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
     })
   } catch (error) {
-    process.stderr.write(`turnpike: ${startFault(error, config)}\n`)
+    process.stderr.write(`turnpike: ${startFault(error, config.service)}\n`)
     return 1
   }
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
-  const onReload = () => void reload({ ...options, app, relayers, log })
+  const domains = https?.domains
+  const onReload = () => void reload({ ...options, domains, app, relayers, log })
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
-  process.stderr.write(banner(app, config, secrets))
+  process.stderr.write(banner(app, config, secrets) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late SIGHUP would end the process before paid work is finished.
@@ -75,47 +86,47 @@ function openLog() {
   return { log, output }
 }
 
+type Configured = {
+  config: Config
+  secrets: Secrets
+  https: HttpsOptions | undefined
+  warnings: readonly string[]
+}
+
 /** Configuration and secrets, or a text with all faults in them. */
-async function configure(
-  options: ServeOptions,
-): Promise<{ config: Config; secrets: Secrets } | string> {
-  const { file, dataDir, env } = options
+async function configure(options: ServeOptions): Promise<Configured | string> {
+  const { file, dataDir, env, flags } = options
   let text: string
   try {
     text = await readFile(file, 'utf8')
-  } catch {
-    return `turnpike: ${file} cannot be read. Run it where merchants.toml is, or name one with --config.\n`
+  } catch (error) {
+    return `turnpike: ${unreadable(file, error)}\n`
   }
   try {
+    const https = readHttps(flags, env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
+      for (const warning of openDirectory(dataDir))
+        process.stderr.write(`turnpike: warning: ${warning}\n`)
       secrets = loadSecrets({ dataDir, env })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
-    const { config, faults: found } = parse(text, { file, env, relayers })
+    const domains = https?.domains ?? []
+    const { config, faults: found } = parse(text, { file, env, domains, relayers })
     if (config === undefined || secrets === undefined) return faults(found)
-    return { config, secrets }
+    const hasOwnTls = https !== undefined
+    const warnings = warn(exposuresOf(config, { hasOwnTls }), { file, text })
+    return { config, secrets, https, warnings }
   } catch (error) {
-    if (error instanceof EnvironmentError) return `turnpike: ${error.message}\n`
+    if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
+      return `turnpike: ${error.message}\n`
     throw error
   }
 }
 
 function faults(found: readonly Parameters<typeof format>[0][]): string {
   return `${found.map(format).join('\n')}\n`
-}
-
-function startFault(error: unknown, config: Config): string {
-  if (error instanceof DatabaseLockedError) return error.message
-  const { hostname, port } = config.service.listen
-  const address = `${hostOf(hostname)}:${port}`
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'EADDRINUSE') return `${address} is in use by another program.`
-  const isListen = error instanceof Error && 'syscall' in error && error.syscall === 'listen'
-  if (isListen)
-    return `${address} is no address to listen on here (${code}): see listen in the file.`
-  return error instanceof Error ? error.message : 'it could not start'
 }
 
 /** The runtime's limit of fetches, which it read from the environment at its start. */
@@ -134,12 +145,21 @@ function stopSignal(): Promise<void> {
 /** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  for (const { domain, reason } of app.certificateFaults())
+    lines.push(`  ${domain}: ${reason}; the log says when it is issued`)
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
-  for (const { network, ready, reason, relayer, balanceWei } of app.settlement.status()) {
+  if (app.upgrade !== undefined) {
+    const { from, to, backup } = app.upgrade
+    lines.push(`  migrated the database from ${from} to ${to}; its copy from before: ${backup}`)
+  }
+  for (const status of app.settlement.status()) {
+    const { network, ready, reason, relayer, balanceWei, relayers } = status
     const balance = balanceWei === undefined ? '' : `, ${Number(balanceWei) / 1e18} native`
     lines.push(
       `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
     )
+    const remedies = new Set([status, ...relayers].map(({ remedy }) => remedy))
+    for (const remedy of remedies) if (remedy !== undefined) lines.push(`    ${remedy}`)
   }
   for (const network of config.networks) {
     const cost = app.settlement.costOf(network.id)
@@ -147,8 +167,7 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
     if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
-  const routes = served.reduce((sum, merchant) => sum + merchant.routes.length, 0)
-  lines.push(`  ${served.length} merchants, ${routes} routes`)
+  lines.push(`  ${salesOf(served)}`)
   for (const { slug, outOfService } of config.merchants)
     if (outOfService !== undefined)
       lines.push(`  ${slug} is out of service: ${outOfService} is not set`)

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Meter } from '../meter/Meter'
 import type * as Network from '../protocol/Network'
+import type { Pattern } from '../protocol/Webhook'
 
 /** merchants.toml after parsing, defaults and cross-checks. Prices and limits are atomic. */
 export type Config = {
@@ -9,6 +10,7 @@ export type Config = {
   merchants: readonly Merchant[]
   facilitator: Facilitator
   stock: Stock | undefined
+  webhooks: readonly Webhook[]
   /** sha256 of the file's text, hex. */
   hash: string
 }
@@ -24,7 +26,8 @@ export type Service = {
   facilitatorUrl: string
   /** Absolute, without a trailing slash. Its path is served besides `/`. */
   stockBaseUrl: string
-  contact: string
+  /** Published in documents; undefined: nowhere. */
+  contact: string | undefined
   guidance: string
   payout: Address
   /** Number of reverse proxies in front that may set X-Forwarded-For. */
@@ -47,6 +50,8 @@ export type Service = {
   quotePerMinute: number
   /** Most sales in progress, of all merchants. */
   concurrencyMax: number
+  /** Who may read `/metrics`. */
+  metrics: 'public' | 'token' | 'off'
   /** Most streams that their buyers may leave unread at once, 2 to 4 MB each. */
   stalledStreamsMax: number
 }
@@ -115,7 +120,7 @@ export type Merchant = {
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 export type Route = {
-  /** Below the merchant, e.g. `/forecast`; literal segments only. */
+  /** Below the merchant, e.g. `/forecast`; literal segments only. Empty: the merchant itself. */
   path: string
   methods: readonly Method[]
   priceAtomic: bigint
@@ -200,4 +205,16 @@ export type StockToken = {
   fee: number
   slippageBps: number
   feed: Address | undefined
+}
+
+/** An endpoint to which events are sent. */
+export type Webhook = {
+  /** 16 hex digits, made from the URL: its path may be a secret. */
+  id: string
+  /** Never shown beyond its origin. */
+  url: URL
+  events: readonly Pattern[]
+  /** Keys of the signatures, the newest first. */
+  secrets: readonly Uint8Array[]
+  allowPrivate: boolean
 }

@@ -35,15 +35,20 @@ const service = Type.Object(
     connections_max: integer('Connections of clients.', 16, 1_000_000, 10_000),
     facilitator_url: text('URL of the facilitator; may have a path. Empty: base_url.', ''),
     stock_base_url: text('URL of the stock desk and of gas. Empty: base_url.', ''),
-    contact: text('Address in documents and in requests to others.', 'ops@example.com'),
+    contact: text('Address in documents and in requests to others; without it there is none.'),
     guidance: text(
       'First guidance for agents in documents.',
       'Each path is an independent paid endpoint.',
     ),
     payout: address('Wallet that receives payments.'),
     trust_proxy: integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
-    discovery_network: text('Network of the aggregated document.', 'eip155:4663'),
-    mpp_order: texts('Order of MPP challenges; other networks follow in file order.'),
+    networks: texts(
+      'Networks: "base", "base-sepolia", "robinhood", or CAIP-2 ids. Without it, those with a block.',
+    ),
+    discovery_network: text(
+      'Network of the aggregated document; "robinhood" where it is offered, else the first network.',
+    ),
+    mpp_order: texts('Order of MPP challenges: "base", "robinhood", then the others by default.'),
     stop_seconds: integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
     settle_wait_seconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
     confirm_twice_above: text('USD above which a second node must agree, or "off".', '10'),
@@ -55,6 +60,11 @@ const service = Type.Object(
     paid_per_minute: integer('Credentials of one client.', 1, 1_000_000, 600),
     quote_per_minute: integer('Free quotes of one client.', 1, 1_000_000, 120),
     concurrency_max: integer('Most sales in progress.', 1, 12_000, 2_048),
+    metrics: oneOf(
+      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or nobody.',
+      ['public', 'token', 'off'],
+      'public',
+    ),
     stalled_streams_max: integer('Streams whose buyers do not read.', 1, 12_000, 16),
   },
   closed,
@@ -249,7 +259,9 @@ const meter = Type.Object(
 
 const route = Type.Object(
   {
-    path: Type.String({ description: 'Path below /m/{slug}.' }),
+    path: Type.String({
+      description: 'Path below /m/{slug}; "/" is each path that no other route has.',
+    }),
     methods: texts('Methods; GET by default.'),
     price: Type.String({ description: 'Price, in USD; with a meter, the most of a request.' }),
     summary: text('Summary in documents.', ''),
@@ -297,13 +309,32 @@ const merchant = Type.Object(
   closed,
 )
 
+const webhook = Type.Object(
+  {
+    url: Type.String({ description: 'Where messages are sent; https unless allow_private.' }),
+    events: Type.Array(Type.String(), {
+      description: 'Types of events, `order.*` or `*`; see [webhooks.md](webhooks.md).',
+    }),
+    secret: Type.Union([Type.String(), Type.Array(Type.String())], {
+      description: 'Signing secret, `whsec_` and base64; during a rotation several.',
+    }),
+    allow_private: flag('The endpoint may be a private address or plain http.', false),
+  },
+  closed,
+)
+
 export const fileSchema = Type.Object(
   {
     service,
-    networks: Type.Record(Type.String(), network, { description: 'By CAIP-2 id.' }),
+    networks: optional(
+      Type.Record(Type.String(), network, {
+        description: 'By CAIP-2 id. It completes or replaces keys of a network in the list.',
+      }),
+    ),
     facilitator: optional(facilitator),
     stock: optional(stock),
     merchants: Type.Array(merchant),
+    webhooks: optional(Type.Array(webhook)),
   },
   closed,
 )

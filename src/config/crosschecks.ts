@@ -46,6 +46,7 @@ type Parsed = Omit<Config, 'hash'>
 /** Checks that need the whole file. */
 export function crossCheck(source: Source, config: Parsed, relayers: readonly Address[]): void {
   checkPayouts(source, config, relayers)
+  checkRelayers(source, config, relayers)
   checkBuiltins(source, config)
   checkPairs(source, config)
 }
@@ -72,6 +73,17 @@ function checkPayouts(source: Source, config: Parsed, relayers: readonly Address
   config.facilitator.payTo.forEach((payTo, i) => {
     refuse(['facilitator', 'pay_to', i], payTo)
   })
+}
+
+/** Refuses public keys of ours, except where every RPC is on this machine: the demo, and tests. */
+function checkRelayers(source: Source, config: Parsed, relayers: readonly Address[]): void {
+  const real = config.networks.find((network) => !isLocal(network))
+  const known = relayers.find((address) => developmentAccounts.includes(address))
+  if (real === undefined || known === undefined) return
+  const message =
+    `RELAYER_KEYS or DESK_KEY has the public test key of ${known}: anyone can take its coins on ` +
+    `${real.name}. Unset it to have a key generated, or set your own (openssl rand -hex 32)`
+  report(source, ['networks', real.id], message)
 }
 
 function isLocal(network: NetworkConfig): boolean {

@@ -35,7 +35,9 @@ export function readEnv(env: Env): Lookup {
       return readFileSync(file, 'utf8').trim() || undefined
     } catch (error) {
       const code = codeOf(error)
-      throw new EnvironmentError(`the file that ${name}_FILE names cannot be read (${code})`)
+      throw new EnvironmentError(
+        `the file that ${name}_FILE names cannot be read (${code}): ${readAdvice(code)}`,
+      )
     }
   }
 }
@@ -142,17 +144,19 @@ function keysOf(lookup: Lookup, name: string, max = 64): Uint8Array[] | undefine
   const parts = lookup(name)?.split(',')
   if (!parts) return undefined
   if (parts.length > max)
-    throw new EnvironmentError(`${name} takes ${max} key${max > 1 ? 's' : ''}`)
+    throw new EnvironmentError(
+      `${name} takes ${max} key${max > 1 ? 's' : ''}: remove ${parts.length - max}`,
+    )
   const keys = parts.map((part, i) => {
     const key = keyFrom(part.trim())
     if (key) return key
     const which = max > 1 ? `${name}, key ${i + 1},` : name
     throw new EnvironmentError(
-      `${which} is not a private key: 64 hex digits, below the group order`,
+      `${which} is not a private key: write 64 hex digits, below the group order (openssl rand -hex 32)`,
     )
   })
   if (new Set(keys.map(hexOf)).size < keys.length) {
-    throw new EnvironmentError(`${name} names one key twice`)
+    throw new EnvironmentError(`${name} names one key twice: remove one of them`)
   }
   return keys
 }
@@ -198,7 +202,7 @@ function storedKey(state: State, name: string): Uint8Array {
   // A concurrent start was faster: use its secret.
   const winner = readStored(path)
   if (winner) return winner
-  throw new EnvironmentError(`${path} vanished while it was read`)
+  throw new EnvironmentError(`${path} vanished while it was read: start again`)
 }
 
 function readStored(path: string): Uint8Array | undefined {
@@ -208,7 +212,7 @@ function readStored(path: string): Uint8Array | undefined {
   } catch (error) {
     const code = codeOf(error)
     if (code === 'ENOENT') return undefined
-    throw new EnvironmentError(`${path} cannot be read (${code})`)
+    throw new EnvironmentError(`${path} cannot be read (${code}): ${readAdvice(code)}`)
   }
   try {
     const mode = fstatSync(file).mode & 0o777
@@ -253,7 +257,7 @@ function create({ dataDir, random }: State, path: string, text: string): boolean
   } catch (error) {
     const code = codeOf(error)
     if (code === 'EEXIST') return false
-    throw new EnvironmentError(`${path} cannot be written (${code})`)
+    throw new EnvironmentError(`${path} cannot be written (${code}): ${writeAdvice(code)}`)
   }
 }
 
@@ -282,6 +286,18 @@ function bytesOf(hex: string): Uint8Array {
 function codeOf(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' ? code : 'unknown error'
+}
+
+function readAdvice(code: string): string {
+  if (code === 'ENOENT') return 'name a file that exists'
+  return 'make it a file that the user of turnpike can read'
+}
+
+function writeAdvice(code: string): string {
+  if (code === 'ENOSPC' || code === 'EDQUOT') return 'the disk is full, free some space'
+  if (code === 'EACCES' || code === 'EPERM')
+    return 'give the directory to the user of turnpike (chown), or name another by --data'
+  return 'name another directory by --data'
 }
 
 /** The environment, or a secret in the data directory, cannot be used. It contains no values. */

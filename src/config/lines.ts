@@ -25,8 +25,13 @@ export function keyOf(path: Path): string {
 
 /** Line of a path; of its nearest ancestor when the document does not contain it; else 1. */
 export function lineOf(lines: Lines, path: Path): number {
-  for (let length = path.length; length > 0; length--) {
-    const line = lines.get(keyOf(path.slice(0, length)))
+  // A built-in network may have no table: its place is the list that names it.
+  const list = ['service', 'networks']
+  const table = path.slice(0, 2)
+  const isListed = path[0] === 'networks' && !lines.has(keyOf(table)) && lines.has(keyOf(list))
+  const place = isListed ? list : path
+  for (let length = place.length; length > 0; length--) {
+    const line = lines.get(keyOf(place.slice(0, length)))
     if (line !== undefined) return line
   }
   return 1

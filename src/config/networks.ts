@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Asset, TransferMethod } from '../protocol/Asset'
 import * as Network from '../protocol/Network'
+import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Sponsor } from './Config'
 import {
   at,
@@ -24,20 +25,26 @@ import * as V from './values'
  */
 export function readNetworks(root: Table): readonly NetworkConfig[] {
   const table = child(root, 'networks')
-  const networks = Object.keys(table?.raw ?? {}).flatMap((id) => {
+  const ids = Object.keys(table?.raw ?? {})
+  const networks = ids.flatMap((id) => {
     const inner = table && child(table, id)
     return inner ? [readNetwork(inner, id)] : []
   })
-  if (networks.length === 0) {
-    report(root.source, ['networks'], 'no network is listed; write [networks."eip155:8453"]')
+  if (ids.length === 0 && (table !== undefined || root.raw.networks === undefined)) {
+    report(
+      root.source,
+      ['service', 'networks'],
+      'no network is listed; write networks = ["base"] under [service]',
+    )
   }
   return networks
 }
 
 function readNetwork(table: Table, id: string): NetworkConfig {
-  const chainId = Network.chainIdOf(id)
-  if (chainId === undefined || !Number.isSafeInteger(chainId)) {
-    const message = `${id} is not a CAIP-2 id of an EVM network, such as "eip155:8453"`
+  const chainId = V.isNetworkId(id) ? Network.chainIdOf(id) : undefined
+  if (chainId === undefined) {
+    const meant = findBuiltIn(id)?.id
+    const message = `${id} is not a CAIP-2 id of an EVM network; write [networks."${meant ?? 'eip155:8453'}"]`
     report(table.source, table.path, message)
   }
   const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
@@ -160,7 +167,7 @@ export function listed(
   const found = networks.find((network) => network.id === id)
   if (!found) {
     const ids = networks.map((network) => `"${network.id}"`).join(', ') || 'none'
-    report(source, path, `no [networks] entry of this id; listed are ${ids}`)
+    report(source, path, `${id} is none of the networks of this service: ${ids}`)
   }
   return found
 }
@@ -178,6 +185,22 @@ export function readNetworkList(
     else listed(table.source, path, networks, id)
   })
   return ids
+}
+
+/**
+ * Reads an array of networks, the preferred one first; empty when it is absent. A built-in network
+ * that this service does not have is no fault, so that one can be dropped by its own line.
+ */
+export function readPreference(
+  table: Table,
+  key: string,
+  networks: readonly NetworkConfig[],
+): readonly Network.Id[] {
+  const ids = list(table, key, V.networkId) ?? []
+  ids.forEach((id, i) => {
+    if (findBuiltIn(id) === undefined) listed(table.source, [...table.path, key, i], networks, id)
+  })
+  return ids.filter((id) => networks.some((network) => network.id === id))
 }
 
 /**

@@ -13,6 +13,8 @@ export type Source = {
   fromEnv: Map<string, string[]>
   /** Places of a merchant whose environment name is not set: nothing is checked there. */
   unset: Set<string>
+  /** Tables that were read to their end. A key may only be in the wrong one. */
+  closed: Table[]
 }
 
 /** A table of the file while it is read. */
@@ -173,21 +175,40 @@ export function isTable(value: unknown): value is Record<string, unknown> {
 /** Reports the keys that were not read. Call it after all keys of the table. */
 export function close(table: Table): void {
   for (const key of Object.keys(table.raw)) {
-    if (table.known.has(key)) continue
-    const near = nearest(key, [...table.known])
-    const fix = near
-      ? `did you mean ${near}?`
-      : `known here: ${[...table.known].sort().join(', ') || 'none'}`
-    report(table.source, at(table, key), `unknown key ${key}; ${fix}`)
+    if (!table.known.has(key)) report(table.source, at(table, key), unknown(table, key))
   }
+  table.source.closed.push(table)
 }
 
-/** The candidate with the least distance to the word, if a typing error explains it. */
+function unknown({ raw, known, source }: Table, key: string): string {
+  const near = nearest(key, [...known])
+  const owner = source.closed.find((other) => other.known.has(key))
+  // A table of a wrong name is more likely than one in a wrong place.
+  const isMisspelt = near !== undefined && typeof raw[key] === 'object'
+  if (owner && !isMisspelt)
+    return `unknown key ${key}; it is a key of ${headerOf(owner.path)}: write it below that line`
+  const fix = near ? `did you mean ${near}?` : `known here: ${[...known].sort().join(', ')}`
+  return `unknown key ${key}; ${fix}`
+}
+
+/** `[service]`, `[networks."eip155:8453"]` or `[[merchants.routes]]`. */
+function headerOf(path: Lines.Path): string {
+  const names = path.filter((part) => typeof part === 'string')
+  const header = names.map((name) => (/^[\w-]+$/.test(name) ? name : `"${name}"`)).join('.')
+  return typeof path.at(-1) === 'number' ? `[[${header}]]` : `[${header}]`
+}
+
+/**
+ * The candidate with the least distance to the word, if a typing error or another ending explains
+ * it: `server` is near `service`.
+ */
 export function nearest(word: string, candidates: readonly string[]): string | undefined {
+  const small = word.toLowerCase()
   const limit = Math.max(1, Math.floor(word.length / 3))
+  const start = small.slice(0, Math.max(4, Math.ceil(small.length / 2)))
   return candidates
-    .map((candidate) => ({ candidate, steps: distance(word.toLowerCase(), candidate) }))
-    .filter(({ steps }) => steps <= limit)
+    .map((candidate) => ({ candidate, steps: distance(small, candidate) }))
+    .filter(({ candidate, steps }) => steps <= limit || candidate.startsWith(start))
     .sort((a, b) => a.steps - b.steps)[0]?.candidate
 }
 

@@ -82,8 +82,9 @@ export function readRoute(table: Table, around: Around): Route {
 
 const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
 
-/** A literal path below the merchant, in canonical form. */
+/** A literal path below the merchant, in canonical form: empty for "/", the merchant itself. */
 const routePath: Read<string> = (value) => {
+  if (value === '/') return ''
   const segments = typeof value === 'string' ? value.split('/') : []
   const [first, ...rest] = segments
   const isPath =
@@ -91,7 +92,9 @@ const routePath: Read<string> = (value) => {
     rest.length > 0 &&
     rest.every((part) => segment.test(part) && part !== '.' && part !== '..')
   if (!isPath || typeof value !== 'string') {
-    return { wrong: 'must be literal segments, such as "/forecast", without a slash at the end' }
+    return {
+      wrong: 'must be "/" or literal segments, such as "/forecast", without a slash at the end',
+    }
   }
   return value === '/openapi.json'
     ? { wrong: 'must not be the path of the discovery document' }

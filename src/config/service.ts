@@ -1,15 +1,26 @@
 import type * as Network from '../protocol/Network'
 import { checkBasePaths } from './base-paths'
+import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Service } from './Config'
-import { readNetworkId, readNetworkList } from './networks'
-import { at, child, close, field, open, type Read, report, required, type Table } from './reader'
+import { listed, readPreference } from './networks'
+import {
+  at,
+  child,
+  close,
+  field,
+  open,
+  optional,
+  type Read,
+  report,
+  required,
+  type Table,
+} from './reader'
 import * as V from './values'
 
 /** Reads `[service]`; every key but payout has a default. */
 export function readService(root: Table, networks: readonly NetworkConfig[]): Service {
   const table = child(root, 'service') ?? open(root.source, ['service'], {})
   const baseUrl = field(table, 'base_url', V.baseUrl, 'http://localhost:4020')
-  const mppOrder = readNetworkList(table, 'mpp_order', networks)
   const service: Service = {
     title: field(table, 'title', V.filled, 'Turnpike'),
     baseUrl,
@@ -17,12 +28,12 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     connectionsMax: field(table, 'connections_max', V.integer(16, 1_000_000), 10_000),
     facilitatorUrl: otherUrl(table, 'facilitator_url', baseUrl),
     stockBaseUrl: otherUrl(table, 'stock_base_url', baseUrl),
-    contact: field(table, 'contact', V.filled, 'ops@example.com'),
+    contact: optional(table, 'contact', V.filled),
     guidance: field(table, 'guidance', V.text, 'Each path is an independent paid endpoint.'),
     payout: required(table, 'payout', V.address, '"0x..."') ?? V.zeroAddress,
     trustProxy: field(table, 'trust_proxy', V.integer(0, 16), 0),
-    discoveryNetwork: readNetworkId(table, 'discovery_network', networks, 'eip155:4663'),
-    mppOrder: completeOrder(mppOrder ?? ['eip155:8453', 'eip155:4663'], networks),
+    discoveryNetwork: discoveryOf(table, networks),
+    mppOrder: mppOrderOf(table, networks),
     stopSeconds: field(table, 'stop_seconds', V.integer(0, 600), 30),
     settleWaitSeconds: field(table, 'settle_wait_seconds', V.integer(1, 300), 25),
     confirmTwiceAboveAtomic: field(table, 'confirm_twice_above', amountOrOff, { atomic: ten })
@@ -35,8 +46,11 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
     quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 2_048),
+    metrics: field(table, 'metrics', V.oneOf(['public', 'token', 'off']), 'public'),
     stalledStreamsMax: field(table, 'stalled_streams_max', V.integer(1, 12_000), 16),
   }
+  // Read before, to find the tables of the networks.
+  table.known.add('networks')
   close(table)
   checkSizes(table, service)
   checkBasePaths(table, service.facilitatorUrl, service.stockBaseUrl)
@@ -54,13 +68,22 @@ const amountOrOff: Read<{ atomic: bigint | undefined }> = (value) => {
     : { wrong: 'must be an amount in USD in quotes, such as "10", or "off"' }
 }
 
-/** The listed networks in the configured order. Networks without an order follow in file order. */
-function completeOrder(
-  wanted: readonly Network.Id[],
-  networks: readonly NetworkConfig[],
-): readonly Network.Id[] {
+/** The networks in the configured order. Networks without an order follow in file order. */
+function mppOrderOf(table: Table, networks: readonly NetworkConfig[]): readonly Network.Id[] {
   const ids = networks.map((network) => network.id)
-  return [...new Set([...wanted.filter((id) => ids.includes(id)), ...ids])]
+  const fallback = (['eip155:8453', 'eip155:4663'] as const).filter((id) => ids.includes(id))
+  const wanted = readPreference(table, 'mpp_order', networks)
+  return [...new Set([...(table.raw.mpp_order === undefined ? fallback : wanted), ...ids])]
+}
+
+/** Robinhood Chain by default, and the first network where it is not offered. */
+function discoveryOf(table: Table, networks: readonly NetworkConfig[]): Network.Id {
+  const fallback: Network.Id = 'eip155:4663'
+  const wanted = optional(table, 'discovery_network', V.networkId)
+  if (wanted !== undefined && findBuiltIn(wanted) === undefined)
+    listed(table.source, at(table, 'discovery_network'), networks, wanted)
+  const found = [wanted, fallback].find((id) => networks.some((network) => network.id === id))
+  return found ?? networks[0]?.id ?? fallback
 }
 
 /** A URL that may have a path; empty means the base URL. Returned without a trailing slash. */

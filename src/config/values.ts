@@ -1,6 +1,7 @@
 import type { Address as EvmAddress, Hex } from 'viem'
 import * as Address from '../protocol/Address'
 import * as Network from '../protocol/Network'
+import { builtIns, findBuiltIn } from './builtin'
 import type { Read, Wrong } from './reader'
 
 /** Placeholder where a faulty file has no address; never a payee. */
@@ -121,12 +122,18 @@ export const size: Read<number> = (value) => {
     : { wrong: 'must be a size with unit B, KiB, MiB or GiB, such as "10MiB"' }
 }
 
-/** CAIP-2 id of an EVM network. */
+/** Whether a text is the CAIP-2 id of an EVM network. */
+export function isNetworkId(text: string): text is Network.Id {
+  return Number.isSafeInteger(Network.chainIdOf(text))
+}
+
+/** The CAIP-2 id of an EVM network, or the word of a built-in one. */
 export const networkId: Read<Network.Id> = (value) => {
-  const chainId = typeof value === 'string' ? Network.chainIdOf(value) : undefined
-  return chainId === undefined || !Number.isSafeInteger(chainId)
-    ? { wrong: 'must be a CAIP-2 id, such as "eip155:8453"' }
-    : `eip155:${chainId}`
+  const found = typeof value === 'string' ? findBuiltIn(value.toLowerCase())?.id : undefined
+  if (found !== undefined) return found
+  if (typeof value === 'string' && isNetworkId(value)) return value
+  const words = builtIns.map(({ word }) => `"${word}"`).join(', ')
+  return { wrong: `must be one of ${words}, or a CAIP-2 id such as "eip155:10"` }
 }
 
 /** `host:port` or `[ipv6]:port`. */

@@ -1,14 +1,41 @@
 import type { Config } from './Config'
 import type { Path } from './lines'
-import { secretWordMin } from './values'
+import { isPrivate, secretWordMin } from './values'
 
-type Warning = { path: Path; message: string }
+export type Warning = { path: Path; message: string }
+
+/** `hasOwnTls`: the service itself ends TLS, without a proxy in front. */
+type Exposure = { hasOwnTls: boolean }
 
 /**
  * Warnings of allowed settings that may cost the operator money or upstreams, with their places.
  */
-export function warningsOf(config: Config): Warning[] {
-  return [...contactsOf(config), ...shortSecrets(config), ...openFacilitator(config)]
+export function warningsOf(config: Config, exposure: Exposure): Warning[] {
+  return [
+    ...exposuresOf(config, exposure),
+    ...contactsOf(config),
+    ...shortSecrets(config),
+    ...openFacilitator(config),
+  ]
+}
+
+/** Warnings of how clients reach the service. A start prints them, too. */
+export function exposuresOf({ service }: Config, { hasOwnTls }: Exposure): Warning[] {
+  const { baseUrl, listen, trustProxy } = service
+  const url = new URL(baseUrl)
+  if (url.protocol === 'http:') {
+    if (isPrivate(url)) return []
+    const message =
+      `base_url ${baseUrl} is public and not encrypted: anyone on the way can read and change ` +
+      `answers; serve it by TLS, and write https://${url.host}`
+    return [{ path: ['service', 'base_url'], message }]
+  }
+  const name = listen.hostname.includes(':') ? `[${listen.hostname}]` : listen.hostname
+  if (hasOwnTls || trustProxy > 0 || !isPrivate(new URL(`http://${name}`))) return []
+  const message =
+    'trust_proxy is 0, but base_url is https and listen is a private address: all clients share ' +
+    'the limits of the proxy in front; write the number of proxies, such as trust_proxy = 1'
+  return [{ path: ['service', 'trust_proxy'], message }]
 }
 
 /** Reserved for documentation by RFC 2606. */
@@ -18,7 +45,7 @@ const sample = /\bexample\.(?:com|net|org)\b/i
 function contactsOf({ service, merchants }: Config): Warning[] {
   const fault = 'is a sample address; write one that reaches you'
   const warnings: Warning[] = []
-  if (sample.test(service.contact))
+  if (service.contact !== undefined && sample.test(service.contact))
     warnings.push({ path: ['service', 'contact'], message: `contact ${service.contact} ${fault}` })
   for (const [index, { headers }] of merchants.entries())
     for (const [name, value] of Object.entries(headers))

@@ -20,6 +20,8 @@ export type World = {
   chains: Readonly<Record<Network.Id, Chain>>
   upstreams: Upstreams
   dataDir: string
+  /** Signs in to `/admin`. */
+  adminToken: string
   /** Ends everything it started and removes the data directory. */
   stop(): Promise<void>
 }
@@ -109,7 +111,8 @@ export async function startWorld(options: WorldOptions): Promise<World> {
       ...(now === undefined ? {} : { now }),
     })
     endings.push(() => app.stop())
-    return { app, config, chains, upstreams, dataDir, stop }
+    const { adminToken } = secrets
+    return { app, config, chains, upstreams, dataDir, adminToken, stop }
   } catch (error) {
     await stop()
     throw error

@@ -64,16 +64,18 @@ export function check(
   const isFree = scheme === 'upto' && amountAtomic === 0n
   const leastAtomic = isFree ? parsed.signed.amountAtomic : amountAtomic
   if (policy.assets.get(network) !== asset) {
-    return { code: 'asset_not_allowed', detail: 'This facilitator does not settle the asset.' }
+    const own = policy.assets.get(network) ?? 'none'
+    return { code: 'asset_not_allowed', detail: `This facilitator settles ${own} on ${network}.` }
   }
   if (policy.refused.has(payTo) || policy.payees?.has(payTo) === false) {
-    return { code: 'payee_not_allowed', detail: 'This facilitator does not settle for the payee.' }
+    const detail = `This facilitator does not settle for ${payTo}: ask its operator for pay_to.`
+    return { code: 'payee_not_allowed', detail }
   }
   if (payTo === parsed.signed.payer) {
     return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
   }
   if (leastAtomic < policy.minAmountAtomic) {
-    const detail = `The amount is below ${policy.minAmountAtomic} atomic units.`
+    const detail = `The amount is ${leastAtomic}, below the least of ${policy.minAmountAtomic} atomic units.`
     return { code: 'amount_below_minimum', detail }
   }
   return undefined

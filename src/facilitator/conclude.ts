@@ -3,7 +3,7 @@ import type { Payment } from '../../db/Payment'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
-import { type CheckedRequest, isSame, used } from './verification'
+import { type CheckedRequest, expectedSigner, isSame, used } from './verification'
 
 /** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
@@ -81,12 +81,13 @@ async function handOver(
 
 export const otherMoney: Settled = {
   kind: 'conflict',
-  detail: 'Idempotency-Key was used for another authorization.',
+  detail: 'Idempotency-Key was used for another authorization: use another key.',
 }
 
 export const overShare: Settled = {
   kind: 'unavailable',
-  detail: 'The gas that one payee may have of the budget of today is spent.',
+  detail:
+    'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
   retryAfterSeconds: 600,
 }
 
@@ -95,8 +96,8 @@ export function spent({ transfer }: CheckedRequest, payment: Payment | undefined
   return failed(reason, detail, payment?.transaction)
 }
 
-export function notSigned({ transfer }: CheckedRequest): Settled {
-  return failed(Refusals.signatureReason(transfer), 'the signature is not of the payer')
+export function notSigned(subject: CheckedRequest): Settled {
+  return failed(Refusals.signatureReason(subject.transfer), expectedSigner(subject))
 }
 
 export function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {

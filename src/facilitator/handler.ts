@@ -161,12 +161,13 @@ function route(
   if (!allow.split(', ').includes(method)) throw notAllowed(allow)
   if (operation === 'supported') return answerSupported(facilitating)
   const { config, rateLimit, limits, now } = facilitating
-  if (!facilitating.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+  if (!facilitating.accepts())
+    throw Problem.of('not-ready', 'The service is stopping: send the request again.')
   const key = clientKey(peer(), headers.get('x-forwarded-for'), config.service.trustProxy)
   const verdict = rateLimit.take(`${operation} ${key}`, limits[operation], now())
   const limit = RateLimit.headers(verdict)
   if (!verdict.ok) {
-    const detail = `Too many calls of /${operation} from this address.`
+    const detail = `Too many calls of /${operation} from this address: wait for Retry-After.`
     throw Problem.of('rate-limited', detail, { headers: limit })
   }
   const call: Call = { operation, request, key, requestId, limit }

@@ -3,6 +3,7 @@ import type { Authorization } from '../../db/Authorization'
 import type { Payment } from '../../db/Payment'
 import { zero } from '../protocol/Address'
 import * as Crypto from '../protocol/Crypto'
+import * as Explanation from '../protocol/Explanation'
 import * as Facilitation from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
 import * as PaymentTerms from '../protocol/PaymentTerms'
@@ -68,7 +69,8 @@ export function open(
   const { requirements } = request
   const network = networks.find(({ id }) => id === requirements.network)
   if (network === undefined) {
-    return { code: 'invalid_network', detail: 'This facilitator does not settle on the network.' }
+    const ids = networks.map(({ id }) => id).join(', ')
+    return { code: 'invalid_network', detail: `This facilitator settles on ${ids} only.` }
   }
   const signed = Facilitation.transferOf(request, network.chainId, operation)
   const sponsored = Sponsoring.read(extensions, signed, {
@@ -207,7 +209,7 @@ export async function verifyOnChain(
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
   }
   if (!isFree(subject) && !settlement.hasBudget(network.id, 'facilitator')) {
-    const detail = 'The gas budget of today is spent.'
+    const detail = 'The gas budget of today is spent; it starts again at 0:00 UTC.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
   }
   if (!isFree(subject) && isPaused(settlement, transfer)) return relayerPaused
@@ -225,7 +227,7 @@ export async function verifyOnChain(
     case 'reverted': {
       const { reason } = verdict
       if (late !== undefined && !Refusals.isUnsigned({ reason })) return bad(late)
-      const detail = verdict.kind === 'reverted' ? 'the transaction failed' : verdict.detail
+      const detail = verdict.kind === 'reverted' ? 'The transaction failed.' : verdict.detail
       return { kind: 'bad', reason, detail }
     }
     case 'unavailable':
@@ -246,7 +248,8 @@ function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer):
 
 const relayerPaused: Verification = {
   kind: 'unavailable',
-  detail: 'The relayer that this authorization names cannot send now.',
+  detail:
+    'The relayer that this authorization names cannot send now: sign for another of /supported.',
   retryAfterSeconds: 60,
 }
 
@@ -263,7 +266,7 @@ export function verifyKnown(
   const isOurs = isGenuine(subject, known)
   if (!isOurs && !subject.isSigned()) {
     const reason = Refusals.signatureReason(subject.transfer)
-    return { kind: 'bad', reason, detail: 'the signature is not of the payer' }
+    return { kind: 'bad', reason, detail: expectedSigner(subject) }
   }
   if (late !== undefined) return bad(late)
   const isUnspent = 'delivery' in known && isTaken(known) && known.delivery === 'none'
@@ -312,9 +315,14 @@ export function routeOf(keyHash: Hex | undefined): string {
   return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
 }
 
+/** What to tell a caller about a signature that is not of the payer's key. */
+export function expectedSigner({ request, network, transfer }: CheckedRequest): string {
+  return Explanation.otherSigner(transfer, domainOf(request, network))
+}
+
 /** The refusal of a spent authorization. */
 export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
-  return { reason: Refusals.usedReason(transfer), detail: 'the nonce of the authorization is used' }
+  return { reason: Refusals.usedReason(transfer), detail: Refusals.used }
 }
 
 function bad({ code, detail }: Fault): Verification {

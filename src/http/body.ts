@@ -131,7 +131,9 @@ export async function readBody(
   } catch (error) {
     share.release()
     if (error instanceof Problem.ProblemError) throw error
-    throw Problem.of('bad-request', 'The request body ended early.', { cause: error })
+    throw Problem.of('bad-request', 'The request body ended early: send it again.', {
+      cause: error,
+    })
   }
 }
 
@@ -261,15 +263,27 @@ function tooLarge(maxBytes: number): Problem.ProblemError {
 }
 
 function tooSlow(): Problem.ProblemError {
-  return Problem.of('body-too-slow', 'The request body arrives too slowly.', last)
+  return Problem.of(
+    'body-too-slow',
+    'The request body arrives too slowly: send it again at once.',
+    last,
+  )
 }
 
 function tooSmall(): Problem.ProblemError {
-  return Problem.of('bad-request', 'The request body arrives in too many small pieces.', last)
+  return Problem.of(
+    'bad-request',
+    'The request body arrives in too many small pieces: send larger ones.',
+    last,
+  )
 }
 
 function busy(): Problem.ProblemError {
-  return Problem.of('not-ready', 'Too many request bodies are in memory at the moment.', {
-    headers: { 'retry-after': '1' },
-  })
+  return Problem.of(
+    'not-ready',
+    'Too many request bodies are in memory at the moment: wait for Retry-After.',
+    {
+      headers: { 'retry-after': '1' },
+    },
+  )
 }

@@ -13,9 +13,13 @@ export function isKnown({ headers }: Request, etag: string): boolean {
   const wanted = tagsOf(headers.get('if-match'))
   // RFC 9110 section 13.1.1: If-Match compares strongly, so a weak tag never matches.
   if (wanted.length > 0 && !wanted.includes(etag) && !wanted.includes('*'))
-    throw Problem.of('precondition-failed', 'The current version is not one that If-Match names.', {
-      headers: { etag },
-    })
+    throw Problem.of(
+      'precondition-failed',
+      'The current version is not one that If-Match names: read it again.',
+      {
+        headers: { etag },
+      },
+    )
   // A proxy that compresses an answer makes its tag weak.
   const had = tagsOf(headers.get('if-none-match')).map((tag) => tag.replace(/^W\//, ''))
   return had.includes(etag) || had.includes('*')

@@ -8,6 +8,8 @@ export type Sources = {
     network: string
     ready: boolean
     reason?: string | undefined
+    /** What an operator must do about the reason, where it is known. */
+    remedy?: string | undefined
     /** How far our clock may be ahead of the chain's, ms; infinite when unknown. */
     clockAheadMs: { min: number; max: number }
   }[]
@@ -22,6 +24,8 @@ export type Sources = {
   openCircuits(): readonly string[]
   /** The database file that cannot be read or written, with the error code of SQLite. */
   storageFaults(): readonly { file: string; reason: string }[]
+  /** Domains of HTTPS without a valid certificate, or with one that is not renewed in time. */
+  certificateFaults(): readonly { domain: string; reason: string }[]
 }
 
 /**
@@ -42,13 +46,20 @@ export function createHealth(sources: Sources) {
       networks: sources
         .networks()
         .filter((network) => !network.ready)
-        .map(({ network, reason }) => ({ network, reason: scrub(reason ?? 'unknown') })),
+        .map(({ network, reason, remedy }) => ({
+          network,
+          reason: scrub(reason ?? 'unknown'),
+          ...(remedy === undefined ? {} : { remedy }),
+        })),
       merchants: sources
         .merchantsOutOfService()
         .map(({ merchant, reason }) => ({ merchant, reason: scrub(reason) })),
       sponsor: await sources.spentBudgets(),
       circuits: sources.openCircuits(),
       storage: sources.storageFaults(),
+      certificates: sources
+        .certificateFaults()
+        .map(({ domain, reason }) => ({ domain, reason: scrub(reason) })),
     }
     const ok = Object.values(notReady).every((list) => list.length === 0)
     const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({

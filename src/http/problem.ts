@@ -63,7 +63,9 @@ export function toResponse(problem: Problem.ProblemError, context: Context): Res
  */
 export function unknownError(error: unknown, requestId: string): Problem.ProblemError {
   if (storageCode(error) !== undefined) return unrecordable(error)
-  const detail = 'The service failed; its log has the error under the request id.'
+  const detail =
+    'The service failed. Send the request again; if it fails again, give the operator the request ' +
+    'id, under which the log has the error.'
   return Problem.of('internal-error', detail, { cause: error, members: { requestId } })
 }
 
@@ -108,12 +110,18 @@ function problemOf(error: unknown, code: unknown, requestId: string): Problem.Pr
   if (error instanceof ValidationError) return ofValidation(error, requestId)
   switch (code) {
     case 'NOT_FOUND':
-      return Problem.of('not-found', 'There is nothing at this path.')
+      return Problem.of(
+        'not-found',
+        'There is nothing at this path; /openapi.json lists what is sold.',
+      )
     case 'PARSE':
-      return Problem.of('bad-request', 'The body is not what its content type says.')
+      return Problem.of(
+        'bad-request',
+        'The body is not what its content type says: correct one of them.',
+      )
     case 'INVALID_COOKIE_SIGNATURE':
     case 'INVALID_FILE_TYPE':
-      return Problem.of('bad-request', 'The request is malformed.')
+      return Problem.of('bad-request', 'The request is malformed: correct its headers.')
     default:
       return unknownError(error, requestId)
   }

@@ -2,6 +2,12 @@ import type { EventText } from './EventText'
 
 /** Events of the process, its networks, nodes and upstreams. */
 export const serviceEvents = {
+  'database-migrated': {
+    level: 'info',
+    meaning:
+      'The start brought a database of an earlier version up to date: `applied` names the ' +
+      'migrations, `backup` the copy from before.',
+  },
   stopping: {
     level: 'info',
     meaning: 'A signal ends the service; paid requests have `limitSeconds` to finish.',
@@ -55,7 +61,9 @@ export const serviceEvents = {
   'network-ready': { level: 'info', meaning: 'A relayer can settle on its network.' },
   'network-not-ready': {
     level: 'warn',
-    meaning: 'A relayer cannot settle now; `reason` says why.',
+    meaning:
+      'A relayer cannot settle now; `reason` says why and `remedy` what to do, such as the amount ' +
+      'of gas to send.',
     action: 'See "Why a relayer or a network is paused" in docs/troubleshooting.md.',
   },
   'block-number-taken-back': {

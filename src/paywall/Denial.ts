@@ -7,7 +7,8 @@ const retry = { headers: { 'retry-after': '5' } }
 /** No network of the route can settle, so nothing is charged. `why`: the end of the sentence. */
 export function noNetwork(why?: string): Problem.ProblemError {
   const detail = 'No network of this route can settle now'
-  return Problem.of('not-ready', why === undefined ? `${detail}.` : `${detail}: ${why}.`, retry)
+  const reason = why === undefined ? '' : `: ${why}`
+  return Problem.of('not-ready', `${detail}${reason}. Nothing is charged; try again later.`, retry)
 }
 
 /** The network of a credential cannot settle now; the credential is unspent. */
@@ -18,16 +19,20 @@ export function networkAway(): Problem.ProblemError {
 
 /** 409: `fault` completes "Idempotency-Key ...". */
 export function keyConflict(fault: string): Problem.ProblemError {
-  return Problem.of('idempotency-conflict', `Idempotency-Key ${fault}.`, {
+  return Problem.of('idempotency-conflict', `Idempotency-Key ${fault}: use another key.`, {
     members: { field: 'Idempotency-Key' },
   })
 }
 
 /** Another request has claimed the same money or the same key. */
 export function inProgress(): Problem.ProblemError {
-  return Problem.of('payment-in-progress', 'This payment is being processed.', {
-    headers: { 'retry-after': '1' },
-  })
+  return Problem.of(
+    'payment-in-progress',
+    'This payment is being processed: send the same credential again.',
+    {
+      headers: { 'retry-after': '1' },
+    },
+  )
 }
 
 /** The money of the credential has already bought something. */
@@ -42,9 +47,13 @@ export function spentBy(
 ): Problem.ProblemError {
   const reason =
     method === 'permit2' ? 'permit2_invalid_nonce' : 'invalid_exact_evm_nonce_already_used'
-  return Problem.of('invalid-challenge', 'This credential has already been used.', {
-    members: { reason, ...members },
-  })
+  return Problem.of(
+    'invalid-challenge',
+    'This credential has already been used: pay a fresh offer to buy again.',
+    {
+      members: { reason, ...members },
+    },
+  )
 }
 
 /** 402 with the x402 reason; for a used nonce the challenge is invalid. */
@@ -64,7 +73,7 @@ export function invalidParameters(
   const isUnknown = invalidParams.every((param) => param.status === 404)
   return Problem.of(
     isUnknown ? 'not-found' : 'invalid-parameter',
-    `Not servable: ${names}. The credential is unspent.`,
+    `Not servable: ${names}. The credential is unspent: correct them and send it again.`,
     {
       members: { invalidParams },
     },
@@ -75,7 +84,7 @@ export function invalidParameters(
 export function storeFull(): Problem.ProblemError {
   return Problem.of(
     'not-ready',
-    'There is no room to keep an answer for this key; nothing is charged.',
+    'There is no room to keep an answer for this key; nothing is charged. Try again later.',
     retry,
   )
 }
@@ -103,15 +112,23 @@ export function otherCredential(): Problem.ProblemError {
 export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Problem.ProblemError {
   switch (outcome.kind) {
     case 'pending':
-      return Problem.of('settlement-pending', 'The transfer is not confirmed yet.', {
-        headers: { 'retry-after': '2' },
-        members: { reason: 'settlement_pending', ...sent(outcome.payment) },
-      })
+      return Problem.of(
+        'settlement-pending',
+        'The transfer is not confirmed yet: send the same credential again, and do not pay again.',
+        {
+          headers: { 'retry-after': '2' },
+          members: { reason: 'settlement_pending', ...sent(outcome.payment) },
+        },
+      )
     case 'reverted':
-      return Problem.of('settlement-reverted', 'The transfer failed on chain and may be retried.', {
-        headers: { 'retry-after': '2' },
-        members: { reason: outcome.reason, ...sent(outcome.payment) },
-      })
+      return Problem.of(
+        'settlement-reverted',
+        'The transfer failed on chain: send the same credential again, which retries it.',
+        {
+          headers: { 'retry-after': '2' },
+          members: { reason: outcome.reason, ...sent(outcome.payment) },
+        },
+      )
     case 'refused':
     case 'dead':
       return verificationFailed(outcome.reason, outcome.detail)

@@ -66,6 +66,7 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
     named = presentation
     return await spend(state, sale, presentation)
   } catch (error) {
+    options.tally.of(sale.item).failed++
     if (!(error instanceof Problem.ProblemError)) throw error
     return refuse(state, sale, named, error)
   }
@@ -215,7 +216,7 @@ async function settle<R, A>(
     return authorizeSponsored(options, transfer, purpose, { approval, waitMs, validUntil })
   }
   try {
-    return await settleSponsored(options, transfer, purpose, {
+    const outcome = await settleSponsored(options, transfer, purpose, {
       approval,
       waitMs,
       receivedAt: options.now(),
@@ -224,6 +225,8 @@ async function settle<R, A>(
       rows,
       ...product.settling?.(checkout, purpose),
     })
+    if (outcome.kind === 'confirmed') options.tally.of(sale.item).paid++
+    return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
     throw product.refusalOf?.(error.reason) ?? error

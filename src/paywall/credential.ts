@@ -4,6 +4,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Challenge from '../protocol/Challenge'
 import * as Credential from '../protocol/Credential'
 import * as Crypto from '../protocol/Crypto'
+import * as Explanation from '../protocol/Explanation'
 import type { Network } from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
@@ -31,6 +32,8 @@ export type Presentation = {
    */
   isKeySigned: () => boolean
   signatureReason: Reason
+  /** What to tell the payer about a signature that is not of its key. */
+  expectedSigner: () => string
   /** Why the time is over or has not come. Not applied to a payment that is known already. */
   window: Problem.Fault | undefined
   /** The credential is bound to this service. */
@@ -87,6 +90,7 @@ export type Named = Pick<
   | 'transfer'
   | 'isKeySigned'
   | 'signatureReason'
+  | 'expectedSigner'
   | 'bound'
   | 'identifier'
   | 'credentialHash'
@@ -131,9 +135,15 @@ function mpp(value: string, context: CredentialContext): Presentation {
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
   if (!isFor(challenge.route, item, digest))
-    throw Problem.of('invalid-challenge', 'The challenge was issued for another route.')
+    throw Problem.of(
+      'invalid-challenge',
+      'The challenge was issued for another route: pay a challenge of this one.',
+    )
   if (challenge.digest !== undefined && challenge.digest !== digest)
-    throw Problem.of('invalid-challenge', 'The body is not the one the challenge was issued for.')
+    throw Problem.of(
+      'invalid-challenge',
+      'The body is not the one the challenge was issued for: send that body, or request a new challenge.',
+    )
   const { request } = challenge
   const isMeant = ({ network, payTo }: Offer) =>
     network.chainId === request.chainId &&
@@ -146,7 +156,10 @@ function mpp(value: string, context: CredentialContext): Presentation {
       (each) => isMeant(each) && each.amountAtomic === request.amountAtomic,
     )
   if (offer === undefined)
-    throw Problem.of('invalid-challenge', 'The offer of this challenge is no longer made.')
+    throw Problem.of(
+      'invalid-challenge',
+      'The offer of this challenge is no longer made: pay a fresh one.',
+    )
   return {
     ...signed(parsed.transfer, offer),
     protocol: 'mpp',
@@ -217,7 +230,7 @@ function checkOffer(
   code: string,
 ): Problem.Fault | undefined {
   if (!('until' in offer) || offer.until > now) return undefined
-  return { code, detail: 'This offer is no longer made.' }
+  return { code, detail: 'This offer is no longer made: pay a fresh one.' }
 }
 
 /**
@@ -226,13 +239,15 @@ function checkOffer(
  */
 function checkAmount(item: Item, amountAtomic: bigint, code: string): Problem.Fault | undefined {
   if (!isOutside(item, amountAtomic)) return undefined
-  return { code, detail: 'The amount is not the price of this request.' }
+  const [least] = item.offers
+  const price = least === undefined ? 'unknown' : String(least.amountAtomic)
+  return { code, detail: `The amount ${amountAtomic} is not the price of this request, ${price}.` }
 }
 
 function signed(
   transfer: Transfer.Transfer,
   offer: Offer,
-): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason'> {
+): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'> {
   const own = named(transfer, offer.network.asset)
   // Token contracts want v as 27 or 28, whatever the buyer's library writes.
   if (Crypto.isCanonical(transfer.signature) || !own.isKeySigned()) return own
@@ -244,7 +259,7 @@ function signed(
 function named(
   transfer: Transfer.Transfer,
   asset: Asset,
-): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason'> {
+): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'> {
   let signed: boolean | undefined
   return {
     transfer,
@@ -252,6 +267,7 @@ function named(
       signed ??= isSignedIn(transfer, asset)
       return signed
     },
+    expectedSigner: () => Explanation.otherSigner(transfer, asset.eip712),
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }

@@ -12,9 +12,13 @@ export function idempotencyKey(
 ): string | undefined {
   const header = headers.get('idempotency-key') ?? undefined
   if (header !== undefined && identifier !== undefined && header !== identifier)
-    throw Problem.of('bad-request', 'Idempotency-Key and payment-identifier differ.', {
-      members: { field: 'Idempotency-Key' },
-    })
+    throw Problem.of(
+      'bad-request',
+      'Idempotency-Key and payment-identifier differ: send one of them.',
+      {
+        members: { field: 'Idempotency-Key' },
+      },
+    )
   const key = header ?? identifier
   if (key !== undefined && !keyPattern.test(key))
     throw Problem.of('bad-request', 'Idempotency-Key must be 1 to 255 visible ASCII characters.', {

@@ -23,7 +23,7 @@ export function createLookup({ settlement, tokens, issuer, now }: LookupOptions)
   return async (request: Request, id: string): Promise<Response> => {
     const given = request.headers.get(tokenHeader)
     if (given === null) {
-      throw Problem.of('invalid-parameter', 'Payment-Token is missing.', {
+      throw Problem.of('invalid-parameter', 'Payment-Token is missing: send that of the answer.', {
         members: { field: 'Payment-Token' },
       })
     }
@@ -44,7 +44,10 @@ export function createLookup({ settlement, tokens, issuer, now }: LookupOptions)
 }
 
 function unknown(): Problem.ProblemError {
-  return Problem.of('not-found', 'There is no payment with this id and this Payment-Token.')
+  return Problem.of(
+    'not-found',
+    'There is no payment with this id and this Payment-Token: send both as the answer had them.',
+  )
 }
 
 function describe({ id, state, transfer, purpose, charge }: Authorization) {

@@ -1,22 +1,24 @@
+import type { Tally } from '../books/tally'
 import type { Registry } from '../http/metrics'
 import type { Delivered } from '../settlement/delivery'
 import type { Settlement } from '../settlement/settlement'
 import type { Quoter } from './quote'
 
-/** Counts the challenges that are sent, by merchant. */
-export function withChallenges(quoter: Quoter, registry: Registry): Quoter {
+/** Counts the challenges that are sent. All answers 402 pass here, so it only adds to numbers. */
+export function withChallenges(quoter: Quoter, registry: Registry, tally: Tally): Quoter {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
   // Looking up the series costs more than counting, so it is done when metrics are read.
-  const fresh = new Map<string, number>()
   registry.onRender(() => {
-    for (const [merchant, times] of fresh) count.inc({ merchant }, times)
-    fresh.clear()
+    for (const [merchant, times] of tally.takeSent()) count.inc({ merchant }, times)
   })
   return {
     ...quoter,
     challenge(item, url, requestId, details) {
-      fresh.set(item.merchant, (fresh.get(item.merchant) ?? 0) + 1)
-      return quoter.challenge(item, url, requestId, details)
+      const counts = tally.of(item)
+      counts.sent++
+      const response = quoter.challenge(item, url, requestId, details)
+      if (response !== undefined && details?.refusal === undefined) counts.asked++
+      return response
     },
   }
 }

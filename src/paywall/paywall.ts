@@ -105,7 +105,10 @@ async function redeem(
 ): Promise<Response> {
   const payment = await deliveries.findByToken(token)
   if (payment !== undefined) return checkouts.redeem(saleOf(request), payment)
-  throw Problem.of('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
+  throw Problem.of(
+    'invalid-redeem-token',
+    'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
+  )
 }
 
 function saleOf(request: PaidRequest): Sale<PaidRequest> {

@@ -1,5 +1,6 @@
 import type { Authorization } from '../../db/Authorization'
 import type { Payment } from '../../db/Payment'
+import type { Tally } from '../books/tally'
 import type { WriteEvent } from '../log'
 import { type Money, moneyKey } from '../protocol/Transfer'
 import type { Authorized } from '../settlement/authorizations'
@@ -20,6 +21,8 @@ export type CheckoutOptions = {
   quoter: Quoter
   /** Sends the approves that payers sign; undefined without a sponsor. */
   sponsor: ApprovalSponsor | undefined
+  /** Counts purchases and failed requests. */
+  tally: Tally
   challengeSecrets: readonly Uint8Array[]
   realm: string
   now: () => number
@@ -87,12 +90,12 @@ export async function repeat<R, A>(
 export async function resumeKnown<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
-  { transfer, isKeySigned, signatureReason }: Named,
+  { transfer, isKeySigned, signatureReason, expectedSigner }: Named,
   payment: Payment,
 ): Promise<Response> {
   // The chain has accepted one signature of a contract: the credential must have the same one.
   if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+    throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
   const replay = await state.product.replay?.(checkout, payment)
   if (replay !== undefined) {
@@ -112,14 +115,14 @@ export async function resumeAuthorized<R, A>(
   const { options, product } = state
   const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
-  const { isKeySigned, signatureReason } = presentation
+  const { isKeySigned, signatureReason, expectedSigner } = presentation
   if (presentation.transfer.signature !== transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, 'The signature is not of the payer.')
+    throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
   if (authorization.state === 'authorized') throw Denial.inProgress()
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
-    throw Denial.mismatch('The credential pays for another request.')
+    throw Denial.mismatch('The credential pays for another request: send that request again.')
   }
   if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
     throw Denial.otherCredential()
@@ -130,7 +133,10 @@ export async function resumeAuthorized<R, A>(
     waitMs,
     requestId,
   })
-  if (outcome.kind === 'confirmed') await product.readmit(checkout, outcome.payment)
+  if (outcome.kind === 'confirmed') {
+    options.tally.of(sale.item).paid++
+    await product.readmit(checkout, outcome.payment)
+  }
   return conclude(state, checkout, outcome)
 }
 
@@ -167,8 +173,9 @@ async function driveKnown<R, A>(
   if (payment.state === 'confirmed')
     return conclude(state, checkout, { kind: 'confirmed', payment })
   const waitMs = state.product.waitMs(sale)
-  const { settlement } = state.options
+  const { settlement, tally } = state.options
   const outcome = await settlement.resume(payment, payment.transfer, { waitMs, requestId })
+  if (outcome.kind === 'confirmed') tally.of(sale.item).paid++
   return conclude(state, checkout, outcome)
 }
 
@@ -178,8 +185,11 @@ export async function conclude<R, A>(
   outcome: Outcome | Authorized,
 ): Promise<Response> {
   if (outcome.kind === 'confirmed') return product.fulfil(checkout, outcome)
-  if (outcome.kind === 'authorized' && product.fulfilByUse)
-    return product.fulfilByUse(checkout, outcome.authorization)
+  if (outcome.kind === 'authorized' && product.fulfilByUse) {
+    const response = await product.fulfilByUse(checkout, outcome.authorization)
+    options.tally.of(checkout.sale.item).paid++
+    return response
+  }
   if (outcome.kind === 'authorized') throw new Error('this product is not sold by use')
   if (outcome.kind === 'dead') {
     const { requestId } = checkout.sale

@@ -7,9 +7,9 @@ import { failureHeaders } from './receipts'
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
 
 /** First forward and five redemptions. */
-const attemptsMax = 6
+export const attemptsMax = 6
 /** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
-const cutAttemptsMax = 12
+export const cutAttemptsMax = 12
 const redeemableMs = 24 * 60 * 60 * 1000
 
 /**
@@ -55,6 +55,9 @@ function isEqual(given: string, token: string): boolean {
   return left.byteLength === right.byteLength && timingSafeEqual(left, right)
 }
 
+/** What a buyer of an answer that failed does. */
+const redeemNext = 'Send the same request with redeem.token as Payment-Redeem; do not pay again.'
+
 /** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
 export function createRedeeming(secret: Uint8Array, now: () => number) {
   /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
@@ -76,7 +79,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
       const { code, upstreamStatus } = fulfilled
       const { transaction, transfer } = payment
       const failure = { code, members: { reason: 'delivery_failed', transaction } }
-      return of(code, fulfilled.detail, {
+      return of(code, `${fulfilled.detail} ${redeemNext}`, {
         ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
         members: {
           transaction,

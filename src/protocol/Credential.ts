@@ -167,9 +167,20 @@ function expectTerms(
   challenge: Challenge.Echo,
   request: Challenge.ChargeRequest,
 ): void {
-  expect(transfer.asset === request.currency, 'The token is not the currency of the challenge.')
-  expect(transfer.payee === request.recipient, 'The payee is not the recipient of the challenge.')
-  expect(transfer.amountAtomic === request.amountAtomic, 'The amount is not that of the challenge.')
+  const { asset, payee, amountAtomic } = transfer
+  expect(
+    asset === request.currency,
+    () => `The signed token is ${asset}, and currency of the challenge is ${request.currency}.`,
+  )
+  expect(
+    payee === request.recipient,
+    () => `The signed payee is ${payee}, and recipient of the challenge is ${request.recipient}.`,
+  )
+  expect(
+    amountAtomic === request.amountAtomic,
+    () =>
+      `The signed amount is ${amountAtomic}, and amount of the challenge is ${request.amountAtomic}.`,
+  )
   expect(
     transfer.nonce === Challenge.nonceOf(challenge),
     'The nonce must be keccak256 of the challenge id followed by the realm.',
@@ -185,6 +196,7 @@ function checkSource(source: string | undefined, transfer: Transfer): void {
   expect(isPayer, 'The source is not the payer on the chain of the challenge.')
 }
 
-function expect(condition: boolean, detail: string): void {
-  if (!condition) throw new TermsError(detail)
+/** A text with values is made only when it is needed. */
+function expect(condition: boolean, detail: string | (() => string)): void {
+  if (!condition) throw new TermsError(typeof detail === 'string' ? detail : detail())
 }

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import * as Explanation from './Explanation'
 import type { FacilitatorRequest, Operation } from './Facilitation'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
@@ -26,7 +27,7 @@ function checkExact({ parsed, accepted, requirements }: FacilitatorRequest): Fau
     return { code, detail: 'extra.name and extra.version of the token are missing.' }
   }
   if (accepted.network !== requirements.network) {
-    return { code: 'invalid_exact_evm_network_mismatch', detail: network }
+    return { code: 'invalid_exact_evm_network_mismatch', detail: otherNetwork(requirements) }
   }
   return undefined
 }
@@ -41,7 +42,7 @@ function checkUpto({ parsed, accepted, requirements }: FacilitatorRequest): Faul
     return { code: 'invalid_upto_evm_scheme', detail: 'accepted.scheme is not "upto".' }
   }
   if (accepted.network !== requirements.network) {
-    return { code: 'invalid_upto_evm_network_mismatch', detail: network }
+    return { code: 'invalid_upto_evm_network_mismatch', detail: otherNetwork(requirements) }
   }
   return undefined
 }
@@ -73,16 +74,20 @@ function checkAuthorization(
   const seconds = BigInt(Math.floor(now / 1000))
   const prefix = 'invalid_exact_evm_payload_authorization'
   if (signed.payee !== requirements.payTo) {
-    return { code: 'invalid_exact_evm_recipient_mismatch', detail: recipient }
+    const detail = Explanation.otherPayee(signed.payee, requirements.payTo)
+    return { code: 'invalid_exact_evm_recipient_mismatch', detail }
   }
   if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
-    return { code: `${prefix}_valid_before`, detail: expired }
+    const detail = Explanation.expired({ ...signed, method: 'eip3009' }, seconds)
+    return { code: `${prefix}_valid_before`, detail }
   }
   if (!isKnown && signed.validAfter > seconds) {
-    return { code: `${prefix}_valid_after`, detail: early }
+    const detail = Explanation.early({ ...signed, method: 'eip3009' }, seconds)
+    return { code: `${prefix}_valid_after`, detail }
   }
   if (signed.amountAtomic !== requirements.amountAtomic) {
-    return { code: `${prefix}_value_mismatch`, detail: amount }
+    const detail = Explanation.otherAmount(signed.amountAtomic, requirements.amountAtomic)
+    return { code: `${prefix}_value_mismatch`, detail }
   }
   return undefined
 }
@@ -97,34 +102,40 @@ function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault 
     return { code: 'invalid_permit2_spender', detail: `The spender must be ${spender}.` }
   }
   if (signed.payee !== payTo) {
-    return { code: 'invalid_permit2_recipient_mismatch', detail: recipient }
+    const detail = Explanation.otherPayee(signed.payee, payTo)
+    return { code: 'invalid_permit2_recipient_mismatch', detail }
   }
   if (isUpto && !isKnown && !options.relayers.some((each) => each === signed.facilitator)) {
-    const detail = 'witness.facilitator is not one of the signers of this facilitator.'
+    const signers = options.relayers.join(', ')
+    const detail = `witness.facilitator is not one of the signers of this facilitator: ${signers}.`
     return { code: 'upto_facilitator_mismatch', detail }
   }
   const late = isKnown ? undefined : checkWindow(signed, options.now)
   if (late !== undefined) return late
   // To settle `upto`, the amount is the charge, which is at most what was signed.
   if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic) {
-    return { code: 'permit2_amount_mismatch', detail: amount }
+    const detail = Explanation.otherAmount(signed.amountAtomic, amountAtomic)
+    return { code: 'permit2_amount_mismatch', detail }
   }
   if (signed.asset !== asset) {
-    const detail = 'The permitted token is not the asset of the requirements.'
+    const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
     return { code: 'permit2_token_mismatch', detail }
   }
   return undefined
 }
 
 function checkWindow(
-  { validAfter, validBefore }: FacilitatorRequest['parsed']['signed'],
+  signed: FacilitatorRequest['parsed']['signed'],
   now: number,
 ): Fault | undefined {
   const seconds = BigInt(Math.floor(now / 1000))
-  if (validBefore < seconds + windowMinSeconds) {
-    return { code: 'permit2_deadline_expired', detail: expired }
+  const time = { ...signed, method: 'permit2' } as const
+  if (signed.validBefore < seconds + windowMinSeconds) {
+    return { code: 'permit2_deadline_expired', detail: Explanation.expired(time, seconds) }
   }
-  if (validAfter > seconds) return { code: 'permit2_not_yet_valid', detail: early }
+  if (signed.validAfter > seconds) {
+    return { code: 'permit2_not_yet_valid', detail: Explanation.early(time, seconds) }
+  }
   return undefined
 }
 
@@ -132,12 +143,12 @@ function checkWindow(
 export function exceeds({ parsed, requirements }: FacilitatorRequest): Fault | undefined {
   const { scheme, amountAtomic } = requirements
   if (scheme !== 'upto' || amountAtomic <= parsed.signed.amountAtomic) return undefined
-  const detail = 'paymentRequirements.amount is above permitted.amount.'
+  const detail =
+    `paymentRequirements.amount is ${amountAtomic}, above permitted.amount, which is ` +
+    `${parsed.signed.amountAtomic}.`
   return { code: 'invalid_upto_evm_payload_settlement_exceeds_amount', detail }
 }
 
-const network = 'accepted.network is not the network of the requirements.'
-const recipient = 'The signed payee is not payTo of the requirements.'
-const expired = 'The authorization has expired or is about to.'
-const early = 'The authorization is not valid yet.'
-const amount = 'The signed amount is not exactly the amount of the requirements.'
+function otherNetwork({ network }: FacilitatorRequest['requirements']): string {
+  return `accepted.network is not the network of the requirements, ${network}.`
+}

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { Asset, TransferMethod } from './Asset'
 import * as Authorization from './Authorization'
+import * as Explanation from './Explanation'
 import type * as Network from './Network'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
@@ -68,15 +69,17 @@ export function checkWindow(
   const prefix = 'invalid_exact_evm_payload_authorization'
   const expired = isPermit ? 'permit2_deadline_expired' : `${prefix}_valid_before`
   if (transfer.validBefore < seconds + windowMinSeconds) {
-    return { code: expired, detail: 'The authorization has expired or is about to.' }
+    return { code: expired, detail: Explanation.expired(transfer, seconds) }
   }
   if (transfer.validBefore > seconds + windowMaxSeconds) {
-    const detail = `The authorization must expire within ${windowMaxSeconds} seconds.`
+    const detail =
+      `The authorization must expire within ${windowMaxSeconds} seconds: it ends at ` +
+      `${transfer.validBefore}, and the time here is ${seconds}.`
     return { code: expired, detail }
   }
   if (transfer.validAfter > seconds) {
     const code = isPermit ? 'permit2_not_yet_valid' : `${prefix}_valid_after`
-    return { code, detail: 'The authorization is not valid yet.' }
+    return { code, detail: Explanation.early(transfer, seconds) }
   }
   return undefined
 }

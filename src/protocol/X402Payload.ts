@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
+import * as Explanation from './Explanation'
 import { base64url, decodeJson, infoOf } from './Header'
 import * as Json from './Json'
 import type { Offer } from './Offer'
@@ -176,35 +177,43 @@ export function matchOffer(
       return equals(accepted, terms) || (isUpto && equals(accepted, brief(terms)))
     })
     if (candidates.length === 0) {
-      return fault('invalid_payment_requirements', 'accepted is none of the offers of this route.')
+      const detail = 'accepted is none of the offers of this route: copy one of accepts unchanged.'
+      return fault('invalid_payment_requirements', detail)
     }
   }
   const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
   if (method === 'permit2' && signed.spender !== spender) {
     return fault('invalid_permit2_spender', `spender must be ${spender}.`)
   }
+  // The first of them has the terms that a refusal names.
+  const [named] = candidates
   candidates = candidates.filter((offer) => offer.payTo === signed.payee)
   if (candidates.length === 0) {
     const code = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
-    return fault(`${code}_recipient_mismatch`, 'The signed payee is not payTo of the offer.')
+    const detail = Explanation.otherPayee(signed.payee, named?.payTo ?? 'missing')
+    return fault(`${code}_recipient_mismatch`, detail)
   }
   candidates = candidates.filter((offer) => offer.amountAtomic === signed.amountAtomic)
-  if (candidates.length === 0) return amountMismatch(method)
+  if (candidates.length === 0) {
+    return amountMismatch(method, signed.amountAtomic, named?.amountAtomic ?? 0n)
+  }
   if (method === 'permit2') {
     candidates = candidates.filter((offer) => offer.network.asset.address === signed.asset)
     if (candidates.length === 0) {
-      return fault('permit2_token_mismatch', 'The permitted token is not the asset of the offer.')
+      const asset = named?.network.asset.address ?? 'missing'
+      const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
+      return fault('permit2_token_mismatch', detail)
     }
   }
   return candidates.map((offer) => ({ offer, method, transfer: transferOf(parsed, offer) }))
 }
 
-function amountMismatch(method: TransferMethod): Fault {
+function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint): Fault {
   const code =
     method === 'permit2'
       ? 'permit2_amount_mismatch'
       : 'invalid_exact_evm_payload_authorization_value_mismatch'
-  return fault(code, 'The signed amount is not exactly the amount of the offer.')
+  return fault(code, Explanation.otherAmount(signed, expected))
 }
 
 const unsupported = fault('unsupported_scheme', 'This scheme is not offered.')
@@ -217,7 +226,11 @@ function checkAccepted(
   if (Json.member(accepted, 'scheme') !== scheme) return unsupported
   const network = Json.member(accepted, 'network')
   if (!offers.some((offer) => offer.network.id === network)) {
-    return fault('invalid_network', 'The network is not offered by this route.')
+    const ids = [...new Set(offers.map((offer) => offer.network.id))].join(', ')
+    return fault(
+      'invalid_network',
+      `accepted.network is not offered by this route, which offers ${ids}.`,
+    )
   }
   return undefined
 }

@@ -65,7 +65,8 @@ export type Form = {
  */
 export function formsOf(route: Route): Form[] {
   const described = segmentsOf(route)
-  const segments = described.length > 0 || route.tail !== 'required' ? described : [anyTail]
+  const isAny = route.tail === 'required' || (route.tail === 'optional' && route.path === '')
+  const segments = described.length > 0 || !isAny ? described : [anyTail]
   const required = segments.findLastIndex(({ param }) => param.required) + 1
   const forms: Form[] = route.tail === 'required' ? [] : [{ path: '', suffix: '', segments: [] }]
   for (let count = Math.max(1, required); count <= segments.length; count++) {

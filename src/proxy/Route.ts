@@ -125,7 +125,7 @@ export function compile(merchants: readonly Merchant[]): Matcher {
     if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
     const root: Node = { children: undefined, entry: undefined }
     for (const route of merchant.routes) {
-      const path = canonicalize(route.path)
+      const path = canonicalize(route.path === '' ? '/' : route.path)
       if (path === undefined)
         throw new Error(`${merchant.slug}${route.path} is not a canonical path`)
       let node = root
@@ -172,6 +172,8 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   const { route, target } = entry
   const tail = segments.slice(used).join('/')
   if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
+  // A route of every path does not sell the merchant's free document.
+  if (used === 3 && tail === 'openapi.json') return undefined
   return { merchant: seller.merchant, route, tail, target }
 }
 

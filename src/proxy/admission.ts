@@ -65,7 +65,8 @@ function limit(admission: Admission, incoming: IncomingRequest): Promise<Respons
 function open(admission: Admission, incoming: IncomingRequest): Response | Promise<Response> {
   const { limits, budget, sales } = admission
   const { request, presented } = incoming
-  if (!admission.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+  if (!admission.accepts())
+    throw Problem.of('not-ready', 'The service is stopping: send the request again.')
   if (!hasBody(request)) return sell(sales, incoming, emptyBody)
   assertUnpacked(request.headers)
   const { bodyMaxBytes } = incoming.match.route
@@ -105,7 +106,11 @@ const refusedShare = 0.1
 
 function assertWithin(verdict: RateLimit.Verdict): void {
   if (verdict.ok) return
-  throw Problem.of('rate-limited', 'Too many paid requests from this address.', {
-    headers: RateLimit.headers(verdict),
-  })
+  throw Problem.of(
+    'rate-limited',
+    'Too many paid requests from this address: wait for Retry-After.',
+    {
+      headers: RateLimit.headers(verdict),
+    },
+  )
 }

@@ -61,6 +61,7 @@ export function acquire(
 ): () => void {
   const free = concurrency.acquire(slug, { merchant: concurrencyMax, total })
   if (free !== undefined) return free
-  const detail = 'Too many requests for this merchant are in progress; nothing is charged.'
+  const detail =
+    'Too many requests for this merchant are in progress; nothing is charged. Wait for Retry-After.'
   throw Problem.of('not-ready', detail, { headers: { 'retry-after': '2' } })
 }

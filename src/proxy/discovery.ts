@@ -98,14 +98,14 @@ function infoOf(info: {
   title: string
   description: string
   guidance: string
-  contact: string
+  contact: string | undefined
 }): Json {
   const { title, description, guidance, contact } = info
   return {
     title,
     version: '1.0.0',
     description,
-    contact: { email: contact },
+    ...(contact === undefined ? {} : { contact: { email: contact } }),
     'x-guidance': guidance,
   }
 }
@@ -152,7 +152,7 @@ function pathsOf(
         const id = Catalogue.unique(named, ids)
         return [method.toLowerCase(), operationOf({ id, method, form }, context, info)]
       })
-      paths[`${prefix}${route.path}${form.path}`] = Object.fromEntries(operations)
+      paths[`${prefix}${route.path}${form.path}` || '/'] = Object.fromEntries(operations)
     }
   }
   return paths

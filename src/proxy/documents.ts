@@ -109,7 +109,7 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
  * An indexer that reads an empty document removes the service. One that reads a 503 tries again.
  */
 function nothingForSale(): Problem.ProblemError {
-  return Problem.of('not-ready', 'Nothing can be bought at the moment.', {
+  return Problem.of('not-ready', 'Nothing can be bought at the moment: try again later.', {
     headers: { 'retry-after': '10' },
   })
 }

@@ -5,6 +5,7 @@ import * as X402 from '../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
 import type { DiscoveryOptions } from './discovery'
+import * as Snippet from './Snippet'
 
 type Json = Record<string, unknown>
 
@@ -122,8 +123,9 @@ ${hasByUse ? byUse : ''}
 - [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
 - MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
 - x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
-${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}- Contact: ${contact}
+${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}${contact === undefined ? '' : `- Contact: ${contact}\n`}
 
+${Snippet.section(config, { listings, networks })}
 ${sections.join('\n')}`
 }
 

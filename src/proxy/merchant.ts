@@ -114,15 +114,20 @@ function handle(state: State, request: Request, caller: Caller): Response | Prom
 /** Finds the route of a request. Throws ProblemError. */
 function route(state: State, request: Request, caller: Caller): Response | Promise<Response> {
   const { url, method } = request
-  if (url.length > urlMaxBytes) throw Problem.of('uri-too-long', 'The URL is over 8 KB.')
+  if (url.length > urlMaxBytes)
+    throw Problem.of('uri-too-long', 'The URL is over 8 KB: shorten it.')
   const [pathname, search] = splitUrl(url)
   const path = state.matcher.exact.has(pathname) ? pathname : Route.canonicalize(pathname)
-  if (path === undefined) throw Problem.of('invalid-path', 'The path is not in its canonical form.')
+  if (path === undefined)
+    throw Problem.of(
+      'invalid-path',
+      'The path is not in its canonical form: send it as the documents write it.',
+    )
   const match = Route.match(state.matcher, path)
   if (match === undefined) {
     const document = state.documents.find(path)
     if (document !== undefined) return document(request)
-    throw Problem.of('not-found', 'There is no such route.')
+    throw Problem.of('not-found', 'There is no such route; /openapi.json lists all.')
   }
   const items = state.itemsOf(match.merchant, match.route)
   if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(items)))

@@ -30,12 +30,19 @@ export function unavailable(
   route: RouteConfig,
 ): Problem.ProblemError | undefined {
   if (merchant.outOfService !== undefined)
-    return Problem.of('not-ready', 'This merchant is out of service.')
+    return Problem.of(
+      'not-ready',
+      'This merchant is out of service; nothing is charged. Try again later.',
+    )
   const key = failureKey(sources, merchant, route)
   if (key === undefined || sources.breaker.isOpen(key, sources.now()))
-    return Problem.of('not-ready', 'The upstream is not answering; nothing is charged.', {
-      headers: { 'retry-after': '10' },
-    })
+    return Problem.of(
+      'not-ready',
+      'The upstream is not answering; nothing is charged. Try again later.',
+      {
+        headers: { 'retry-after': '10' },
+      },
+    )
   return undefined
 }
 
@@ -156,9 +163,13 @@ function failureKey(
 }
 
 function away(): Problem.ProblemError {
-  return Problem.of('not-ready', 'The upstream is not reachable; nothing is charged.', {
-    headers: { 'retry-after': '10' },
-  })
+  return Problem.of(
+    'not-ready',
+    'The upstream is not reachable; nothing is charged. Try again later.',
+    {
+      headers: { 'retry-after': '10' },
+    },
+  )
 }
 
 const undeliverable = {

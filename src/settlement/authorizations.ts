@@ -203,31 +203,40 @@ function refuseUnread(
   if (validBefore * 1000n < BigInt(Math.ceil(validUntil))) {
     return Refusals.refuse(
       'permit2_deadline_expired',
-      'the authorization must be valid until the answer is made and settled',
+      'The authorization must be valid until the answer is made and settled: deadline is ' +
+        `${validBefore}, and it must be ${Math.ceil(validUntil / 1000)} or later.`,
     )
   }
   // The proxy ignores a permit that has expired, and then nothing allows the charge.
   if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
     return Refusals.refuse(
       'permit2_deadline_expired',
-      'the permit must be valid as long as the authorization',
+      `The permit must be valid as long as the authorization: its deadline is ${permit2612.deadline}, ` +
+        `and that of the authorization ${validBefore}.`,
     )
   }
   const relayer = chain.relayers.find(({ address }) => address === upto.facilitator)
   if (!relayer || relayer.isReserved) {
-    return Refusals.refuse('upto_facilitator_mismatch', 'the facilitator is none of our relayers')
+    const own = chain.relayers.filter(({ isReserved }) => !isReserved)
+    const addresses = own.map(({ address }) => address).join(', ')
+    const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${addresses}.`
+    return Refusals.refuse('upto_facilitator_mismatch', detail)
   }
   if (!chain.abilities.hasUpto) {
     return Refusals.refuse(
       'permit2_proxy_not_deployed',
-      'x402UptoPermit2Proxy is not on this chain',
+      `x402UptoPermit2Proxy is not on ${transfer.network}: pay by exact.`,
     )
   }
   if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
   const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
   if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {
-    return Refusals.refuse('unsupported_scheme', 'the ceiling is above what may be unsettled')
+    const most = context.policy.unsettledMax()
+    const detail =
+      `The ceiling is ${amountAtomic}, above what one payer may have unsettled, ${most}: pay by ` +
+      'exact.'
+    return Refusals.refuse('unsupported_scheme', detail)
   }
   return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
 }

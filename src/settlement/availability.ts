@@ -7,10 +7,12 @@ import type { NetworkConfig } from '../config/Config'
 import type { TransferMethod } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
 import { type Context, chainOf } from './context'
+import * as Funding from './funding'
 import * as Gas from './gas'
 import type { Sources } from './metrics'
-import { isReady, pausedBy } from './relayer'
-import { aheadOf, type ChainState, skewOf } from './state'
+import { isReady, isUnfunded, pausedBy } from './relayer'
+import { remedyOfReason } from './remedies'
+import { aheadOf, type ChainState, type Relayer, skewOf } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'now' | 'monotonic'>
 
@@ -32,6 +34,8 @@ export type Status = {
   network: Network.Id
   ready: boolean
   reason?: string
+  /** What an operator must do about the reason, where it is known. */
+  remedy?: string
   /** The first one; `relayers` has all. */
   relayer: Address
   balanceWei?: bigint
@@ -45,6 +49,7 @@ export type RelayerStatus = {
   relayer: Address
   ready: boolean
   reason?: string
+  remedy?: string
   balanceWei?: bigint
   /** Transactions that wait for a block. */
   inFlight: number
@@ -85,11 +90,13 @@ function storageFault({ ledger }: Uses): string | undefined {
 function statusOf(context: Uses, chain: ChainState): Status {
   const relayers = chain.relayers.map((relayer): RelayerStatus => {
     const reason = pausedBy(relayer)
+    const remedy = remedyFor(chain, relayer)
     return {
       relayer: relayer.address,
       ready: reason === undefined,
       inFlight: relayer.open,
       ...(reason === undefined ? {} : { reason }),
+      ...(remedy === undefined ? {} : { remedy }),
       ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
     }
   })
@@ -98,13 +105,16 @@ function statusOf(context: Uses, chain: ChainState): Status {
   const fault = storageFault(context)
   const works = isReady(chain)
   const unwritable = fault && `the database cannot be written (${fault})`
-  const reason = chain.health.reason ?? (works ? unwritable : first.reason)
+  const ofNetwork = chain.health.reason ?? (works ? unwritable : undefined)
+  const reason = ofNetwork ?? (works ? undefined : first.reason)
+  const remedy = ofNetwork === undefined ? first.remedy : remedyOfReason(ofNetwork)
   return {
     network: chain.network.id,
     ready: works && fault === undefined,
     relayer: first.relayer,
     clockAheadMs: aheadOf(context, chain),
     ...(reason === undefined ? {} : { reason }),
+    ...(reason === undefined || remedy === undefined ? {} : { remedy }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
     relayers,
   }
@@ -128,6 +138,14 @@ function costOf({ network, gas, head }: ChainState): SaleCost {
   const [method] = network.asset.transfer
   const seen = method && gas.lone.get(method)
   return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }
+}
+
+/** What an operator must do for a relayer that is paused; undefined where nothing is known. */
+export function remedyFor(chain: ChainState, relayer: Relayer): string | undefined {
+  const { address, balanceWei } = relayer
+  if (balanceWei !== undefined && isUnfunded(relayer))
+    return Funding.remedyOf({ address, balanceWei }, chain.network, chain.head, costOf(chain).gas)
+  return remedyOfReason(pausedBy(relayer) ?? '')
 }
 
 /** Typical gas by the preferred method, used until a payment was observed. */

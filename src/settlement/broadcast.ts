@@ -2,6 +2,7 @@ import { parseTransaction } from 'viem'
 import type { TransactionRow } from '../../db/schema'
 import { fees, pollMs } from '../chain/head'
 import type * as Receipt from '../chain/receipt'
+import { remedyFor } from './availability'
 import type { Context, Policy } from './context'
 import { readCount, readReceipt, readTop } from './reads'
 import { cancellation, type NodeReply, type Payload, send, sign, synchronize } from './relayer'
@@ -187,13 +188,15 @@ function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): vo
 
 function logPause(
   { log }: Uses,
-  { network, room }: ChainState,
+  chain: ChainState,
   { relayer, nonce }: Slot,
   reason: string | undefined,
 ): void {
-  log('relayer-paused', { network: network.id, relayer: relayer.address, nonce, reason })
+  const remedy = remedyFor(chain, relayer)
+  const fields = { network: chain.network.id, relayer: relayer.address, nonce, reason }
+  log('relayer-paused', { ...fields, ...(remedy && { remedy }) })
   // Waiting payments go to other relayers, or are refused when there is none.
-  room.emit()
+  chain.room.emit()
 }
 
 type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }

@@ -74,9 +74,9 @@ export function createDeliveries({
 
   /** A token must be on the disk before its buyer has it, so this rejects while the disk fails. */
   function end(id: string, given: Delivered | (() => Delivered)): Promise<boolean> {
-    if (typeof given !== 'function' && !given.delivered) return deliveries.fail(id, given)
+    if (typeof given !== 'function' && !given.delivered) return deliveries.fail(id, given, now())
     const write = (result: Delivered) =>
-      result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result)
+      result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result, now())
     return persist(() =>
       typeof given === 'function' ? afterTurn(async () => write(given())) : write(given),
     )

@@ -96,7 +96,7 @@ export async function examine(
   }
   // The node ignored the override, so send it none from now on.
   else if (seen.timestamp !== atSeconds) chain.abilities.hasOverrides = false
-  const verdict = judge(candidate, seen, asked.check)
+  const verdict = judge(chain, candidate, seen, asked.check)
   if (verdict === 'passes') return confirm(chain, from, candidate, { ...seen, atSeconds })
   if (verdict !== 'fails') return verdict
   // Simulate again, because this answer showed how old the newest block is.
@@ -184,20 +184,24 @@ function readAnswer(
 }
 
 function judge(
+  { network }: ChainState,
   { transfer, code }: Candidate,
   { isSettled, used, wallet, hasProxy }: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
   const passes = isSettled && hasProxy && used === false
+  const eip712 = check?.eip712 ?? network.asset.eip712
   if (passes && check?.isDecidedByChain) return 'passes'
   if (check && wallet !== 'accepts' && !check.isSigned()) {
     const isUndeployed = wallet === 'absent' && check.isWrapped
-    return isUndeployed ? Refusals.refuseFactory() : Refusals.refuseSignature(transfer)
+    return isUndeployed
+      ? Refusals.refuseFactory(transfer)
+      : Refusals.refuseSignature(transfer, eip712)
   }
   // Report a bad signature before a used nonce, so that forgers cannot probe nonces.
   if (used) {
     const isRefused = isContract(code) && wallet === 'refuses'
-    return isRefused ? Refusals.refuseSignature(transfer) : { kind: 'used' }
+    return isRefused ? Refusals.refuseSignature(transfer, eip712) : { kind: 'used' }
   }
   return passes ? 'passes' : 'fails'
 }
@@ -263,7 +267,10 @@ function identify(transfer: Transfer.Transfer, code: AccountCode): IdentifiedCod
 
 function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.PaymentRefusal {
   if (!EthCall.isSpentGas(error)) return Refusals.unavailable(error)
-  return Refusals.refuse(Refusals.simulationReason(transfer), 'the transfer runs out of gas')
+  const detail =
+    `The transfer runs out of gas on ${transfer.network}: the code of the payer ${transfer.payer} ` +
+    'uses too much.'
+  return Refusals.refuse(Refusals.simulationReason(transfer), detail)
 }
 
 /** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */

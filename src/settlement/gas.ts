@@ -105,7 +105,7 @@ export function refuseBudget(
   { product }: Pick<Purpose, 'product'>,
 ): PaymentRefusal | undefined {
   if (isSpent(context, chain, product, context.now()))
-    return spent('The gas budget of today is spent.')
+    return spent('The gas budget of today is spent; it starts again at 0:00 UTC.')
   const { network } = chain
   const open = underWayWei(chain, product)
   if (open === 0n) return undefined
@@ -127,13 +127,15 @@ export function refuseCode(
   const { network } = chain
   const most = network.gasPerDayWei[product] / budgetParts
   const wasted = ledger.gas.wastedOn(network.id, product, now())
-  const detail = 'Failed payments of wallets with code have spent the gas that they may cost today.'
+  const detail =
+    'Failed payments of wallets with code have spent the gas that they may cost today: pay from an ' +
+    'account without code, or tomorrow (UTC).'
   if (wasted > 0n && wasted >= most) return spent(detail)
   const open = underWayWei(chain, product, ({ code }) => isIdentified(code))
   if (open === 0n || wasted + open < most) return undefined
   return {
     kind: 'unavailable',
-    detail: 'Payments of wallets with code are under way.',
+    detail: 'Payments of wallets with code are under way; send the same credential again.',
     retryAfterSeconds: 2,
   }
 }

@@ -9,20 +9,19 @@ import * as Token from '../chain/token'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
 import * as Upto from '../protocol/Upto'
+import { remedyFor } from './availability'
 import type { Context } from './context'
+import { isPoor } from './funding'
 import { readCount } from './reads'
 import { pausedBy } from './relayer'
+import { remedyOfReason } from './remedies'
 import { lowestOf } from './reorg'
-import { type ChainState, chainNow, skewOf } from './state'
+import { type ChainState, chainNow, type Relayer, skewOf } from './state'
 
 type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** Checks between two reads of what rarely changes: code and signing domain. */
 const rareEvery = 20
-/** The relayer must be able to pay for this many transfers. */
-const transfersMin = 3n
-/** Gas limit of the most expensive transfer of a payer without code. */
-const transferGas = 300_000n
 /** Short, so that other URLs do not delay the check of the URL in use. */
 const otherMs = 2_000
 
@@ -46,10 +45,11 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
     const after = reason ?? pausedBy(relayer)
     if (before[index] === after) continue
     const fields = { network: network.id, relayer: relayer.address, balanceWei: relayer.balanceWei }
-    context.log(after === undefined ? 'network-ready' : 'network-not-ready', {
-      ...fields,
-      reason: after,
-    })
+    if (after === undefined) context.log('network-ready', fields)
+    else {
+      const remedy = reason === undefined ? remedyFor(chain, relayer) : remedyOfReason(reason)
+      context.log('network-not-ready', { ...fields, reason: after, ...(remedy && { remedy }) })
+    }
   }
 }
 
@@ -98,7 +98,7 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
   const { maxFeeWei } = fees(head, network.feeCapWei)
   for (const [index, relayer] of relayers.entries()) {
     follow(chain, relayer, counts[index] ?? 0, expected[index])
-    assess(relayer, BigInt(balances[index] ?? 0), maxFeeWei)
+    assess(chain, relayer, BigInt(balances[index] ?? 0))
   }
   const skewMs = skewOf(context, chain)
   if (Math.abs(skewMs) > context.policy.clockSkewMaxMs) {
@@ -130,14 +130,9 @@ function isDefined<T>(value: T | undefined): value is T {
   return value !== undefined
 }
 
-function assess(
-  relayer: ChainState['relayers'][number],
-  balanceWei: bigint,
-  maxFeeWei: bigint,
-): void {
+function assess({ head, network }: ChainState, relayer: Relayer, balanceWei: bigint): void {
   relayer.balanceWei = balanceWei
-  const isPoor = balanceWei < transfersMin * transferGas * maxFeeWei || balanceWei === 0n
-  relayer.poor = isPoor
+  relayer.poor = isPoor(balanceWei, head, network.feeCapWei)
     ? `relayer ${relayer.address} holds ${balanceWei} wei, too little for gas`
     : undefined
   if (relayer.slots.size > 0) return

@@ -259,6 +259,8 @@ async function latest(context: Context, payment: Payment): Promise<Outcome> {
 
 const noSecond: Outcome = {
   kind: 'unavailable',
-  detail: 'A second node must confirm this amount, and none answers now; nothing is charged.',
+  detail:
+    'A second node must confirm this amount, and none answers now; nothing is charged. Send the ' +
+    'same credential again.',
   retryAfterSeconds: 10,
 }

@@ -37,7 +37,7 @@ const gasLimitMin = 100_000n
 
 type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
-const tooBusy = unavailable('The relayer has too much under way.', 2)
+const tooBusy = unavailable('The relayer has too much under way; try again.', 2)
 
 /** The state of a job, from the database. */
 export type JobStatus = {
@@ -168,17 +168,17 @@ function chooseRelayer(
   job: Job,
 ): Relayer | Unavailable | undefined {
   if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
-    return unavailable('The network cannot be used now.', 5)
+    return unavailable('The network cannot be used now; try again.', 5)
   }
   if (isOverBudget(context, chain, job)) {
-    return unavailable('The gas budget of today is spent.', 600)
+    return unavailable('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   }
   const costWei = gasLimitOf(job) * feesNow(chain).maxFeeWei
   const able = relayersFor(chain, job).filter(
     (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
   const [first] = able.sort((left, right) => left.open - right.open)
-  if (!first) return unavailable('The relayer cannot pay for gas now.', 30)
+  if (!first) return unavailable('The relayer cannot pay for gas now; try again later.', 30)
   return first.open < openMax ? first : undefined
 }
 

@@ -3,6 +3,7 @@ import { RpcError, RpcFault } from '../chain/client'
 import type { Head } from '../chain/head'
 import type { NetworkConfig } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
+import * as Explanation from '../protocol/Explanation'
 import type { Transfer } from '../protocol/Transfer'
 import type { Reason } from './Outcome'
 
@@ -23,31 +24,38 @@ export function checkWindow(transfer: Transfer, now: number): PaymentRefusal | u
       isPermit
         ? 'permit2_deadline_expired'
         : 'invalid_exact_evm_payload_authorization_valid_before',
-      'the authorization has expired or is about to',
+      Explanation.expired(transfer, seconds),
     )
   }
   if (transfer.validAfter > seconds) {
     return refuse(
       isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      'the authorization is not valid yet',
+      Explanation.early(transfer, seconds),
     )
   }
   return undefined
 }
 
 /** A wallet that is not deployed yet: the relayer calls only the listed factories. */
-export function refuseFactory(): PaymentRefusal {
-  return refuse('eip6492_factory_not_allowed', 'the wallet of the payer is not deployed')
+export function refuseFactory({ payer, network }: Transfer): PaymentRefusal {
+  const detail = `The wallet ${payer} is not deployed on ${network}: deploy it, or pay from another.`
+  return refuse('eip6492_factory_not_allowed', detail)
 }
 
 /** Another transfer or a cancellation used the nonce of the authorization. */
 export function refuseUsed(transfer: Transfer): PaymentRefusal {
-  return refuse(usedReason(transfer), 'the nonce of the authorization is used')
+  return refuse(usedReason(transfer), used)
 }
 
-/** Neither the payer's key nor a contract of the payer accepts the signature. */
-export function refuseSignature(transfer: Transfer): PaymentRefusal {
-  return refuse(signatureReason(transfer), 'the signature is not of the payer')
+/** The detail of `refuseUsed`. */
+export const used = 'The nonce of the authorization is used: sign a new authorization.'
+
+/**
+ * Neither the payer's key nor a contract of the payer accepts the signature. `eip712`: the domain in
+ * which it was checked.
+ */
+export function refuseSignature(transfer: Transfer, eip712: Asset['eip712']): PaymentRefusal {
+  return refuse(signatureReason(transfer), Explanation.otherSigner(transfer, eip712))
 }
 
 /** The reason code for a nonce that is used otherwise. */
@@ -66,7 +74,8 @@ export function expiredReason(transfer: Pick<Transfer, 'method'>): Reason {
 
 /** A payer whose transactions failed on chain, as an outcome. */
 export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
-  const detail = 'Transactions of this payer failed on chain; nothing is charged now.'
+  const detail =
+    'Transactions of this payer failed on chain; nothing is charged now. Send it again after Retry-After.'
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
@@ -79,14 +88,14 @@ export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
 /** Sent later it would pass: other payments of the same payer go first. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
-  detail: 'Other payments of this payer are under way.',
+  detail: 'Other payments of this payer are under way; send the same credential again.',
   retryAfterSeconds: 1,
 }
 
 /** The relayer that the payer's signature names is not configured any more. */
 export const relayerGone: PaymentRefusal = {
   kind: 'unavailable',
-  detail: 'The relayer that this authorization names is not in use.',
+  detail: 'The relayer that this authorization names is not in use: sign a fresh offer.',
   retryAfterSeconds: 60,
 }
 
@@ -162,42 +171,57 @@ export function explain(
   const { eip712 } = asset
   const isPermit = transfer.method === 'permit2'
   if (facts.refusedByWallet) {
-    return refuse(signatureReason(transfer), 'the wallet of the payer refuses the signature')
+    const given = Explanation.domain(transfer, facts.eip712 ?? eip712)
+    const detail = `The wallet ${transfer.payer} refuses the signature in the EIP-712 domain ${given}.`
+    return refuse(signatureReason(transfer), detail)
   }
   const time = facts.timestamp
   if (time !== undefined && time >= validBefore) {
-    return refuse(expiredReason(transfer), 'the authorization has expired on chain')
+    const detail =
+      `The authorization has expired on chain: it ends at ${validBefore}, and the newest block is ` +
+      `of ${time}. Sign a new one.`
+    return refuse(expiredReason(transfer), detail)
   }
   if (time !== undefined && (isPermit ? time < validAfter : time <= validAfter)) {
     return refuse(
       isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      'the authorization is not valid on chain yet',
+      `The authorization is not valid on chain yet: validAfter is ${validAfter}, and the newest ` +
+        `block is of ${time}.`,
     )
   }
   if (!facts.hasProxy) {
     const proxy = transfer.upto === undefined ? 'x402ExactPermit2Proxy' : 'x402UptoPermit2Proxy'
-    return refuse('permit2_proxy_not_deployed', `${proxy} is not on this chain`)
+    const detail = `${proxy} is not on ${transfer.network}: pay by another offer.`
+    return refuse('permit2_proxy_not_deployed', detail)
   }
   if (facts.used === undefined && !isPermit) {
-    return refuse('invalid_exact_evm_eip3009_not_supported', 'the token has no EIP-3009')
+    const detail = `The token ${transfer.asset} has no EIP-3009: pay by Permit2.`
+    return refuse('invalid_exact_evm_eip3009_not_supported', detail)
   }
   if (!isPermit && facts.eip712 && facts.eip712.name !== eip712.name) {
-    return refuse('invalid_exact_evm_token_name_mismatch', `the token is named "${eip712.name}"`)
+    return refuse('invalid_exact_evm_token_name_mismatch', otherDomain(transfer, asset))
   }
   if (!isPermit && facts.eip712 && facts.eip712.version !== eip712.version) {
-    const detail = `the signing domain of the token has version "${eip712.version}"`
-    return refuse('invalid_exact_evm_token_version_mismatch', detail)
+    return refuse('invalid_exact_evm_token_version_mismatch', otherDomain(transfer, asset))
   }
   if (facts.balance !== undefined && facts.balance < amountAtomic) {
     return refuse(
       isPermit ? 'permit2_insufficient_balance' : 'invalid_exact_evm_insufficient_balance',
-      'the balance of the payer is below the amount',
+      Explanation.lowBalance(transfer, facts.balance, asset),
     )
   }
   if (facts.allowance !== undefined && facts.allowance < amountAtomic) {
-    return refuse('permit2_allowance_required', 'the payer has not approved Permit2 for the token')
+    const detail = Explanation.lowAllowance(transfer, facts.allowance, asset)
+    return refuse('permit2_allowance_required', detail)
   }
-  return refuse(simulationReason(transfer), 'the transfer fails in simulation')
+  const detail =
+    `The transfer of ${Explanation.amount(amountAtomic, asset)} fails in simulation on ` +
+    `${transfer.network}: the token may be paused, or block the payer or the payee.`
+  return refuse(simulationReason(transfer), detail)
+}
+
+function otherDomain(transfer: Transfer, { eip712 }: Asset): string {
+  return `The signing domain of the token is ${Explanation.domain(transfer, eip712)}: correct extra.`
 }
 
 type Clocked = {

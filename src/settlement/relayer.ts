@@ -28,6 +28,14 @@ export type Payload = {
  */
 export const openMax = 16
 
+/** Why a relayer is paused when a node refuses its transaction for lack of balance. */
+const withoutGas = 'the relayer cannot pay for gas'
+
+/** Whether a relayer is paused because it has too little native coin. */
+export function isUnfunded({ poor, refused }: Relayer): boolean {
+  return poor !== undefined || refused === withoutGas
+}
+
 /** `isReserved`: sends only the jobs that name it. */
 export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Relayer {
   return {
@@ -227,7 +235,7 @@ function classify(error: unknown): NodeReply {
     return { kind: 'accepted', waited: true }
   }
   if (/insufficient|not enough funds|exceeds.*balance|overshot/i.test(text)) {
-    return { kind: 'rejected', reason: 'the relayer cannot pay for gas' }
+    return { kind: 'rejected', reason: withoutGas }
   }
   if (/underpriced|fee too low|base fee|feecap|fee cap|max fee|tip/i.test(text)) {
     return { kind: 'rejected', reason: 'the node refuses the fees of the relayer', isFee: true }

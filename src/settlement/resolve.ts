@@ -166,7 +166,12 @@ export async function current(
     case 'expired': {
       const reasonOf = payment.nonceUsed ? Refusals.usedReason : Refusals.expiredReason
       const reason = reasonOf(payment.transfer)
-      return { kind: 'dead', payment, reason, detail: 'the authorization did not pay and cannot' }
+      return {
+        kind: 'dead',
+        payment,
+        reason,
+        detail: 'The authorization did not pay and no longer can: sign a new one.',
+      }
     }
   }
 }

@@ -47,8 +47,8 @@ export async function checkSignature(
     return Refusals.unavailable(error)
   }
   if (mayDeploy) return { kind: 'signed', transfer, code: 'contract' }
-  if (own !== transfer) return Refusals.refuseFactory()
-  return Refusals.refuseSignature(transfer)
+  if (own !== transfer) return Refusals.refuseFactory(transfer)
+  return Refusals.refuseSignature(transfer, chain.network.asset.eip712)
 }
 
 /** The same with the signature that the wallet itself verifies, without an ERC-6492 wrapper. */

@@ -40,7 +40,7 @@ export async function simulate(
   return Promise.all(
     candidates.map((each, index) => {
       const own = results.slice(1 + index * 3)
-      return judge(each, own, () => alone(each))
+      return judge(chain, each, own, () => alone(each))
     }),
   )
 }
@@ -80,6 +80,7 @@ function inSequence(
 
 /** Simulates a failed member alone to find the reason. */
 async function judge(
+  { network }: Pick<ChainState, 'network'>,
   { transfer, signer }: Candidate,
   [nonce, balance, settled]: readonly Multicall.Result[],
   ask: () => Promise<Simulation>,
@@ -87,7 +88,7 @@ async function judge(
   const used = EthCall.isUsed(transfer, EthCall.uintOf(nonce))
   if (used) return { kind: 'used' }
   if (settled?.success === true && used === false) return passes(EthCall.uintOf(balance) ?? 0n)
-  if (isForged(signer)) return Refusals.refuseSignature(transfer)
+  if (isForged(signer)) return Refusals.refuseSignature(transfer, network.asset.eip712)
   const alone = await ask()
   return alone.kind === 'passes' ? Refusals.underWay : alone
 }

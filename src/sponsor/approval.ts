@@ -72,8 +72,9 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       const hash = Transaction.parse(raw)?.hash
       const running = underWay.get(id)
       if (running && running.hash === hash) return running.work
-      if (running) return unavailable('Another approve of this payer is under way.', 2)
-      if (underWay.size >= underWayMax) return unavailable('Too many approves are under way.', 1)
+      if (running) return unavailable('Another approve of this payer is under way; try again.', 2)
+      if (underWay.size >= underWayMax)
+        return unavailable('Too many approves are under way; try again.', 1)
       const work = guarded(context, approve(context, transfer, raw, waitMs))
       if (hash !== undefined) underWay.set(id, { hash, work })
       return work.finally(() => underWay.delete(id))
@@ -87,7 +88,7 @@ async function plan(
   raw: Hex,
 ): Promise<Plan | Done | ApprovalRefusal> {
   const judged = context.semaphore.run(() => examine(context, transfer, raw))
-  return judged ?? unavailable('Too many approves are being checked.', 1)
+  return judged ?? unavailable('Too many approves are being checked; try again.', 1)
 }
 
 async function examine(
@@ -98,10 +99,16 @@ async function examine(
   const { settlement, ledger, networks } = context
   const network = networks.find(({ id }) => id === transfer.network)
   if (network === undefined || transfer.asset !== network.asset.address) {
-    return refuse('erc20_approval_not_sponsored', 'No approves are sponsored for this token.')
+    return refuse(
+      'erc20_approval_not_sponsored',
+      'No approves are sponsored for this token: send the approve yourself.',
+    )
   }
   if (transfer.method !== 'permit2') {
-    return refuse('erc20_approval_not_sponsored', 'The payment needs no approve.')
+    return refuse(
+      'erc20_approval_not_sponsored',
+      'The payment needs no approve: send it without one.',
+    )
   }
   const approve = Transaction.parse(raw)
   const fault = Approve.check(approve, transfer)
@@ -115,7 +122,10 @@ async function examine(
   if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
   if (verdict.kind === 'unavailable') return verdict
   if (verdict.kind !== 'refused' || verdict.reason !== 'permit2_allowance_required') {
-    return refuse('reason' in verdict ? verdict.reason : 'invalid_payload', 'The payment fails.')
+    return refuse(
+      'reason' in verdict ? verdict.reason : 'invalid_payload',
+      'The payment fails: send it without an approve for the reason.',
+    )
   }
   return judge(context, transfer, { network, approve, row })
 }
@@ -147,12 +157,17 @@ async function judge(
   // It was checked when it was funded; the price may have changed since.
   if (row?.approveHash === approve.hash) return good
   const gas = await estimateApprove(settlement, network, payer)
-  if (gas === undefined) return refuse(unsponsored, 'The token refuses the approve.')
+  if (gas === undefined)
+    return refuse(unsponsored, 'The token refuses the approve: pay from another address.')
   const price = { gas, baseFeeWei, tipWei: settlement.fees(network.id).suggestedTipWei }
   const tooLittle = Approve.checkEnough(approve, price)
   if (tooLittle) return refused(tooLittle)
   if (missingWei === 0n) return good
-  if (row) return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
+  if (row)
+    return refuse(
+      'erc20_approval_already_sponsored',
+      'The payer was sponsored before: send the approve from it.',
+    )
   const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
   if (refusal) return refuse(codes[refusal.code] ?? unsponsored, refusal.detail)
   const tooMuch = Approve.checkModest(approve, price)
@@ -203,9 +218,12 @@ async function fund(
     case 'funded':
       return undefined
     case 'pending':
-      return unavailable('The payer is being funded.', 2)
+      return unavailable('The payer is being funded; try again.', 2)
     case 'taken':
-      return refuse('erc20_approval_already_sponsored', 'The payer was sponsored before.')
+      return refuse(
+        'erc20_approval_already_sponsored',
+        'The payer was sponsored before: send the approve from it.',
+      )
     case 'lost':
       return refuse('erc20_approval_broadcast_failed', 'Funding the payer failed.')
     case 'full':
@@ -237,7 +255,8 @@ async function send(
     if (said !== '' && !/already|known/i.test(said)) {
       return refuse('erc20_approval_broadcast_failed', 'The network refuses the approve.')
     }
-    if (now() >= deadline) return unavailable('The approve is not confirmed yet.', 2)
+    if (now() >= deadline)
+      return unavailable('The approve is not confirmed yet; send the same request again.', 2)
     await Bun.sleep(pause)
   }
 }
@@ -284,7 +303,7 @@ async function guarded<T extends { kind: string }>(
 ) {
   const result = await work.catch((error: unknown): ApprovalRefusal => {
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
-    return unavailable('The network gives no complete answer.', 5)
+    return unavailable('The network gives no complete answer; try again.', 5)
   })
   if (isRefusal(result)) {
     refusals.inc({ reason: result.kind === 'refused' ? result.code : 'unavailable' })

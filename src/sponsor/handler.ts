@@ -88,7 +88,7 @@ function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Probl
 
 function assertWithin(verdict: RateLimit.Verdict): void {
   if (verdict.ok) return
-  throw Problem.of('rate-limited', 'Too many requests from this address.', {
+  throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
     headers: RateLimit.headers(verdict),
   })
 }

@@ -22,7 +22,7 @@ export async function judge(
   const { facts, price } = seen
   const amount = Grant.amountOf(facts.balanceWei, price, capOf(network))
   if (amount.kind === 'has-gas') {
-    const detail = 'The address can pay for an approve.'
+    const detail = 'The address can pay for an approve: send it from the address.'
     return { kind: 'refused', code: 'has-gas', detail, approve: approveOf(network, seen, 0n) }
   }
   if (amount.kind === 'too-expensive') return amount
@@ -48,7 +48,7 @@ export async function judgeAgain(
     : Grant.topUpOf(facts.balanceWei, price, { amountWei: row.amountWei, cap })
   if (wei !== undefined) return given(network, seen, wei)
   const approve = approveOf(network, seen, 0n)
-  const detail = 'The address was sponsored before; it happens once.'
+  const detail = 'The address was sponsored before; it happens once. Send the approve from it.'
   return { kind: 'refused', code: 'already-sponsored', detail, approve }
 }
 
@@ -61,7 +61,7 @@ async function survey(
 ): Promise<Survey | Extract<Judged, { kind: 'refused' }>> {
   const { facts, baseFeeWei } = await readFacts(settlement, network, address)
   if (facts.code === 'eoa' && facts.allowanceAtomic > 0n) {
-    const detail = 'The address has approved Permit2 already.'
+    const detail = 'The address has approved Permit2 already: pay now.'
     return { kind: 'refused', code: 'already-approved', detail }
   }
   const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
@@ -71,7 +71,7 @@ async function survey(
     tipOf(settlement, network, baseFeeWei),
   ])
   if (gas === undefined) {
-    const detail = 'The token refuses this address.'
+    const detail = 'The token refuses this address: pay from another.'
     return { kind: 'refused', code: 'approve-fails', detail }
   }
   return { kind: 'good', facts, price: { gas, baseFeeWei, tipWei } }

@@ -35,12 +35,12 @@ export function unsigned(network: Sponsored, address: Address): GrantRefusal {
 }
 
 export function spent(now: number): GrantRefusal {
-  const detail = 'The sponsoring budget of today is spent.'
+  const detail = 'The sponsoring budget of today is spent; it starts again at 0:00 UTC.'
   return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
 }
 
 export function tooMany(now: number): GrantRefusal {
-  const detail = 'Enough addresses were sponsored for this client today.'
+  const detail = 'Enough addresses were sponsored for this client today; try again tomorrow (UTC).'
   return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
 }
 

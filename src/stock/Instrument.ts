@@ -145,7 +145,10 @@ export function assertTerms(parsed: ParsedTerms): Terms {
     case 'terms':
       return parsed.terms
     case 'unknown-symbol':
-      throw Problem.of('not-found', `${parsed.symbol} is not listed.`)
+      throw Problem.of(
+        'not-found',
+        `${parsed.symbol} is not listed; /api/stock/list has all symbols.`,
+      )
     case 'invalid': {
       const names = [...new Set(parsed.wrong.map(({ name }) => name))].join(', ')
       throw Problem.of('invalid-parameter', `Invalid: ${names}.`, {

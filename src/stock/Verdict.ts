@@ -27,25 +27,46 @@ type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
 export function of(snapshot: Snapshot, rules: Rules, now: number): Verdict {
   const { token, blocked } = snapshot
   if (snapshot.isPaused === undefined || snapshot.decimals === undefined) {
-    return refuse('unreadable', 503, `The contract of ${token.symbol} cannot be read.`)
+    return refuse(
+      'unreadable',
+      503,
+      `The contract of ${token.symbol} cannot be read; nothing is charged. Try again later.`,
+    )
   }
   if (!snapshot.isPinned) {
-    return refuse('pool-mismatch', 503, `The factory does not confirm the pool of ${token.symbol}.`)
+    return refuse(
+      'pool-mismatch',
+      503,
+      `The factory does not confirm the pool of ${token.symbol}: tell the operator.`,
+    )
   }
   if (snapshot.isHalted === true) {
-    return refuse('halted', 409, `The issuer has halted ${token.symbol}.`)
+    return refuse('halted', 409, `The issuer has halted ${token.symbol}: buy another, or later.`)
   }
   if (snapshot.isPaused) {
-    return refuse('paused', 503, `Transfers of ${token.symbol} are paused by the issuer.`)
+    return refuse(
+      'paused',
+      503,
+      `Transfers of ${token.symbol} are paused by the issuer: try again later.`,
+    )
   }
   for (const { address, isBlocked } of blocked) {
-    if (isBlocked === undefined) return refuse('unreadable', 503, 'The registry cannot be read.')
+    if (isBlocked === undefined)
+      return refuse(
+        'unreadable',
+        503,
+        'The registry cannot be read; nothing is charged. Try again later.',
+      )
     if (!isBlocked) continue
-    const detail = `The issuer blocks ${address}.`
+    const detail = `The issuer blocks ${address}: it cannot hold the token.`
     return { ok: false, code: 'blocked', status: 400, detail, address }
   }
   if (snapshot.sharesAtomic === undefined || snapshot.midPriceAtomic === undefined) {
-    return refuse('no-liquidity', 503, `The pool of ${token.symbol} cannot take this amount.`)
+    return refuse(
+      'no-liquidity',
+      503,
+      `The pool of ${token.symbol} cannot take this amount: buy less, or later.`,
+    )
   }
   return ofFeed(snapshot, rules, now)
 }
@@ -61,7 +82,7 @@ function ofFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
     (price) => price === undefined || distanceBps(price, feed.priceAtomic) > rules.feedDistanceBps,
   )
   if (!isFar) return { ok: true, warnings: [] }
-  const detail = `The price of ${token.symbol} is too far from its price feed.`
+  const detail = `The price of ${token.symbol} is too far from its price feed: try again later.`
   return refuse('feed-distance', 503, detail)
 }
 

@@ -88,13 +88,18 @@ export function createAdmission(options: AdmissionOptions): Admission {
       const { balanceWei } = account ?? {}
       const isPaid = balanceWei === undefined || balanceWei >= neededNowWei
       if (settlement.isReady(network.id) && account?.ready !== false && isPaid) return
-      throw Problem.of('not-ready', 'The stock desk cannot send transactions now.', {
-        headers: { 'retry-after': '10' },
-      })
+      throw Problem.of(
+        'not-ready',
+        'The stock desk cannot send transactions now; nothing is charged. Try again later.',
+        {
+          headers: { 'retry-after': '10' },
+        },
+      )
     },
     async assertRefundQuota(payer) {
       if ((await options.desk.refundsOf(payer, options.now() - hourMs)) < refundsMax) return
-      const detail = 'Too many orders of this payer were refunded in the last hour.'
+      const detail =
+        'Too many orders of this payer were refunded in the last hour: wait for Retry-After.'
       throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
     },
     async assertOpenOrderQuota(payer, { minimumAtomic }) {
@@ -127,7 +132,8 @@ export function problemOfRows(reason: RowsRefusal): Problem.ProblemError | undef
 }
 
 function tooManyOpen(): Problem.ProblemError {
-  const detail = 'Too many orders of this payer that name minimumShares are under way.'
+  const detail =
+    'Too many orders of this payer that name minimumShares are under way: wait for Retry-After.'
   return Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
 }
 
@@ -137,9 +143,13 @@ function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: S
   const floorAtomic = Instrument.floorOf(token, sharesAtomic, minimumAtomic)
   if (floorAtomic > sharesAtomic) {
     const shares = Amount.toDecimal(sharesAtomic, Instrument.shareDecimals)
-    throw Problem.of('below-minimum', `The pool gives ${shares} now, less than minimumShares.`, {
-      members: { estimatedShares: shares },
-    })
+    throw Problem.of(
+      'below-minimum',
+      `The pool gives ${shares} now, less than minimumShares: lower it, or wait.`,
+      {
+        members: { estimatedShares: shares },
+      },
+    )
   }
   return { quotedAtomic: sharesAtomic, floorAtomic }
 }

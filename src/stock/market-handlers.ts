@@ -36,7 +36,9 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
     const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
     const headers = RateLimit.headers(verdict)
     if (verdict.ok) return headers
-    throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
+    throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
+      headers,
+    })
   }
 
   let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined

@@ -28,7 +28,10 @@ export function openMarket(
   if (stock === undefined || network === undefined) return undefined
   const { asset, chainId } = network
   const { issuerUrl, explorerUrl } = stock
-  const common = { userAgent: `Turnpike/1.0 (${service.contact})`, now }
+  const common = {
+    userAgent: service.contact === undefined ? 'Turnpike/1.0' : `Turnpike/1.0 (${service.contact})`,
+    now,
+  }
   const issuer = issuerUrl ? createIssuer({ ...common, url: issuerUrl, chainId }) : undefined
   const explorer = explorerUrl ? createExplorer({ ...common, url: explorerUrl }) : undefined
   const options = { stock, asset, read, now, ...(issuer && { isHalted: issuer.isHalted }) }

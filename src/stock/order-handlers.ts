@@ -45,11 +45,11 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())
     const headers = RateLimit.headers(verdict)
     if (verdict.ok) return headers
-    throw Problem.of('rate-limited', 'Too many requests from this address.', { headers })
+    throw Problem.of('rate-limited', tooMany, { headers })
   }
 
   const buy = async (request: Request): Promise<Response> => {
-    if (!options.accepts()) throw Problem.of('not-ready', 'The service is stopping.')
+    if (!options.accepts()) throw Problem.of('not-ready', stopping)
     assertUnpacked(request.headers)
     const presented = extract(request.headers)
     const isPaid = presented.kind !== 'none'
@@ -62,9 +62,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     if (isPaid) {
       const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
       const headers = RateLimit.headers(verdict)
-      if (!verdict.ok) {
-        throw Problem.of('rate-limited', 'Too many refused credentials.', { headers })
-      }
+      if (!verdict.ok) throw Problem.of('rate-limited', tooManyRefused, { headers })
     }
     const search = searchOf(request.url)
     const parsed = Instrument.parseTerms(new URLSearchParams(search), stock, options.network.asset)
@@ -88,7 +86,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
   const order = async (request: Request, id: string): Promise<Response> => {
     const headers = limit('orders', request, service.paidPerMinute)
     const found = Orders.isId(id) ? await desk.find(id) : undefined
-    if (found === undefined) throw Problem.of('not-found', 'There is no such order.')
+    if (found === undefined) throw Problem.of('not-found', noOrder)
     return answer(orderResponse.toJson(found), headers)
   }
 
@@ -104,6 +102,11 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
 
   return { buy, order, orders }
 }
+
+const tooMany = 'Too many requests from this address: wait for Retry-After.'
+const tooManyRefused = 'Too many refused credentials from this address: wait for Retry-After.'
+const noOrder = 'There is no such order; /api/stock/orders lists those of a payer.'
+const stopping = 'The service is stopping: send the request again.'
 
 /** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1

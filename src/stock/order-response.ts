@@ -69,7 +69,7 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
     const detail =
       order.state === 'refunded'
         ? 'The shares could not be delivered; the payment was refunded.'
-        : 'The shares could not be delivered; the refund is not confirmed yet.'
+        : 'The shares could not be delivered; the refund is not confirmed yet. Read orderUrl until it is.'
     const { transaction, transfer } = payment
     const failure = { code: 'delivery-failed', members: { reason: 'delivery_failed', transaction } }
     const headers = protocol === 'x402' ? failureHeaders(failure, transfer) : {}

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { OrderLedger } from '../../db/OrderLedger'
+import type { Tally } from '../books/tally'
 import type { Registry } from '../http/metrics'
 import type { WriteEvent } from '../log'
 import type { Quoter } from '../paywall/quote'
@@ -27,6 +28,7 @@ export type StartOptions = {
   sponsor: ApprovalSponsor | undefined
   /** Longest wait of a buyer, ms. */
   waitMs: () => number
+  tally: Tally
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
   receiptAddress: Address

@@ -1,4 +1,5 @@
 import type { Config, Merchant, NetworkConfig, Param, Route } from '../config/Config'
+import { salesOf } from '../config/sales'
 import * as Price from '../meter/Price'
 import * as ByUse from '../paywall/ByUse'
 import * as Amount from '../protocol/Amount'
@@ -69,9 +70,8 @@ function wordsOf({ merchant, route }: Entry): string {
 }
 
 function intro({ service, networks, merchants }: Config, live: Live): Html {
-  const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
   return html`<h1>Pay per request</h1>
-<p class="lead">${merchants.length} merchants sell ${routes} routes here. You need no account and no API key. Send a request, get the price as <code>402 Payment Required</code>, sign a stablecoin transfer with your wallet, and send the request again.</p>
+<p class="lead">${salesOf(merchants)} here. You need no account and no API key. Send a request, get the price as <code>402 Payment Required</code>, sign a stablecoin transfer with your wallet, and send the request again.</p>
 <h2 id="networks">Networks</h2>
 <ul class="networks" aria-labelledby="networks">${networks.map(
     (
@@ -98,7 +98,8 @@ function searchForm(text: string): Html {
 }
 
 function countOf(found: number, all: number, current: number, pages: number): string {
-  const routes = found === all ? `${all} routes` : `${found} of ${all} routes`
+  const word = all === 1 ? 'route' : 'routes'
+  const routes = found === all ? `${all} ${word}` : `${found} of ${all} ${word}`
   return pages === 1 ? routes : `${routes}, page ${current} of ${pages}`
 }
 

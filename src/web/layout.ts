@@ -7,7 +7,7 @@ export type Page = {
   /** Comes before the service's title. */
   title: string
   /** Path of the page, for the navigation. */
-  path: '/' | '/stocks' | '/admin' | undefined
+  path: '/' | '/stocks' | '/admin' | '/problems' | undefined
   main: Html
 }
 
@@ -44,7 +44,7 @@ ${main}
 </main>
 <footer>
 <p>${service.guidance}</p>
-<p>For machines: <a href="/openapi.json">openapi.json</a>, <a href="/llms.txt">llms.txt</a>, <a href="/.well-known/x402">x402</a>. The x402 facilitator is <code>${service.facilitatorUrl}</code>. Contact: <a href="mailto:${service.contact}">${service.contact}</a></p>
+<p>For machines: <a href="/openapi.json">openapi.json</a>, <a href="/llms.txt">llms.txt</a>, <a href="/.well-known/x402">x402</a>. The x402 facilitator is <code>${service.facilitatorUrl}</code>.${service.contact !== undefined && html` Contact: <a href="mailto:${service.contact}">${service.contact}</a>`}</p>
 </footer>
 </body>
 </html>

@@ -18,6 +18,7 @@ export type PagesOptions = Live &
     addressOf(request: Request): string | undefined
   }
 
+const tooMany = 'Too many requests from this address: wait for Retry-After.'
 const searchesPerMinute = 120
 const adminPerMinute = 30
 
@@ -32,9 +33,7 @@ export function createPages(options: PagesOptions) {
     const key = clientKey(options.addressOf(request), forwarded, trustProxy)
     const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
     if (verdict.ok) return
-    throw Problem.of('rate-limited', 'Too many requests from this address.', {
-      headers: RateLimit.headers(verdict),
-    })
+    throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
   }
 
   const home = (request: Request): Response => {
@@ -47,13 +46,15 @@ export function createPages(options: PagesOptions) {
     return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
   }
   const stocks = (request: Request): Response => {
-    if (config.stock === undefined) throw Problem.of('not-found', 'No stocks are sold here.')
+    if (config.stock === undefined)
+      throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
     const main = stocksPage(config, config.stock, options.hasMarket)
     return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
   }
   const asset = (request: Request): Response => {
     const found = findAsset(URL.parse(request.url)?.pathname ?? '')
-    if (found === undefined) throw Problem.of('not-found', 'There is no such file.')
+    if (found === undefined)
+      throw Problem.of('not-found', 'There is no such file: reload the page that named it.')
     return found
   }
   return {

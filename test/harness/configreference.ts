@@ -74,6 +74,11 @@ from \`src/config/FileSchema.ts\` by \`bun run docs\`. Amounts, sizes and wei ar
 \`turnpike check\` reports each fault with its line. [sell.md](sell.md) shows the keys in use, and
 [pricing.md](pricing.md) explains meters.
 
+The networks \`base\`, \`base-sepolia\` and \`robinhood\` are built in: \`networks = ["base"]\` below
+\`[service]\` needs no table of its own. A table \`[networks."eip155:8453"]\` then replaces single keys
+of it, and its required keys may be left out. A table of another chain in the list is complete. Without
+\`networks\` below \`[service]\` the tables are the networks, and each is complete.
+
 ${parts.join('\n\n')}
 `
 }

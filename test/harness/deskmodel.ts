@@ -3,6 +3,7 @@ import { payments } from '../../db/schema'
 import { createLedger } from '../../db/sqlite/ledger'
 import type { Db } from '../../db/sqlite/open'
 import { createOrders } from '../../db/sqlite/orders'
+import { createOutbox } from '../../db/sqlite/outbox'
 import { write } from '../../db/sqlite/write'
 import type { Random } from '../soak/random'
 import {
@@ -29,7 +30,7 @@ export function createModel(db: Db, random: Random) {
   const world: World = {
     db,
     ledger: createLedger(db),
-    riders: createOrders(db).riders,
+    riders: createOrders(db, createOutbox(db)).riders,
     chain,
     generation: 0,
     nonce: 0,

@@ -1,4 +1,5 @@
 import { createLedger } from '../../db/sqlite/ledger'
+import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
 import { extract } from '../../src/paywall/extract'
 import type { Item } from '../../src/paywall/Item'
@@ -60,6 +61,7 @@ export async function startLatePaywall(shop: Shop) {
       settlement,
       answers: lateAnswers(answers, gates),
       quoter,
+      tally: createTally(),
       sponsor: undefined,
       settleWaitMs: 20_000,
       heldMaxBytes: 1024,

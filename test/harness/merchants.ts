@@ -89,6 +89,7 @@ export function config(merchants: readonly Merchant[]): Config {
       bufferedMaxBytes: 268_435_456,
       paidPerMinute: 600,
       concurrencyMax: 1_000,
+      metrics: 'public',
       stalledStreamsMax: 32,
       quotePerMinute: 120,
     },
@@ -104,6 +105,7 @@ export function config(merchants: readonly Merchant[]): Config {
       apiKeyHashes: [],
     },
     stock: undefined,
+    webhooks: [],
     hash: '',
   }
 }

@@ -15,6 +15,7 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   answer: 'kind of the answer, or the code of a problem',
   outcome: 'how it ended: see below',
   reason: 'why; numbers are `N`',
+  result: 'how an attempt at an endpoint ended',
   state: 'state of an order: [stocks.md](stocks.md)',
   code: 'error code of SQLite',
 }

@@ -69,7 +69,11 @@ const stablecoin = parseAbi([
 
 export async function startStockShop(options: ShopOptions = {}): Promise<StockShop> {
   // A failed step is tried again soon.
-  const shop = await startShop({ orderRetryMs: 50, ...options, exchange: true })
+  return openStock(await startShop({ orderRetryMs: 50, ...options, exchange: true }))
+}
+
+/** Prepares the buyers of a shop that was started with `exchange`. */
+export async function openStock<S extends Shop>(shop: S): Promise<S & StockShop> {
   const { config, chains, taps } = shop
   const { stock } = config
   const [nvda] = stock?.tokens ?? []

@@ -98,5 +98,8 @@ function requestOf(
 
 /** The problem for a call whose payment stays unspent because memory is short. */
 function busy(): Problem.ProblemError {
-  return Problem.of('not-ready', 'Too many answers wait for their clients; nothing is charged.')
+  return Problem.of(
+    'not-ready',
+    'Too many answers wait for their clients; nothing is charged. Try again.',
+  )
 }

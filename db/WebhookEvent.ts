@@ -1,0 +1,152 @@
+import type * as Network from '../src/protocol/Network'
+import type { EventType } from '../src/protocol/Webhook'
+import type { Order, State } from './Order'
+import type { Payment } from './Payment'
+import type { WebhookEvent } from './WebhookLedger'
+
+/**
+ * The events and their public data. Nothing of a buyer's request is in it beyond merchant and
+ * route, and no credential, signature or token.
+ */
+
+/** Longest text that others write, such as the message of a node. */
+const textMax = 300
+
+export function paymentConfirmed(payment: Payment, at: number): WebhookEvent {
+  const { transaction, logIndex, blockNumber } = payment
+  return {
+    type: 'payment.confirmed',
+    subject: payment.id,
+    // The same receipt that is recorded again, after a power loss, is the same event.
+    occurrence: `${transaction} ${logIndex} ${blockNumber}`,
+    at,
+    data: {
+      ...factsOf(payment),
+      transaction,
+      logIndex: logIndex ?? null,
+      blockNumber: blockNumber === undefined ? null : Number(blockNumber),
+    },
+  }
+}
+
+/** `payment`: after the failed attempt. */
+export function deliveryFailed(payment: Payment, at: number): WebhookEvent {
+  const { upstreamStatus, attempts, redeemUntil } = payment
+  return {
+    type: 'delivery.failed',
+    subject: payment.id,
+    occurrence: `${attempts}`,
+    at,
+    data: {
+      ...factsOf(payment),
+      attempts,
+      upstreamStatus: upstreamStatus ?? null,
+      redeemableUntil: redeemUntil === undefined ? null : isoOf(redeemUntil),
+    },
+  }
+}
+
+function factsOf({ id, purpose, transfer }: Payment) {
+  const { product, protocol, merchant, route } = purpose
+  const { network, asset, amountAtomic, upto, payer, payee } = transfer
+  return {
+    payment: id,
+    product,
+    protocol,
+    scheme: upto === undefined ? 'exact' : 'upto',
+    merchant: merchant === '' ? null : merchant,
+    route: route === '' ? null : route,
+    network,
+    asset,
+    amountAtomic: String(amountAtomic),
+    ...(upto === undefined ? {} : { ceilingAtomic: String(upto.ceilingAtomic) }),
+    payer,
+    payee,
+  }
+}
+
+/** `asset`: of the payment. */
+export function orderChanged(order: Order, asset: string): WebhookEvent {
+  const { id, state, updatedAt, deliveredAtomic, returnedAtomic } = order
+  return {
+    type: typeOf(state),
+    subject: id,
+    occurrence: `${updatedAt} ${order.refundAttempts}`,
+    at: updatedAt,
+    data: {
+      order: id,
+      payment: order.paymentId,
+      state,
+      network: order.network,
+      asset,
+      amountAtomic: String(order.totalAtomic),
+      swapAtomic: String(order.usdgAtomic),
+      symbol: order.symbol,
+      token: order.token,
+      deliveredTokenAtomic: deliveredAtomic === undefined ? null : String(deliveredAtomic),
+      returnedAtomic: returnedAtomic === undefined ? null : String(returnedAtomic),
+      payer: order.payer,
+      recipient: order.recipient,
+      settlementTransaction: order.settlementTx,
+      swapTransaction: order.swapTx ?? null,
+      refundTransaction: order.refundTx ?? null,
+      refundReason: order.refundReason ?? null,
+      heldReason: order.heldReason ?? null,
+    },
+  }
+}
+
+function typeOf(state: State): EventType {
+  return `order.${state}`
+}
+
+export function networkPaused(network: Network.Id, reason: string, at: number): WebhookEvent {
+  return {
+    type: 'network.paused',
+    subject: network,
+    occurrence: `${at}`,
+    at,
+    data: { network, reason: reason.slice(0, textMax) },
+  }
+}
+
+export type SpentBudget = {
+  network: Network.Id
+  product: string
+  /** `gas`: `gas_per_day_wei`; `grants`: the sponsor's grants and their gas. */
+  budget: 'gas' | 'grants'
+  spentWei: bigint
+  budgetWei: bigint
+  /** Of the sponsor. */
+  grants?: { sent: number; max: number }
+}
+
+/** Once for each budget and UTC day. */
+export function budgetSpent(spent: SpentBudget, at: number): WebhookEvent {
+  const { network, product, budget, spentWei, budgetWei, grants } = spent
+  const day = isoOf(at).slice(0, 10)
+  return {
+    type: 'budget.spent',
+    subject: network,
+    occurrence: `${product} ${day} ${budgetWei} ${grants?.max ?? ''}`,
+    at,
+    data: {
+      network,
+      product,
+      budget,
+      day,
+      spentWei: String(spentWei),
+      budgetWei: String(budgetWei),
+      ...(grants === undefined ? {} : { grants: grants.sent, grantsPerDay: grants.max }),
+    },
+  }
+}
+
+/** The JSON of an event. */
+export function bodyOf({ type, at, data }: WebhookEvent): string {
+  return JSON.stringify({ type, timestamp: isoOf(at), data })
+}
+
+function isoOf(at: number): string {
+  return new Date(at).toISOString()
+}

@@ -1,0 +1,53 @@
+import { sql } from 'drizzle-orm'
+import { check, index, integer, sqliteTable, text } from 'drizzle-orm/sqlite-core'
+import { at, oneOf } from './columns'
+import type { MessageState } from './WebhookLedger'
+
+export const messageStates = [
+  'waiting',
+  'delivered',
+  'failed',
+] as const satisfies readonly MessageState[]
+
+/**
+ * The outbox: one row for each event and endpoint, written in the commit of the event. Its CHECKs
+ * are few, because a refused row would refuse the payment that it is about.
+ */
+export const webhooks = sqliteTable(
+  'webhooks',
+  {
+    /** The order of the events. */
+    seq: integer('seq').primaryKey(),
+    /** The `webhook-id`, the same for each attempt. */
+    id: text('id').notNull().unique('webhooks_id'),
+    /** 16 hex digits, of the URL. The URL is not stored: its path may be a secret. */
+    endpoint: text('endpoint').notNull(),
+    /** Scheme, host and port of the URL. */
+    origin: text('origin').notNull(),
+    type: text('type').notNull(),
+    /** Id of the payment, of the order or of the network: one after the other for each of them. */
+    subject: text('subject').notNull(),
+    /** The JSON that is sent. */
+    body: text('body').notNull(),
+    state: text('state').$type<MessageState>().notNull(),
+    attempts: integer('attempts').notNull().default(0),
+    /** HTTP status of the last answer. */
+    lastStatus: integer('last_status'),
+    /** Why the last attempt has no answer, or why there is no further attempt. */
+    lastError: text('last_error'),
+    createdAt: at('created_at').notNull(),
+    dueAt: at('due_at').notNull(),
+    /** No attempt begins after this time. */
+    expiresAt: at('expires_at').notNull(),
+    endedAt: at('ended_at'),
+  },
+  (table) => [
+    index('webhooks_due').on(table.endpoint, table.dueAt).where(sql`state = 'waiting'`),
+    index('webhooks_subject')
+      .on(table.endpoint, table.subject, table.seq)
+      .where(sql`state = 'waiting'`),
+    index('webhooks_ended').on(table.endpoint, table.endedAt).where(sql`ended_at IS NOT NULL`),
+    check('webhooks_state', oneOf(table.state, messageStates)),
+    check('webhooks_ended_at', sql`(${table.state} = 'waiting') = (${table.endedAt} IS NULL)`),
+  ],
+)

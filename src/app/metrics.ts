@@ -1,0 +1,41 @@
+import type { Service } from '../config/Config'
+import { hasBearer } from '../http/bearer'
+import { type Registry, renderMetrics } from '../http/metrics'
+import { clientOf } from '../http/peer'
+import * as RateLimit from '../http/ratelimit'
+import * as Problem from '../protocol/Problem'
+import type { Parts } from './parts'
+
+/** Requests of one address in a minute: more than a scraper sends, fewer than a guess needs. */
+const perMinute = 120
+
+type Options = Pick<Parts, 'adminToken' | 'peerOf' | 'rateLimit' | 'now'> & {
+  registry: Registry
+  service: Pick<Service, 'metrics' | 'trustProxy'>
+}
+
+/** `GET /metrics`, as far as `metrics` of the file permits it. */
+export function createMetricsHandler({ service, registry, ...options }: Options) {
+  return (request: Request): Promise<Response> => {
+    if (service.metrics === 'off') throw Problem.of('not-found', 'There is nothing at this path.')
+    if (service.metrics === 'token') assertToken(request, service.trustProxy, options)
+    return renderMetrics(registry)
+  }
+}
+
+function assertToken(
+  request: Request,
+  trustProxy: number,
+  { adminToken, peerOf, rateLimit, now }: Omit<Options, 'service' | 'registry'>,
+): void {
+  const key = `metrics ${clientOf(peerOf(request), request.headers, trustProxy)}`
+  const verdict = rateLimit.take(key, perMinute, now())
+  if (!verdict.ok)
+    throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
+      headers: RateLimit.headers(verdict),
+    })
+  if (hasBearer(request, adminToken)) return
+  throw Problem.of('unauthorized', 'The metrics need Authorization: Bearer ADMIN_TOKEN.', {
+    headers: { 'WWW-Authenticate': 'Bearer realm="metrics"' },
+  })
+}

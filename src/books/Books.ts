@@ -1,0 +1,256 @@
+import type {
+  AssetRow,
+  RequestCounts,
+  SalesClass,
+  SalesFigures,
+  SalesOfSpan,
+  SalesRow,
+} from '../../db/SalesLedger'
+import type * as Network from '../protocol/Network'
+
+/** How the figures are grouped. */
+export type By = (typeof groupings)[number]
+
+export const groupings = ['merchant', 'route', 'payer', 'network', 'day'] as const
+
+/** What a line belongs to: only the members of its grouping are set. */
+export type Group = {
+  day?: string | undefined
+  merchant?: string | undefined
+  route?: string | undefined
+  payer?: string | undefined
+}
+
+/** An asset as it is shown. An unknown one has no decimals, so that it has no value in USD. */
+export type Asset = Omit<AssetRow, 'decimals' | 'coinUsd'> & {
+  decimals: number | undefined
+  coinUsd: string | undefined
+}
+
+/** Millionths of a USD; undefined when the price or the decimals are not known. */
+export type Usd = {
+  /** At 1 stablecoin = 1 USD. */
+  paid: bigint | undefined
+  gas: bigint | undefined
+  /** Of a sale what was delivered, without what was swapped for stock, less gas; else less gas only. */
+  margin: bigint | undefined
+}
+
+/** Figures of one group, network and asset. */
+export type Line = Group & { class: SalesClass; asset: Asset; figures: SalesFigures; usd: Usd }
+
+export type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
+
+export type RequestLine = Group & Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
+
+export type Report = {
+  by: By
+  /** Unix ms. */
+  from: number
+  to: number
+  /** Sales, then own payments, then settlements of the facilitator. */
+  lines: readonly Line[]
+  /** Sales of each network and asset. */
+  totals: readonly Line[]
+  /** Gas that is of no payment and no order. */
+  otherGas: readonly GasLine[]
+  /** By route, merchant or day, else of all requests. */
+  requests: readonly RequestLine[]
+  /** Included transactions whose cost an earlier version did not store. */
+  unknownGas: number
+}
+
+const classes: readonly SalesClass[] = ['sale', 'own', 'facilitator']
+
+export type Books = {
+  /** Adds the figures of a span, which is within a UTC day such as `2026-11-20`. */
+  add(day: string, figures: SalesOfSpan): void
+  report(period: { from: number; to: number }): Report
+}
+
+/** Collects figures in groups. `assets`: the newest description first. */
+export function create(by: By, assets: readonly AssetRow[]): Books {
+  const lines = new Map<string, Line>()
+  const totals = new Map<string, Line>()
+  const otherGas = new Map<string, GasLine>()
+  const requests = new Map<string, RequestLine>()
+  let unknownGas = 0
+
+  const addTo = (all: Map<string, Line>, group: Group, row: SalesRow) => {
+    const { network, asset } = row
+    const key = [row.class, ...Object.values(group), network, asset.toLowerCase()].join(' ')
+    const line = all.get(key) ?? {
+      ...group,
+      class: row.class,
+      asset: assetOf(assets, network, asset),
+      figures: { ...none },
+      usd: { paid: undefined, gas: undefined, margin: undefined },
+    }
+    all.set(key, { ...line, figures: plus(line.figures, row) })
+  }
+  return {
+    add(day, span) {
+      for (const row of span.rows) {
+        unknownGas += row.unknownGas
+        addTo(lines, groupOf(by, day, row), row)
+        if (row.class === 'sale') addTo(totals, {}, row)
+      }
+      for (const { network, kind, gasWei, unknownGas: unknown } of span.otherGas) {
+        unknownGas += unknown
+        const key = `${network} ${kind}`
+        const before = otherGas.get(key)?.gasWei ?? 0n
+        const asset = assetOf(assets, network, undefined)
+        otherGas.set(key, { asset, kind, gasWei: before + gasWei, usd: undefined })
+      }
+      for (const count of span.requests) {
+        const group = groupOf(by, day, count)
+        const key = Object.values(group).join(' ')
+        const { asked, paid, failed } = requests.get(key) ?? { asked: 0, paid: 0, failed: 0 }
+        requests.set(key, {
+          ...group,
+          asked: asked + count.asked,
+          paid: paid + count.paid,
+          failed: failed + count.failed,
+        })
+      }
+    },
+    report: (period) => ({
+      by,
+      ...period,
+      lines: [...lines.values()].map(valued).sort(inOrder),
+      totals: [...totals.values()].map(valued).sort(inOrder),
+      otherGas: [...otherGas.values()].map((line) => {
+        return { ...line, usd: usdOfGas(line.gasWei, line.asset) }
+      }),
+      requests: [...requests.values()].sort(
+        (a, b) => compare(a.day, b.day) || b.asked - a.asked || compare(nameOf(a), nameOf(b)),
+      ),
+      unknownGas,
+    }),
+  }
+}
+
+function groupOf(
+  by: By,
+  day: string,
+  { merchant, route, payer }: { merchant: string; route: string; payer?: string | undefined },
+): Group {
+  switch (by) {
+    case 'merchant':
+      return { merchant }
+    case 'route':
+      return { merchant, route }
+    case 'payer':
+      return payer === undefined ? {} : { payer }
+    case 'network':
+      return {}
+    case 'day':
+      return { day }
+  }
+}
+
+/** The name of a group; of all figures it is empty. */
+export function nameOf({ day, merchant, route, payer }: Group): string {
+  return day ?? payer ?? `${merchant ?? ''}${route ?? ''}`
+}
+
+function assetOf(
+  assets: readonly AssetRow[],
+  network: Network.Id,
+  address: AssetRow['address'] | undefined,
+): Asset {
+  const newest = assets.find((each) => each.network === network)
+  const found = assets.find(
+    (each) => each.network === network && each.address.toLowerCase() === address?.toLowerCase(),
+  )
+  return {
+    network,
+    address: address ?? newest?.address ?? '0x',
+    networkName: newest?.networkName ?? network,
+    symbol: found?.symbol ?? address ?? '',
+    decimals: found?.decimals,
+    coinUsd: newest?.coinUsd,
+  }
+}
+
+const none: SalesFigures = {
+  payments: 0,
+  paidAtomic: 0n,
+  deliveredAtomic: 0n,
+  undelivered: 0,
+  undeliveredAtomic: 0n,
+  redeemable: 0,
+  redeemableAtomic: 0n,
+  openOrders: 0,
+  refundedAtomic: 0n,
+  swappedAtomic: 0n,
+  pending: 0,
+  pendingAtomic: 0n,
+  lost: 0,
+  lostAtomic: 0n,
+  gasWei: 0n,
+  unknownGas: 0,
+}
+
+function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
+  return {
+    payments: a.payments + b.payments,
+    paidAtomic: a.paidAtomic + b.paidAtomic,
+    deliveredAtomic: a.deliveredAtomic + b.deliveredAtomic,
+    undelivered: a.undelivered + b.undelivered,
+    undeliveredAtomic: a.undeliveredAtomic + b.undeliveredAtomic,
+    redeemable: a.redeemable + b.redeemable,
+    redeemableAtomic: a.redeemableAtomic + b.redeemableAtomic,
+    openOrders: a.openOrders + b.openOrders,
+    refundedAtomic: a.refundedAtomic + b.refundedAtomic,
+    swappedAtomic: a.swappedAtomic + b.swappedAtomic,
+    pending: a.pending + b.pending,
+    pendingAtomic: a.pendingAtomic + b.pendingAtomic,
+    lost: a.lost + b.lost,
+    lostAtomic: a.lostAtomic + b.lostAtomic,
+    gasWei: a.gasWei + b.gasWei,
+    unknownGas: a.unknownGas + b.unknownGas,
+  }
+}
+
+function valued(line: Line): Line {
+  const { asset, figures } = line
+  const gas = usdOfGas(figures.gasWei, asset)
+  const paid = usdOf(figures.paidAtomic, asset)
+  // Only a sale brings money in.
+  const sold = line.class === 'sale' ? figures.deliveredAtomic - figures.swappedAtomic : 0n
+  const kept = usdOf(sold, asset)
+  const margin = kept === undefined || gas === undefined ? undefined : kept - gas
+  return { ...line, usd: { paid, gas, margin } }
+}
+
+/** Millionths of a USD, at 1 stablecoin = 1 USD. */
+function usdOf(atomic: bigint, { decimals }: Asset): bigint | undefined {
+  return decimals === undefined ? undefined : (atomic * 1_000_000n) / 10n ** BigInt(decimals)
+}
+
+const weiInCoin = 10n ** 18n
+
+/** Millionths of a USD, rounded, at the price of the coin in the newest configuration. */
+function usdOfGas(wei: bigint, { coinUsd }: Asset): bigint | undefined {
+  const match = coinUsd === undefined ? null : /^(\d+)(?:\.(\d{1,6}))?$/.exec(coinUsd)
+  if (match === null) return undefined
+  const micro = BigInt(`${match[1]}${(match[2] ?? '').padEnd(6, '0')}`)
+  return (wei * micro + weiInCoin / 2n) / weiInCoin
+}
+
+/** Sales first, days in their order, then the highest amount. */
+function inOrder(a: Line, b: Line): number {
+  const [most, least] = [a.usd.paid ?? -1n, b.usd.paid ?? -1n]
+  return (
+    classes.indexOf(a.class) - classes.indexOf(b.class) ||
+    compare(a.day, b.day) ||
+    (most === least ? 0 : most > least ? -1 : 1) ||
+    compare(nameOf(a), nameOf(b)) ||
+    compare(a.asset.network, b.asset.network)
+  )
+}
+
+function compare(a = '', b = ''): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

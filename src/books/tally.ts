@@ -1,0 +1,70 @@
+import type { RequestCounts } from '../../db/SalesLedger'
+
+/** Requests of a route since the start; the hot path only adds to these numbers. */
+export type Count = {
+  /** All answers 402. */
+  sent: number
+  /** Answers 402 to requests without a credential. */
+  asked: number
+  /** Purchases whose payment was confirmed, or whose answer by use was given. */
+  paid: number
+  /** Requests with a credential that got a problem. */
+  failed: number
+}
+
+/** Counts requests in memory, by merchant and route. */
+export type Tally = {
+  of(item: { merchant: string; route: string }): Count
+  /** Answers 402 since the last call, by merchant. */
+  takeSent(): ReadonlyMap<string, number>
+  /** What was counted and not written yet. */
+  unwritten(): readonly RequestCounts[]
+  /** Marks counts as written. */
+  wrote(counts: readonly RequestCounts[]): void
+}
+
+type Kept = Count & { written: RequestCounts; taken: number }
+
+/** The routes are those of configurations, so their number is bounded by the file. */
+export function createTally(): Tally {
+  const byMerchant = new Map<string, Map<string, Kept>>()
+  const add = (merchant: string, route: string): Kept => {
+    const none = { asked: 0, paid: 0, failed: 0 }
+    const made = { sent: 0, ...none, written: { merchant, route, ...none }, taken: 0 }
+    const routes = byMerchant.get(merchant)
+    if (routes === undefined) byMerchant.set(merchant, new Map([[route, made]]))
+    else routes.set(route, made)
+    return made
+  }
+  const all = () => [...byMerchant.values()].flatMap((routes) => [...routes.values()])
+  return {
+    of: ({ merchant, route }) => byMerchant.get(merchant)?.get(route) ?? add(merchant, route),
+    takeSent() {
+      const fresh = new Map<string, number>()
+      for (const count of all()) {
+        const { merchant } = count.written
+        fresh.set(merchant, (fresh.get(merchant) ?? 0) + count.sent - count.taken)
+        count.taken = count.sent
+      }
+      return fresh
+    },
+    unwritten: () =>
+      all()
+        .map(({ asked, paid, failed, written }) => ({
+          ...written,
+          asked: asked - written.asked,
+          paid: paid - written.paid,
+          failed: failed - written.failed,
+        }))
+        .filter(({ asked, paid, failed }) => asked + paid + failed > 0),
+    wrote(counts) {
+      for (const { merchant, route, asked, paid, failed } of counts) {
+        const written = byMerchant.get(merchant)?.get(route)?.written
+        if (written === undefined) continue
+        written.asked += asked
+        written.paid += paid
+        written.failed += failed
+      }
+    },
+  }
+}

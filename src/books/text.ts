@@ -1,0 +1,187 @@
+import * as Amount from '../protocol/Amount'
+import { type Asset, type Line, nameOf, type Report } from './Books'
+import { usdText } from './usd'
+
+/** Most lines of a table; the other formats have all. */
+const shownMax = 100
+
+/** The report for people: aligned tables, then notes about what needs attention. */
+export function toText(report: Report): string {
+  const { by, from, to, lines, totals, requests } = report
+  const sales = lines.filter((line) => line.class === 'sale')
+  const own = lines.filter((line) => line.class === 'own')
+  const settled = lines.filter((line) => line.class === 'facilitator')
+  const parts = [
+    [`Sales from ${minute(from)} to ${minute(to)} UTC, by ${by}`],
+    sales.length === 0 ? ['No payments.'] : salesTable(by, sales, totals),
+    own.length === 0 ? [] : ['Payments of own accounts, not in the sums', ...table(by, own)],
+    settled.length === 0
+      ? []
+      : ['Settled by the facilitator for other servers, not in the sums', ...table(by, settled)],
+    gasNotes(report),
+    notes(totals),
+    requests.length === 0 ? [] : requestTable(by, requests),
+  ]
+  return `${parts
+    .filter((part) => part.length > 0)
+    .map((part) => part.join('\n'))
+    .join('\n\n')}\n`
+}
+
+/** `2026-11-20 08:00`. */
+function minute(at: number): string {
+  return new Date(at).toISOString().slice(0, 16).replace('T', ' ')
+}
+
+const head = ['payments', 'paid', 'delivered', 'undelivered', 'refunded', 'swapped']
+
+function salesTable(by: string, sales: readonly Line[], totals: readonly Line[]): string[] {
+  const all = totals.map(({ usd }) => usd)
+  const sum = (name: 'paid' | 'gas' | 'margin') =>
+    all.reduce<bigint | undefined>((total, usd) => {
+      const value = usd[name]
+      return total === undefined || value === undefined ? undefined : total + value
+    }, 0n)
+  const [paid, gas, margin] = [sum('paid'), sum('gas'), sum('margin')].map(usdCell)
+  const payments = totals.reduce((total, { figures }) => total + figures.payments, 0)
+  return table(by, sales, [
+    ...totals.map((line) => rowOf('total', line)),
+    ['total', 'all', 'USD', String(payments), paid, '', '', '', '', gas, margin],
+  ])
+}
+
+function table(
+  by: string,
+  lines: readonly Line[],
+  more: readonly (readonly (string | undefined)[])[] = [],
+): string[] {
+  const shown = lines.slice(0, shownMax).map((line) => rowOf(nameOf(line), line))
+  const rest = lines.length - shown.length
+  const label = by === 'network' ? '' : by
+  const rows = align(
+    [[label, 'network', 'asset', ...head, 'gas USD', 'margin USD'], ...shown, ...more],
+    3,
+  )
+  return rest > 0 ? [...rows, `${rest} more lines: --csv and --json have all`] : rows
+}
+
+function rowOf(name: string, { asset, figures, usd }: Line): string[] {
+  const amount = (atomic: bigint) => amountText(atomic, asset)
+  return [
+    name,
+    asset.networkName,
+    asset.symbol,
+    String(figures.payments),
+    amount(figures.paidAtomic),
+    amount(figures.deliveredAtomic),
+    amount(figures.undeliveredAtomic),
+    amount(figures.refundedAtomic),
+    amount(figures.swappedAtomic),
+    usdCell(usd.gas),
+    usdCell(usd.margin),
+  ]
+}
+
+/** Atomic where the decimals are not known. */
+function amountText(atomic: bigint, { decimals }: Asset): string {
+  return decimals === undefined ? String(atomic) : Amount.toDecimal(atomic, decimals)
+}
+
+function usdCell(micro: bigint | undefined): string {
+  return micro === undefined ? '?' : usdText(micro)
+}
+
+/** Columns of equal width; the first `left` of them are texts, the others numbers. */
+function align(rows: readonly (readonly (string | undefined)[])[], left: number): string[] {
+  const widths = (rows[0] ?? []).map((_, index) =>
+    Math.max(...rows.map((row) => (row[index] ?? '').length)),
+  )
+  return rows.map((row) =>
+    row
+      .map((value = '', index) => {
+        const width = widths[index] ?? 0
+        return index < left ? value.padEnd(width) : value.padStart(width)
+      })
+      .filter((_, index) => widths[index] !== 0)
+      .join('  ')
+      .trimEnd(),
+  )
+}
+
+const kinds: Readonly<Record<string, string>> = {
+  grant: 'grants of native coin',
+  approve: 'approves',
+  cancel: 'cancelled account nonces',
+}
+
+function gasNotes({ totals, otherGas, unknownGas }: Report): string[] {
+  const prices = new Map(
+    [...totals, ...otherGas].map(({ asset }) => [asset.networkName, asset.coinUsd]),
+  )
+  const priced = [...prices].map(([name, usd]) => `${usd ?? '?'} a coin on ${name}`)
+  return [
+    'USD: 1 stablecoin is 1 USD. margin: delivered, without what was swapped for stock, less gas.',
+    ...(priced.length > 0
+      ? [`Gas at the eth_price_usd of the configuration: ${priced.join(', ')}.`]
+      : []),
+    ...totals.map(
+      ({ asset, figures }) => `Gas of sales on ${asset.networkName}: ${figures.gasWei} wei.`,
+    ),
+    ...otherGas.map(({ asset, kind, gasWei, usd }) => {
+      const what = kinds[kind] ?? kind
+      return `Not in the sums: ${what} on ${asset.networkName}, ${gasWei} wei, ${usdCell(usd)} USD.`
+    }),
+    ...(unknownGas > 0
+      ? [`The gas of ${count(unknownGas, 'transaction')} of an earlier version is not known.`]
+      : []),
+  ]
+}
+
+/** What is not delivered or not settled. */
+function notes(totals: readonly Line[]): string[] {
+  return totals.flatMap(({ asset, figures }) => {
+    const { undelivered, redeemable, openOrders, pending, lost } = figures
+    const money = (atomic: bigint) =>
+      `${amountText(atomic, asset)} ${asset.symbol} on ${asset.networkName}`
+    return [
+      ...(undelivered > 0
+        ? [
+            `${count(undelivered, 'payment')} of ${money(figures.undeliveredAtomic)} not delivered: ` +
+              `${redeemable} of ${money(figures.redeemableAtomic)} can still be fetched by the buyer.`,
+          ]
+        : []),
+      ...(openOrders > 0
+        ? [`${count(openOrders, 'stock order')} not ended: turnpike orders list shows them.`]
+        : []),
+      ...(pending > 0
+        ? [
+            `${count(pending, 'payment')} of ${money(figures.pendingAtomic)} not settled yet, not in the sums.`,
+          ]
+        : []),
+      ...(lost > 0
+        ? [
+            `${count(lost, 'charge')} of ${money(figures.lostAtomic)} could not be settled (log charge-lost).`,
+          ]
+        : []),
+    ]
+  })
+}
+
+function count(times: number, what: string): string {
+  return `${times} ${what}${times === 1 ? '' : 's'}`
+}
+
+function requestTable(by: string, requests: Report['requests']): string[] {
+  const isGrouped = by === 'merchant' || by === 'route' || by === 'day'
+  const rows = requests
+    .slice(0, shownMax)
+    .map(({ asked, paid, failed, ...group }) => [
+      nameOf(group),
+      ...[asked, paid, failed].map(String),
+      asked === 0 ? '' : `${((paid / asked) * 100).toFixed(1)} %`,
+    ])
+  return [
+    `Requests${isGrouped ? ` by ${by}` : ''}, in whole UTC hours`,
+    ...align([[isGrouped ? by : '', '402', 'paid', 'failed', 'paid of 402'], ...rows], 1),
+  ]
+}

@@ -1,0 +1,100 @@
+import { type Client, createClient, RpcError, RpcFault } from '../../chain/client'
+import * as Permit2 from '../../chain/permit2'
+import * as Receipt from '../../chain/receipt'
+import * as Token from '../../chain/token'
+import * as Transfer from '../../protocol/Transfer'
+import { publicRpcs } from '../allowance'
+import type { Fate, Stored } from './spending'
+
+/**
+ * What the chain says of signed payments. The word of a gateway does not lower what counts: it may
+ * settle later what it called unpaid.
+ */
+
+/** After this time beyond `validBefore` a reorganisation cannot bring the payment back. */
+const marginSeconds = 120
+const timeoutMs = 10_000
+/** A call of the client waits for this. */
+const allMs = 20_000
+
+/**
+ * The fates that are certain now, by the id of the payment. Leaves a payment out when its node does
+ * not answer. Never rejects. `rpc` replaces the public node.
+ */
+export async function findFates(
+  payments: readonly Stored[],
+  rpc: string | undefined,
+): Promise<ReadonlyMap<string, Fate>> {
+  const fates = new Map<string, Fate>()
+  const late = AbortSignal.timeout(allMs)
+  const networks = [...new Set(payments.map(({ network }) => network))]
+  await Promise.all(
+    networks.map(async (network) => {
+      const url = rpc ?? publicRpcs[network as keyof typeof publicRpcs]
+      if (url === undefined) return
+      const client = createClient({ urls: [url], timeoutMs, log: () => undefined })
+      try {
+        const chainId = await client.call('eth_chainId', [])
+        if (!Receipt.isHex(chainId) || `eip155:${BigInt(chainId)}` !== network) return
+        for (const payment of payments.filter((each) => each.network === network)) {
+          if (late.aborted) return
+          const fate = await findFate(client, payment)
+          if (fate !== undefined) fates.set(payment.id, fate)
+        }
+      } catch (error) {
+        if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
+      } finally {
+        client.close()
+      }
+    }),
+  )
+  return fates
+}
+
+async function findFate(client: Client, payment: Stored): Promise<Fate | undefined> {
+  const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
+  if (block === undefined) return undefined
+  const isUsed = await readNonce(client, payment, block.number)
+  if (isUsed === undefined) return undefined
+  if (!isUsed) {
+    const isPast = block.timestamp > BigInt(payment.validBefore + marginSeconds)
+    return isPast ? { kind: 'void' } : undefined
+  }
+  if (payment.scheme === 'exact') return { kind: 'charged', micros: payment.signedMicros }
+  return findCharge(client, payment)
+}
+
+/** Whether the nonce is used in a block, which is past the end of the payment. */
+async function readNonce(
+  client: Client,
+  { method, asset, payer, nonce }: Stored,
+  number: bigint,
+): Promise<boolean | undefined> {
+  const call =
+    method === 'eip3009'
+      ? Token.authorizationState(asset, payer, nonce)
+      : Permit2.nonceBitmap(payer, nonce)
+  const answer = await client.call('eth_call', [call, `0x${number.toString(16)}`])
+  const word = Receipt.isHex(answer) ? Token.toUint(answer) : undefined
+  if (word === undefined) return undefined
+  return method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)
+}
+
+/** What a payment by `upto` has cost: the named transaction must be the call that settled it. */
+async function findCharge(client: Client, payment: Stored): Promise<Fate | undefined> {
+  const { transaction, nonce, payer, asset, signedMicros } = payment
+  if (transaction === undefined) return undefined
+  const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [transaction]))
+  if (receipt?.success !== true) return undefined
+  const sent = Receipt.parseTransaction(
+    await client.call('eth_getTransactionByHash', [transaction]),
+  )
+  const settled = sent && Transfer.parseCall(sent.to, sent.data)
+  if (settled?.method !== 'permit2') return undefined
+  const isOurs =
+    settled.nonce === nonce &&
+    settled.payer.toLowerCase() === payer.toLowerCase() &&
+    settled.asset.toLowerCase() === asset.toLowerCase()
+  if (!isOurs || settled.amountAtomic > signedMicros) return undefined
+  return { kind: 'charged', micros: settled.amountAtomic }
+}

@@ -1,0 +1,142 @@
+import * as Json from '../../protocol/Json'
+import * as Text from './Text'
+
+/** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
+
+export type Gateway = {
+  /** Of the endpoint; payments are signed for offers from here only. */
+  origin: string
+  /** The result of a method. Throws a GatewayError. */
+  request(method: string, params: Json.JsonObject, signal: AbortSignal): Promise<Json.JsonObject>
+}
+
+export type GatewayOptions = {
+  /** The MCP endpoint. */
+  url: URL
+  /** Longest time of one request with its answer, ms. */
+  requestMs: number
+}
+
+/**
+ * `refused`: the gateway answered with an error about this message. After the others the effect of a
+ * payment in the message is unknown: `lost` connections may be tried again, `unusable` answers not.
+ */
+export type GatewayErrorKind = 'refused' | 'lost' | 'unusable' | 'cancelled'
+
+/** No result. The message is for the user and ends with a full stop. */
+export class GatewayError extends Error {
+  override readonly name = 'GatewayError'
+  readonly kind: GatewayErrorKind
+
+  constructor(kind: GatewayErrorKind, message: string) {
+    super(message)
+    this.kind = kind
+  }
+}
+
+/** An answer of 4 MiB takes up to six times that as text in JSON. */
+const answerMaxBytes = 32 * 1024 * 1024
+const levelsMax = 64
+/** More would block the process for longer than a client waits. */
+const membersMax = 262_144
+
+/** A message is one POST: the gateway keeps no session. */
+export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
+  let last = 0
+  return {
+    origin: url.origin,
+    async request(method, params, signal) {
+      last++
+      const id = last
+      const message = { jsonrpc: '2.0', id, method, params }
+      const late = AbortSignal.timeout(requestMs)
+      const both = AbortSignal.any([signal, late])
+      try {
+        const response = await fetch(url, {
+          method: 'POST',
+          headers: {
+            'content-type': 'application/json',
+            accept: 'application/json, text/event-stream',
+          },
+          body: JSON.stringify(message),
+          // A payment is for this URL, so it must not follow a redirect.
+          redirect: 'manual',
+          signal: both,
+        })
+        return resultOf(response, await read(response, both), id)
+      } catch (error) {
+        if (error instanceof GatewayError) throw error
+        if (signal.aborted) throw new GatewayError('cancelled', 'The call was cancelled.')
+        if (late.aborted)
+          throw new GatewayError(
+            'unusable',
+            `${url.origin} did not answer within ${requestMs / 1000} s.`,
+          )
+        throw new GatewayError('lost', `${url.origin} cannot be reached, or closed the connection.`)
+      }
+    },
+  }
+}
+
+/** The text of an answer. Fails for a long one, and for one that does not end. */
+async function read(response: Response, signal: AbortSignal): Promise<string> {
+  const reader = response.body?.getReader()
+  if (reader === undefined) return ''
+  const stop = () => void reader.cancel().catch(() => undefined)
+  signal.addEventListener('abort', stop)
+  const chunks: Uint8Array[] = []
+  let size = 0
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      // A cancelled reader ends like a complete one.
+      signal.throwIfAborted()
+      if (done) break
+      size += value.byteLength
+      if (size > answerMaxBytes)
+        throw new GatewayError('unusable', `The answer is longer than ${answerMaxBytes} bytes.`)
+      chunks.push(value)
+    }
+  } finally {
+    signal.removeEventListener('abort', stop)
+    stop()
+  }
+  return Buffer.concat(chunks).toString()
+}
+
+function resultOf(response: Response, text: string, id: number): Json.JsonObject {
+  const { status, headers } = response
+  if (status >= 300 && status < 400)
+    throw new GatewayError(
+      'unusable',
+      `The gateway redirects to ${Text.quote(headers.get('location') ?? '')}. Redirects are not ` +
+        'followed: start turnpike mcp with that URL if it is right.',
+    )
+  const message = parse(text)
+  const error = message && Json.member(message, 'error')
+  if (Json.isObject(error)) {
+    const said = Text.quote(Json.member(error, 'message'))
+    // A limit or a fault of the service says nothing about the message.
+    throw new GatewayError(
+      status === 429 || status >= 500 ? 'unusable' : 'refused',
+      `The gateway answered with an error: ${said}.`,
+    )
+  }
+  const result = message && Json.member(message, 'result')
+  if (!Json.isObject(result) || message?.id !== id)
+    throw new GatewayError(
+      'unusable',
+      `The answer (status ${status}) is not one of an MCP endpoint. Is this the URL of a gateway?`,
+    )
+  return result
+}
+
+function parse(text: string): Json.JsonObject | undefined {
+  try {
+    const value = Json.parseAny(text, levelsMax, membersMax)
+    return Json.isObject(value) ? value : undefined
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,304 @@
+import { Database } from 'bun:sqlite'
+import { chmodSync, closeSync, mkdirSync, openSync } from 'node:fs'
+import { dirname } from 'node:path'
+import type { Address, Hex } from 'viem'
+
+/**
+ * What a wallet has signed, in a SQLite file that several processes may share. A payment is written
+ * before it leaves the process, and counts from then on.
+ */
+
+/** `open`: signed, with an unknown end. `redeemable`: paid, with a token. `over`: given up. */
+export type State = 'open' | 'redeemable' | 'delivered' | 'over'
+
+/** A signed payment. */
+export type Payment = {
+  id: string
+  /** Identifies the call that it pays for: gateway, payer, tool and arguments. */
+  call: string
+  tool: string
+  /** JSON. */
+  args: string
+  network: string
+  asset: Address
+  method: 'eip3009' | 'permit2'
+  scheme: 'exact' | 'upto'
+  payer: Address
+  payee: Address
+  nonce: Hex
+  /** Millionths of a dollar that were signed; of `upto` the ceiling. */
+  signedMicros: bigint
+  /** The amount as text, e.g. `0.005000 USDC`. */
+  amount: string
+  /** Unix seconds after which it cannot be settled. */
+  validBefore: number
+  /** JSON of the x402 payment: the only form in which it is ever sent. */
+  credential: string
+}
+
+export type Stored = Payment & {
+  state: State
+  /** Millionths of a dollar that count against the limit of the day. */
+  usedMicros: bigint
+  transaction: string | undefined
+  redeem: { token: string; until: string } | undefined
+}
+
+export type Reserved =
+  /** As it was written. */
+  | { kind: 'reserved'; payment: Stored }
+  /** It would exceed the limit of the day. */
+  | { kind: 'limit'; spentMicros: bigint }
+  /** The same call has an unfinished payment, perhaps of another process. */
+  | { kind: 'unfinished'; payment: Stored }
+
+/** What the chain says of a payment: nothing moved and nothing can, or what it has cost. */
+export type Fate = { kind: 'void' } | { kind: 'charged'; micros: bigint }
+
+export type Spending = {
+  file: string
+  findUnfinished(call: string): Stored | undefined
+  /** Writes a payment unless the limit of the day forbids it. It is on the disk when this returns. */
+  reserve(payment: Payment, limitMicros: bigint): Reserved
+  /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
+  update(id: string, change: Change): void
+  /** What counts for the current day. */
+  today(): { spentMicros: bigint; payments: number }
+  /** Payments of the current day whose amount the chain may still lower; at most 64. */
+  unsettled(): Stored[]
+  /** Records what the chain says. */
+  settle(id: string, fate: Fate): void
+  /** Unfinished payments, the newest first; at most 10. */
+  unfinished(): Stored[]
+  close(): void
+}
+
+export type Change = {
+  state: State
+  transaction?: string | undefined
+  redeem?: { token: string; until: string } | undefined
+}
+
+/** The file cannot be used. The message is for the user. */
+export class SpendingError extends Error {
+  override readonly name = 'SpendingError'
+}
+
+const version = 1
+const keptMs = 30 * 86_400_000
+
+const schema = `
+CREATE TABLE payments (
+  id TEXT PRIMARY KEY,
+  call TEXT NOT NULL,
+  tool TEXT NOT NULL,
+  args TEXT NOT NULL,
+  network TEXT NOT NULL,
+  asset TEXT NOT NULL,
+  method TEXT NOT NULL CHECK (method IN ('eip3009', 'permit2')),
+  scheme TEXT NOT NULL CHECK (scheme IN ('exact', 'upto')),
+  payer TEXT NOT NULL,
+  payee TEXT NOT NULL,
+  nonce TEXT NOT NULL,
+  signed_micros TEXT NOT NULL,
+  used_micros TEXT NOT NULL,
+  amount TEXT NOT NULL,
+  valid_before INTEGER NOT NULL,
+  credential TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('open', 'redeemable', 'delivered', 'over')),
+  -- 1: no fact of the chain can lower what counts.
+  is_final INTEGER NOT NULL CHECK (is_final IN (0, 1)),
+  -- Named by the gateway, not proven.
+  tx TEXT,
+  redeem_token TEXT,
+  redeem_until TEXT,
+  day TEXT NOT NULL,
+  signed_at INTEGER NOT NULL,
+  UNIQUE (network, asset, payer, nonce),
+  CHECK ((state = 'redeemable') = (redeem_token IS NOT NULL))
+) STRICT;
+CREATE UNIQUE INDEX payments_unfinished ON payments (call) WHERE state IN ('open', 'redeemable');
+CREATE INDEX payments_day ON payments (day);
+PRAGMA user_version = ${version};
+`
+
+/**
+ * Opens the file and creates it for its owner only. `now` is unix ms; `busyMs` is how long it waits for
+ * another process. Throws a SpendingError.
+ */
+export function openSpending(file: string, now: () => number, busyMs = 5_000): Spending {
+  let db: Database | undefined
+  try {
+    mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
+    // SQLite would create it for every reader, and it has credentials and redeem tokens.
+    closeSync(openSync(file, 'a', 0o600))
+    chmodSync(file, 0o600)
+    db = new Database(file, { readwrite: true, strict: true, safeIntegers: true })
+    db.run(`PRAGMA busy_timeout = ${busyMs}`)
+    db.run('PRAGMA journal_mode = WAL')
+    // A crash of the machine must not forget a payment that was sent.
+    db.run('PRAGMA synchronous = FULL')
+    prepare(db, file)
+    const before = now() - keptMs
+    db.query("DELETE FROM payments WHERE signed_at < ? AND state IN ('delivered', 'over')").run(
+      before,
+    )
+    return from(db, file, now)
+  } catch (error) {
+    db?.close()
+    if (error instanceof SpendingError) throw error
+    throw new SpendingError(`The state file ${file} cannot be used (${codeOf(error)}).`)
+  }
+}
+
+function prepare(db: Database, file: string): void {
+  const create = db.transaction(() => {
+    const found = db.query<{ user_version: bigint }, []>('PRAGMA user_version').get()?.user_version
+    if (found === BigInt(version)) return
+    const tables = db.query('SELECT name FROM sqlite_schema').all()
+    if (found !== 0n || tables.length > 0)
+      throw new SpendingError(
+        `${file} is not a state file of this version of turnpike mcp: name another with --state.`,
+      )
+    db.run(schema)
+  })
+  create.immediate()
+}
+
+type Row = Record<string, string | bigint | null>
+
+function from(db: Database, file: string, now: () => number): Spending {
+  const dayOf = () => new Date(now()).toISOString().slice(0, 10)
+  const open = db.query<Row, [string]>(
+    "SELECT * FROM payments WHERE call = ? AND state IN ('open', 'redeemable')",
+  )
+  const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
+    'SELECT COALESCE(SUM(CAST(used_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
+      'FROM payments WHERE day = ?',
+  )
+  const spentOn = (day: string) => {
+    const { total = 0n, payments = 0n } = sum.get(day) ?? {}
+    return { spentMicros: total, payments: Number(payments) }
+  }
+  const findUnfinished = (call: string) => {
+    const row = open.get(call)
+    return row === null ? undefined : storedOf(row)
+  }
+  const reserve = db.transaction((payment: Payment, limitMicros: bigint): Reserved => {
+    const unfinished = findUnfinished(payment.call)
+    if (unfinished) return { kind: 'unfinished', payment: unfinished }
+    const day = dayOf()
+    const { spentMicros } = spentOn(day)
+    if (spentMicros + payment.signedMicros > limitMicros) return { kind: 'limit', spentMicros }
+    insert(db, payment, day, now())
+    // What is presented is read back, so that nothing leaves the process that is not in the file.
+    const written = findUnfinished(payment.call)
+    if (written === undefined) throw new Error('a payment was not written')
+    return { kind: 'reserved', payment: written }
+  })
+  return {
+    file,
+    findUnfinished,
+    reserve: (payment, limitMicros) => guarded(file, () => reserve.immediate(payment, limitMicros)),
+    update: (id, change) => guarded(file, () => update(db, id, change)),
+    today: () => spentOn(dayOf()),
+    unsettled: () =>
+      db
+        .query<Row, [string]>('SELECT * FROM payments WHERE day = ? AND is_final = 0 LIMIT 64')
+        .all(dayOf())
+        .map(storedOf),
+    settle: (id, fate) => guarded(file, () => settle(db, id, fate)),
+    unfinished: () =>
+      db
+        .query<Row, []>(
+          "SELECT * FROM payments WHERE state IN ('open', 'redeemable') " +
+            'ORDER BY signed_at DESC LIMIT 10',
+        )
+        .all()
+        .map(storedOf),
+    close: () => db.close(),
+  }
+}
+
+function insert(db: Database, payment: Payment, day: string, now: number): void {
+  const { id, call, tool, args, network, asset, method, scheme, payer, payee, nonce } = payment
+  const { signedMicros, amount, validBefore, credential } = payment
+  const micros = String(signedMicros)
+  const places = Array.from({ length: 20 }, () => '?').join(', ')
+  db.query(
+    `INSERT INTO payments (id, call, tool, args, network, asset, method, scheme, payer, payee, nonce,
+     signed_micros, used_micros, amount, valid_before, credential, state, is_final, day, signed_at)
+     VALUES (${places})`,
+  ).run(
+    ...[id, call, tool, args, network, asset, method, scheme, payer, payee, nonce],
+    ...[micros, micros, amount, validBefore, credential, 'open', 0, day, now],
+  )
+}
+
+function update(db: Database, id: string, { state, transaction, redeem }: Change): void {
+  const isUnfinished = state === 'open' || state === 'redeemable'
+  // An exact payment whose answer was delivered has cost what was signed.
+  db.query(
+    `UPDATE payments SET state = ?1, tx = COALESCE(?2, tx), redeem_token = ?3, redeem_until = ?4,
+     credential = CASE WHEN ?5 THEN credential ELSE '' END,
+     is_final = CASE WHEN ?1 = 'delivered' AND scheme = 'exact' THEN 1 ELSE is_final END
+     WHERE id = ?6 AND state IN ('open', 'redeemable')`,
+  ).run(
+    ...[state, transaction ?? null, redeem?.token ?? null, redeem?.until ?? null],
+    ...[isUnfinished ? 1 : 0, id],
+  )
+}
+
+function settle(db: Database, id: string, fate: Fate): void {
+  if (fate.kind === 'charged') {
+    db.query('UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ? AND is_final = 0').run(
+      String(fate.micros),
+      id,
+    )
+    return
+  }
+  db.query(
+    `UPDATE payments SET used_micros = '0', is_final = 1, credential = '', redeem_token = NULL,
+     redeem_until = NULL, state = CASE state WHEN 'delivered' THEN state ELSE 'over' END
+     WHERE id = ? AND is_final = 0`,
+  ).run(id)
+}
+
+function storedOf(row: Row): Stored {
+  const text = (name: string) => String(row[name] ?? '')
+  const token = text('redeem_token')
+  return {
+    id: text('id'),
+    call: text('call'),
+    tool: text('tool'),
+    args: text('args'),
+    network: text('network'),
+    asset: text('asset') as Address,
+    method: text('method') === 'permit2' ? 'permit2' : 'eip3009',
+    scheme: text('scheme') === 'upto' ? 'upto' : 'exact',
+    payer: text('payer') as Address,
+    payee: text('payee') as Address,
+    nonce: text('nonce') as Hex,
+    signedMicros: BigInt(text('signed_micros')),
+    usedMicros: BigInt(text('used_micros')),
+    amount: text('amount'),
+    validBefore: Number(row.valid_before),
+    credential: text('credential'),
+    state: text('state') as State,
+    transaction: text('tx') || undefined,
+    redeem: token === '' ? undefined : { token, until: text('redeem_until') },
+  }
+}
+
+function guarded<T>(file: string, run: () => T): T {
+  try {
+    return run()
+  } catch (error) {
+    throw new SpendingError(`The state file ${file} cannot be written (${codeOf(error)}).`)
+  }
+}
+
+function codeOf(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  return typeof code === 'string' ? code : 'unknown error'
+}

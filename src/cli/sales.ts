@@ -1,0 +1,64 @@
+import { openSalesBeside } from '../../db/sqlite/beside'
+import { type By, groupings } from '../books/Books'
+import { toCsv } from '../books/csv'
+import { toJson } from '../books/json'
+import { readBooks } from '../books/read'
+import * as Since from '../books/Since'
+import { toText } from '../books/text'
+import { attemptsMax, cutAttemptsMax } from '../paywall/undelivered'
+
+export type SalesOptions = {
+  dataDir: string
+  since?: string
+  by?: string
+  csv?: boolean
+  json?: boolean
+  /** Unix ms. */
+  now: () => number
+  /** Prints a text as it is. */
+  out: (text: string) => void
+}
+
+/** Shows what was sold while a service may be running; it only reads. Returns the exit code. */
+export async function sales(options: SalesOptions): Promise<number> {
+  const { dataDir, since = '30d', by = 'merchant', out } = options
+  const now = options.now()
+  const from = Since.parse(since, now)
+  const fault = faultOf(options, from)
+  if (fault !== undefined || from === undefined || !isBy(by)) {
+    out(`turnpike: ${fault}\n`)
+    return 1
+  }
+  const opened = openSalesBeside({ dataDir })
+  if (opened === 'missing') {
+    out(`turnpike: there is no database in ${dataDir}: name the data directory with --data\n`)
+    return 1
+  }
+  if (opened === 'old') {
+    out(`turnpike: the database in ${dataDir} is of an older version: start serve once\n`)
+    return 1
+  }
+  try {
+    const attempts = { attemptsMax, cutAttemptsMax }
+    const report = await readBooks({ sales: opened.sales, by, from, to: now, attempts })
+    const format = options.csv ? toCsv : options.json ? toJson : toText
+    out(format(report))
+    return 0
+  } finally {
+    opened.close()
+  }
+}
+
+function faultOf({ since, by, csv, json }: SalesOptions, from: number | undefined) {
+  if (from === undefined) {
+    return `--since ${JSON.stringify(since)} is not a past time: write 30d, 24h, 2026-11-20 or a Unix time`
+  }
+  if (by !== undefined && !isBy(by)) {
+    return `--by ${JSON.stringify(by)} is unknown: write ${groupings.slice(0, -1).join(', ')} or day`
+  }
+  return csv === true && json === true ? 'choose --csv or --json, not both' : undefined
+}
+
+function isBy(text: string): text is By {
+  return groupings.some((each) => each === text)
+}

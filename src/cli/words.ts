@@ -1,0 +1,36 @@
+import { index, lineOf } from '../config/lines'
+import { format } from '../config/merchants'
+import type { Warning } from '../config/warnings'
+
+/** Why a configuration cannot be read, and what to do. */
+export function unreadable(file: string, error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown error'
+  if (code !== 'ENOENT') return `${file} cannot be read (${code}): make it readable for this user`
+  const init = file === 'merchants.toml' ? 'init' : `init --config ${file}`
+  return `there is no ${file}.
+  turnpike ${init}  asks four questions and writes it
+  turnpike demo  runs samples on local chains, without a file and without keys`
+}
+
+/** Warnings as they are printed. Unlike faults, they do not change the exit code. */
+export function warn(
+  warnings: readonly Warning[],
+  { file, text }: { file: string; text: string },
+): string[] {
+  // The index of a large file takes half a second.
+  if (warnings.length === 0) return []
+  const lines = index(text)
+  return warnings.map(
+    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
+  )
+}
+
+/** The command that runs this program from a shell in the current directory. */
+export function self(): string {
+  return isCompiled() ? process.execPath : `npx --yes bun@${Bun.version} src/main.ts`
+}
+
+/** Whether this is the executable, not a checkout. */
+export function isCompiled(): boolean {
+  return import.meta.dir.startsWith('/$bunfs') || import.meta.dir.includes('~BUN')
+}

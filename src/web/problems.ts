@@ -1,0 +1,91 @@
+import type { Config } from '../config/Config'
+import { isKnown, tagOf } from '../http/etag'
+import * as Problem from '../protocol/Problem'
+import { all, type Meaning, meaningOf } from '../protocol/ProblemMeaning'
+import { type Html, html } from './html'
+import { layout, respond } from './layout'
+
+/**
+ * The pages that the types of problems name: `/problems` lists all codes, `/problems/{code}` says
+ * what one means and what to do next. Browsers get HTML, every other client plain text.
+ */
+export function createProblemPages(config: Config) {
+  const answer = (request: Request, title: string, page: { main: Html; text: string }) => {
+    const vary = { vary: 'Accept' }
+    if (!wantsHtml(request)) return plain(request, page.text, vary)
+    const markup = layout(config, { title, path: '/problems', main: page.main })
+    return respond(request, markup, { headers: vary })
+  }
+  return {
+    list: (request: Request): Response =>
+      answer(request, 'Problems', { main: listOf(all()), text: textOfList(config, all()) }),
+    one(request: Request, { code = '' }: { code?: string }): Response {
+      const meaning = meaningOf(code)
+      if (meaning === undefined)
+        throw Problem.of('not-found', 'There is no problem of this code; /problems lists all.')
+      return answer(request, meaning.title, { main: pageOf(meaning), text: textOf(meaning) })
+    },
+  }
+}
+
+function wantsHtml(request: Request): boolean {
+  return /\btext\/html\b/i.test(request.headers.get('accept') ?? '')
+}
+
+function plain(request: Request, text: string, more: Readonly<Record<string, string>>): Response {
+  const etag = tagOf(text)
+  const headers = {
+    'content-type': 'text/plain; charset=utf-8',
+    'x-content-type-options': 'nosniff',
+    'cache-control': 'no-cache',
+    etag,
+    ...more,
+  }
+  if (isKnown(request, etag)) return new Response(null, { status: 304, headers })
+  return new Response(text, { headers })
+}
+
+function pageOf({ code, title, status, meaning, client, operator }: Meaning): Html {
+  return html`<h1>${title}</h1>
+<p class="quiet"><code>${code}</code>, HTTP status ${status}</p>
+<h2>What it means</h2>
+<p>${marked(meaning)}</p>
+<h2>What to do next</h2>
+<p>${marked(client)}</p>
+${
+  operator !== undefined &&
+  html`<h2>For the operator of this service</h2>
+<p>${marked(operator)}</p>`
+}
+<p><a href="/problems">All problems</a></p>`
+}
+
+function listOf(meanings: readonly Meaning[]): Html {
+  return html`<h1>Problems</h1>
+<p>The <code>type</code> of each error answer names one of these pages.</p>
+<ul>${meanings.map(
+    ({ code, title, status }) =>
+      html`<li><a href="/problems/${code}">${title}</a> <code>${code}</code>, HTTP status ${status}</li>
+`,
+  )}</ul>`
+}
+
+function textOf({ code, title, status, meaning, client, operator }: Meaning): string {
+  const lines = [`${title} (${code}, HTTP status ${status})`, '', meaning, '', `Next: ${client}`]
+  if (operator !== undefined) lines.push('', `For the operator: ${operator}`)
+  return `${lines.join('\n')}\n`
+}
+
+function textOfList({ service }: Config, meanings: readonly Meaning[]): string {
+  const lines = meanings.map(
+    ({ code, title, status }) => `${status} ${title}: ${service.baseUrl}/problems/${code}`,
+  )
+  return `${lines.join('\n')}\n`
+}
+
+/** Text whose parts between backticks are code. */
+function marked(text: string): Html[] {
+  return text
+    .split('`')
+    .map((part, index) => (index % 2 === 1 ? html`<code>${part}</code>` : html`${part}`))
+}

@@ -1,0 +1,197 @@
+import type { Message, WebhookLedger } from '../../db/WebhookLedger'
+import type { Webhook } from '../config/Config'
+import type { Log } from '../log'
+import { headersOf } from '../protocol/Webhook'
+import type { Metrics } from './metrics'
+import type { Answer, Post } from './post'
+import { delayMs, failuresMax, pauseMs, retryAfterMs } from './Schedule'
+
+/** Messages of one endpoint that are sent at once. */
+export const concurrencyMax = 16
+/** Pause after a result that could not be written, so that the message is not sent in a loop, ms. */
+const unwrittenMs = 5_000
+
+export type SendingOptions = {
+  ledger: WebhookLedger
+  post: Post
+  /** Unix ms. */
+  now: () => number
+  /** From 0 to 1. */
+  random: () => number
+  metrics: Metrics
+  /** An endpoint answered that it wants no more messages. */
+  onGone: () => void
+  log: Log
+}
+
+/** What is known of one endpoint while the process runs. */
+export type Endpoint = {
+  config: Webhook
+  /** Attempts in progress by the `seq` of their message. */
+  inFlight: Map<number, Promise<void>>
+  /** Failures since the last success that say that the endpoint does not work. */
+  failures: number
+  /** Nothing is sent before this time. */
+  pausedUntil: number
+  /** It answered 410, or it is no longer configured. */
+  isEnded: boolean
+  /** A look for messages is in progress; another one must follow it. */
+  look: 'no' | 'running' | 'again'
+}
+
+export function createEndpoint(config: Webhook): Endpoint {
+  return {
+    config,
+    inFlight: new Map(),
+    failures: 0,
+    pausedUntil: 0,
+    isEnded: false,
+    look: 'no',
+  }
+}
+
+/** Sends the due messages of an endpoint as far as it may have more in progress. Never rejects. */
+export async function pump(
+  options: SendingOptions,
+  endpoint: Endpoint,
+  signal: AbortSignal,
+): Promise<void> {
+  if (endpoint.look !== 'no') {
+    endpoint.look = 'again'
+    return
+  }
+  do {
+    endpoint.look = 'running'
+    try {
+      await start(options, endpoint, signal)
+    } catch (error) {
+      fail(options, endpoint, error)
+    }
+  } while (isAgain(endpoint))
+  endpoint.look = 'no'
+}
+
+function isAgain({ look }: Endpoint): boolean {
+  return look === 'again'
+}
+
+async function start(
+  options: SendingOptions,
+  endpoint: Endpoint,
+  signal: AbortSignal,
+): Promise<void> {
+  const { inFlight, config } = endpoint
+  // Of a failing endpoint one message at a time finds out whether it works again.
+  const most = endpoint.failures < failuresMax ? concurrencyMax : 1
+  const at = options.now()
+  if (signal.aborted || endpoint.isEnded || at < endpoint.pausedUntil) return
+  if (inFlight.size >= most) return
+  const query = { endpoint: config.id, at, limit: concurrencyMax + most }
+  const due = await options.ledger.due(query)
+  // Without waiting, so that no other look can start the same messages.
+  const free = due.filter(({ seq }) => !inFlight.has(seq)).slice(0, most - inFlight.size)
+  for (const message of free) {
+    if (signal.aborted) return
+    const attempt = send(options, endpoint, message, signal).finally(() => {
+      inFlight.delete(message.seq)
+      void pump(options, endpoint, signal)
+    })
+    inFlight.set(message.seq, attempt)
+  }
+}
+
+/** One attempt and its record. Never rejects. */
+async function send(
+  options: SendingOptions,
+  endpoint: Endpoint,
+  message: Message,
+  signal: AbortSignal,
+): Promise<void> {
+  const { now, post } = options
+  const { id, body } = message
+  const timestamp = Math.floor(now() / 1000)
+  const headers = headersOf({ id, timestamp, body }, endpoint.config.secrets)
+  const answer = await post(endpoint.config, { headers, body }, signal)
+  // A stop ended the attempt: the next start makes it again.
+  if ('error' in answer && signal.aborted) return
+  try {
+    await record(options, endpoint, message, answer)
+  } catch (error) {
+    fail(options, endpoint, error)
+  }
+}
+
+/** The database failed. */
+function fail({ now, log }: SendingOptions, endpoint: Endpoint, error: unknown): void {
+  endpoint.pausedUntil = Math.max(endpoint.pausedUntil, now() + unwrittenMs)
+  log('webhook-fault', { ...nameOf(endpoint), error })
+}
+
+async function record(
+  options: SendingOptions,
+  endpoint: Endpoint,
+  message: Message,
+  answer: Answer,
+): Promise<void> {
+  const { ledger, metrics, now } = options
+  const at = now()
+  const status = 'status' in answer ? answer.status : undefined
+  const attempt = { seq: message.seq, status, error: undefined, at }
+  if (status !== undefined && status >= 200 && status < 300) {
+    if (endpoint.failures >= failuresMax) options.log('webhook-recovered', nameOf(endpoint))
+    endpoint.failures = 0
+    await ledger.delivered(attempt)
+    metrics.ended('delivered')
+    return
+  }
+  if (status === 410) {
+    await ledger.failed({ ...attempt, error: 'gone' })
+    metrics.ended('gone')
+    await disable(options, endpoint)
+    return
+  }
+  const wait = note(options, endpoint, answer)
+  const dueAt = at + Math.max(delayMs(message.attempts + 1, options.random()), wait)
+  const { expiresAt } = message
+  const error = 'error' in answer ? answer.error : undefined
+  // The last attempt is at the end of its time. After that the sweep gives it up.
+  await ledger.retry({ ...attempt, error }, at < expiresAt ? Math.min(dueAt, expiresAt) : dueAt)
+  metrics.ended('retried')
+}
+
+/** Counts a failure of the endpoint. Returns how long it asks to wait, ms. */
+function note({ now, random, log }: SendingOptions, endpoint: Endpoint, answer: Answer): number {
+  const at = now()
+  const isError = 'error' in answer
+  // Other statuses are about one message: the endpoint itself works.
+  const isFailure = isError || answer.status >= 500 || answer.status === 429
+  const wait = isError ? 0 : retryAfterMs(answer.retryAfter, at)
+  // While it is paused, only attempts end that began before: they are one failure.
+  if (!isFailure || at < endpoint.pausedUntil) return wait
+  endpoint.failures++
+  const pause = Math.max(wait, pauseMs(endpoint.failures, random()))
+  endpoint.pausedUntil = Math.max(endpoint.pausedUntil, at + pause)
+  if (endpoint.failures === failuresMax) {
+    const result = isError ? { reason: answer.error } : { status: answer.status }
+    log('webhook-failing', { ...nameOf(endpoint), ...result })
+  }
+  return wait
+}
+
+/** The endpoint wants no more messages: 410 of Standard Webhooks. */
+async function disable(
+  { ledger, metrics, now, onGone, log }: SendingOptions,
+  endpoint: Endpoint,
+): Promise<void> {
+  if (endpoint.isEnded) return
+  endpoint.isEnded = true
+  onGone()
+  const given = await ledger.giveUp(endpoint.config.id, 'gone', now())
+  metrics.ended('gone', given)
+  log('webhook-disabled', { ...nameOf(endpoint), status: 410, givenUp: given })
+}
+
+/** How log lines name an endpoint: never by its path. */
+export function nameOf({ config }: Pick<Endpoint, 'config'>) {
+  return { endpoint: config.id, origin: config.url.origin }
+}

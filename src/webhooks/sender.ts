@@ -1,0 +1,147 @@
+import type { Bounds, Subscriptions } from '../../db/WebhookLedger'
+import type { Webhook } from '../config/Config'
+import { typesOf } from '../protocol/Webhook'
+import { createEndpoint, type Endpoint, pump, type SendingOptions } from './endpoint'
+
+/** Time between two sweeps, ms. */
+const sweepMs = 10_000
+/** Messages that were not sent because no process ran live at least this long after a start, ms. */
+const prolongedMs = 3_600_000
+/** Longest wait of a stop for attempts in progress, ms. */
+const stopMaxMs = 2_000
+
+const defaultBounds: Bounds = {
+  waitingMax: 10_000,
+  endedMax: 10_000,
+  endedMs: 7 * 86_400_000,
+}
+
+export type SenderOptions = Omit<SendingOptions, 'onGone'> & {
+  gasPerDay: Subscriptions['gasPerDay']
+  bounds?: Bounds | undefined
+}
+
+/** Sends the messages of the outbox. */
+export type Sender = {
+  /** Sends to these endpoints from now on. One that answered 410 is tried again. */
+  apply(wanted: readonly Webhook[]): void
+  /** Begins to send, first what an earlier process left. */
+  recover(): Promise<void>
+  /** Begins to send what is due, and sweeps from time to time. */
+  poll(): Promise<void>
+  /** Resolves when no attempt is in progress. */
+  idle(): Promise<void>
+  /** Begins nothing new; resolves when the attempts in progress have ended, soon. */
+  stop(limitMs: number): Promise<void>
+}
+
+/** Endpoints do not wait for each other: each has its own places and its own pauses. */
+export function createSender(options: SenderOptions): Sender {
+  const { ledger } = options
+  const attempts = new AbortController()
+  /** Also those of an earlier configuration whose attempts have not ended. */
+  const endpoints = new Map<string, Endpoint>()
+  const state = { isSending: false, isWoken: false }
+  const subscribe = () =>
+    ledger.subscribe({
+      endpoints: [...endpoints.values()].filter(isUsed).map(subscriptionOf),
+      gasPerDay: options.gasPerDay,
+    })
+  const sending: SendingOptions = { ...options, onGone: subscribe }
+  const pumpAll = () => {
+    if (!state.isSending) return
+    for (const endpoint of endpoints.values()) void pump(sending, endpoint, attempts.signal)
+  }
+  // After this turn of the event loop its commits have ended, and one look finds all of them.
+  ledger.onMessage(() => {
+    if (state.isWoken) return
+    state.isWoken = true
+    setImmediate(() => {
+      state.isWoken = false
+      pumpAll()
+    })
+  })
+  const sweep = createSweep(options, () =>
+    [...endpoints.values()].filter(isUsed).map(({ config }) => config.id),
+  )
+  return {
+    apply(wanted) {
+      replace(endpoints, wanted)
+      subscribe()
+      pumpAll()
+    },
+    async recover() {
+      await ledger.prolong([...endpoints.keys()], options.now() + prolongedMs)
+      await sweep()
+      state.isSending = true
+      pumpAll()
+    },
+    async poll() {
+      if (!state.isSending) return
+      pumpAll()
+      await sweep()
+    },
+    idle: () => idle(endpoints),
+    async stop(limitMs) {
+      state.isSending = false
+      for (const endpoint of endpoints.values()) endpoint.isEnded = true
+      const timer = setTimeout(() => attempts.abort(), Math.min(limitMs, stopMaxMs))
+      await Promise.all([idle(endpoints), sweep.ended()])
+      clearTimeout(timer)
+    },
+  }
+}
+
+/** Keeps the attempts of an endpoint that stays, so that no message is sent twice at once. */
+function replace(endpoints: Map<string, Endpoint>, wanted: readonly Webhook[]): void {
+  for (const [id, endpoint] of endpoints) {
+    endpoint.isEnded = true
+    if (endpoint.inFlight.size === 0) endpoints.delete(id)
+  }
+  for (const config of wanted) {
+    const { inFlight, look, ...fresh } = createEndpoint(config)
+    const known = endpoints.get(config.id)
+    endpoints.set(config.id, known ? Object.assign(known, fresh) : { ...fresh, inFlight, look })
+  }
+}
+
+function isUsed({ isEnded }: Endpoint): boolean {
+  return !isEnded
+}
+
+function subscriptionOf({ config }: Endpoint): Subscriptions['endpoints'][number] {
+  return { endpoint: config.id, origin: config.url.origin, types: typesOf(config.events) }
+}
+
+/** At most one sweep at a time, and one in ten seconds. */
+function createSweep({ ledger, metrics, bounds, now, log }: SenderOptions, ids: () => string[]) {
+  let current: Promise<void> | undefined
+  let last = Number.NEGATIVE_INFINITY
+  const run = async () => {
+    try {
+      for (const each of await ledger.sweep(now(), ids(), bounds ?? defaultBounds)) {
+        metrics.ended(each.reason, each.count)
+        log('webhook-lost', each)
+      }
+    } catch (error) {
+      log('webhook-fault', { error })
+    }
+    current = undefined
+  }
+  const sweep = async () => {
+    if (current === undefined && now() < last + sweepMs) return
+    last = now()
+    current ??= run()
+    await current
+  }
+  return Object.assign(sweep, { ended: async () => current })
+}
+
+async function idle(endpoints: ReadonlyMap<string, Endpoint>): Promise<void> {
+  const isBusy = ({ look, inFlight }: Endpoint) => look !== 'no' || inFlight.size > 0
+  while ([...endpoints.values()].some(isBusy)) {
+    const attempts = [...endpoints.values()].flatMap(({ inFlight }) => [...inFlight.values()])
+    // A look only reads the database.
+    await (attempts.length > 0 ? Promise.race(attempts) : new Promise(setImmediate))
+  }
+}

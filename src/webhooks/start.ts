@@ -1,0 +1,85 @@
+import type { Subscriptions, WebhookLedger } from '../../db/WebhookLedger'
+import type { NetworkConfig, Webhook } from '../config/Config'
+import type { Log } from '../log'
+import type { Meter } from '../settlement/metrics'
+import { createMetrics } from './metrics'
+import { createNetworkWatch } from './networks'
+import { createPost, type PostOptions } from './post'
+import { createSender } from './sender'
+
+/** Time between two looks for messages whose time has come or that an operator sends again, ms. */
+const pollMs = 1_000
+
+export type WebhooksOptions = {
+  ledger: WebhookLedger
+  endpoints: readonly Webhook[]
+  networks: readonly NetworkConfig[]
+  meter: Meter
+  log: Log
+  /** Unix ms. */
+  now: () => number
+  /** How names are resolved, certificates are trusted and time is limited. */
+  posting?: Omit<PostOptions, 'now'> | undefined
+}
+
+export type Webhooks = {
+  /** Sends to these endpoints from now on. */
+  apply(endpoints: readonly Webhook[]): void
+  /** Reports networks that stop to settle. Call it when each was checked once. */
+  watch(status: Parameters<typeof createNetworkWatch>[0]['status']): void
+  /** Begins nothing new; resolves when nothing is in progress. */
+  stop(limitMs: number): Promise<void>
+}
+
+/** Subscribes to events, and sends their messages in the background. Without endpoints it rests. */
+export function startWebhooks(options: WebhooksOptions): Webhooks {
+  const { ledger, meter, now, log } = options
+  let current = options.endpoints
+  const sender = createSender({
+    ledger,
+    post: createPost({ ...options.posting, now }),
+    now,
+    random: Math.random,
+    metrics: createMetrics(meter, async () => {
+      const counts = await ledger.countWaiting()
+      return new Map([...current.map(({ id }) => [id, 0] as const), ...counts])
+    }),
+    gasPerDay: options.networks.flatMap(gasPerDayOf),
+    log,
+  })
+  const fault = (error: unknown) => log('webhook-fault', { error })
+  let timer: ReturnType<typeof setInterval> | undefined
+  let look = async () => {}
+  const poll = () => {
+    look().catch(fault)
+    sender.poll().catch(fault)
+  }
+  const apply = (wanted: readonly Webhook[]) => {
+    current = wanted
+    sender.apply(wanted)
+    clearInterval(timer)
+    timer = wanted.length === 0 ? undefined : setInterval(poll, pollMs)
+  }
+  apply(current)
+  sender.recover().catch(fault)
+  return {
+    apply,
+    watch(status) {
+      look = createNetworkWatch({ ledger, status, now })
+    },
+    async stop(limitMs) {
+      clearInterval(timer)
+      await sender.stop(limitMs)
+    },
+  }
+}
+
+/** The sponsor's budget is that of its grants, which are counted where they are written. */
+function gasPerDayOf({ id, gasPerDayWei }: NetworkConfig): Subscriptions['gasPerDay'] {
+  const { gateway, facilitator, desk } = gasPerDayWei
+  return [
+    { network: id, product: 'gateway', wei: gateway },
+    { network: id, product: 'facilitator', wei: facilitator },
+    { network: id, product: 'desk', wei: desk },
+  ]
+}
