@@ -7,12 +7,17 @@ import { type Chain, mine, prepareChain, revert, snapshot, startChain } from '..
  */
 
 type Network = Pick<NetworkConfig, 'asset' | 'chainId'>
-type Idle = { chain: Chain; prepared: `0x${string}` }
+type Idle = {
+  chain: Chain
+  prepared: `0x${string}`
+  /** Base fee of the block after the preparation. */
+  baseFee: string
+}
 
 /** Chains that nobody uses, by what they are. They end with this process. */
 const idle = new Map<string, Idle[]>()
 /** The state to which a lent chain returns. */
-const lent = new Map<Chain, { key: string; prepared: `0x${string}` }>()
+const lent = new Map<Chain, Omit<Idle, 'chain'> & { key: string }>()
 /** Most that wait for the next file, of each kind. */
 const idleMax = 4
 
@@ -21,13 +26,15 @@ export async function leaseChain(network: Network): Promise<Chain> {
   const { chainId, asset } = network
   const key = JSON.stringify([chainId, asset.address, asset.eip712, asset.revertsOnUsedNonce])
   const found = idle.get(key)?.pop()
-  const { chain, prepared } = found ?? (await prepare(network))
+  const { chain, ...terms } = found ?? (await prepare(network))
   if (found !== undefined) {
-    // The clock of a reverted chain goes on from its last block, which is old.
+    // The clock of a reverted chain goes on from its last block, which is old, and its base fee from
+    // the last block before the return.
+    await chain.rpc('anvil_setNextBlockBaseFeePerGas', [terms.baseFee])
     await chain.rpc('evm_setTime', [Math.floor(Date.now() / 1000)])
     await mine(chain)
   }
-  lent.set(chain, { key, prepared })
+  lent.set(chain, { key, ...terms })
   return chain
 }
 
@@ -35,7 +42,10 @@ async function prepare(network: Network): Promise<Idle> {
   const chain = await startChain({ chainId: network.chainId })
   try {
     await prepareChain(chain, network)
-    return { chain, prepared: await snapshot(chain) }
+    const fees = (await chain.rpc('eth_feeHistory', ['0x1', 'latest', []])) as {
+      baseFeePerGas: string[]
+    }
+    return { chain, prepared: await snapshot(chain), baseFee: fees.baseFeePerGas.at(-1) ?? '0x0' }
   } catch (error) {
     await chain.stop()
     throw error
@@ -59,7 +69,7 @@ export async function returnChain(chain: Chain): Promise<void> {
   const list = idle.get(terms?.key ?? '') ?? []
   if (terms === undefined || list.length >= idleMax) return chain.stop()
   try {
-    list.push({ chain, prepared: await reset(chain, terms.prepared) })
+    list.push({ chain, prepared: await reset(chain, terms.prepared), baseFee: terms.baseFee })
     idle.set(terms.key, list)
   } catch {
     await chain.stop()
