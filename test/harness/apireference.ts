@@ -102,6 +102,18 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       request: '`ADMIN_TOKEN`, as a Bearer token or in the form',
       answer: 'the state of operation',
     },
+    {
+      path: '/problems',
+      methods: 'GET',
+      request: '',
+      answer: 'every code of a problem; text to clients that do not accept HTML',
+    },
+    {
+      path: '/problems/:code',
+      methods: 'GET',
+      request: '',
+      answer: 'what a code means, and what to do next',
+    },
     { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
     { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
   ],
@@ -139,8 +151,7 @@ export function routedPaths(): string[] {
   const on = new Proxy(handlers, {
     get: (target, name) => Reflect.get(target, name) ?? any,
   }) as unknown as Handlers
-  const { routes } = createRoutes(on) as unknown as { routes: readonly { path: string }[] }
-  const paths = new Set(routes.map(({ path }) => path))
+  const paths = new Set(createRoutes(on).routes.map(({ path }) => path))
   return [...paths].filter((path) => path === '/' || !path.endsWith('/'))
 }
 
