@@ -115,8 +115,8 @@ test('behavior: the files of docs/sell.md have no fault', async () => {
   const [least = '', node = '', described = ''] = [
     ...page.matchAll(/^```toml\n([\s\S]*?)^```/gm),
   ].map(([, text = '']) => text.replace('0xYourWallet', payout))
-  const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y' }
-  const { merchants } = configOf(least)
+  const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y', PAYOUT: payout }
+  const { merchants } = configOf(least, { env })
   expect(merchants[0]?.routes.map(({ path }) => path)).toEqual([''])
   const { networks } = configOf(least + node, { env })
   expect(networks.map(({ id, rpcUrls }) => [id, rpcUrls[0]])).toEqual([

@@ -51,6 +51,8 @@ const idleSecondsDefault = 255
 const retryMs = 1_000
 /** For handshakes that the replaced server has not finished. */
 const handOverMs = 3_000
+/** Attempts to let the next server accept all new connections. */
+const steeringMax = 10
 
 /**
  * The servers of one address: one that accepts, and replaced servers that finish their requests.
@@ -198,7 +200,12 @@ async function handOver({ options, leaving, port }: Servers, previous: Server): 
   const waitMs = Math.min(handOverMs, idleSeconds * 1000)
   leaving.set(previous, Math.ceil((waitMs + idleSeconds * 1000) / checkMs))
   const { steerToSecond } = await import('./steer')
-  const isSteered = steerToSecond(port)
+  let isSteered = steerToSecond(port)
+  // The system's list of sockets may miss one that it has, while others come and go.
+  for (let tries = 1; !isSteered && tries < steeringMax; tries++) {
+    await Bun.sleep(checkMs / steeringMax)
+    isSteered = steerToSecond(port)
+  }
   setTimeout(() => void previous.stop(false), isSteered ? waitMs : 0).unref()
 }
 
