@@ -28,6 +28,8 @@ if (isMissing)
 
 const domain = 'api.example.test'
 const other = 'pay.example.test'
+/** Nothing can listen with it, and it is behind a good certificate. */
+const damagedIssuer = '-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n'
 const hour = 3_600_000
 const year = 365 * 24 * hour
 
@@ -270,6 +272,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     ['a damaged file', (text: string) => text.replaceAll(/[a-m]/g, 'A')],
     ['an empty file', () => ''],
     ['a file without its key', (text: string) => text.slice(text.indexOf('-----BEGIN CERT'))],
+    ['a file with a damaged issuer', (text: string) => text + damagedIssuer],
   ] as const)
     test(`error: ${what} is reported and replaced`, async () => {
       const dataDir = issued(what)
