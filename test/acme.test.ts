@@ -80,7 +80,8 @@ function keep(
   const challenges: Challenges = new Map()
   const baseUrl = `https://${domain}`
   const hostname = '127.0.0.1'
-  open.push(listenHttp({ hostname, port: httpPort, challenges, domains, baseUrl }))
+  const port = { hostname, port: httpPort, connectionsMax: 100 }
+  open.push(listenHttp({ ...port, challenges, domains, baseUrl }))
   const lines: string[] = []
   const served: (readonly string[])[] = []
   const registry = createRegistry()
