@@ -17,6 +17,7 @@ import { type HttpPort, listenHttp } from '../src/acme/http-port'
 import type { Challenges } from '../src/acme/order'
 import { createRegistry } from '../src/http/metrics'
 import { createLog } from '../src/log'
+import { certificate } from './harness/certificate'
 import { freePorts, type Pebble, pebblePath, startPebble } from './harness/pebble'
 import { until } from './harness/settlement'
 
@@ -182,6 +183,25 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     await keeper.pass(0)
     await keeper.pass(11 * hour)
     expect([pebble.asked.length, orders()]).toEqual([asked, before + 1])
+  })
+
+  test('attack: a renewed certificate that has ended does not replace one that is valid', async () => {
+    const dataDir = issued('ended')
+    const { key, cert } = certificate(domain)
+    writeFileSync(fileIn(dataDir), `${key}${cert}`)
+    const keeper = keep(dataDir)
+    keeper.restore()
+    // It is valid for a century, and pebble issues for five years from today.
+    keeper.start()
+    await keeper.pass(65 * year)
+    await until(() => keeper.logged.length === 1)
+    expect(keeper.logged).toMatchObject([
+      { event: 'certificate-failed', reason: expect.stringContaining('that ended at 203') },
+    ])
+    expect([keeper.served.length, readFileSync(fileIn(dataDir), 'utf8')]).toEqual([
+      1,
+      `${key}${cert}`,
+    ])
   })
 
   test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
