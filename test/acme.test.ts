@@ -17,6 +17,7 @@ import { type HttpPort, listenHttp } from '../src/acme/http-port'
 import type { Challenges } from '../src/acme/order'
 import { createRegistry } from '../src/http/metrics'
 import { createLog } from '../src/log'
+import { certificate } from './harness/certificate'
 import { freePorts, type Pebble, pebblePath, startPebble } from './harness/pebble'
 import { until } from './harness/settlement'
 
@@ -28,6 +29,8 @@ if (isMissing)
 
 const domain = 'api.example.test'
 const other = 'pay.example.test'
+/** Nothing can listen with it, and it is behind a good certificate. */
+const damagedIssuer = '-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n'
 const hour = 3_600_000
 const year = 365 * 24 * hour
 
@@ -78,7 +81,8 @@ function keep(
   const challenges: Challenges = new Map()
   const baseUrl = `https://${domain}`
   const hostname = '127.0.0.1'
-  open.push(listenHttp({ hostname, port: httpPort, challenges, domains, baseUrl }))
+  const port = { hostname, port: httpPort, connectionsMax: 100 }
+  open.push(listenHttp({ ...port, challenges, domains, baseUrl }))
   const lines: string[] = []
   const served: (readonly string[])[] = []
   const registry = createRegistry()
@@ -181,6 +185,25 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect([pebble.asked.length, orders()]).toEqual([asked, before + 1])
   })
 
+  test('attack: a renewed certificate that has ended does not replace one that is valid', async () => {
+    const dataDir = issued('ended')
+    const { key, cert } = certificate(domain)
+    writeFileSync(fileIn(dataDir), `${key}${cert}`)
+    const keeper = keep(dataDir)
+    keeper.restore()
+    // It is valid for a century, and pebble issues for five years from today.
+    keeper.start()
+    await keeper.pass(65 * year)
+    await until(() => keeper.logged.length === 1)
+    expect(keeper.logged).toMatchObject([
+      { event: 'certificate-failed', reason: expect.stringContaining('that ended at 203') },
+    ])
+    expect([keeper.served.length, readFileSync(fileIn(dataDir), 'utf8')]).toEqual([
+      1,
+      `${key}${cert}`,
+    ])
+  })
+
   test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
     const dataDir = issued('wrong')
     rmSync(join(dataDir, 'acme-account.key'))
@@ -270,6 +293,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     ['a damaged file', (text: string) => text.replaceAll(/[a-m]/g, 'A')],
     ['an empty file', () => ''],
     ['a file without its key', (text: string) => text.slice(text.indexOf('-----BEGIN CERT'))],
+    ['a file with a damaged issuer', (text: string) => text + damagedIssuer],
   ] as const)
     test(`error: ${what} is reported and replaced`, async () => {
       const dataDir = issued(what)

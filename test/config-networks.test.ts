@@ -217,4 +217,14 @@ describe('public test keys', () => {
     const local = block('eip155:8453', 'rpc_urls = ["http://127.0.0.1:8545"]')
     expect(linesOf(file('networks = ["base"]', local), { relayers })).toEqual([])
   })
+
+  test('behavior: a public test key relays on the chain of anvil and hardhat, wherever its node is', () => {
+    const local = other.replace('https://rpc.example.com', 'http://anvil:8545')
+    const chain = (id: string) =>
+      linesOf(file(`networks = ["${id}"]`, block(id, local)), { relayers })
+    expect([chain('eip155:31337'), chain('eip155:31338')]).toEqual([
+      [],
+      [expect.stringContaining('has the public test key')],
+    ])
+  })
 })

@@ -18,6 +18,7 @@ function listen(options: Partial<HttpPortOptions> = {}): string {
     challenges: new Map([['token-1', 'token-1.thumbprint']]),
     domains: ['api.example.com', 'pay.example.com'],
     baseUrl: 'https://api.example.com',
+    connectionsMax: 10_000,
     ...options,
   })
   cleanups.push(server.stop)
@@ -84,8 +85,8 @@ test('attack: what is no request gets 400, and a second request of a connection 
   expect(await exchange(url, twice)).toHaveLength(1)
 })
 
-test('attack: a flood of connections ends the oldest of them, and a request is answered', async () => {
-  const url = listen({ connectionsMax: 20 })
+test('attack: a flood has a quarter of the connections; the oldest end, and a request is answered', async () => {
+  const url = listen({ connectionsMax: 80 })
   let ended = 0
   let opened = 0
   for (let count = 0; count < 60; count++) {

@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { connect } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { account } from '../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../src/demo/buyers'
 import type { Id } from '../src/protocol/Network'
@@ -118,3 +120,39 @@ describe.skipIf(caddyPath === undefined)('behind Caddy', () => {
     expectBought(await buyWithX402(world, url, account(1), permit2), 'Caddy')
   })
 })
+
+/** Asks from an address that is not 127.0.0.1; returns the status, and whether metrics were sent. */
+async function askFromOther(url: string, path: string): Promise<string> {
+  const { hostname, port, host } = new URL(url)
+  const socket = connect({ host: hostname, port: Number(port), localAddress: '127.0.0.2' })
+  socket.write(`GET ${path} HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`)
+  const answer = await text(socket)
+  return `${path} ${answer.split(' ', 2)[1]}${answer.includes('# HELP') ? ' with metrics' : ''}`
+}
+
+// The service normalises a path, and a proxy that compares it exactly does not recognise these.
+const disguises = [
+  '/metrics',
+  '/metrics/',
+  '/metrics/.',
+  '/metrics?a',
+  '/%6detrics/',
+  '/m/../metrics/',
+  '/metrics\\',
+  '/a\\..\\metrics',
+  '/m\\..\\metrics/',
+  '/a%5C..%5Cmetrics',
+]
+for (const [name, isSkipped, urlOf] of [
+  ['nginx', isMissing, () => nginx.url],
+  ['Caddy', caddyPath === undefined, () => caddy.url],
+] as const)
+  test.skipIf(isSkipped)(
+    `attack: no client of another address reads metrics through ${name}`,
+    async () => {
+      expect(await askFromOther(world.url, '/metrics/')).toBe('/metrics/ 200 with metrics')
+      const answers = await Promise.all(disguises.map((path) => askFromOther(urlOf(), path)))
+      expect(answers.filter((answer) => !/ (400|403|404)$/.test(answer))).toEqual([])
+      expect(answers[0]).toBe('/metrics 403')
+    },
+  )

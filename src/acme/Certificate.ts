@@ -31,6 +31,8 @@ export function parse(text: string): Certificate {
     const leaf = new X509Certificate(first)
     if (!leaf.checkPrivateKey(createPrivateKey(key)))
       throw new CertificateError('its private key is not that of its certificate')
+    // Nothing can listen with a chain of which one is damaged.
+    for (const issuer of issuers) new X509Certificate(issuer)
     const names = leaf.subjectAltName?.matchAll(/DNS:([^,\s]+)/g) ?? []
     return {
       key: `${key}\n`,

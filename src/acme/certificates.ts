@@ -142,6 +142,7 @@ async function renew(
     const client = await connect({ ...options, key, signal })
     await client.register(options.contact())
     const certificate = await order(client, domains, options.challenges)
+    refuseWorse(certificate, state.certificate, now())
     const random = Math.random()
     Object.assign(state, { certificate, random, isServed: false, isStored: false })
     Object.assign(state, { failures: 0, reason: undefined, notBefore: now() + restMs })
@@ -160,6 +161,17 @@ async function renew(
     log('certificate-failed', { domains, reason: state.reason, retryInSeconds })
     return 'failed'
   }
+}
+
+/** Throws for a certificate that no client accepts, while the present one is valid. */
+function refuseWorse(
+  { validTo }: Certificate.Certificate,
+  present: Certificate.Certificate | undefined,
+  now: number,
+): void {
+  if (validTo > now || present === undefined || present.validTo <= now) return
+  const ended = new Date(validTo).toISOString()
+  throw new AcmeError(`the CA sent a certificate that ended at ${ended}`)
 }
 
 /**

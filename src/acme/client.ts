@@ -54,6 +54,8 @@ export class AcmeError extends Error {
 }
 
 const requestMs = 30_000
+/** Longest answer: chains of certificates have a few kilobytes. */
+const answerMaxBytes = 1_048_576
 /** RFC 8555 section 6.5: a CA may refuse a nonce at any time, and sends another one. */
 const noncesMax = 8
 const errors = 'urn:ietf:params:acme:error:'
@@ -135,7 +137,7 @@ async function send(
 
 /** The content of an answer. Throws `AcmeError` with the CA's reason for one that is a problem. */
 async function toAnswer(response: Response, { now }: ClientOptions): Promise<Answer> {
-  const text = await response.text()
+  const text = await textOf(response)
   const body = membersOf(text)
   const retryAfterMs = retryAfter(response.headers.get('retry-after'), now())
   if (response.ok)
@@ -144,6 +146,21 @@ async function toAnswer(response: Response, { now }: ClientOptions): Promise<Ans
   const message = `the CA at ${hostOf(response.url)} refused: ${reason}`
   if (body.type === `${errors}badNonce`) throw new NonceError(message)
   throw new AcmeError(message, retryAfterMs)
+}
+
+/** The text of an answer. A server that sends without end must not fill the memory. */
+async function textOf(response: Response): Promise<string> {
+  const parts: Uint8Array[] = []
+  let size = 0
+  for await (const part of response.body ?? []) {
+    size += part.byteLength
+    if (size > answerMaxBytes)
+      throw new AcmeError(
+        `the CA at ${hostOf(response.url)} sent more than ${answerMaxBytes} bytes`,
+      )
+    parts.push(part)
+  }
+  return Buffer.concat(parts).toString()
 }
 
 /** `type: detail` of a problem document, such as `rateLimited: too many requests`. */

@@ -7,7 +7,7 @@ import {
   readFileSync,
   renameSync,
   rmSync,
-  writeSync,
+  writeFileSync,
 } from 'node:fs'
 import { dirname } from 'node:path'
 import { EnvironmentError } from '../config/env'
@@ -56,7 +56,8 @@ function replace(path: string, text: string): void {
   rmSync(temporary, { force: true })
   const file = openSync(temporary, 'wx', 0o600)
   try {
-    writeSync(file, text)
+    // Unlike writeSync it writes all, or throws.
+    writeFileSync(file, text)
     fsyncSync(file)
   } finally {
     closeSync(file)

@@ -9,8 +9,8 @@ export type HttpPortOptions = {
   domains: readonly string[]
   /** Where the service is, without a slash at its end: other requests are redirected there. */
   baseUrl: string
-  /** Most open connections; the oldest is ended for another one. */
-  connectionsMax?: number
+  /** Most connections of the service. This port has a part of them. */
+  connectionsMax: number
 }
 
 export type HttpPort = { port: number; stop(): void }
@@ -20,6 +20,9 @@ type Connection = { head: string; isAnswered: boolean }
 
 const challengePath = '/.well-known/acme-challenge/'
 const headMax = 8192
+/** Most open connections: a part of those of the service, and never more than this. */
+const openMax = 512
+const openShare = 4
 const idleSeconds = 10
 const requestLine = /^([A-Z]+) (\S+) HTTP\/1\.[01]\r\n/
 
@@ -30,7 +33,8 @@ const requestLine = /^([A-Z]+) (\S+) HTTP\/1\.[01]\r\n/
  * the service counts (app/listen.ts). Throws the system's error when the port is not available.
  */
 export function listenHttp(options: HttpPortOptions): HttpPort {
-  const { hostname, port, connectionsMax = 512 } = options
+  const { hostname, port } = options
+  const connectionsMax = Math.min(openMax, Math.ceil(options.connectionsMax / openShare))
   const open = new Set<Socket<Connection>>()
   const server = Bun.listen<Connection>({
     hostname,

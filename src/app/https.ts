@@ -26,8 +26,9 @@ export function listenHttps(
   const { domains, hostname = everyAddress, httpPort, httpsPort } = https
   const challenges: Challenges = new Map()
   const { baseUrl } = options.config.service
+  const own = { domains, baseUrl, connectionsMax: common.connectionsMax }
   const http = bind(hostname, httpPort, 'http-port', (host) =>
-    listenHttp({ hostname: host, port: httpPort, challenges, domains, baseUrl }),
+    listenHttp({ ...own, hostname: host, port: httpPort, challenges }),
   )
   onFailure(http.stop)
   let inner: Listener | undefined
