@@ -1,4 +1,5 @@
 import * as Json from '../../protocol/Json'
+import { isLookalike } from './Budget'
 import { type Gateway, GatewayError } from './gateway'
 import * as Listing from './Listing'
 import type { Limits } from './Sentences'
@@ -63,7 +64,7 @@ async function readAll(
     const entries = Json.member(result, 'tools')
     for (const entry of Array.isArray(entries) ? entries : []) {
       const read = Listing.read(entry)
-      if (read === undefined || taken.has(read.tool.name)) {
+      if (read === undefined || taken.has(read.tool.name) || isLookalike(read.tool.name)) {
         left++
         continue
       }
