@@ -463,9 +463,9 @@ test('attack: the unfinished calls of another gateway are not told to the agent 
   )
   fake.answer = (_, paying) => (paying ? problem('settlement-pending') : offers([offer('5000')]))
   const state = newState()
-  const [own, foreign] = [wallet({ state }), wallet({ state, url: other.url })]
+  const [own, another] = [wallet({ state }), wallet({ state, url: other.url })]
   await own.call('mine', { q: 'own' })
-  await foreign.call('theirs', { q: 'a secret of another agent' })
+  await another.call('theirs', { q: 'a secret of another agent' })
   const limits = { perCall: '1', perDay: '2', perCallMicros: 1n, perDayMicros: 2n }
   const rest = { spending: own.spending, limits, payer: account(1).address, now: Date.now }
   const { content } = describeBudget({ ...rest, gateway: fake.url })

@@ -31,12 +31,6 @@ export const tool: Tool = {
 const argumentsMax = 400
 const unfinishedMax = 10
 
-/** Whether a name looks like that of the tool above to a person or a model. */
-export function isLookalike(name: string): boolean {
-  const letters = name.toLowerCase().replace(/[_.-]/g, '').replaceAll('1', 'i')
-  return letters === tool.name.replace('_', '')
-}
-
 export function describeBudget({ spending, limits, payer, gateway, now }: Budget): Result {
   const { spentMicros, payments } = spending.today()
   const left = limits.perDayMicros - spentMicros
