@@ -16,13 +16,14 @@ export type Purchase = {
 export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
- * The panel that `wallet.js` fills. The price that is signed is that of the 402 which the script asks
- * for, so the amounts here only describe.
+ * The panel that `wallet.js` fills. What is signed is an offer of the 402 which the script asks for;
+ * it refuses one above the amount here.
  */
 export function walletPanel({ method, target, body, offers }: Purchase): Html {
-  const networks = offers.map(({ network: { id, chainId, name, asset } }) => {
+  const networks = offers.map(({ network: { id, chainId, name, asset }, amountAtomic }) => {
     const { address, symbol, decimals } = asset
-    return { id, chain: chainId, name, asset: address, symbol, decimals }
+    const amount = amountAtomic?.toString()
+    return { id, chain: chainId, name, asset: address, symbol, decimals, amount }
   })
   return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet" hidden>
 <label>Network <select name="network">
