@@ -63,7 +63,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: () => renderMetrics(parts.registry),
     payment: parts.lookup,
-    pages: createPages({ ...serving, ...state }),
+    pages: createPages({ ...serving, ...state, toolOf: mcp.toolOf }),
     health: createHealth(state),
   }
 }

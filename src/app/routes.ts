@@ -108,7 +108,9 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
 }
 
 function addPages(add: ReturnType<typeof adderOf>, pages: Handlers['pages']): void {
+  const merchant = own({ GET: ({ request, params }) => pages.merchant(request, params.slug ?? '') })
   add('/', own({ GET: ({ request }) => pages.home(request) }))
+  add('/merchants/:slug', merchant)
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
   add(
     '/admin',
