@@ -170,13 +170,14 @@ function form(
   values: Example.Values,
 ): Html {
   const fields = Example.fieldsOf(route, values.of)
+  const hasBody = Example.takesBody(example.method)
   const isEmpty =
     fields.length === 0 && route.methods.length === 1 && !route.methods.some(Example.takesBody)
   return html`<form class="compose" method="get" action="/merchants/${slug}#route" data-path="${Example.pathOf(slug, route)}">
 <input type="hidden" name="route" value="${route.path}">
 ${route.methods.length > 1 && methodField(route.methods, example.method)}
-${fields.map(fieldOf)}
-${route.methods.some(Example.takesBody) && bodyField(example.body)}
+${fields.map((field, at) => fieldOf(field, `p-${at}`, field.isInBody && hasBody))}
+${route.methods.some(Example.takesBody) && bodyField(example.body, !hasBody)}
 ${!isEmpty && html`<button class="plain scriptless">Put these values into the commands</button>`}
 </form>`
 }
@@ -186,8 +187,9 @@ function methodField(methods: readonly Method[], chosen: Method): Html {
 <select id="method" name="method">${methods.map((method) => option(method, chosen))}</select></div>`
 }
 
-function bodyField(body: string | undefined): Html {
-  return html`<div class="field" data-of="body"><label for="body">Body <span class="quiet">JSON</span></label>
+/** `isOff`: the script hides the field, as the chosen method does not use it. */
+function bodyField(body: string | undefined, isOff: boolean): Html {
+  return html`<div class="field" data-of="body"${isOff && html` data-off`}><label for="body">Body <span class="quiet">JSON</span></label>
 <textarea id="body" name="body" rows="5" spellcheck="false">${body ?? '{}'}</textarea></div>`
 }
 
@@ -195,13 +197,12 @@ function option(value: string, chosen: string, text = value): Html {
   return html`<option value="${value}"${value === chosen && html` selected`}>${text}</option>`
 }
 
-function fieldOf(field: Example.Field, at: number): Html {
+function fieldOf(field: Example.Field, id: string, isOff: boolean): Html {
   const { param, prefix, suffix, fixed, value, isInBody } = field
   const { name, required, schema, description } = param
   const data = html` data-in="${param.in}" data-name="${name}" data-prefix="${prefix}" data-suffix="${suffix}"`
   if (fixed !== undefined && param.in === 'tail')
     return html`<input type="hidden" value="${fixed}" data-fixed="${required ? 'required' : 'optional'}"${data}>`
-  const id = `p-${at}`
   const hint = html` aria-describedby="${id}-hint"`
   const choices = choicesOf(schema)
   const isNumber = [schema.type].flat().some((type) => type === 'integer' || type === 'number')
@@ -209,7 +210,7 @@ function fieldOf(field: Example.Field, at: number): Html {
     choices === undefined
       ? html`<input id="${id}" name="p.${name}" value="${value}" spellcheck="false" autocomplete="off"${isNumber && html` inputmode="decimal"`}${hint}${data}>`
       : html`<select id="${id}" name="p.${name}"${hint}${data}>${choices.map((choice) => option(choice, value, choice === '' ? 'not set' : choice))}</select>`
-  const also = isInBody && html` data-of="query"`
+  const also = isInBody && html` data-of="query"${isOff && html` data-off`}`
   return html`<div class="field"${also}><label for="${id}"><code>${name}</code> <span class="quiet">${required ? 'required' : 'optional'}</span></label>
 ${control}
 <p class="hint" id="${id}-hint">${description} ${factsOf(param)}</p></div>`

@@ -32,7 +32,7 @@ ${programs(config, stock)}`
 function table(stock: Stock, isLive: boolean): Html {
   return html`<section aria-labelledby="tokens">
 <div class="heading"><h2 id="tokens">Tokens</h2>
-${isLive && html`<p class="quiet live" role="status"></p><p class="quiet scriptless">Live prices need JavaScript here. <a href="/api/stock/list">The list for programs</a> has them, too.</p>`}</div>
+${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><p class="quiet scriptless">Live prices need JavaScript here. <a href="/api/stock/list">The list for programs</a> has them, too.</p>`}</div>
 <div class="scroll" role="region" aria-label="Tokens and prices" tabindex="0">
 <table class="stocks"${isLive && html` data-list="/api/stock/list"`}>
 <thead><tr><th scope="col">Stock</th>${
@@ -50,7 +50,7 @@ function row({ symbol, name, slippageBps, address }: StockToken, isLive: boolean
   const query = new URLSearchParams({ symbol }).toString()
   return html`<tr data-symbol="${symbol}"><th scope="row"><span class="symbol">${symbol}</span> <span class="quiet">${name}</span></th>${
     isLive &&
-    html`<td class="number" data-field="price">-</td><td data-field="status">-</td><td><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
+    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td><td><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
   }<td class="number">-${percent(slippageBps)}</td><td>${Parts.address(address)}</td></tr>`
 }
 

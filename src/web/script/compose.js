@@ -71,8 +71,12 @@ function prepareCompose(form) {
     const request = { ...panel.dataset, target: target.value.trim() }
     askPrice(request, section.querySelector('.answer'))
   })
+  showFields()
   // The browser fills fields again after a return to the page.
   addEventListener('pageshow', ({ persisted }) => persisted || change())
 }
 
-for (const form of document.querySelectorAll('form.compose')) prepareCompose(form)
+for (const form of document.querySelectorAll('form.compose')) {
+  prepareCompose(form)
+  form.classList.add('ready')
+}
