@@ -249,6 +249,29 @@ describe('what a page may do', () => {
     expect((await fetch(`${world.url}/assets/..%2fconfig`)).status).toBe(404)
   })
 
+  test('behavior: a page is small on the wire, also for a client that takes no gzip', async () => {
+    const sizeOf = async (path: string, encoding: string) => {
+      const headers = { 'accept-encoding': encoding }
+      const response = await fetch(world.url + path, { headers, decompress: false })
+      expect(response.status).toBe(200)
+      return (await response.arrayBuffer()).byteLength
+    }
+    const total = async (path: string, encoding: string) => {
+      const text = await (await fetch(world.url + path)).text()
+      const assets = [...text.matchAll(/(?:src|href)="(\/assets\/[^"]+)"/g)]
+      const sizes = [path, ...assets.map(([, asset = '']) => asset)].map((each) =>
+        sizeOf(each, encoding),
+      )
+      return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
+    }
+    expect(await total('/', 'gzip')).toBeLessThan(20_000)
+    expect(await total('/merchants/weather', 'gzip')).toBeLessThan(25_000)
+    expect(await total('/', 'identity')).toBeLessThan(60_000)
+    const page = await (await fetch(`${world.url}/stocks`)).text()
+    const [wallet = ''] = /\/assets\/wallet-[0-9a-f]{16}\.js/.exec(page) ?? []
+    expect(await sizeOf(wallet, 'identity')).toBeLessThan(20_000)
+  })
+
   test('behavior: hostile texts of the configuration are escaped', async () => {
     const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${controlCharacter}`
     const base = configOf(small)

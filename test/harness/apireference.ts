@@ -95,14 +95,25 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
   ],
   'Pages for people': [
     { path: '/', methods: 'GET', request: '`q`, `page`', answer: 'the catalogue' },
-    { path: '/stocks', methods: 'GET', request: '', answer: 'the stock tokens' },
+    {
+      path: '/merchants/:slug',
+      methods: 'GET',
+      request: '`route`; `method`, `body` and `p.{parameter}` of a request to show; `q`, `page`',
+      answer: 'a merchant, and one of its routes: [pages.md](pages.md)',
+    },
+    { path: '/stocks', methods: 'GET', request: '`symbol`', answer: 'the stock tokens' },
     {
       path: '/admin',
       methods: 'GET, POST',
       request: '`ADMIN_TOKEN`, as a Bearer token or in the form',
       answer: 'the state of operation',
     },
-    { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
+    {
+      path: '/assets/:name',
+      methods: 'GET',
+      request: '',
+      answer: 'scripts, style and logo of the pages',
+    },
     { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
   ],
   Operation: [
