@@ -44,7 +44,7 @@ export type Handlers = {
  * Every path of the service, top to bottom. Each path answers all methods itself, so that HEAD,
  * OPTIONS and 405 are the same everywhere.
  */
-export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
+export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
   const app = open(on.middleware)
   const { documents, market, orders, pages, health } = on
   const add = adderOf(app)
@@ -101,6 +101,7 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
   return {
+    routes: app.routes,
     // Clients that are not browsers see no difference.
     fetch: (request) =>
       isNavigation(request) ? explained(app.fetch(request), request, pages) : app.fetch(request),

@@ -150,7 +150,7 @@ export function routedPaths(): string[] {
   const on = new Proxy(handlers, {
     get: (target, name) => Reflect.get(target, name) ?? any,
   }) as unknown as Handlers
-  const { routes } = createRoutes(on) as unknown as { routes: readonly { path: string }[] }
+  const { routes } = createRoutes(on)
   const paths = new Set(routes.map(({ path }) => path))
   return [...paths].filter((path) => path === '/' || !path.endsWith('/'))
 }
