@@ -80,8 +80,8 @@ ${sample !== undefined && tryIt(config, sample)}
 ${networkLine(config.networks, live)}
 </div>
 <ol class="steps" aria-label="How to buy">
-<li><strong>Ask</strong> for anything below: you get a price.</li>
-<li><strong>Sign</strong> a transfer. Your wallet needs no gas.</li>
+<li><strong>Ask</strong> for anything: you get a price.</li>
+<li><strong>Sign</strong> a transfer, which needs no gas.</li>
 <li><strong>Get</strong> the answer with a signed receipt.</li>
 </ol>`
 }
