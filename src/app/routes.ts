@@ -116,7 +116,9 @@ function addPages(
   add: ReturnType<typeof adderOf>,
   { pages, problems }: Pick<Handlers, 'pages' | 'problems'>,
 ): void {
+  const merchant = own({ GET: ({ request, params }) => pages.merchant(request, params.slug ?? '') })
   add('/', own({ GET: ({ request }) => pages.home(request) }))
+  add('/merchants/:slug', merchant)
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
   add(
     '/admin',

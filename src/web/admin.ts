@@ -1,8 +1,8 @@
 import type { Config } from '../config/Config'
 import { scrub } from '../log'
 import * as Amount from '../protocol/Amount'
-import { badge } from './catalogue'
 import { type Html, html } from './html'
+import { badge } from './parts'
 
 /** A network with its relayers, as the settlement reports it. */
 export type NetworkState = {

@@ -95,7 +95,13 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
   ],
   'Pages for people': [
     { path: '/', methods: 'GET', request: '`q`, `page`', answer: 'the catalogue' },
-    { path: '/stocks', methods: 'GET', request: '', answer: 'the stock tokens' },
+    {
+      path: '/merchants/:slug',
+      methods: 'GET',
+      request: '`route`; `method`, `body` and `p.{parameter}` of a request to show; `q`, `page`',
+      answer: 'a merchant, and one of its routes: [pages.md](pages.md)',
+    },
+    { path: '/stocks', methods: 'GET', request: '`symbol`', answer: 'the stock tokens' },
     {
       path: '/admin',
       methods: 'GET, POST',
@@ -114,7 +120,12 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       request: '',
       answer: 'what a code means, and what to do next',
     },
-    { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
+    {
+      path: '/assets/:name',
+      methods: 'GET',
+      request: '',
+      answer: 'scripts, style and logo of the pages',
+    },
     { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
   ],
   Operation: [
