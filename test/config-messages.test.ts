@@ -18,6 +18,7 @@ const others = [
   'lines.ts',
   'sales.ts',
   'webhooks.ts',
+  'logo.ts',
 ]
 /** Texts that are no messages. */
 const values = ['Each path is an independent paid endpoint.', 'slug title tag description']
@@ -78,6 +79,7 @@ function said(): string {
     ...builtins.flatMap(([merchant]) => linesOf(builtin(merchant))),
     ...linesOf('\ufffd'),
     ...linesOf(''),
+    ...list('["base"]\naccent = "red"'),
     ...list('[]'),
     ...list('["base", "base", "eip155:10"]'),
     ...list('["base"]', '[networks.base]\n[networks."eip155:10"]\n[networks.x]'),

@@ -34,8 +34,13 @@ let scripts: Scripts | undefined
 /** Made when a page is first read, because a start does not need them. */
 function madeScripts(): Scripts {
   scripts ??= {
-    script: asset('script', 'js', minified(page.join('\n')), javascript),
-    wallet: asset('wallet', 'js', minified(`(() => {\n${wallet.join('\n')}\n})()`), javascript),
+    script: asset('script', 'js', minified(page.join('\n'), { keepsNames: true }), javascript),
+    wallet: asset(
+      'wallet',
+      'js',
+      minified(`(() => {\n${wallet.join('\n')}\n})()`, { keepsNames: false }),
+      javascript,
+    ),
   }
   return scripts
 }
@@ -71,9 +76,12 @@ function logoAsset(logo: Logo | undefined): Asset | undefined {
 
 const javascript = 'text/javascript; charset=utf-8'
 
-/** Without comments and indentation; names stay, because the scripts share some. */
-function minified(text: string): string {
-  return new Bun.Transpiler({ loader: 'js', minifyWhitespace: true }).transformSync(text)
+/** `keepsNames`: another script uses some of its names. */
+function minified(text: string, { keepsNames }: { keepsNames: boolean }): string {
+  const minify = { whitespace: true, syntax: !keepsNames, identifiers: !keepsNames }
+  // The types of Bun 1.4 lack `minify`.
+  const options = { loader: 'js', target: 'browser', minify } as const
+  return new Bun.Transpiler(options).transformSync(text)
 }
 
 /**

@@ -77,7 +77,7 @@ function footer({ guidance, facilitatorUrl, contact }: Service): Html {
 <li><a href="/llms.txt">llms.txt</a></li>
 <li><a href="/.well-known/x402">x402 discovery</a></li>
 <li>x402 facilitator <code>${facilitatorUrl}</code></li>
-<li>Contact <a href="mailto:${contact}">${contact}</a></li>
+${contact !== undefined && html`<li>Contact <a href="mailto:${contact}">${contact}</a></li>`}
 </ul>
 </footer>`
 }
