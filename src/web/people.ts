@@ -1,4 +1,5 @@
 import type { Config, NetworkConfig } from '../config/Config'
+import { extract } from '../paywall/extract'
 import * as Json from '../protocol/Json'
 import { dollars } from './catalogue'
 import * as Example from './Example'
@@ -8,12 +9,16 @@ import { walletPanel } from './panel'
 
 type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
-/** Whether a browser opens the address for a person to read. */
+/**
+ * Whether a browser opens the address for a person to read. A browser that presents a payment is driven
+ * by a program, which paid for the answer as it is.
+ */
 export function isNavigation({ method, headers }: Request): boolean {
   return (
     headers.get('sec-fetch-mode') === 'navigate' &&
     method === 'GET' &&
-    headers.get('accept')?.includes('text/html') === true
+    headers.get('accept')?.includes('text/html') === true &&
+    extract(headers).kind === 'none'
   )
 }
 
