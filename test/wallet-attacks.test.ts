@@ -244,6 +244,24 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
     end()
   })
 
+  test('attack: of an answer that is cut, the first part and the receipt are shown', async () => {
+    const before = await shop.balance(base, payee)
+    await page.evaluate(`window.fetch = (fetch => async (target, init) => {
+      const whole = await fetch(target, init)
+      if (init.headers['payment-signature'] === undefined) return whole
+      window.fetch = fetch
+      const pull = (stream) => stream.error(new TypeError('cut'))
+      const start = (stream) => stream.enqueue(new TextEncoder().encode('the first part'))
+      return new Response(new ReadableStream({ start, pull }), { headers: whole.headers })
+    })(window.fetch)`)
+    expect(await press()).toContain('The answer was cut off.')
+    expect(await shown()).toBe('the first part')
+    expect(await page.locator('.result h2').allTextContents()).toEqual(['The answer', 'Receipt'])
+    expect(await press(again())).toBe('Paid and delivered.')
+    expect(await shown()).toContain('"ok": true')
+    expect(await shop.balance(base, payee)).toBe(before + price)
+  })
+
   for (const hours of [-1, 1])
     test(`attack: a clock of the browser that is off by ${hours} h does not matter`, async () => {
       await page.evaluate(`Date.now = (now => () => now() + ${hours} * 3600000)(Date.now)`)

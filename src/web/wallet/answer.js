@@ -41,14 +41,15 @@ async function present(panel, { response, settlement }, say) {
   const type = response.headers.get('content-type') ?? ''
   const place = panel.querySelector('.result')
   const title = element('h2', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)
-  const blob = await receive(response, { place, title, isText: textType.test(type) }, say)
+  const isText = textType.test(type)
+  const { blob, isCut } = await receive(response, { place, title, isText }, say)
   const [, image] = imageType.exec(type) ?? []
   const parts = [title]
   if (image !== undefined) {
     parts.push(
       element('img', { src: await imageOf(blob, image), alt: 'The image that was bought' }),
     )
-  } else if (textType.test(type)) {
+  } else if (isText) {
     const text = await blob.slice(0, 4 * shownMaxCharacters).text()
     const code = element('code', {}, pretty(text.slice(0, shownMaxCharacters)))
     parts.push(element('pre', { tabindex: '0' }, code))
@@ -62,26 +63,32 @@ async function present(panel, { response, settlement }, say) {
   place.replaceChildren(...parts)
   title.tabIndex = -1
   title.focus()
+  if (isCut)
+    throw new Stopped(
+      'The answer was cut off. What arrived and the receipt are below. Fetch it again: that costs nothing, but a very long answer is not kept.',
+      { isOver: false },
+    )
 }
 
-/** Reads a body to its end, or until the user stops it: a stream of events may have none. */
+/**
+ * Reads a body to its end, or until the user stops it: a stream of events may have none. `isCut`: the
+ * connection broke before.
+ */
 async function receive({ body }, { place, title, isText }, say) {
   const chunks = []
-  const type = 'application/octet-stream'
+  const end = (isCut) => ({ blob: new Blob(chunks, { type: 'application/octet-stream' }), isCut })
   const reader = body?.getReader()
-  if (reader === undefined) return new Blob(chunks, { type })
+  if (reader === undefined) return end(false)
   const code = element('code')
   const decoder = new TextDecoder()
   const stop = element('button', { type: 'button', onclick: () => reader.cancel() }, 'Stop here')
   place.replaceChildren(title, element('pre', { tabindex: '0' }, code), element('p', {}, stop))
   say('Paid. The answer arrives ...')
   for (let characters = 0; ; ) {
-    const { done, value } = await reader.read().catch(() => {
-      throw new Stopped('The answer was cut off. Fetch it again: that costs nothing.', {
-        isOver: false,
-      })
-    })
-    if (done) return new Blob(chunks, { type })
+    const read = await reader.read().catch(() => undefined)
+    if (read === undefined) return end(true)
+    const { done, value } = read
+    if (done) return end(false)
     chunks.push(value)
     if (!isText || characters >= shownMaxCharacters) continue
     const text = decoder.decode(value, { stream: true })
