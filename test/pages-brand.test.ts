@@ -181,6 +181,8 @@ describe('the bytes of a page', () => {
       expect(whole.headers.get('etag')).not.toBe(packed.headers.get('etag'))
       expect(await whole.text()).toBe(markup)
     }
+    const varied = get({}, { headers: { vary: 'Accept' } })
+    expect(varied.headers.get('vary')).toBe('Accept, Accept-Encoding')
     const etag = packed.headers.get('etag') ?? ''
     const again = get({ 'accept-encoding': 'gzip', 'if-none-match': etag })
     expect([again.status, again.headers.get('vary')]).toEqual([304, 'Accept-Encoding'])

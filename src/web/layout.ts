@@ -2,7 +2,7 @@ import type { Config, Logo, Service } from '../config/Config'
 import { isKnown, tagOf } from '../http/etag'
 import { assetsOf, securityPolicy } from './assets'
 import { type Html, html } from './html'
-import { createPackedCache, sendPacked, takesGzip } from './packed'
+import { createPackedCache, sendPacked, takesGzip, withVary } from './packed'
 
 export type Page = {
   /** Comes before the service's title. */
@@ -119,6 +119,6 @@ export function respond(
   const etag = takesGzip(request) ? whole.replace(/"$/, '.gz"') : whole
   const headers = { ...pageHeaders(), 'cache-control': 'no-cache', etag, ...options.headers }
   if (status === 200 && isKnown(request, etag))
-    return new Response(null, { status: 304, headers: { ...headers, vary: 'Accept-Encoding' } })
+    return new Response(null, { status: 304, headers: withVary(headers) })
   return sendPacked(request, packed(whole, markup), { status, headers })
 }

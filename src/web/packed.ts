@@ -63,7 +63,13 @@ export function sendPacked(
   { status = 200, headers }: { status?: number; headers: Readonly<Record<string, string>> },
 ): Response {
   const bytes = takesGzip(request) ? gzip() : undefined
-  const vary = { ...headers, vary: 'Accept-Encoding' }
-  if (bytes === undefined) return new Response(whole, { status, headers: vary })
-  return new Response(bytes, { status, headers: { ...vary, 'content-encoding': 'gzip' } })
+  const varied = withVary(headers)
+  if (bytes === undefined) return new Response(whole, { status, headers: varied })
+  return new Response(bytes, { status, headers: { ...varied, 'content-encoding': 'gzip' } })
+}
+
+/** Says to caches that the answer depends on the encoding, too. */
+export function withVary(headers: Readonly<Record<string, string>>): Record<string, string> {
+  const vary = headers.vary === undefined ? 'Accept-Encoding' : `${headers.vary}, Accept-Encoding`
+  return { ...headers, vary }
 }

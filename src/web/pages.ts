@@ -88,7 +88,7 @@ export function createPages(options: PagesOptions) {
 }
 
 function unknownMerchant(config: Config, request: Request): Response {
-  const problem = Problem.of('not-found', 'No merchant has this address.')
+  const problem = Problem.of('not-found', 'No merchant has this address; / lists all of them.')
   const { title, status, detail, code } = problem
   const main = problemPage({ title, status, detail, code })
   const page = { title, path: undefined, main }
