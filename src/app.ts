@@ -12,6 +12,7 @@ import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
+import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
@@ -29,6 +30,8 @@ export type App = {
   metrics(): Family[]
   /** What the start changed in a database of an earlier schema. */
   upgrade: Upgrade | undefined
+  /** Domains without a usable certificate. */
+  certificateFaults: Sources['certificateFaults']
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -67,7 +70,7 @@ async function begin(
 ): Promise<App> {
   const base = openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
-  const server = startServer(base)
+  const server = await startServer(base)
   // Subscribe first: the recovery of payments writes messages, too.
   const webhooks = webhooksOf(base)
   const money = await startMoney(base)
@@ -80,6 +83,8 @@ async function begin(
   await sales.startedStock?.desk.recover()
   await first.write()
   webhooks.watch(money.settlement.status)
+  // Last, so that a start that fails orders no certificate.
+  server.certificates?.start()
   warmUp(base)
   return {
     url: server.listener.url,
@@ -89,6 +94,7 @@ async function begin(
     reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
     stop: () => stop(base, server, { ...parts, webhooks }),
     upgrade: base.db.upgrade,
+    certificateFaults: () => server.certificates?.faults() ?? [],
   }
 }
 

@@ -1,9 +1,18 @@
-import { dirname, join } from 'node:path'
+import { realpathSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 
 /** Not in the executable: `demo --once` and tools load these packages from a checkout. */
 export const external = ['mppx', '@x402/*', 'solc', 'drizzle-kit', '@foundry-rs/*']
+
+/** What an executable was built from. */
+export type Commit = {
+  /** 40 or 64 hex digits. */
+  id: string
+  /** Whether the files differ from the commit. */
+  modified: boolean
+}
 
 export type Options = {
   entry: string
@@ -11,10 +20,18 @@ export type Options = {
   outfile: string
   /** Value for `bun build --target`, to build for another system. */
   target?: string
+  /** Path of the runtime of that system. Without it the compiler downloads one, unchecked. */
+  runtime?: string
+  /** The commit that the executable names; without it the commit is unknown. */
+  commit?: Commit | undefined
 }
 
-/** Builds one executable from an entry. Throws with the compiler's output on failure. */
+/**
+ * Builds one executable from an entry. The same commit gives the same bytes, whatever the
+ * directory. Throws with the compiler's output on failure.
+ */
 export async function build(options: Options): Promise<void> {
+  const { commit } = options
   const flags = [
     '--compile',
     '--production',
@@ -29,11 +46,16 @@ export async function build(options: Options): Promise<void> {
     '--no-compile-autoload-dotenv',
     '--no-compile-autoload-bunfig',
     `--define=VERSION=${JSON.stringify(manifest.version)}`,
+    `--define=COMMIT=${JSON.stringify(commit?.id ?? '')}`,
+    `--define=MODIFIED=${commit?.modified ?? false}`,
     ...external.map((name) => `--external=${name}`),
     ...(options.target ? [`--target=${options.target}`] : []),
-    `--outfile=${options.outfile}`,
+    ...(options.runtime ? [`--compile-executable-path=${resolve(options.runtime)}`] : []),
+    `--outfile=${resolve(options.outfile)}`,
   ]
-  const compiler = Bun.spawn([process.execPath, 'build', options.entry, ...flags], {
+  const compiler = Bun.spawn([process.execPath, 'build', resolve(options.entry), ...flags], {
+    // The compiler writes paths relative to its directory into the executable.
+    cwd: dirname(resolve(options.entry)),
     // The builder's NODE_ENV would override --production.
     env: { ...process.env, NODE_ENV: 'production' },
     stdout: 'pipe',
@@ -47,14 +69,59 @@ export async function build(options: Options): Promise<void> {
   if (code !== 0) throw new Error(`bun build ended with ${code}\n${out}${problems}`)
 }
 
+/** The commit of a checkout; undefined outside git, or where git is missing. */
+export async function commitOf(root: string): Promise<Commit | undefined> {
+  const top = await git(root, 'rev-parse', '--show-toplevel')
+  // A copy of the files may be inside the checkout of another project.
+  if (top === undefined || realpathSync(top.trim()) !== realpathSync(root)) return undefined
+  const id = (await git(root, 'rev-parse', 'HEAD'))?.trim()
+  const changes = await git(root, 'status', '--porcelain')
+  if (id === undefined || changes === undefined) return undefined
+  return { id, modified: changes !== '' }
+}
+
+/** What git prints; undefined when it fails. */
+async function git(root: string, ...args: readonly string[]): Promise<string | undefined> {
+  const path = Bun.which('git')
+  if (path === null) return undefined
+  // Without the locks, so that a build does not disturb another git command.
+  const child = Bun.spawn([path, '--no-optional-locks', '-C', root, ...args], {
+    // A hook of git sets these for another directory.
+    env: {
+      ...process.env,
+      GIT_DIR: undefined,
+      GIT_WORK_TREE: undefined,
+      GIT_INDEX_FILE: undefined,
+    },
+    stdout: 'pipe',
+    stderr: 'ignore',
+  })
+  const [out, code] = await Promise.all([child.stdout.text(), child.exited])
+  return code === 0 ? out : undefined
+}
+
+/** The commit that `--commit` names, for a build without .git, as in a container. */
+function namedCommit(id: string | undefined): Commit | undefined {
+  if (id === undefined || id === '') return undefined
+  if (/^([0-9a-f]{40}|[0-9a-f]{64})$/.test(id)) return { id, modified: false }
+  throw new Error('--commit is what git rev-parse HEAD prints')
+}
+
 if (import.meta.main) {
   const root = dirname(import.meta.dir)
   const { values } = parseArgs({
-    options: { target: { type: 'string' }, outfile: { type: 'string' } },
+    options: {
+      target: { type: 'string' },
+      outfile: { type: 'string' },
+      commit: { type: 'string' },
+    },
   })
   const outfile = values.outfile ?? join(root, 'dist', 'turnpike')
   const target = values.target ? { target: values.target } : {}
-  await build({ entry: join(import.meta.dir, 'main.ts'), outfile, ...target })
+  const commit = (await commitOf(root)) ?? namedCommit(values.commit)
+  await build({ entry: join(import.meta.dir, 'main.ts'), outfile, ...target, commit })
   const megabytes = (Bun.file(outfile).size / 1e6).toFixed(0)
-  process.stdout.write(`${outfile} ${manifest.version} (${megabytes} MB)\n`)
+  const state = commit === undefined ? 'no commit' : commit.id.slice(0, 12)
+  const label = commit?.modified ? `${state}, modified` : state
+  process.stdout.write(`${outfile} ${manifest.version} (${label}, ${megabytes} MB)\n`)
 }

@@ -33,6 +33,20 @@ const bought = async (way: Way, path = 'a/get') =>
   fetch(at(path), { headers: await pay(way, path) })
 
 describe('what the buyer sees', () => {
+  test('attack: a problem of the upstream that a browser has paid for is no page of ours', async () => {
+    const offers = { title: 'Pay', accepts: [{ scheme: 'exact', network: 'eip155:8453' }] }
+    for (const text of ['{"cut', JSON.stringify(offers)]) {
+      const headers = { 'content-type': 'application/problem+json' }
+      target.upstream.answer = () => new Response(text, { status: 404, headers })
+      const navigation = { accept: 'text/html', 'sec-fetch-mode': 'navigate' }
+      const paid = { ...navigation, ...(await pay(x402Usdc)) }
+      const answer = await fetch(at('a/get'), { headers: paid })
+      expect(answer.status).toBe(404)
+      expect(answer.headers.get('content-type')).toBe('application/problem+json')
+      expect(await answer.text()).toBe(text)
+    }
+  })
+
   test("attack 26: the merchant's key is redacted from every answer of the upstream", async () => {
     for (const [status, type] of [
       [200, 'application/json'],

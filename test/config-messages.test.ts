@@ -10,12 +10,15 @@ import { cases } from './harness/faultcases'
 const others = [
   'env.ts',
   'warnings.ts',
+  'domains.ts',
   'meter.ts',
   'FileSchema.ts',
   'Config.ts',
   'builtin.ts',
   'lines.ts',
   'sales.ts',
+  'webhooks.ts',
+  'logo.ts',
 ]
 /** Texts that are no messages. */
 const values = ['Each path is an independent paid endpoint.', 'slug title tag description']
@@ -76,6 +79,7 @@ function said(): string {
     ...builtins.flatMap(([merchant]) => linesOf(builtin(merchant))),
     ...linesOf('\ufffd'),
     ...linesOf(''),
+    ...list('["base"]\naccent = "red"'),
     ...list('[]'),
     ...list('["base", "base", "eip155:10"]'),
     ...list('["base"]', '[networks.base]\n[networks."eip155:10"]\n[networks.x]'),

@@ -115,8 +115,8 @@ test('behavior: the files of docs/sell.md have no fault', async () => {
   const [least = '', node = '', described = ''] = [
     ...page.matchAll(/^```toml\n([\s\S]*?)^```/gm),
   ].map(([, text = '']) => text.replace('0xYourWallet', payout))
-  const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y' }
-  const { merchants } = configOf(least)
+  const env = { RPC_KEY: 'k3y', WEATHER_KEY: 'k3y', PAYOUT: payout }
+  const { merchants } = configOf(least, { env })
   expect(merchants[0]?.routes.map(({ path }) => path)).toEqual([''])
   const { networks } = configOf(least + node, { env })
   expect(networks.map(({ id, rpcUrls }) => [id, rpcUrls[0]])).toEqual([
@@ -216,5 +216,15 @@ describe('public test keys', () => {
   test('behavior: a public test key relays where every node is on this machine', () => {
     const local = block('eip155:8453', 'rpc_urls = ["http://127.0.0.1:8545"]')
     expect(linesOf(file('networks = ["base"]', local), { relayers })).toEqual([])
+  })
+
+  test('behavior: a public test key relays on the chain of anvil and hardhat, wherever its node is', () => {
+    const local = other.replace('https://rpc.example.com', 'http://anvil:8545')
+    const chain = (id: string) =>
+      linesOf(file(`networks = ["${id}"]`, block(id, local)), { relayers })
+    expect([chain('eip155:31337'), chain('eip155:31338')]).toEqual([
+      [],
+      [expect.stringContaining('has the public test key')],
+    ])
   })
 })

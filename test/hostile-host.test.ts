@@ -30,6 +30,7 @@ function statusOf(line: string, host: string | undefined): Promise<number> {
 const targets = [
   'GET /?q=a&page=2',
   'GET /admin?x=1',
+  'GET /merchants/shop?route=/item',
   'GET /assets/none?x=1',
   'GET /discovery/resources?limit=1',
   'GET /m/shop/item?q=1',

@@ -212,6 +212,8 @@ describe('health', () => {
       spentBudgets: async () => (broken ? [{ network: 'eip155:4663', reason: 'spent' }] : []),
       openCircuits: () => (broken ? ['assistant'] : []),
       storageFaults: () => (broken ? [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }] : []),
+      certificateFaults: () =>
+        broken ? [{ domain: 'api.example.com', reason: 'no certificate yet' }] : [],
     })
     return new Elysia().get('/healthz', healthz).get('/readyz', readyz)
   }
@@ -236,6 +238,7 @@ describe('health', () => {
         sponsor: [{ network: 'eip155:4663', reason: 'spent' }],
         circuits: ['assistant'],
         storage: [{ file: 'turnpike.sqlite', reason: 'SQLITE_FULL' }],
+        certificates: [{ domain: 'api.example.com', reason: 'no certificate yet' }],
       },
       networks: [
         { network: 'eip155:8453', clockAheadMs: [-250, 900] },

@@ -19,6 +19,7 @@ const ranks: Readonly<Record<string, number>> = {
   books: 3,
   http: 4,
   paywall: 5,
+  acme: 5,
   proxy: 6,
   facilitator: 6,
   stock: 6,
@@ -31,10 +32,11 @@ const ranks: Readonly<Record<string, number>> = {
   cli: 9,
   main: 10,
   build: 10,
+  release: 10.5,
   test: 11,
 }
 
-const entries = /^(src\/(main|build)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
+const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
 const clockOwners = /^(src\/(app|main|log|cli\/commands)\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import { describeBudget } from '../src/cli/mcp/Budget'
 import { listMaxBytes, toolsMax } from '../src/cli/mcp/Listing'
+import { account } from '../src/demo/accounts'
 import {
   type Answering,
   offer,
@@ -103,6 +105,13 @@ describe('a list of tools', () => {
       ['good', 'Tool good.'],
       ['last', 'Tool last.'],
     ])
+  })
+
+  test('attack: a tool whose name looks like that of the wallet is left out', async () => {
+    const names = ['turnpike_budget', 'Turnpike-Budget', 'turnpike.budget', 'TurnpikeBudget']
+    const digits = ['turnp1ke_budget', 'turnpike_budget_']
+    const listed = await listOf([...names, ...digits, 'turnpike_budgets', 'a'].map((n) => tool(n)))
+    expect(listed.map(({ name }) => name)).toEqual(['turnpike_budgets', 'a'])
   })
 
   test('attack: more tools, pages or bytes than a client can use are cut', async () => {
@@ -446,4 +455,22 @@ test('behavior: wallets share what was signed by their state file', async () => 
   const [first, second] = [wallet({ state }), wallet({ state, perDay: '0.008' })]
   expect((await first.call('a')).isError).toBe(false)
   expect((await second.call('b')).text).toContain('Today 0.005 of at most 0.008 USD')
+})
+
+test('attack: the unfinished calls of another gateway are not told to the agent of this one', async () => {
+  const other = startFake((_, paying) =>
+    paying ? problem('settlement-pending') : offers([offer('5000')]),
+  )
+  fake.answer = (_, paying) => (paying ? problem('settlement-pending') : offers([offer('5000')]))
+  const state = newState()
+  const [own, another] = [wallet({ state }), wallet({ state, url: other.url })]
+  await own.call('mine', { q: 'own' })
+  await another.call('theirs', { q: 'a secret of another agent' })
+  const limits = { perCall: '1', perDay: '2', perCallMicros: 1n, perDayMicros: 2n }
+  const rest = { spending: own.spending, limits, payer: account(1).address, now: Date.now }
+  const { content } = describeBudget({ ...rest, gateway: fake.url })
+  expect(String(content[0]?.text)).toContain('Unfinished, signed, its end is not known: mine with')
+  expect(String(content[0]?.text)).not.toContain('secret')
+  expect(String(content[0]?.text)).toContain('0.01 USD in 2 payments')
+  await other.stop()
 })

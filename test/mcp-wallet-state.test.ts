@@ -2,9 +2,11 @@ import { Database } from 'bun:sqlite'
 import { afterAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
 import {
   chmodSync,
+  copyFileSync,
   existsSync,
   mkdtempSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -24,6 +26,11 @@ afterAll(() => {
   rmSync(directory, { recursive: true, force: true })
   removeStates()
 })
+
+function replace(file: string): void {
+  copyFileSync(file, `${file}.copy`)
+  renameSync(`${file}.copy`, file)
+}
 
 let made = 0
 const payment = (more: Partial<Payment> = {}): Payment => {
@@ -112,10 +119,48 @@ describe('the state file', () => {
     for (const each of [done, open]) first.reserve(each, 100_000n)
     first.update(done.id, { state: 'over' })
     first.close()
+    const later = openSpending(file, () => now() + 31 * 86_400_000)
+    const last = payment()
+    later.reserve(last, 100_000n)
+    later.close()
     openSpending(file, () => now() + 31 * 86_400_000).close()
     const db = new Database(file)
-    expect(db.query('SELECT id FROM payments').all()).toEqual([{ id: open.id }])
+    expect(db.query('SELECT id FROM payments ORDER BY signed_at').all()).toEqual([
+      { id: open.id },
+      { id: last.id },
+    ])
     db.close()
+  })
+
+  test('attack: a clock that is set back, or ahead and back, does not free the limit', () => {
+    let at = now()
+    const file = newState()
+    const first = openSpending(file, () => at)
+    const spent = payment()
+    first.reserve(spent, 5000n)
+    first.update(spent.id, { state: 'delivered' })
+    at -= 86_400_000
+    expect(first.reserve(payment(), 5000n)).toEqual({ kind: 'limit', spentMicros: 5000n })
+    first.close()
+    at += 40 * 86_400_000
+    openSpending(file, () => at).close()
+    at = now()
+    expect(openSpending(file, () => at).reserve(payment(), 5000n).kind).toBe('limit')
+  })
+
+  test('attack: a file that was removed, or replaced by a copy, takes no payment', () => {
+    for (const change of [rmSync, replace]) {
+      const file = newState()
+      const { reserve, update, close } = openSpending(file, now)
+      const first = payment()
+      reserve(first, 100_000n)
+      change(file)
+      const message = `The state file ${file} was removed or replaced: start turnpike mcp again.`
+      expect(() => reserve(payment(), 100_000n)).toThrow(message)
+      // What was signed may end.
+      expect(() => update(first.id, { state: 'delivered' })).not.toThrow()
+      close()
+    }
   })
 
   test('error: a file of another program or of a newer version is refused', () => {

@@ -178,7 +178,10 @@ describe('a payment of another amount', () => {
     const credential = await sign(url, { init: posting(small) })
     const response = await fetch(url, { ...posting(large), headers: credential })
     const { detail } = (await response.json()) as { detail: string }
-    expect([response.status, detail]).toEqual([402, 'The amount is not the price of this request.'])
+    expect([response.status, detail]).toEqual([
+      402,
+      expect.stringContaining('is not the price of this request'),
+    ])
     expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
     const paid = await fetch(url, { ...posting(small), headers: credential })
     expect(paid.status).toBe(200)

@@ -37,7 +37,7 @@ afterAll(async () => {
   await world.stop()
 })
 
-const paths = ['/', '/stocks', '/admin', '/?q=weather&page=1'] as const
+const paths = ['/', '/?q=nothing-like-it', '/merchants/assistant', '/stocks', '/admin'] as const
 
 type Visit = {
   viewport?: { width: number; height: number }
@@ -66,16 +66,14 @@ async function expectNoViolations(page: Page, within = 'body'): Promise<void> {
   expect(await violationsOf(page, { within, rules: colourRules })).toEqual([])
 }
 
-const routeOf = (page: Page, path: string) =>
-  page.locator('details.route').filter({ has: page.locator(`summary code:text-is("${path}")`) })
+const forecast = '/merchants/weather?route=/forecast'
 
-/** Opens a route and requests its price. */
-async function tryOut(page: Page, path: string) {
-  const route = routeOf(page, path)
-  await route.locator('summary').first().click()
-  await route.getByRole('button', { name: 'Ask for the price' }).click()
-  await route.locator('.answer h4').first().waitFor()
-  return route
+/** Requests the price of what the fields of a merchant's page say. */
+async function tryOut(page: Page) {
+  await page.getByRole('button', { name: 'Ask for the price' }).click()
+  const answer = page.locator('.answer')
+  await answer.locator('h4').first().waitFor()
+  return answer
 }
 
 /** Chromium itself reports every answer of 400 or more; here the 402 is expected. */
@@ -121,7 +119,7 @@ describe.skipIf(isMissing)('words', () => {
   }
   const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
 
-  for (const path of ['/', '/stocks'])
+  for (const path of ['/', '/merchants/chain-stocks', '/stocks'])
     test(`behavior: no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
       look({}, path, async (page) => {
         if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
@@ -130,19 +128,54 @@ describe.skipIf(isMissing)('words', () => {
         expect(found).toEqual(whole)
       }))
 
-  test('behavior: an address takes one line, on a phone two', () =>
+  test('behavior: an address is short, takes one line on every screen, and is copied whole', () =>
     look({}, '/stocks', async (page) => {
-      const lines = `[...document.querySelectorAll('td code')].map((code) =>
+      const lines = `[...document.querySelectorAll('.address code')].map((code) =>
         Math.round(code.getBoundingClientRect().height / parseFloat(getComputedStyle(code).lineHeight)))`
-      for (const [width, height] of [
-        [1280, 1],
-        [390, 2],
-      ] as const) {
+      for (const width of [1280, 390]) {
         await page.setViewportSize({ width, height: 800 })
-        expect(await page.evaluate(lines)).toEqual(Array(14).fill(height))
+        expect(await page.evaluate(lines)).toEqual(Array(14).fill(1))
+      }
+      await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
+      const [token] = world.config.stock?.tokens ?? []
+      await page.locator('tr[data-symbol=NVDA] .copy').click()
+      await page.getByText('Copied').waitFor()
+      expect(await page.evaluate('navigator.clipboard.readText()')).toBe(token?.address ?? '')
+    }))
+})
+
+describe.skipIf(isMissing)('the first look', () => {
+  test('behavior: a price, the command and the first merchant are visible without scrolling', () =>
+    look({}, '/', async (page) => {
+      for (const [width, height] of [
+        [1280, 720],
+        [390, 844],
+      ] as const) {
+        await page.setViewportSize({ width, height })
+        for (const selector of ['.sample .price', '.sample pre', '.card .price']) {
+          const box = await page.locator(selector).first().boundingBox()
+          expect([selector, box !== null && box.y + box.height <= height]).toEqual([selector, true])
+        }
+      }
+    }))
+
+  test('behavior: nothing moves while a page loads', () =>
+    look({}, '/', async (page) => {
+      for (const path of ['/', forecast, '/stocks']) {
+        await page.goto(world.url + path)
+        if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
+        expect([path, await page.evaluate(shifts)]).toEqual([path, 0])
       }
     }))
 })
+
+/** Layout shift of the page until now. https://web.dev/articles/cls */
+const shifts = `new Promise((resolve) => {
+  new PerformanceObserver((list) => {
+    resolve(list.getEntries().reduce((sum, { value }) => sum + value, 0))
+  }).observe({ type: 'layout-shift', buffered: true })
+  requestAnimationFrame(() => requestAnimationFrame(() => resolve(0)))
+})`
 
 const openAll = `for (const each of document.querySelectorAll('details')) each.open = true`
 
@@ -150,11 +183,10 @@ function widthOf(page: Page): Promise<number> {
   return page.evaluate('document.documentElement.scrollWidth')
 }
 
-describe.skipIf(isMissing)('the try-it panel', () => {
-  test('behavior: the panel shows the live 402 of both protocols, decoded', () =>
-    look({ viewport: { width: 360, height: 740 } }, '/', async (page, found) => {
-      const route = await tryOut(page, '/m/weather/forecast')
-      const answer = route.locator('.answer')
+describe.skipIf(isMissing)('the page of a merchant', () => {
+  test('behavior: shows the live 402 of both protocols, decoded', () =>
+    look({ viewport: { width: 360, height: 740 } }, forecast, async (page, found) => {
+      const answer = await tryOut(page)
       const text = await answer.textContent()
       expect(text).toContain('402 Payment Required')
       expect(text).toContain('MPP: WWW-Authenticate')
@@ -163,59 +195,92 @@ describe.skipIf(isMissing)('the try-it panel', () => {
       expect(text).toContain('0.005 USDG on Robinhood Chain')
       expect(text).toContain('permit2')
       const [payout] = world.config.merchants.map((merchant) => merchant.payout)
-      expect(text).toContain(payout ?? 'a payout')
+      expect(await answer.locator(`[data-copy="${payout}" i]`).count()).toBeGreaterThan(0)
       await answer.getByText('The whole PAYMENT-REQUIRED').click()
       expect(await answer.textContent()).toContain('"x402Version": 2')
-      // The rest of the page is looked at above.
-      await expectNoViolations(page, 'details.route[open]')
+      await expectNoViolations(page)
       expect(await widthOf(page)).toBe(360)
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('behavior: a POST is tried with its body, and a missing parameter is named', () =>
-    look({}, '/', async (page, found) => {
-      const chat = await tryOut(page, '/m/assistant/chat')
-      expect(await chat.locator('.answer').textContent()).toContain('0.003008 USDC on Base')
-      const route = routeOf(page, '/m/weather/forecast')
-      await route.locator('summary').first().click()
-      await route.locator('[name=target]').fill('/m/weather/forecast?longitude=1')
-      await route.getByRole('button', { name: 'Ask for the price' }).click()
-      await route.locator('.answer .fault').waitFor()
-      expect(await route.locator('.answer .fault').textContent()).toContain('latitude')
+  test('behavior: what is entered is what is asked for, in the commands and in the wallet', () =>
+    look({}, forecast, async (page, found) => {
+      await page.getByLabel('latitude').fill("1'5")
+      await page.getByLabel('longitude').fill('')
+      await page.getByLabel('daily').fill('')
+      const target = "/m/weather/forecast?latitude=1'5&current=temperature_2m,wind_speed_10m"
+      expect(await page.locator('[name=target]').inputValue()).toStartWith(target)
+      expect(await page.locator('.wallet').getAttribute('data-target')).toStartWith(target)
+      const entered = new URLSearchParams({ route: '/forecast', 'p.latitude': "1'5" })
+      entered.set('p.current', 'temperature_2m,wind_speed_10m')
+      entered.set('p.forecast_days', '7')
+      const codes = await page.locator('[data-templates]').allTextContents()
+      const answer = await tryOut(page)
+      expect(await answer.locator('.fault').first().textContent()).toContain('latitude')
+      // The server makes the same from the form without scripts.
+      await page.goto(`${world.url}/merchants/weather?${entered}`)
+      expect(await page.locator('[data-templates]').allTextContents()).toEqual(codes)
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('error: the panel requests only what is sold here', () =>
-    look({}, '/', async (page) => {
+  test('behavior: a route of two methods is asked by the chosen one, with its body', () =>
+    look({}, '/merchants/chain-stocks?route=/quote', async (page) => {
+      expect(await page.locator('#body').isVisible()).toBe(false)
+      await page.getByLabel('Method').selectOption('POST')
+      await page.getByLabel('Body').fill('{"symbol":"AMZN"}')
+      expect(await page.locator('[data-templates]').first().textContent()).toContain(
+        `-d '{"symbol":"AMZN"}'`,
+      )
+      expect(await page.locator('[name=target]').inputValue()).toBe('/m/chain-stocks/quote')
+      expect(await page.getByLabel('symbol').isVisible()).toBe(false)
+      const answer = await tryOut(page)
+      expect(await answer.locator('.fault').count()).toBe(0)
+      expect(await page.locator('.wallet').getAttribute('data-body')).toBe('{"symbol":"AMZN"}')
+    }))
+
+  test('error: only what is sold here is requested', () =>
+    look({}, forecast, async (page) => {
       const asked: string[] = []
       page.on('request', (request) => {
         if (!request.url().includes('/assets/')) asked.push(request.url())
       })
-      const route = routeOf(page, '/m/weather/forecast')
-      await route.locator('summary').first().click()
+      const paid = await page.locator('.wallet').getAttribute('data-target')
       for (const target of [
         'https://example.com/m/',
         '//example.com/m/',
         '/admin',
         'javascript:1',
       ]) {
-        await route.locator('[name=target]').fill(target)
-        await route.getByRole('button', { name: 'Ask for the price' }).click()
-        await route.locator('.answer .fault').waitFor()
+        await page.locator('[name=target]').fill(target)
+        await page.getByRole('button', { name: 'Ask for the price' }).click()
+        await page.locator('.answer .fault').waitFor()
+        expect(await page.locator('.wallet').getAttribute('data-target')).toBe(paid)
       }
       expect(asked).toEqual([])
     }))
 
-  test('behavior: commands are copied unchanged', () =>
-    look({}, '/', async (page) => {
+  test('behavior: the tools are tabs for the keyboard, and a command is copied unchanged', () =>
+    look({}, '/merchants/catjoke', async (page) => {
+      const shown = () => page.locator('[role=tabpanel]:visible').getAttribute('id')
+      expect(await shown()).toBe('code-curl')
+      await page.getByRole('tab', { name: 'curl' }).focus()
+      const keys = [
+        ['ArrowRight', 'code-mppx'],
+        ['End', 'code-mcp'],
+        ['ArrowRight', 'code-curl'],
+        ['ArrowLeft', 'code-mcp'],
+        ['Home', 'code-curl'],
+      ] as const
+      for (const [key, panel] of keys) {
+        await page.keyboard.press(key)
+        expect([key, await shown()]).toEqual([key, panel])
+      }
       await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
-      const route = routeOf(page, '/m/catjoke/joke')
-      await route.locator('summary').first().click()
-      await route.getByRole('button', { name: 'Copy curl' }).click()
-      await route.getByText('Copied').waitFor()
+      await page.getByRole('button', { name: 'Copy curl' }).click()
+      await page.getByText('Copied').waitFor()
       const copied: string = await page.evaluate('navigator.clipboard.readText()')
       expect(copied).toStartWith(`curl -i '${world.config.service.baseUrl}/m/catjoke/joke`)
-      expect(copied).toBe((await route.locator('pre').first().textContent()) ?? '')
+      expect(copied).toBe((await page.locator('#code-curl code').textContent()) ?? '')
     }))
 })
 
@@ -224,9 +289,14 @@ describe.skipIf(isMissing)('the stock tokens', () => {
     look({}, '/stocks', async (page, found) => {
       const row = page.locator('tr[data-symbol=NVDA]')
       await row.getByText('open').waitFor()
-      expect(await row.locator('[data-field=price]').textContent()).toMatch(/^\d+\.\d+$/)
-      expect(await page.locator('caption').textContent()).toContain('prices of')
-      expect(await page.locator('.scriptless').count()).toBe(0)
+      expect(await row.locator('[data-field=price]').textContent()).toMatch(/^\$\d+\.\d\d$/)
+      expect(await page.locator('.live').textContent()).toContain('Prices of')
+      expect(await page.locator('.scriptless').first().isVisible()).toBe(false)
+      await page.getByRole('link', { name: 'Buy AMZN' }).click()
+      expect(await page.getByLabel('Stock').inputValue()).toBe('AMZN')
+      await page.getByText(/About [\d.]+ AMZN now/).waitFor()
+      const target = '/api/stock/buy?symbol=AMZN&usdg=1.00'
+      expect(await page.locator('.wallet').getAttribute('data-target')).toBe(target)
       expect(found).toEqual([])
     }))
 })
@@ -238,25 +308,20 @@ describe.skipIf(isMissing)('without a mouse', () => {
       expect(await focused(page)).toMatchObject({ text: 'Skip to the content', isVisible: true })
       await page.keyboard.press('Enter')
       expect(await page.evaluate('document.activeElement.id')).toBe('main')
-      const joke = '/m/catjoke/joke'
       let last = ''
-      // In the content: the search, the merchants, then their routes.
-      for (let step = 0; step < 60 && !last.includes(joke); step++) {
+      // In the content: the command, the search, the merchants with their routes.
+      for (let step = 0; step < 30 && last !== 'A cat joke'; step++) {
         await page.keyboard.press('Tab')
         const now = await focused(page)
         expect(now).toMatchObject({ isVisible: true, hasOutline: true })
         last = now.text
       }
-      expect(last).toContain(joke)
+      expect(last).toBe('A cat joke')
       await page.keyboard.press('Enter')
-      const route = routeOf(page, joke)
-      await route.locator('form').waitFor()
-      await page.keyboard.press('Tab')
-      expect((await focused(page)).text).toBe('target')
-      await page.keyboard.press('Tab')
-      expect((await focused(page)).text).toBe('Ask for the price')
+      await page.getByRole('heading', { name: 'A cat joke' }).waitFor()
+      await page.getByLabel('Request').focus()
       await page.keyboard.press('Enter')
-      await route.getByText('MPP: WWW-Authenticate').waitFor()
+      await page.locator('.answer').getByText('MPP: WWW-Authenticate').waitFor()
     }))
 })
 
@@ -278,25 +343,30 @@ function focused(page: Page): Promise<Focus> {
 describe.skipIf(isMissing)('without JavaScript', () => {
   const plain = { javaScriptEnabled: false }
 
-  test('behavior: the catalogue can be read, opened and searched, and names what is missing', () =>
+  test('behavior: the catalogue is read and searched, and a route is composed', () =>
     look(plain, '/', async (page, found) => {
-      const routes = world.config.merchants.flatMap((merchant) => merchant.routes)
-      expect(await page.locator('details.route').count()).toBe(routes.length)
-      const route = routeOf(page, '/m/weather/forecast')
-      expect(await route.locator('pre').first().isVisible()).toBe(false)
-      await route.locator('summary').first().click()
-      expect(await route.locator('pre').first().isVisible()).toBe(true)
-      expect(await page.getByText('Without JavaScript the try-it panel').isVisible()).toBe(true)
-      expect(await page.getByRole('button', { name: 'Copy' }).count()).toBe(0)
+      expect(await page.locator('.card').count()).toBe(world.config.merchants.length)
+      expect(await page.locator('.copy:visible').count()).toBe(0)
       await page.getByLabel('Search the catalogue').fill('bitcoin price')
       await page.getByRole('button', { name: 'Search' }).click()
       await page.getByText(/ of \d+ routes/).waitFor()
+      await page.goto(world.url + forecast)
+      expect(await page.locator('[role=tabpanel]:visible').count()).toBe(5)
+      for (const hidden of ['.copy', '.wallet', '[role=tab]', '[name=target]'])
+        expect([hidden, await page.locator(hidden).first().isVisible()]).toEqual([hidden, false])
+      expect(await page.getByText('Paying in the browser needs JavaScript.').isVisible()).toBe(true)
+      await page.getByLabel('latitude').fill('48.1')
+      await page.getByRole('button', { name: 'Put these values into the commands' }).click()
+      await page.locator('pre').getByText('latitude=48.1').first().waitFor()
+      expect(await page.getByLabel('latitude').inputValue()).toBe('48.1')
       expect(found).toEqual([])
     }))
 
-  test('behavior: the tokens are listed', () =>
-    look(plain, '/stocks', async (page) => {
-      const tokens = world.config.stock?.tokens.length ?? 0
-      expect(await page.locator('tbody tr').count()).toBe(tokens)
+  test('behavior: the tokens are listed with their whole addresses', () =>
+    look(plain, '/stocks?symbol=AMZN', async (page) => {
+      const tokens = world.config.stock?.tokens ?? []
+      expect(await page.locator('tbody tr').count()).toBe(tokens.length)
+      expect(await page.getByText(tokens[0]?.address ?? 'an address').isVisible()).toBe(true)
+      expect(await page.getByLabel('Stock').inputValue()).toBe('AMZN')
     }))
 })

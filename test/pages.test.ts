@@ -1,12 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
-import { account } from '../src/demo/accounts'
 import { errors } from '../src/http/problem'
 import { createRateLimit } from '../src/http/ratelimit'
 import { silent } from '../src/log'
-import * as Example from '../src/web/Example'
+import { linkOf } from '../src/web/catalogue'
 import { escaped } from '../src/web/html'
 import { createPages, type PagesOptions } from '../src/web/pages'
+import { priceFrom } from '../src/web/parts'
 import { configOf, small } from './harness/config'
 import { merchant, param, route } from './harness/merchants'
 import { testWorld } from './harness/world'
@@ -25,35 +24,77 @@ function pages(options: Partial<PagesOptions> = {}) {
   const made = createPages({
     config,
     hasMarket: false,
+    toolOf: () => undefined,
     isReady: () => true,
     healthOf: () => 'available',
     rateLimit: createRateLimit(),
+
     addressOf: () => '192.0.2.1',
     now: () => Date.now(),
     ...options,
   })
   const app = errors({ baseUrl, log: silent, requestId: () => 'id' })
     .get('/', ({ request }) => made.home(request))
+    .get('/merchants/:slug', ({ request, params }) => made.merchant(request, params.slug))
     .get('/stocks', ({ request }) => made.stocks(request))
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
+    post: (path: string, body: string, headers: Record<string, string> = {}) =>
+      Promise.resolve(
+        app.fetch(new Request(`http://localhost${path}`, { method: 'POST', body, headers })),
+      ),
   }
 }
 
 describe('the catalogue', () => {
-  test('behavior: every merchant, every route and every price is on it', async () => {
+  test('behavior: every merchant is on it with its lowest price, and every route on its page', async () => {
     const text = await (await fetch(`${world.url}/`)).text()
-    for (const { slug, title, routes } of world.config.merchants) {
-      expect(text).toContain(`<h3 id="m-${slug}">${escaped(title)}</h3>`)
-      for (const { path } of routes) expect(text).toContain(`<code>/m/${slug}${path}`)
+    for (const merchant of world.config.merchants) {
+      const { slug, title, routes } = merchant
+      const [, card = ''] = text.split(
+        `<h3 id="m-${slug}"><a href="/merchants/${slug}">${escaped(title)}</a></h3>`,
+      )
+      expect(card).toStartWith(`<span class="price">${priceFrom(routes)}</span>`)
+      const page = await (await fetch(`${world.url}/merchants/${slug}`)).text()
+      for (const route of routes) expect(page + card).toContain(escaped(linkOf(merchant, route)))
+      for (const { summary } of routes) expect(page).toContain(escaped(summary))
+      // The page has no element that is hidden from buyers.
+      for (const shown of [text, page]) {
+        expect(shown).not.toContain(world.upstreams.url)
+        expect(shown).not.toContain('open-meteo.com/v1')
+      }
     }
-    for (const { name } of world.config.networks) expect(text).toContain(name)
-    expect(text).toContain('<li>0.005 USDG on Robinhood Chain</li>')
-    expect(text).toContain('<li>0.005 USDC on Base</li>')
-    // The page has no element that is hidden from buyers.
-    expect(text).not.toContain(world.upstreams.url)
-    expect(text).not.toContain('open-meteo.com/v1')
+    for (const { name, asset } of world.config.networks)
+      expect(text).toContain(`<li>${asset.symbol} on ${name}`)
+  })
+
+  test('behavior: the command is the cheapest GET that can be bought now', async () => {
+    const cheap = merchant('cheap', {
+      routes: [route('/post', { methods: ['POST'], priceAtomic: 1n }), route('/a-long-path')],
+    })
+    const short = merchant('b', { routes: [route('/a'), route('/b', { priceAtomic: 6_000n })] })
+    const config = { ...configOf(small), merchants: [cheap, short] }
+    const commandOf = async (options: Partial<PagesOptions>) => {
+      const text = await (await pages({ config, ...options }).get('/')).text()
+      return /<code>curl -i &#39;([^<]*)&#39;<\/code>/.exec(text)?.[1]
+    }
+    expect(await commandOf({})).toBe('https://pay.example.com/m/b/a')
+    const onlyCheap: PagesOptions['healthOf'] = ({ slug }) =>
+      slug === 'cheap' ? 'available' : 'unavailable'
+    expect(await commandOf({ healthOf: onlyCheap })).toBe(
+      'https://pay.example.com/m/cheap/a-long-path',
+    )
+    expect(await commandOf({ isReady: () => false })).toBeUndefined()
+  })
+
+  test('behavior: a network that is not ready is named, and nothing ready at all is said', async () => {
+    const one = pages({ isReady: ({ id }) => id === 'eip155:8453' })
+    const text = await (await one.get('/')).text()
+    expect(text).toContain('USDC on Base Sepolia (test money) <span class="badge bad">not ready')
+    expect(text).not.toContain('Nothing can be paid')
+    const none = await (await pages({ isReady: () => false }).get('/')).text()
+    expect(none).toContain('Nothing can be paid at the moment.')
   })
 
   test('behavior: health follows the circuit of the upstream', async () => {
@@ -81,28 +122,53 @@ describe('the catalogue', () => {
     expect((await app.get('/', { 'if-none-match': etag })).status).toBe(200)
   })
 
-  test('behavior: a large catalogue has pages and a search, which needs no script', async () => {
+  test('behavior: a large catalogue and a large merchant have pages and a search', async () => {
     const config = {
       ...configOf(small),
       merchants: [
         merchant('big', { routes: Array.from({ length: 250 }, (_, i) => route(`/r${i}`)) }),
+        ...Array.from({ length: 60 }, (_, i) => merchant(`m${i}`, { routes: [route('/x')] })),
         merchant('other', { routes: [route('/needle', { summary: 'Find & keep' })] }),
       ],
     }
     const app = pages({ config })
     const textOf = async (path: string) => (await app.get(path)).text()
     const first = await textOf('/')
-    expect(first.split('<details class="route">')).toHaveLength(101)
-    expect(first).toContain('251 routes, page 1 of 3')
-    expect(first).toContain('href="/?page=2"')
-    expect(await textOf('/?page=3')).toContain('/m/other/needle')
+    expect(first.split('<li class="card">')).toHaveLength(31)
+    expect(first).toContain('62 merchants, 311 routes')
+    expect(first).toContain('247 more</a>')
+    expect(first).toContain('href="/?page=2#merchants"')
+    expect(await textOf('/?page=3')).toContain('/merchants/other?route=%2Fneedle#route')
     for (const page of ['0', '-4', '99', 'x', '1e9', '2.5'])
-      expect(await textOf(`/?page=${page}`)).toContain('of 3</p>')
+      expect(await textOf(`/?page=${page}`)).toContain(' of 3</li>')
     const found = await textOf('/?q=FIND+keep')
-    expect(found).toContain('1 of 251 routes')
-    expect(found).toContain('/m/other/needle')
-    expect(await textOf('/?q=nothing-like-it')).toContain('0 of 251 routes')
-    expect(await textOf('/?q=r&page=2')).toContain('href="/?q=r&amp;page=3"')
+    expect(found).toContain('1 of 311 routes')
+    expect(found).toContain('/merchants/other?route=%2Fneedle#route')
+    const nothing = await textOf('/?q=nothing-like-it')
+    expect(nothing).toContain('0 of 311 routes')
+    expect(nothing).toContain('No route matches <strong>nothing-like-it</strong>.')
+    expect(await textOf('/?q=merchant&page=2')).toContain(
+      'href="/?q=merchant&amp;page=3#merchants"',
+    )
+    const big = await textOf('/merchants/big')
+    expect(big.split('<span class="what">')).toHaveLength(101)
+    expect(big).toContain('href="/merchants/big?page=2"')
+    expect(await textOf('/merchants/big?page=3')).toContain('>Summary of /r249</span>')
+    const matching = await textOf('/merchants/big?q=r249')
+    expect(matching).toContain('1 of 250 routes')
+    expect(matching).toContain('<h2 id="what">Summary of /r249</h2>')
+  })
+
+  test('behavior: ten routes need no search', async () => {
+    for (const [routes, isSearched] of [
+      [10, false],
+      [11, true],
+    ] as const) {
+      const list = Array.from({ length: routes }, (_, i) => route(`/r${i}`))
+      const config = { ...configOf(small), merchants: [merchant('one', { routes: list })] }
+      const text = await (await pages({ config }).get('/')).text()
+      expect(text.includes('role="search"')).toBe(isSearched)
+    }
   })
 
   test('error: searches of one address are limited, the page itself is not', async () => {
@@ -143,7 +209,7 @@ function merchantOf(text: string) {
 
 describe('what a page may do', () => {
   test('behavior: the policy allows our scripts by their hashes and nothing inline', async () => {
-    for (const path of ['/', '/stocks']) {
+    for (const path of ['/', '/merchants/weather', '/stocks']) {
       const response = await fetch(world.url + path)
       expect(response.status).toBe(200)
       const policy = response.headers.get('content-security-policy') ?? ''
@@ -157,7 +223,7 @@ describe('what a page may do', () => {
   })
 
   test('behavior: paths of assets have the hash of their content, and may be cached for ever', async () => {
-    const text = await (await fetch(`${world.url}/`)).text()
+    const text = await (await fetch(`${world.url}/merchants/weather`)).text()
     const paths = [...text.matchAll(/\/assets\/[a-z]+-[0-9a-f]{16}\.[a-z]+/g)].map(([path]) => path)
     expect(new Set(paths).size).toBe(4)
     for (const path of paths) {
@@ -167,6 +233,29 @@ describe('what a page may do', () => {
     }
     expect((await fetch(`${world.url}/assets/script.js`)).status).toBe(404)
     expect((await fetch(`${world.url}/assets/..%2fconfig`)).status).toBe(404)
+  })
+
+  test('behavior: a page is small on the wire, also for a client that takes no gzip', async () => {
+    const sizeOf = async (path: string, encoding: string) => {
+      const headers = { 'accept-encoding': encoding }
+      const response = await fetch(world.url + path, { headers, decompress: false })
+      expect(response.status).toBe(200)
+      return (await response.arrayBuffer()).byteLength
+    }
+    const total = async (path: string, encoding: string) => {
+      const text = await (await fetch(world.url + path)).text()
+      const assets = [...text.matchAll(/(?:src|href)="(\/assets\/[^"]+)"/g)]
+      const sizes = [path, ...assets.map(([, asset = '']) => asset)].map((each) =>
+        sizeOf(each, encoding),
+      )
+      return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
+    }
+    expect(await total('/', 'gzip')).toBeLessThan(20_000)
+    expect(await total('/merchants/weather', 'gzip')).toBeLessThan(25_000)
+    expect(await total('/', 'identity')).toBeLessThan(60_000)
+    const page = await (await fetch(`${world.url}/stocks`)).text()
+    const [wallet = ''] = /\/assets\/wallet-[0-9a-f]{16}\.js/.exec(page) ?? []
+    expect(await sizeOf(wallet, 'identity')).toBeLessThan(20_000)
   })
 
   test('behavior: hostile texts of the configuration are escaped', async () => {
@@ -188,8 +277,15 @@ describe('what a page may do', () => {
     const app = pages({
       config,
       hasMarket: true,
+      toolOf: () => hostile,
     })
-    for (const path of ['/', `/?q=${encodeURIComponent('"><script>alert(1)')}`, '/stocks']) {
+    for (const path of [
+      '/',
+      `/?q=${encodeURIComponent('"><script>alert(1)')}`,
+      '/merchants/one',
+      `/merchants/one?${new URLSearchParams({ [`p.${hostile}`]: hostile, body: hostile, q: hostile })}`,
+      '/stocks',
+    ]) {
       const text = await (await app.get(path)).text()
       expect(text).toContain('&lt;script&gt;')
       expect(text.match(/<script>|<img|<\/code><\/title>/g)).toBeNull()
@@ -204,86 +300,4 @@ const controlCharacter = String.fromCharCode(7)
 /** The text that remains without every well-formed tag. */
 function withoutTags(text: string): string {
   return text.replace(/<!doctype html>|<\/?[a-z][a-z0-9]*(?:\s+[a-z-]+(?:="[^"<>]*")?)*\s*>/g, '')
-}
-
-describe('commands', () => {
-  test('behavior: an example has the required parameters and those with an example', () => {
-    const params = [
-      param('iso', { in: 'tail', required: true, example: 'DE' }),
-      param('indicator', { in: 'tail', required: true, schema: { const: 'indicator' } }),
-      param('{code}.json', { in: 'tail', required: true, example: 'A B' }),
-      param('more', { in: 'tail' }),
-      param('page[size]', { example: 10 }),
-      param('skipped'),
-    ]
-    expect(Example.from('world', route('/indicator', { params })).target).toBe(
-      '/m/world/indicator/DE/indicator/A%20B.json?page%5Bsize%5D=10',
-    )
-  })
-
-  test('behavior: quotes cannot leave their command', () => {
-    const example = { method: 'POST', target: '/m/a/b', body: `{"a":"it's $(id)\\\\"}` } as const
-    const [curl, , program] = Example.commands(example, {
-      baseUrl: 'http://localhost',
-      network: configOf(small).networks[0],
-      priceAtomic: 5000n,
-    })
-    const echoed = Bun.spawnSync(['sh', '-c', `printf '%s\\n' ${curl?.text.slice('curl '.length)}`])
-    expect(echoed.stdout.toString().split('\n')).toContain(example.body)
-    const literal = /body: ('.*'),/.exec(program?.text ?? '')?.[1] ?? ''
-    expect(new Function(`return ${literal}`)()).toBe(example.body)
-  })
-})
-
-describe('the commands of the page', () => {
-  const root = join(import.meta.dir, '..')
-  const payKey = account(1).privateKey
-
-  /** In the form of the demo's page, whose base_url has no port. */
-  async function commandsOf(path: string): Promise<string[]> {
-    const text = await (await fetch(`${world.url}/`)).text()
-    const [, item = ''] = text.split(`<code>${path}`)
-    return [...(item.split('</details>')[0] ?? '').matchAll(/<pre><code>([^<]*)<\/code>/g)].map(
-      ([, code = '']) => unescaped(code).replaceAll('http://localhost/', `${world.url}/`),
-    )
-  }
-
-  async function run(command: readonly string[]): Promise<string> {
-    const child = Bun.spawn([...command], {
-      cwd: root,
-      env: { PATH: process.env.PATH, HOME: world.dataDir, PAY_KEY: payKey },
-      stdout: 'pipe',
-      stderr: 'pipe',
-    })
-    const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
-    return (await child.exited) === 0 ? out : problems
-  }
-
-  test.concurrent('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
-    const [curl = '', mppx = '', program = ''] = await commandsOf('/m/weather/forecast')
-    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
-    const answers = await Promise.all([
-      Bun.which('curl') === null ? 'HTTP/1.1 402' : run(['sh', '-c', curl]),
-      run(['sh', '-c', mppxHere]),
-      run([process.execPath, '-e', program]),
-    ])
-    expect(answers[0]).toStartWith('HTTP/1.1 402')
-    expect(answers[1]).toContain('temperature_2m')
-    expect(answers[2]).toContain('temperature_2m')
-  })
-
-  test.concurrent('behavior: a POST is bought with its body', async () => {
-    const [, mppx = '', program = ''] = await commandsOf('/m/assistant/chat')
-    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
-    const answers = await Promise.all([
-      run(['sh', '-c', mppxHere]),
-      run([process.execPath, '-e', program]),
-    ])
-    for (const answer of answers) expect(answer).toContain('chat.completion')
-  })
-})
-
-function unescaped(text: string): string {
-  const names = { amp: '&', lt: '<', gt: '>', quot: '"', '#39': "'" }
-  return text.replace(/&(amp|lt|gt|quot|#39);/g, (_, name: keyof typeof names) => names[name])
 }

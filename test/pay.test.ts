@@ -247,6 +247,21 @@ describe.concurrent('turnpike pay, against other servers', () => {
     store.stop()
   })
 
+  test('attack: a problem without an end does not fill the memory', async () => {
+    let size = 0
+    const pull = (controller: ReadableStreamDefaultController) => {
+      size += 1 << 20
+      controller.enqueue(new Uint8Array(1 << 20).fill(32))
+    }
+    const headers = { 'content-type': 'application/problem+json' }
+    const store = shop([() => new Response(new ReadableStream({ pull }), { status: 502, headers })])
+    const ran = await run([store.url], key)
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('refused    502 status 502')
+    expect(size).toBeLessThan(64 << 20)
+    store.stop()
+  })
+
   test('error: wrong options and keys are named, keys are not shown', async () => {
     const wrong: [string[], Record<string, string>, string][] = [
       [['nowhere'], key, 'not an absolute URL'],
@@ -256,6 +271,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
       [['http://127.0.0.1:1/', '--network', '8453'], key, '--network is a CAIP-2 id'],
       [['http://127.0.0.1:1/', '--transfer', 'card'], key, '--transfer is'],
       [['http://127.0.0.1:1/', '--max', '1e9'], key, '--max is an amount'],
+      [['http://127.0.0.1:1/', '--max', '01'], key, '--max is an amount'],
       [['http://127.0.0.1:1/', '--method', 'GET', '--body', 'x'], key, 'GET takes no --body'],
       [['http://127.0.0.1:1/'], {}, 'A private key is needed'],
       [['http://127.0.0.1:1/', '--key', '0x1234abcd'], {}, 'The key is not 32 bytes'],

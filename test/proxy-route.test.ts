@@ -224,3 +224,43 @@ describe('upstreamUrl', () => {
       expect(() => Route.upstreamUrl(target, tail, '')).toThrow('would leave')
   })
 })
+
+describe('a route of every path beside others', () => {
+  const routes = [route(''), route('/report'), route('/v1/Full.Report')]
+  const matcher = Route.compile([
+    merchant('m', { routes }),
+    merchant('one', { routes: [route('')] }),
+  ])
+  const soldBy = (path: string) => {
+    const canonical = Route.canonicalize(received(path))
+    return canonical && Route.match(matcher, canonical)?.route.path
+  }
+
+  test.each([
+    '/m/m/Report',
+    '/m/m/REPORT/2026',
+    '/m/m/report;a=1',
+    '/m/m/report.',
+    '/m/m/report%20',
+    '/m/m/report%2F',
+    '/m/m/%2Freport',
+    '/m/m/report%3Fa=1',
+    '/m/m/report%23',
+    '/m/m/%2572eport',
+    '/m/m/%EF%BD%92eport',
+    '/m/m/v1/full.report',
+    '/m/m/v1%2FFull.Report',
+    '/m/m/V1/Full.Report/x',
+  ])('attack: %s does not buy another route at the price of every path', (path) => {
+    expect(soldBy(path)).toBeUndefined()
+  })
+
+  test('behavior: other paths are sold, also where there is no other route', () => {
+    expect(
+      ['', '/reports', '/v1', '/v1/full', '/2/report'].map((tail) => soldBy(`/m/m${tail}`)),
+    ).toEqual(['', '', '', '', ''])
+    expect(soldBy('/m/one/Report')).toBe('')
+    expect(soldBy('/m/m/report')).toBe('/report')
+    expect(soldBy('/m/m/v1/Full.Report/x')).toBe('/v1/Full.Report')
+  })
+})

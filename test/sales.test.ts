@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import type { RequestCounts, SalesReads } from '../db/SalesLedger'
 import { openSalesBeside } from '../db/sqlite/beside'
 import { createLedger } from '../db/sqlite/ledger'
-import { migrate, migrations } from '../db/sqlite/migrate'
+import { migrate, migrations, noteProgram } from '../db/sqlite/migrate'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
 import { cell } from '../src/books/csv'
 import { hourMs, startHours } from '../src/books/hours'
@@ -305,15 +305,26 @@ describe('what is wrong', () => {
       await sales({ dataDir, now: () => at, out })
       return text
     }
+    const newest = migrations.at(-1)?.name
     expect(await of()).toBe(
-      `turnpike: there is no database in ${dataDir}: name the data directory with --data\n`,
+      `turnpike: there is no database in ${dataDir}: name its directory by --data\n`,
     )
     mkdirSync(dataDir)
     const old = new Database(join(dataDir, databaseName))
     migrate(old, 1, migrations.slice(0, 15))
     old.close()
+    const file = join(dataDir, databaseName)
     expect(await of()).toBe(
-      `turnpike: the database in ${dataDir} is of an older version: start serve once\n`,
+      `turnpike: ${file} is of an older version (schema 0015_authorizations, this program needs ${newest}): start serve once, which brings it up to date\n`,
+    )
+    // As a newer program leaves it.
+    const later = new Database(file)
+    migrate(later, 1)
+    noteProgram(later, '9.1.0')
+    later.run("INSERT INTO migrations (name, hash, applied_at) VALUES ('9999_later', 'x', 1)")
+    later.close()
+    expect(await of()).toBe(
+      `turnpike: ${file} was made by turnpike 9.1.0 (schema 9999_later); this turnpike knows schema ${newest}: start turnpike 9.1.0 or a newer one, or restore a copy from before the upgrade\n`,
     )
   })
 })

@@ -414,6 +414,16 @@ describe.concurrent('readiness', () => {
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
+  test('attack: a node that repeats its URL tells nobody its key', async () => {
+    await using own = await ownSettlement()
+    const { tap } = own.net
+    const secret = `${tap.url}/v2/secret-key`
+    tap.intercept = () => ({ error: { code: -32000, message: `no such project: ${secret}` } })
+    await own.reopen({ rpcUrls: [secret] })
+    const [status] = own.fixture.settlement.status()
+    expect(status?.reason).toEndWith(`: no such project: ${tap.url}/...`)
+  })
+
   const asset = (network: NetworkConfig, changes: Partial<NetworkConfig['asset']>) => ({
     asset: { ...network.asset, ...changes },
   })

@@ -97,7 +97,7 @@ describe('a route that is offered by upto', () => {
     expect(llms).toMatch(/\/m\/model\/chat - up to \$0\.05 - Chat\. Up to 0\.050000 USD/)
     expect(llms.split('\n').find((line) => line.includes('/m/model/chat'))).toContain(sentence)
     expect(llms).toContain('GET /api/payments/{Payment-Id}')
-    const page = await (await fetch(`${shop.url}/?q=model`)).text()
+    const page = await (await fetch(`${shop.url}/merchants/model`)).text()
     expect(page).toContain(sentence)
     const described = (await toolsOf()).get('model-chat')
     expect(described).toContain('Up to 0.050000 USD per request')
@@ -151,7 +151,7 @@ describe('a route that is not offered by upto', () => {
       expect(line).toContain('up to $')
       expect(line).not.toContain('upto')
       expect((await toolsOf()).get(`${slug}-chat`)).not.toContain('upto')
-      const page = await (await fetch(`${shop.url}/?q=sells+${slug}`)).text()
+      const page = await (await fetch(`${shop.url}/merchants/${slug}`)).text()
       expect(page).toContain(`/m/${slug}/chat`)
       expect(page).not.toContain(sentence)
       const { items } = await json<{ items: { resource: string }[] }>(

@@ -4,49 +4,52 @@ import { join } from 'node:path'
 import type { Ledger } from '../Ledger'
 import type { SalesReads } from '../SalesLedger'
 import { createLedger } from './ledger'
+import { misfitOf } from './migrate'
 import { databaseName, openBeside } from './open'
 import { createSalesReads } from './sales'
 
-export type LedgerBeside = { ledger: Ledger; close(): void }
+/** Why a command cannot use a data directory. The message says what to do. */
+export class BesideError extends Error {
+  override readonly name = 'BesideError'
+}
+
+type Place = { dataDir: string }
 
 /**
  * The ledger of a data directory whose process may be running, for commands of the operator. Write
- * only what that process expects others to write. `missing`: there is no database. `old`: its table
- * of orders lacks a column of this version, or it has no `table`.
+ * only what that process expects others to write. Throws `BesideError` when there is no database,
+ * or when it is of another version.
  */
-export function openLedgerBeside(options: {
-  dataDir: string
-  table?: string
-}): LedgerBeside | 'missing' | 'old' {
-  const db = openBeside(options)
-  if (db === undefined) return 'missing'
-  const newest = "SELECT name FROM pragma_table_info('orders') WHERE name = 'returned_atomic'"
-  const named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?"
-  const { table = 'orders' } = options
-  if (db.sqlite.query(newest).get() === null || db.sqlite.query(named).get(table) === null) {
-    db.close()
-    return 'old'
-  }
+export function openLedgerBeside({ dataDir }: Place): { ledger: Ledger; close(): void } {
+  const db = openBeside({ dataDir })
+  if (db === undefined) throw missing(dataDir)
+  assertOwn(db.sqlite, db.close, dataDir)
   return { ledger: createLedger(db), close: db.close }
 }
 
-export type SalesBeside = { sales: SalesReads; close(): void }
-
 /**
  * The figures of sales of a data directory whose process may be running, or of a copy. The
- * connection cannot write. `missing`: there is no database. `old`: it lacks tables of this version.
+ * connection cannot write. Throws `BesideError` as `openLedgerBeside` does.
  */
-export function openSalesBeside(options: { dataDir: string }): SalesBeside | 'missing' | 'old' {
-  const file = join(options.dataDir, databaseName)
-  if (!existsSync(file)) return 'missing'
+export function openSalesBeside({ dataDir }: Place): { sales: SalesReads; close(): void } {
+  const file = join(dataDir, databaseName)
+  if (!existsSync(file)) throw missing(dataDir)
   const sqlite = new Database(file, { readonly: true, strict: true })
+  const close = () => sqlite.close()
   sqlite.run('PRAGMA busy_timeout = 5000')
   // 64 MiB: the transactions are found by their hashes, whose index is large.
   sqlite.run('PRAGMA cache_size = -65536')
-  const newest = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = 'own_accounts'"
-  if (sqlite.query(newest).get() === null) {
-    sqlite.close()
-    return 'old'
-  }
-  return { sales: createSalesReads(sqlite), close: () => sqlite.close() }
+  assertOwn(sqlite, close, dataDir)
+  return { sales: createSalesReads(sqlite), close }
+}
+
+function missing(dataDir: string): BesideError {
+  return new BesideError(`there is no database in ${dataDir}: name its directory by --data`)
+}
+
+function assertOwn(sqlite: Database, close: () => void, dataDir: string): void {
+  const misfit = misfitOf(sqlite, { file: join(dataDir, databaseName) })
+  if (misfit === undefined) return
+  close()
+  throw new BesideError(misfit)
 }

@@ -128,6 +128,21 @@ function assertReferences(sqlite: Database, about: About): void {
   )
 }
 
+/**
+ * Why a command cannot use a database as it is, because a program of another version made it;
+ * undefined when its schema is that of this program. Changes nothing.
+ */
+export function misfitOf(sqlite: Database, about: About = {}): string | undefined {
+  const { last = 'none' } = schemaOf(sqlite)
+  const own = migrations.at(-1)?.name ?? ''
+  if (last === own) return undefined
+  if (last > own && last !== 'none') return unknownTo(sqlite, migrations, about)
+  return (
+    `${nameOf(about)} is of an older version (schema ${last}, this program needs ${own}): ` +
+    'start serve once, which brings it up to date'
+  )
+}
+
 /** The message for a database that has migrations which this program does not know. */
 function unknownTo(sqlite: Database, list: typeof migrations, about: About): string {
   const schema = schemaOf(sqlite)

@@ -38,6 +38,12 @@ export type Base = {
   onFailure(undo: () => unknown): void
 }
 
+/** What a server needs of it. */
+export type ServerBase = Pick<
+  Base,
+  'options' | 'current' | 'middleware' | 'registry' | 'now' | 'log' | 'onFailure'
+>
+
 export type Clocks = Pick<Base, 'now' | 'monotonic'>
 
 /** Opens the data directory and reports its faults. Throws what `open` throws. */

@@ -73,7 +73,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
-    pages: createPages({ ...serving, ...state }),
+    pages: createPages({ ...serving, ...state, toolOf: mcp.toolOf }),
     admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts) }),
     problems: createProblemPages(config),
     health: createHealth(state),

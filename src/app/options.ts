@@ -12,6 +12,8 @@ export type AppOptions = Limits & {
   log: Log
   /** Version of this program, which the database keeps. */
   version?: string | undefined
+  /** Serves HTTPS with certificates of a CA, in place of `listen` of the configuration. */
+  https?: HttpsOptions | undefined
   /** Number of log lines that could not be written. */
   droppedLines?: () => number
   /** Unix ms; tests drive it. */
@@ -39,6 +41,22 @@ export type AppOptions = Limits & {
    * start.
    */
   isLasting?: boolean
+}
+
+export type HttpsOptions = {
+  /** DNS names, lower case; the first is that of `base_url`. */
+  domains: readonly string[]
+  /** Every address by default. */
+  hostname?: string
+  /** Where the CA looks for its challenges. */
+  httpPort: number
+  httpsPort: number
+  /** ACME directory of the CA. */
+  directoryUrl: string
+  /** PEM of the authorities of the directory's own certificate; the system's by default. */
+  ca?: string | undefined
+  /** Interval between two looks at the age of the certificate, ms. */
+  checkMs?: number
 }
 
 /** What the program around the service does for an operator. Neither rejects. */

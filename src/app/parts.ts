@@ -5,6 +5,7 @@ import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle'
 import { createBudget } from '../http/body'
+import type { Sources } from '../http/health'
 import type { Registry } from '../http/metrics'
 import type { Peer } from '../http/peer'
 import { createRateLimit } from '../http/ratelimit'
@@ -47,6 +48,7 @@ export type Parts = Pick<
     operator: Operator | undefined
     /** The operators that are signed in; a reload keeps them. */
     sessions: Sessions
+    certificateFaults: Sources['certificateFaults']
     pending: () => Promise<Pending>
     /** The figures of the last days. */
     recent: Recent
@@ -90,6 +92,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     adminToken: secrets.adminToken,
     operator: options.operator,
     sessions: createSessions(now),
+    certificateFaults: () => server.certificates?.faults() ?? [],
     pending: () => ledger.payments.pending(pendingShown),
     recent: createRecentFigures(base),
   }

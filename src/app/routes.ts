@@ -50,7 +50,7 @@ export type Handlers = {
  * Every path of the service, top to bottom. Each path answers all methods itself, so that HEAD,
  * OPTIONS and 405 are the same everywhere.
  */
-export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
+export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
   const app = open(on.middleware)
   const { documents, market, orders, pages, health } = on
   const add = adderOf(app)
@@ -108,6 +108,8 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch'> {
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
   return {
+    // docs/api.md lists them.
+    routes: app.routes,
     // Clients that are not browsers see no difference.
     fetch: (request) =>
       isNavigation(request) ? explained(app.fetch(request), request, pages) : app.fetch(request),
@@ -118,7 +120,9 @@ function addPages(
   add: ReturnType<typeof adderOf>,
   { pages, problems }: Pick<Handlers, 'pages' | 'problems'>,
 ): void {
+  const merchant = own({ GET: ({ request, params }) => pages.merchant(request, params.slug ?? '') })
   add('/', own({ GET: ({ request }) => pages.home(request) }))
+  add('/merchants/:slug', merchant)
   add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
   addProblems(add, problems)
   add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))

@@ -1,5 +1,6 @@
+import type { Certificates } from '../acme/certificates'
 import { createPeer, type Peer } from '../http/peer'
-import type { Base } from './base'
+import type { ServerBase } from './base'
 import { type Listener, listenOn } from './listen'
 import { connectionReports } from './report'
 
@@ -7,28 +8,41 @@ export type HttpServer = {
   listener: Listener
   /** The other end of the connection of a request that a route received. */
   peerOf: (request: Request) => Peer
+  /** Only for HTTPS. */
+  certificates: Certificates | undefined
 }
 
-/** Listens for requests and hands them to `current.app`. Throws the system's error without the address. */
-export function startServer({
-  options,
-  current,
-  middleware,
-  registry,
-  log,
-  onFailure,
-}: Base): HttpServer {
-  const { listen, connectionsMax } = options.config.service
-  const listener = listenOn({
-    ...listen,
-    connectionsMax,
+/**
+ * Listens for requests and hands them to `current.app`. Throws the system's error without the
+ * address, and PortError without a port of HTTPS.
+ */
+export async function startServer(base: ServerBase): Promise<HttpServer> {
+  const { options, current, middleware } = base
+  const common = {
+    connectionsMax: options.config.service.connectionsMax,
     idleSeconds: options.idleSeconds,
-    ...connectionReports(registry, log),
-    fetch: (request) => current.app.fetch(request),
-  })
-  onFailure(() => listener.stop(true))
+    ...connectionReports(base.registry, base.log),
+    fetch: (request: Request) => current.app.fetch(request),
+  }
+  const { listener, certificates } = await listen(base, common)
   return {
     listener,
     peerOf: (request) => createPeer(request, listener.connections, middleware.originalOf),
+    certificates,
   }
+}
+
+async function listen(
+  base: ServerBase,
+  common: Omit<Parameters<typeof listenOn>[0], 'hostname' | 'port'>,
+) {
+  const { config, https } = base.options
+  if (https !== undefined) {
+    // Loaded only for HTTPS, so that other starts are not slower.
+    const { listenHttps } = await import('./https')
+    return listenHttps(base, https, common)
+  }
+  const listener = listenOn({ ...config.service.listen, ...common })
+  base.onFailure(() => listener.stop(true))
+  return { listener, certificates: undefined }
 }

@@ -31,6 +31,7 @@ export function createState(
       const reason = storage.fault()
       return reason === undefined ? [] : [{ file: storage.name, reason }]
     },
+    certificateFaults: parts.certificateFaults,
     hasMarket: exchange !== undefined,
     isReady: ({ id }) => isReady(id),
     healthOf: (merchant) =>

@@ -2,6 +2,11 @@
 export type Values = {
   config?: string
   data?: string
+  /** DNS names, separated by commas. */
+  domain?: string
+  'http-port'?: string
+  'https-port'?: string
+  user?: string
   online?: boolean
   once?: boolean
   protocol?: string
@@ -37,6 +42,8 @@ export type Option = {
   value?: string
   /** What the option does, and its default. */
   help: string
+  /** It may be given several times; the values are joined by commas. */
+  isList?: boolean
 }
 
 export type Arguments = {

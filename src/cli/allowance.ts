@@ -8,6 +8,7 @@ import * as Json from '../protocol/Json'
 import type * as Network from '../protocol/Network'
 import * as Permit from '../protocol/Permit'
 import * as Grant from '../sponsor/Grant'
+import { readText } from './body'
 import { problemOf, say } from './outcome'
 import type { Terms } from './Terms'
 import * as TokenPermit from './TokenPermit'
@@ -144,7 +145,7 @@ async function granted(
   response: Response,
 ): Promise<{ amountWei: string; transaction: string; offered: Offered | undefined }> {
   try {
-    const json = Json.parse(await response.text())
+    const json = Json.parse(await readText(response))
     const approve = Json.optionalObject(json, 'approve')
     return {
       amountWei: Json.text(json, 'amountWei'),

@@ -41,15 +41,20 @@ function split(argv: string[], commands: Commands) {
   // Loaded late, so that a start that restarts itself does not load it twice.
   const { parseArgs } = process.getBuiltinModule('node:util')
   const known = Object.values(commands).flatMap(({ options }) => Object.entries<Option>(options))
-  const types = known.map(([name, { value }]) => {
-    return [name, { type: value === undefined ? 'boolean' : 'string' }] as const
+  const types = known.map(([name, { value, isList = false }]) => {
+    return [name, { type: value === undefined ? 'boolean' : 'string', multiple: isList }] as const
   })
   const options = {
     ...Object.fromEntries(types),
     help: { type: 'boolean', short: 'h' },
     version: { type: 'boolean' },
   } as const
-  return parseArgs({ args: argv, allowPositionals: true, options })
+  const { values, positionals } = parseArgs({ args: argv, allowPositionals: true, options })
+  const joined = Object.entries(values).map(([name, value]) => [
+    name,
+    Array.isArray(value) ? value.join(',') : value,
+  ])
+  return { values: Object.fromEntries(joined), positionals }
 }
 
 function assertOptions(name: string, command: Command, values: object): void {

@@ -10,6 +10,7 @@ import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
 import { readCosts } from './gascost'
+import { domainsOf } from './https'
 import { findMissingModels } from './models'
 import { findOnline } from './online'
 import { type Accounts, findUnfunded } from './unfunded'
@@ -19,6 +20,8 @@ export type Options = {
   /** Path of merchants.toml. */
   file: string
   env: Env
+  /** Value of `--domain`: the file is checked for these domains. */
+  domain?: string | undefined
   /** Whether to check every chain, contract, pool and upstream, too. */
   online: boolean
   dataDir: string
@@ -33,7 +36,8 @@ export type Options = {
  * of the same form. Returns the exit code: 0 without faults, else 1. Writes nothing, and generates
  * no secrets.
  */
-export async function check({ file, env, online, dataDir, now, out }: Options): Promise<number> {
+export async function check(options: Options): Promise<number> {
+  const { file, env, online, dataDir, now, out } = options
   let text: string
   try {
     text = readFileSync(file, 'utf8')
@@ -43,7 +47,8 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
   }
   const problems: string[] = []
   const relayers = relayersOf({ dataDir, env }, problems)
-  const { config, faults } = parse(text, { file, env, relayers: () => relayers })
+  const domains = domainsFrom(options, problems)
+  const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
   problems.push(...faults.map(format))
   if (config && online) {
     const lines = index(text)
@@ -69,7 +74,7 @@ export async function check({ file, env, online, dataDir, now, out }: Options): 
       ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
       : []
     const warnings = [
-      ...warningsOf(config, { hasOwnTls: false }),
+      ...warningsOf(config, { hasOwnTls: domains.length > 0 }),
       ...findUnsold(config),
       ...missing,
     ]
@@ -97,6 +102,16 @@ function accountsOf(options: { dataDir: string; env: Env }, own: readonly Addres
   // Without faults in the environment, or there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
   return { relayers, desk: own.find((address) => !relayers.includes(address)) }
+}
+
+function domainsFrom({ domain }: Options, problems: string[]): readonly string[] {
+  try {
+    return domainsOf(domain)
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    problems.push(error.message)
+    return []
+  }
 }
 
 function summarize(config: Config): string[] {

@@ -1,10 +1,13 @@
 import type { Command, Option } from './Command'
 
-/** Version and commit that the build wrote into the executable. */
-declare const VERSION: string | undefined
-
 const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
 const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
+
+const domain: Option = {
+  value: 'NAME',
+  help: 'HTTPS by itself for this DNS name; several: repeat it',
+  isList: true,
+}
 
 const init: Command = {
   summary: 'write a merchants.toml that sells one API, from four answers',
@@ -46,12 +49,25 @@ const init: Command = {
 
 const serve: Command = {
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
-  options: { config, data },
-  examples: ['serve', 'serve --config shop.toml --data /var/lib/turnpike'],
+  details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
+on the ports 443 and 80 of every address. listen of the file is not used then.`,
+  options: {
+    config,
+    data,
+    domain,
+    'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
+    'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
+  },
+  examples: [
+    'serve',
+    'serve --config shop.toml --data /var/lib/turnpike',
+    'serve --domain api.example.com',
+  ],
   async run({ values }) {
     const { serve } = await import('./serve')
+    const { env } = process
     // A log that cannot be written must not keep the process running.
-    process.exit(await serve({ ...places(values), env: process.env }))
+    process.exit(await serve({ ...places(values), env, flags: values }))
   },
 }
 
@@ -60,13 +76,15 @@ const check: Command = {
   options: {
     config,
     data,
+    domain: { ...domain, help: 'check the file for serve --domain NAME' },
     online: { help: 'ask every chain, contract, pool and upstream too' },
   },
   examples: ['check', 'check --online'],
   async run({ values }) {
     const { check } = await import('./check')
-    const { online = false } = values
-    return check({ ...places(values), env: process.env, online, now: Date.now, out: print })
+    const { online = false, domain } = values
+    const { env } = process
+    return check({ ...places(values), env, domain, online, now: Date.now, out: print })
   },
 }
 
@@ -229,12 +247,73 @@ const backup: Command = {
   },
 }
 
-const version: Command = {
-  summary: 'print the version',
+const health: Command = {
+  summary: 'ask the running service whether it can sell: exit code 0 or 1',
+  details: 'For the health check of a container, which has no curl.',
+  options: {
+    config,
+    url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
+  },
+  examples: ['health', 'health --url https://api.example.com'],
+  async run({ values }) {
+    const { health } = await import('./health')
+    return health({ file: places(values).file, url: values.url, env: process.env, out: print })
+  },
+}
+
+const service: Command = {
+  summary: 'print a hardened systemd unit for this program',
+  details: `It names this executable, the configuration and the data directory. The unit runs under an
+account that exists only while it runs, or under the one that --user names.`,
+  options: {
+    config,
+    data: { value: 'DIR', help: 'data directory (default: /var/lib/turnpike)' },
+    user: { value: 'NAME', help: 'account of this machine that owns the data directory' },
+    domain: { ...domain, help: 'for serve --domain: HTTPS by itself, on ports 80 and 443' },
+  },
+  examples: [
+    'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
+    'service --config /etc/turnpike/merchants.toml --domain api.example.com',
+  ],
+  async run({ values }) {
+    const [{ service }, { ownProgram }] = await Promise.all([
+      import('./service'),
+      import('./program'),
+    ])
+    return service({
+      ...values,
+      file: places(values).file,
+      env: process.env,
+      cwd: process.cwd(),
+      program: ownProgram(),
+      out: (text) => process.stdout.write(text),
+      warn: (line) => process.stderr.write(`${line}\n`),
+    })
+  },
+}
+
+const completion: Command = {
+  summary: 'print the completion script of a shell',
+  details: `bash  in ~/.bashrc: source <(turnpike completion bash)
+zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
+fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
+  verbs: { bash: [], zsh: [], fish: [] },
   options: {},
-  examples: ['version'],
-  async run() {
-    print(`turnpike ${typeof VERSION === 'string' ? VERSION : 'development'}`)
+  examples: ['completion bash', 'completion fish'],
+  async run({ word }) {
+    const { completion } = await import('./completion')
+    process.stdout.write(completion(word, commands))
+    return 0
+  },
+}
+
+const version: Command = {
+  summary: 'print the version and the commit it was built from',
+  options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
+  examples: ['version', 'version --json'],
+  async run({ values }) {
+    const { describe, ownVersion } = await import('./version')
+    print(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
     return 0
   },
 }
@@ -253,6 +332,9 @@ export const commands = {
   webhooks,
   meter,
   backup,
+  health,
+  service,
+  completion,
   version,
 } as const satisfies Readonly<Record<string, Command>>
 

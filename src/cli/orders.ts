@@ -1,7 +1,7 @@
 import type { JobRow } from '../../db/jobs'
 import type { Ledger } from '../../db/Ledger'
 import type { HeldReason, Order as StoredOrder } from '../../db/Order'
-import { openLedgerBeside } from '../../db/sqlite/beside'
+import { BesideError, openLedgerBeside } from '../../db/sqlite/beside'
 import * as Amount from '../protocol/Amount'
 import * as Order from '../stock/Order'
 
@@ -30,19 +30,17 @@ const listed = 50
  */
 export async function orders(options: OrdersOptions): Promise<number> {
   const { dataDir, out } = options
-  const opened = openLedgerBeside({ dataDir })
-  if (opened === 'missing') {
-    out(`turnpike: there is no database in ${dataDir}: name its directory by --data`)
-    return 1
-  }
-  if (opened === 'old') {
-    out('turnpike: this database has no orders yet, or those of an older version: start serve once')
-    return 1
-  }
   try {
-    return await answer(opened.ledger, options)
-  } finally {
-    opened.close()
+    const { ledger, close } = openLedgerBeside({ dataDir })
+    try {
+      return await answer(ledger, options)
+    } finally {
+      close()
+    }
+  } catch (error) {
+    if (!(error instanceof BesideError)) throw error
+    out(`turnpike: ${error.message}`)
+    return 1
   }
 }
 

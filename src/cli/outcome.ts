@@ -4,6 +4,7 @@ import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
+import { readText } from './body'
 import * as Charge from './Charge'
 import type { Credential } from './Credential'
 import { findPayment } from './payments'
@@ -118,7 +119,7 @@ function isProblem(response: Response): boolean {
 
 /** Members of a problem document, or of any other error body. */
 export async function problemOf(response: Response): Promise<ProblemText> {
-  const text = await response.text().catch(() => '')
+  const text = await readText(response)
   let json: Json.JsonObject = {}
   try {
     json = Json.parse(text)
@@ -234,7 +235,7 @@ export async function publishedSigner(url: URL): Promise<Address | undefined> {
         signal: AbortSignal.timeout(10_000),
       })
       if (!response.ok) continue
-      const json: unknown = await response.json()
+      const json: unknown = JSON.parse(await readText(response))
       if (!Json.isObject(json)) continue
       const info = Json.member(json, 'x-service-info')
       const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')

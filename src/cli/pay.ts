@@ -3,6 +3,7 @@ import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
+import { readText } from './body'
 import * as Credential from './Credential'
 import { KeyError, readKey } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
@@ -86,7 +87,8 @@ function parse(options: PayOptions): Purchase {
     throw new PayError('--transfer is eip3009 or permit2.')
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
     throw new PayError('--rpc is an http or https URL.')
-  if (!/^\d{1,12}(\.\d{1,6})?$/.test(max)) throw new PayError('--max is an amount such as 0.25.')
+  if (!/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
+    throw new PayError('--max is an amount such as 0.25.')
   const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
   if (body !== undefined && (method === 'GET' || method === 'HEAD'))
     throw new PayError(`${method} takes no --body.`)
@@ -142,12 +144,12 @@ async function payBy(
  */
 async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
   if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
-  return (await response.clone().text()).includes('permit2_allowance_required')
+  return (await readText(response.clone())).includes('permit2_allowance_required')
 }
 
 /** The ways to pay a 402. Throws a PayError when the request itself would be refused. */
 async function read(asked: Response): Promise<Terms.Terms[]> {
-  const body = await asked.text().catch(() => '')
+  const body = await readText(asked)
   const invalid = invalidParams(body)
   if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
   return Terms.decode(asked.headers, body)

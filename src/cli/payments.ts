@@ -1,4 +1,5 @@
 import * as Json from '../protocol/Json'
+import { readText } from './body'
 import * as Charge from './Charge'
 
 /** A payment whose settlement has ended. */
@@ -50,7 +51,7 @@ async function read(url: URL, token: string): Promise<Json.JsonObject | undefine
       redirect: 'manual',
       signal: AbortSignal.timeout(10_000),
     })
-    return response.ok ? Json.parse(await response.text()) : undefined
+    return response.ok ? Json.parse(await readText(response)) : undefined
   } catch {
     return undefined
   }

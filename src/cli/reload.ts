@@ -11,6 +11,8 @@ export type ReloadOptions = {
   file: string
   dataDir: string
   env: Env
+  /** Domains of `--domain`. */
+  domains?: readonly string[] | undefined
   /** Accounts of the keys with which the process runs, the desk's last. */
   relayers: readonly `0x${string}`[]
   log: Log
@@ -21,11 +23,11 @@ export type ReloadOptions = {
  * `file:line: message`. Returns these reasons: none when the file was applied. Never throws.
  */
 export async function reload(options: ReloadOptions): Promise<readonly string[]> {
-  const { app, file, log } = options
+  const { app, file, env, domains = [], log } = options
   try {
     const text = readFileSync(file, 'utf8')
     const faults = changedKeys(options)
-    const result = parse(text, { file, env: options.env, relayers: () => options.relayers })
+    const result = parse(text, { file, env, domains, relayers: () => options.relayers })
     faults.push(...result.faults.map(format))
     if (result.config !== undefined && faults.length === 0) {
       const places = await app.reload(result.config)

@@ -1,4 +1,4 @@
-import { openSalesBeside } from '../../db/sqlite/beside'
+import { BesideError, openSalesBeside } from '../../db/sqlite/beside'
 import { type By, groupings } from '../books/Books'
 import { toCsv } from '../books/csv'
 import { toJson } from '../books/json'
@@ -29,23 +29,21 @@ export async function sales(options: SalesOptions): Promise<number> {
     out(`turnpike: ${fault}\n`)
     return 1
   }
-  const opened = openSalesBeside({ dataDir })
-  if (opened === 'missing') {
-    out(`turnpike: there is no database in ${dataDir}: name the data directory with --data\n`)
-    return 1
-  }
-  if (opened === 'old') {
-    out(`turnpike: the database in ${dataDir} is of an older version: start serve once\n`)
-    return 1
-  }
   try {
-    const attempts = { attemptsMax, cutAttemptsMax }
-    const report = await readBooks({ sales: opened.sales, by, from, to: now, attempts })
-    const format = options.csv ? toCsv : options.json ? toJson : toText
-    out(format(report))
-    return 0
-  } finally {
-    opened.close()
+    const { sales, close } = openSalesBeside({ dataDir })
+    try {
+      const attempts = { attemptsMax, cutAttemptsMax }
+      const report = await readBooks({ sales, by, from, to: now, attempts })
+      const format = options.csv ? toCsv : options.json ? toJson : toText
+      out(format(report))
+      return 0
+    } finally {
+      close()
+    }
+  } catch (error) {
+    if (!(error instanceof BesideError)) throw error
+    out(`turnpike: ${error.message}\n`)
+    return 1
   }
 }
 

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { DataDirectoryError, openDirectory } from '../../db/sqlite/directory'
 import { databaseName } from '../../db/sqlite/open'
 import * as App from '../app'
+import type { HttpsOptions } from '../app/options'
 import type { Config } from '../config/Config'
 import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
@@ -11,6 +12,7 @@ import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { describe } from './gascost'
+import { type HttpsFlags, readHttps } from './https'
 import { createOperator } from './operator'
 import { createOutput } from './output'
 import { reload } from './reload'
@@ -20,7 +22,7 @@ import { unreadable, warn } from './words'
 /** Version and commit that the build wrote into the executable. */
 declare const VERSION: string | undefined
 
-export type ServeOptions = { file: string; dataDir: string; env: Env }
+export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
 
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
@@ -31,19 +33,20 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(configured)
     return 1
   }
-  const { config, secrets, warnings } = configured
+  const { config, secrets, https, warnings } = configured
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
   let app: App.App | undefined
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
+  const domains = https?.domains
   const operator = createOperator({
     dataDir,
     database: join(dataDir, databaseName),
     reload: async () =>
       app === undefined
         ? ['the service is starting: try again']
-        : reload({ ...options, app, relayers, log }),
+        : reload({ ...options, domains, app, relayers, log }),
   })
   try {
     app = await App.start({
@@ -51,6 +54,7 @@ export async function serve(options: ServeOptions): Promise<number> {
       secrets,
       dataDir,
       log,
+      https,
       version: typeof VERSION === 'string' ? VERSION : 'development',
       droppedLines,
       fetchesMax: fetchesMax(options.env),
@@ -62,7 +66,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     return 1
   }
   const started = app
-  const onReload = () => void reload({ ...options, app: started, relayers, log })
+  const onReload = () => void reload({ ...options, domains, app: started, relayers, log })
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
@@ -95,11 +99,16 @@ function openLog() {
   return { log, output }
 }
 
-type Configured = { config: Config; secrets: Secrets; warnings: readonly string[] }
+type Configured = {
+  config: Config
+  secrets: Secrets
+  https: HttpsOptions | undefined
+  warnings: readonly string[]
+}
 
 /** Configuration and secrets, or a text with all faults in them. */
 async function configure(options: ServeOptions): Promise<Configured | string> {
-  const { file, dataDir, env } = options
+  const { file, dataDir, env, flags } = options
   let text: string
   try {
     text = await readFile(file, 'utf8')
@@ -107,6 +116,7 @@ async function configure(options: ServeOptions): Promise<Configured | string> {
     return `turnpike: ${unreadable(file, error)}\n`
   }
   try {
+    const https = readHttps(flags, env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
@@ -115,10 +125,12 @@ async function configure(options: ServeOptions): Promise<Configured | string> {
       secrets = loadSecrets({ dataDir, env })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
-    const { config, faults: found } = parse(text, { file, env, relayers })
+    const domains = https?.domains ?? []
+    const { config, faults: found } = parse(text, { file, env, domains, relayers })
     if (config === undefined || secrets === undefined) return faults(found)
-    const warnings = warn(exposuresOf(config, { hasOwnTls: false }), { file, text })
-    return { config, secrets, warnings }
+    const hasOwnTls = https !== undefined
+    const warnings = warn(exposuresOf(config, { hasOwnTls }), { file, text })
+    return { config, secrets, https, warnings }
   } catch (error) {
     if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
       return `turnpike: ${error.message}\n`
@@ -146,6 +158,8 @@ function stopSignal(): Promise<void> {
 /** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
 function banner(app: App.App, config: Config, secrets: Secrets): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  for (const { domain, reason } of app.certificateFaults())
+    lines.push(`  ${domain}: ${reason}; the log says when it is issued`)
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
   if (app.upgrade !== undefined) {
     const { from, to, backup } = app.upgrade

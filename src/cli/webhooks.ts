@@ -1,5 +1,5 @@
 import type { Ledger } from '../../db/Ledger'
-import { openLedgerBeside } from '../../db/sqlite/beside'
+import { BesideError, openLedgerBeside } from '../../db/sqlite/beside'
 import type { Message } from '../../db/WebhookLedger'
 
 export type WebhooksCommandOptions = {
@@ -28,19 +28,17 @@ const sendMs = 15_000
  */
 export async function webhooks(options: WebhooksCommandOptions): Promise<number> {
   const { dataDir, verb, out } = options
-  const opened = openLedgerBeside({ dataDir, table: 'webhooks' })
-  if (opened === 'missing') {
-    out(`turnpike: there is no database in ${dataDir}`)
-    return 1
-  }
-  if (opened === 'old') {
-    out('turnpike: this database is of an older version without webhooks: start serve once')
-    return 1
-  }
   try {
-    return await (verb === 'list' ? list(opened.ledger, options) : resend(opened.ledger, options))
-  } finally {
-    opened.close()
+    const { ledger, close } = openLedgerBeside({ dataDir })
+    try {
+      return await (verb === 'list' ? list(ledger, options) : resend(ledger, options))
+    } finally {
+      close()
+    }
+  } catch (error) {
+    if (!(error instanceof BesideError)) throw error
+    out(`turnpike: ${error.message}`)
+    return 1
   }
 }
 

@@ -17,6 +17,11 @@ export type Config = {
 
 export type Service = {
   title: string
+  /** What is sold, in one sentence, on the first page; undefined: a sentence of ours. */
+  lead: string | undefined
+  logo: Logo | undefined
+  /** Colour of the pages, `#rrggbb` in lower case; undefined: ours. */
+  accent: string | undefined
   /** Absolute, without a trailing slash. */
   baseUrl: string
   listen: { hostname: string; port: number }
@@ -54,6 +59,14 @@ export type Service = {
   metrics: 'public' | 'token' | 'off'
   /** Most streams that their buyers may leave unread at once, 2 to 4 MB each. */
   stalledStreamsMax: number
+}
+
+/** An image that was read with the file. Its own size is in pixels. */
+export type Logo = {
+  bytes: Uint8Array
+  type: 'image/png' | 'image/svg+xml'
+  width: number
+  height: number
 }
 
 export type NetworkConfig = Network.Network & {

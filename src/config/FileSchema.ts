@@ -30,6 +30,9 @@ const jsonSchema = (description: string) =>
 const service = Type.Object(
   {
     title: text('Name of the service in pages and documents.', 'Turnpike'),
+    lead: text('What is sold, in one sentence, on the first page.'),
+    logo: text('SVG or PNG file of at most 64 KiB, beside this file.'),
+    accent: text('Colour of the pages, such as "#0b6060".'),
     base_url: text('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
     listen: text('Address and port.', '127.0.0.1:4020'),
     connections_max: integer('Connections of clients.', 16, 1_000_000, 10_000),

@@ -13,6 +13,7 @@ const taken = [
   '.well-known',
   'openapi.json',
   'llms.txt',
+  'merchants',
   'stocks',
   'assets',
   'admin',

@@ -3,6 +3,7 @@ import type { Address } from 'viem'
 import type * as Network from '../protocol/Network'
 import type { Config } from './Config'
 import { crossCheck } from './crosschecks'
+import { baseUrlOf, checkDomains } from './domains'
 import { type Env, readEnv } from './env'
 import { index } from './lines'
 import { readMerchants } from './merchant'
@@ -38,6 +39,8 @@ export type Options = {
   /** For `${NAME}` and `NAME_FILE`. */
   env: Env
   overrides?: Overrides
+  /** Domains of `--domain`; the first is in the default `base_url`. */
+  domains?: readonly string[]
   /**
    * Addresses of our own relayers, none of which may be a payout. Called only when there is no
    * other fault, because it may generate the keys.
@@ -56,7 +59,7 @@ export type Result =
  */
 export function parse(
   text: string,
-  { file, env, overrides = {}, relayers = () => [] }: Options,
+  { file, env, overrides = {}, domains = [], relayers = () => [] }: Options,
 ): Result {
   const strange = text.indexOf('\ufffd')
   if (strange !== -1) {
@@ -89,7 +92,7 @@ export function parse(
     unset: new Set(),
     closed: [],
   }
-  const config = readConfig(document, source, { env, overrides, relayers })
+  const config = readConfig(document, source, { env, overrides, domains, relayers })
   if (source.faults.size === 0) {
     return { config: { ...config, hash: sha256(text) }, faults: [] }
   }
@@ -105,13 +108,15 @@ export function format({ file, line, message }: Fault): string {
 function readConfig(
   document: Readonly<Record<string, unknown>>,
   source: Source,
-  { env, overrides, relayers }: Required<Pick<Options, 'env' | 'overrides' | 'relayers'>>,
+  { env, overrides, domains, relayers }: Required<Omit<Options, 'file'>>,
 ): Omit<Config, 'hash'> {
-  const overridden = override(selectNetworks(document, source), overrides)
+  const selected = selectNetworks(withBaseUrl(document, domains), source)
+  const overridden = override(selected, overrides)
   const { raw, unsetNames } = substitute(overridden, source, readEnv(env))
   const root = open(source, [], raw)
   const networks = readNetworks(root)
   const service = readService(root, networks)
+  checkDomains(source, service.baseUrl, domains)
   const rawMerchants = Array.isArray(document.merchants) ? document.merchants : []
   const config = {
     service,
@@ -131,6 +136,16 @@ function readConfig(
   crossCheck(source, config, [])
   if (source.faults.size === 0) crossCheck(source, config, relayers())
   return config
+}
+
+/** The document with the `base_url` of the first domain, unless it has one. */
+function withBaseUrl(
+  document: Readonly<Record<string, unknown>>,
+  domains: readonly string[],
+): Readonly<Record<string, unknown>> {
+  const { service } = document
+  if (domains.length === 0 || (service !== undefined && !isTable(service))) return document
+  return { ...document, service: { base_url: baseUrlOf(domains), ...service } }
 }
 
 /** The document with the overrides that replace plain keys, before `${NAME}` is looked up. */

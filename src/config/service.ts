@@ -2,6 +2,7 @@ import type * as Network from '../protocol/Network'
 import { checkBasePaths } from './base-paths'
 import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Service } from './Config'
+import { readLogo } from './logo'
 import { listed, readPreference } from './networks'
 import {
   at,
@@ -23,6 +24,9 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   const baseUrl = field(table, 'base_url', V.baseUrl, 'http://localhost:4020')
   const service: Service = {
     title: field(table, 'title', V.filled, 'Turnpike'),
+    lead: optional(table, 'lead', sentence),
+    logo: readLogo(table),
+    accent: optional(table, 'accent', colour),
     baseUrl,
     listen: field(table, 'listen', V.listen, { hostname: '127.0.0.1', port: 4020 }),
     connectionsMax: field(table, 'connections_max', V.integer(16, 1_000_000), 10_000),
@@ -56,6 +60,21 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   checkBasePaths(table, service.facilitatorUrl, service.stockBaseUrl)
   return service
 }
+
+const leadMaxCharacters = 200
+
+const sentence: Read<string> = (value) => {
+  const text = V.filled(value)
+  return typeof text !== 'string' || text.length <= leadMaxCharacters
+    ? text
+    : { wrong: `must have at most ${leadMaxCharacters} characters` }
+}
+
+/** The pages make the shades from it that can be read on light and on dark. */
+const colour: Read<string> = (value) =>
+  typeof value === 'string' && /^#[0-9a-f]{6}$/i.test(value)
+    ? value.toLowerCase()
+    : { wrong: 'must be a colour of six hexadecimal digits, such as "#0b6060"' }
 
 const ten = 10_000_000n
 

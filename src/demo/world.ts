@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address } from 'viem'
 import * as App from '../app'
-import type { Config, Stock } from '../config/Config'
+import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { loadSecrets } from '../config/env'
 import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
@@ -39,6 +39,8 @@ export type WorldOptions = {
   now?: () => number
   /** Called with the name of each finished step. */
   progress?: (step: string) => void
+  /** A prepared chain for a network in place of a new one; `stop()` gives it back. */
+  chainOf?: (network: NetworkConfig) => Promise<Chain>
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -78,11 +80,11 @@ export async function startWorld(options: WorldOptions): Promise<World> {
       networks.map(async (network) => {
         const own = port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId))
         const isTipless = tiplessChains.includes(network.chainId)
-        const node = await startChain({ chainId: network.chainId, port: isTipless ? 0 : own })
+        const at = isTipless ? 0 : own
+        const node = await (options.chainOf?.(network) ?? startPrepared(network, at))
         endings.push(() => node.stop())
         const chain = isTipless ? withoutTip(node, own) : node
         if (chain !== node) endings.push(() => chain.stop())
-        await prepareChain(chain, network)
         // No wallet is sponsored until the balances are old enough.
         if (network.sponsor) await mine(chain, network.sponsor.minBalanceAgeBlocks)
         progress(`chain ${network.chainId} on ${chain.url}`)
@@ -115,6 +117,17 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     return { app, config, chains, upstreams, dataDir, adminToken, stop }
   } catch (error) {
     await stop()
+    throw error
+  }
+}
+
+async function startPrepared(network: NetworkConfig, port: number): Promise<Chain> {
+  const chain = await startChain({ chainId: network.chainId, port })
+  try {
+    await prepareChain(chain, network)
+    return chain
+  } catch (error) {
+    await chain.stop()
     throw error
   }
 }

@@ -24,6 +24,8 @@ export type Sources = {
   openCircuits(): readonly string[]
   /** The database file that cannot be read or written, with the error code of SQLite. */
   storageFaults(): readonly { file: string; reason: string }[]
+  /** Domains of HTTPS without a valid certificate, or with one that is not renewed in time. */
+  certificateFaults(): readonly { domain: string; reason: string }[]
 }
 
 /**
@@ -55,6 +57,9 @@ export function createHealth(sources: Sources) {
       sponsor: await sources.spentBudgets(),
       circuits: sources.openCircuits(),
       storage: sources.storageFaults(),
+      certificates: sources
+        .certificateFaults()
+        .map(({ domain, reason }) => ({ domain, reason: scrub(reason) })),
     }
     const ok = Object.values(notReady).every((list) => list.length === 0)
     const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({

@@ -1,9 +1,16 @@
+import { certificateEvents } from './CertificateEvent'
 import { orderEvents } from './OrderEvent'
 import { paymentEvents } from './PaymentEvent'
 import { serviceEvents } from './ServiceEvent'
 import { webhookEvents } from './WebhookEvent'
 
 /** Every event that the program logs. The log takes no other, so an event without a row fails tsc. */
-export const events = { ...serviceEvents, ...paymentEvents, ...orderEvents, ...webhookEvents }
+export const events = {
+  ...serviceEvents,
+  ...certificateEvents,
+  ...paymentEvents,
+  ...orderEvents,
+  ...webhookEvents,
+}
 
 export type Name = keyof typeof events

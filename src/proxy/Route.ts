@@ -34,9 +34,16 @@ export type Match = {
 /** Most nodes are leaves. A map for each would be the larger part of a large catalogue. */
 type Node = { children: Map<string, Node> | undefined; entry: Match | undefined }
 
+type Seller = {
+  merchant: Merchant
+  root: Node
+  /** The folded paths of the other routes beside one of every path. */
+  folded: ReadonlySet<string>
+}
+
 /** Compiled merchants. */
 export type Matcher = {
-  bySlug: ReadonlyMap<string, { merchant: Merchant; root: Node }>
+  bySlug: ReadonlyMap<string, Seller>
   /** Matches without a tail by their canonical path. Most requests need only this map. */
   exact: ReadonlyMap<string, Match>
 }
@@ -119,7 +126,7 @@ function fromPercent(escaped: string): string {
 
 /** Compiles merchants for `match`. Throws Error when a slug or a route path appears twice. */
 export function compile(merchants: readonly Merchant[]): Matcher {
-  const bySlug = new Map<string, { merchant: Merchant; root: Node }>()
+  const bySlug = new Map<string, Seller>()
   const exact = new Map<string, Match>()
   for (const merchant of merchants) {
     if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
@@ -141,7 +148,9 @@ export function compile(merchants: readonly Merchant[]): Matcher {
       if (path === '/' || route.tail === 'required') continue
       exact.set(`/m/${merchant.slug}${path}`, node.entry)
     }
-    bySlug.set(merchant.slug, { merchant, root })
+    const others = root.entry === undefined ? [] : merchant.routes.filter(({ path }) => path !== '')
+    const folded = new Set(others.map(({ path }) => foldPath(path).join('/')))
+    bySlug.set(merchant.slug, { merchant, root, folded })
   }
   return { bySlug, exact }
 }
@@ -173,8 +182,39 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   const tail = segments.slice(used).join('/')
   if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
   // A route of every path does not sell the merchant's free document.
-  if (used === 3 && tail === 'openapi.json') return undefined
+  if (used === 3 && (tail === 'openapi.json' || isOther(seller, tail))) return undefined
   return { merchant: seller.merchant, route, tail, target }
+}
+
+/**
+ * Whether an upstream may read a path as that of another route, which has another price: many
+ * ignore the case of letters, `;parameters`, a slash or dot at the end, or decode once more.
+ */
+function isOther({ folded }: Seller, tail: string): boolean {
+  if (folded.size === 0) return false
+  let path = ''
+  return foldPath(tail).some((name) => {
+    path = path === '' ? name : `${path}/${name}`
+    return folded.has(path)
+  })
+}
+
+/** The names of a canonical path, as the least exact upstream reads them. */
+function foldPath(path: string): string[] {
+  let text = decodeURIComponent(path)
+  for (let round = 0; round < decodingRounds; round++)
+    text = text.replace(percentAscii, fromPercent)
+  const [bare = ''] = text.normalize('NFKC').toLowerCase().split(/[?#]/, 1)
+  return bare
+    .split('/')
+    .map(
+      (name) =>
+        name
+          .split(';', 1)[0]
+          ?.replace(/[\s.]+$/, '')
+          .trim() ?? '',
+    )
+    .filter((name) => name !== '')
 }
 
 function targetOf(merchant: Merchant, route: Route): Target | undefined {

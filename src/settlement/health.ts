@@ -6,6 +6,7 @@ import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '..
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
+import { scrub } from '../log'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
 import * as Upto from '../protocol/Upto'
@@ -208,6 +209,7 @@ function ignoreRpcError(error: unknown): undefined {
   return undefined
 }
 
+/** A node may repeat its URL, whose path is a key. The reason is in webhooks and on the terminal. */
 function describe(error: unknown): string {
-  return error instanceof RpcFault || error instanceof RpcError ? error.message : 'fault'
+  return error instanceof RpcFault || error instanceof RpcError ? scrub(error.message) : 'fault'
 }

@@ -1,6 +1,6 @@
-import type { Method, NetworkConfig, Param, Route } from '../config/Config'
+import type { Method, Param, Route } from '../config/Config'
 
-/** An example request of a route. */
+/** A request of a route, made from the values of its parameters. */
 export type Example = {
   method: Method
   /** Absolute path and query, encoded. */
@@ -9,40 +9,111 @@ export type Example = {
   body: string | undefined
 }
 
+/** A parameter with the value that it has in a request. */
+export type Field = {
+  param: Param
+  /** Fixed text around the value of a segment: `{cik}.json`. */
+  prefix: string
+  suffix: string
+  /** The only value of a segment that is a word of the path. */
+  fixed: string | undefined
+  /** '' where the request does not have the parameter. */
+  value: string
+  /** Also a member of the body, so a request with a body has it there. */
+  isInBody: boolean
+}
+
+/** What a route can be asked with: its method, the values of its parameters and its body. */
+export type Values = {
+  method: string | undefined
+  body: string | undefined
+  /** By the parameter's name; undefined: the example of each. */
+  of: ((name: string) => string | undefined) | undefined
+}
+
+const examples: Values = { method: undefined, body: undefined, of: undefined }
+
 /** A call of a route with the examples of its parameters. */
 export function from(slug: string, route: Route): Example {
-  const method = route.methods[0] ?? 'GET'
-  const tail = route.params.filter((param) => param.in === 'tail')
-  const segments = tail.slice(0, tail.findLastIndex(isWanted) + 1).map(segmentOf)
-  const pairs = route.params
-    .filter((param) => param.in === 'query' && isWanted(param))
-    .map((param) => `${encode(param.name)}=${encode(String(exampleOf(param)))}`)
+  return compose(slug, route, examples)
+}
+
+/** A call of a route with these values. script/compose.js does the same in the browser. */
+export function compose(slug: string, route: Route, values: Values): Example {
+  const method = route.methods.find((each) => each === values.method) ?? route.methods[0] ?? 'GET'
+  const fields = fieldsOf(route, values.of)
+  const tail = fields.filter(({ param }) => param.in === 'tail')
+  const isPart = ({ param, fixed, value }: Field) =>
+    fixed === undefined ? value !== '' : param.required
+  const segments = tail
+    .slice(0, tail.findLastIndex(isPart) + 1)
+    .filter(({ fixed, value }) => fixed !== undefined || value !== '')
+  const pairs = fields
+    .filter(({ param, value }) => param.in === 'query' && value !== '')
+    .filter(({ isInBody }) => !(isInBody && takesBody(method)))
+    .map(({ param, value }) => `${encode(param.name)}=${encode(value)}`)
   const query = pairs.length === 0 ? '' : `?${pairs.join('&')}`
-  const path = `/m/${slug}${route.path}${segments.map((segment) => `/${segment}`).join('')}`
-  const takesBody = method === 'POST' || method === 'PUT' || method === 'PATCH'
-  const body = takesBody ? JSON.stringify(bodyOf(route.body)) : undefined
+  const path = `${pathOf(slug, route)}${segments.map((segment) => `/${segmentOf(segment)}`).join('')}`
+  const body = takesBody(method) ? (values.body ?? bodyOf(route)) : undefined
   return { method, target: path + query, body }
+}
+
+/** Path of a route without its tail. */
+export function pathOf(slug: string, { path }: Route): string {
+  return `/m/${slug}${path}`
+}
+
+export function takesBody(method: Method): boolean {
+  return method === 'POST' || method === 'PUT' || method === 'PATCH'
+}
+
+/** The parameters of a route with their values: those of its examples, unless others are given. */
+export function fieldsOf(route: Route, of?: Values['of']): Field[] {
+  const tail = tailOf(route)
+  const last = tail.findLastIndex(isWanted)
+  const members = isObject(route.body?.properties) ? Object.keys(route.body.properties) : []
+  const query = route.params.filter((param) => param.in === 'query')
+  return [...tail, ...query].map((param, at) => {
+    const [, prefix = '', inner, suffix = ''] = /^(.*)\{([^{}]+)\}(.*)$/.exec(param.name) ?? []
+    const isShown = param.in === 'tail' ? at <= last : isWanted(param)
+    const value = of === undefined ? isShown && exampleOf(param) : (of(param.name) ?? '')
+    return {
+      param,
+      ...(inner === undefined ? { prefix: '', suffix: '' } : { prefix, suffix }),
+      fixed: typeof param.schema.const === 'string' ? param.schema.const : undefined,
+      value: value === false ? '' : String(value),
+      isInBody: param.in === 'query' && members.includes(param.name),
+    }
+  })
+}
+
+/** A tail that is required and not described has one segment of any value. */
+function tailOf(route: Route): Param[] {
+  const described = route.params.filter((param) => param.in === 'tail')
+  if (described.length > 0 || route.tail !== 'required') return described
+  const description = 'Further segments of the path, which go to the upstream.'
+  const schema = { type: 'string' }
+  return [{ name: 'tail', in: 'tail', required: true, description, schema, example: undefined }]
 }
 
 function isWanted(param: Param): boolean {
   return param.required || param.example !== undefined
 }
 
-/** A tail parameter may have fixed text around its value: `{cik}.json`. */
-function segmentOf(param: Param): string {
-  const [, prefix = '', inner, suffix = ''] = /^(.*)\{([^{}]+)\}(.*)$/.exec(param.name) ?? []
-  const value = encode(String(exampleOf(param)))
-  return inner === undefined ? value : prefix + value + suffix
+function segmentOf({ param, prefix, suffix, fixed, value }: Field): string {
+  if (fixed !== undefined) return encode(fixed)
+  // The parameter named tail is all further segments.
+  const text = param.name === 'tail' ? value.split('/').map(encode).join('/') : encode(value)
+  return prefix + text + suffix
 }
 
-function exampleOf(param: Param): unknown {
-  const { schema, example } = param
+function exampleOf({ schema, example }: Param): unknown {
   if (typeof schema.const === 'string') return schema.const
   if (example !== undefined) return example
   return sampleOf(schema)
 }
 
-function bodyOf(schema: Route['body']): unknown {
+function bodyOf({ body: schema }: Route): string {
   const properties = isObject(schema?.properties) ? schema.properties : {}
   const entries = Object.entries(properties).flatMap(([name, inner]) => {
     if (!isObject(inner)) return []
@@ -50,15 +121,15 @@ function bodyOf(schema: Route['body']): unknown {
     const hasExample = inner.example !== undefined || Array.isArray(inner.examples)
     return isRequired || hasExample ? [[name, sampleOf(inner)]] : []
   })
-  return Object.fromEntries(entries)
+  return JSON.stringify(Object.fromEntries(entries))
 }
 
 /** An example value from a schema. */
 function sampleOf(schema: Readonly<Record<string, unknown>>): unknown {
-  const { examples, example, minimum } = schema
+  const { examples: list, example, minimum } = schema
   if (example !== undefined) return example
-  for (const list of [examples, schema.enum])
-    if (Array.isArray(list) && list.length > 0) return list[0]
+  for (const values of [list, schema.enum])
+    if (Array.isArray(values) && values.length > 0) return values[0]
   if (schema.default !== undefined) return schema.default
   switch (schema.type) {
     case 'integer':
@@ -75,6 +146,22 @@ function sampleOf(schema: Readonly<Record<string, unknown>>): unknown {
   }
 }
 
+/** An example of what a route answers, as JSON text; undefined where its schema has none. */
+export function answerOf({ answer }: Route): string | undefined {
+  if (answer === undefined) return undefined
+  const { example, examples: list } = answer
+  const value = example ?? (Array.isArray(list) ? list[0] : membersOf(answer))
+  return value === undefined ? undefined : JSON.stringify(value, undefined, 2)
+}
+
+function membersOf({ properties }: Readonly<Record<string, unknown>>): unknown {
+  if (!isObject(properties)) return undefined
+  const entries = Object.entries(properties).flatMap(([name, inner]) =>
+    isObject(inner) ? [[name, sampleOf(inner)]] : [],
+  )
+  return Object.fromEntries(entries)
+}
+
 function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
@@ -82,76 +169,4 @@ function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
 /** Encodes a text except for characters that a path segment and a query may contain unencoded. */
 function encode(text: string): string {
   return encodeURIComponent(text).replace(/%(?:2C|3A|40)/g, decodeURIComponent)
-}
-
-/** Shell commands and a program that make the call, to copy. */
-export type Command = { name: string; note: string; text: string }
-
-/**
- * The call with common tools: without payment, and with stock clients. `network` is the one on
- * which the program pays.
- */
-export function commands(
-  { method, target, body }: Example,
-  options: { baseUrl: string; network: NetworkConfig | undefined; priceAtomic: bigint },
-): Command[] {
-  const url = options.baseUrl + target
-  const quoted = quote(url)
-  const json = body === undefined ? '' : ` -H 'Content-Type: application/json' -d ${quote(body)}`
-  const verb = method === 'GET' || (method === 'POST' && body !== undefined) ? '' : ` -X ${method}`
-  const list: Command[] = [
-    { name: 'curl', note: 'asks for the price', text: `curl -i${verb}${json} ${quoted}` },
-    {
-      name: 'mppx',
-      note: 'pays by MPP; PAY_KEY holds a private key',
-      text: `MPPX_PRIVATE_KEY="$PAY_KEY" npx mppx ${quoted} --protocol mpp${
-        body === undefined ? verb : ` -J ${quote(body)}`
-      }`,
-    },
-  ]
-  if (options.network === undefined) return list
-  const { network, priceAtomic } = options
-  const text = program(fetchOf(url, { method, body }), network, priceAtomic)
-  const note = `pays by x402 on ${network.name}; npm install @x402/fetch @x402/evm viem`
-  return [...list, { name: '@x402/fetch', note, text }]
-}
-
-/** The arguments of `fetch`. */
-function fetchOf(url: string, { method, body }: Pick<Example, 'method' | 'body'>): string {
-  if (method === 'GET') return literal(url)
-  if (body === undefined) return `${literal(url)}, { method: '${method}' }`
-  return `${literal(url)}, {
-  method: '${method}',
-  headers: { 'content-type': 'application/json' },
-  body: ${literal(body)},
-}`
-}
-
-function program(request: string, { id, asset }: NetworkConfig, priceAtomic: bigint): string {
-  return [
-    "import { wrapFetchWithPayment, x402Client } from '@x402/fetch'",
-    "import { ExactEvmScheme } from '@x402/evm/exact/client'",
-    "import { privateKeyToAccount } from 'viem/accounts'",
-    '',
-    'const client = new x402Client()',
-    `  .register('${id}', new ExactEvmScheme(privateKeyToAccount(process.env.PAY_KEY)))`,
-    '  .setSpendControls({',
-    '    allowedAssets: [',
-    `      { network: '${id}', asset: '${asset.address}', maxAmountPerPayment: '${priceAtomic}' },`,
-    '    ],',
-    '  })',
-    'const pay = wrapFetchWithPayment(fetch, client)',
-    `const answer = await pay(${request})`,
-    'console.log(await answer.text())',
-  ].join('\n')
-}
-
-/** For a POSIX shell. */
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`
-}
-
-/** A string of JavaScript. */
-function literal(text: string): string {
-  return `'${JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"').replaceAll("'", "\\'")}'`
 }

@@ -1,7 +1,16 @@
+import type { Logo, Service } from '../config/Config'
+import { pathOf } from '../http/url'
 import admin from './admin/admin.css' with { type: 'text' }
 import icon from './icon.svg' with { type: 'text' }
-import script from './script.js' with { type: 'text' }
+import { type Packed, pack, sendPacked } from './packed'
+import answers from './script/answers.js' with { type: 'text' }
+import compose from './script/compose.js' with { type: 'text' }
+import copy from './script/copy.js' with { type: 'text' }
+import elements from './script/elements.js' with { type: 'text' }
+import stocks from './script/stocks.js' with { type: 'text' }
+import tabs from './script/tabs.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
+import * as Theme from './Theme'
 import answer from './wallet/answer.js' with { type: 'text' }
 import kept from './wallet/kept.js' with { type: 'text' }
 import order from './wallet/order.js' with { type: 'text' }
@@ -11,32 +20,71 @@ import signing from './wallet/signing.js' with { type: 'text' }
 import wallets from './wallet/wallets.js' with { type: 'text' }
 
 /** A file inside the program, under a path that contains the hash of its content. */
-export type Asset = { path: string; body: string; contentType: string; hash: string }
+export type Asset = { path: string; body: Packed; contentType: string; hash: string }
 
-type Assets = Readonly<Record<'script' | 'wallet' | 'style' | 'admin' | 'icon', Asset>>
+type Scripts = Readonly<Record<'script' | 'wallet', Asset>>
+type Assets = Scripts &
+  Readonly<Record<'style' | 'admin' | 'icon', Asset>> & { logo: Asset | undefined }
 
+/** One script whose names the wallet's script uses, too. */
+const page = [elements, answers, copy, tabs, compose, stocks]
 /** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
 
-let made: Assets | undefined
+let scripts: Scripts | undefined
 
 /** Made when a page is first read, because a start does not need them. */
-export function assets(): Assets {
-  made ??= {
-    script: asset('script', 'js', minified(script), javascript),
-    wallet: asset('wallet', 'js', minified(`(() => {\n${wallet.join('\n')}\n})()`), javascript),
-    style: asset('style', 'css', style, 'text/css; charset=utf-8'),
+function madeScripts(): Scripts {
+  scripts ??= {
+    script: asset('script', 'js', minified(page.join('\n'), { keepsNames: true }), javascript),
+    wallet: asset(
+      'wallet',
+      'js',
+      minified(`(() => {\n${wallet.join('\n')}\n})()`, { keepsNames: false }),
+      javascript,
+    ),
+  }
+  return scripts
+}
+
+type Brand = Pick<Service, 'accent' | 'logo'>
+
+/** A file can be loaded again while the process runs, so each configuration has its own. */
+const byService = new WeakMap<Brand, Assets>()
+
+/** The assets of the pages of a service, with its colour and its logo. */
+export function assetsOf(service: Brand): Assets {
+  const known = byService.get(service)
+  if (known !== undefined) return known
+  const made = {
+    ...madeScripts(),
+    style: asset('style', 'css', styleOf(service), 'text/css; charset=utf-8'),
     admin: asset('admin', 'css', admin, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
+    logo: logoAsset(service.logo),
   }
+  byService.set(service, made)
   return made
+}
+
+function styleOf({ accent }: Brand): string {
+  const small = style.replace(/\/\*[\s\S]*?\*\//g, '').replace(/\s*\n\s*/g, '\n')
+  return accent === undefined ? small : small + Theme.toCss(Theme.from(accent))
+}
+
+function logoAsset(logo: Logo | undefined): Asset | undefined {
+  if (logo === undefined) return undefined
+  return asset('logo', logo.type === 'image/png' ? 'png' : 'svg', logo.bytes, logo.type)
 }
 
 const javascript = 'text/javascript; charset=utf-8'
 
-/** Without comments and indentation; names stay, because the scripts share some. */
-function minified(text: string): string {
-  return new Bun.Transpiler({ loader: 'js', minifyWhitespace: true }).transformSync(text)
+/** `keepsNames`: another script uses some of its names. */
+function minified(text: string, { keepsNames }: { keepsNames: boolean }): string {
+  const minify = { whitespace: true, syntax: !keepsNames, identifiers: !keepsNames }
+  // The types of Bun 1.4 lack `minify`.
+  const options = { loader: 'js', target: 'browser', minify } as const
+  return new Bun.Transpiler(options).transformSync(text)
 }
 
 /**
@@ -44,7 +92,7 @@ function minified(text: string): string {
  * cannot become markup at run time.
  */
 export function securityPolicy(): string {
-  const { script, wallet } = assets()
+  const { script, wallet } = madeScripts()
   return [
     "default-src 'none'",
     `script-src 'sha256-${script.hash}' 'sha256-${wallet.hash}'`,
@@ -61,17 +109,19 @@ export function securityPolicy(): string {
 }
 
 /** The asset at a path. Its content never changes, so clients may cache it without a limit. */
-export function findAsset(path: string): Response | undefined {
-  const found = Object.values(assets()).find((each) => each.path === path)
+export function findAsset(service: Brand, request: Request): Response | undefined {
+  const path = pathOf(request.url)
+  const found = Object.values(assetsOf(service)).find((each) => each?.path === path)
   if (found === undefined) return undefined
-  return new Response(found.body, {
-    headers: {
-      'content-type': found.contentType,
-      'cache-control': 'public, max-age=31536000, immutable',
-      'x-content-type-options': 'nosniff',
-      'cross-origin-resource-policy': 'same-origin',
-    },
-  })
+  const headers = {
+    'content-type': found.contentType,
+    'cache-control': 'public, max-age=31536000, immutable',
+    'x-content-type-options': 'nosniff',
+    'cross-origin-resource-policy': 'same-origin',
+    // An SVG that is opened by its address is a document of this origin, and could have scripts.
+    'content-security-policy': "default-src 'none'; sandbox",
+  }
+  return sendPacked(request, found.body, { headers })
 }
 
 /** A toll bar, which indexers show beside the service. */
@@ -91,8 +141,13 @@ export function sendFavicon(): Response {
   })
 }
 
-function asset(name: string, extension: string, body: string, contentType: string): Asset {
+function asset(
+  name: string,
+  extension: string,
+  body: string | Uint8Array,
+  contentType: string,
+): Asset {
   const hash = new Bun.CryptoHasher('sha256').update(body).digest('base64')
   const short = Buffer.from(hash, 'base64').toString('hex').slice(0, 16)
-  return { path: `/assets/${name}-${short}.${extension}`, body, contentType, hash }
+  return { path: `/assets/${name}-${short}.${extension}`, body: pack(body), contentType, hash }
 }

@@ -1,222 +1,171 @@
-import type { Config, Merchant, NetworkConfig, Param, Route } from '../config/Config'
-import { salesOf } from '../config/sales'
+import type { Config, Merchant, NetworkConfig, Route } from '../config/Config'
 import * as Price from '../meter/Price'
-import * as ByUse from '../paywall/ByUse'
-import * as Amount from '../protocol/Amount'
+import * as Commands from './Commands'
 import * as Example from './Example'
 import { type Html, html } from './html'
+import * as Parts from './parts'
+import * as Search from './Search'
 
-/** Whether a merchant can deliver now. */
-export type Health = 'available' | 'partly' | 'unavailable' | 'out-of-service'
-
-/** State that the page reads at each request, from memory. */
+/** State that the pages read at each request, from memory. */
 export type Live = {
   isReady(network: NetworkConfig): boolean
-  healthOf(merchant: Merchant): Health
+  healthOf(merchant: Merchant): Parts.Health
 }
 
 export type Query = { text: string; page: number }
 
-/** Routes on one page. A larger catalogue has several pages, and a search. */
-const pageLength = 100
+/** Merchants on one page. A larger catalogue has several pages. */
+const pageLength = 30
+/** A visitor finds what a catalogue of this many routes sells without a search. */
+const searchAboveRoutes = 10
+/** Routes of a merchant's card. */
+const shownRoutes = 3
 
-type Entry = {
-  merchant: Merchant
-  route: Route
-  /** Text for the search, in lower case; set at the first search. */
-  words: string | undefined
-  /** Set when the route was first shown. */
-  markup: Html | undefined
-}
-
-/** The catalogue page of a configuration. Parts that do not change are rendered once. */
+/** The first page of a configuration: what is sold, how it is paid, and the merchants. */
 export function createCataloguePage(config: Config): (live: Live, query: Query) => Html {
-  const entries: Entry[] = config.merchants.flatMap((merchant) =>
-    merchant.routes.map((route) => ({
-      merchant,
-      route,
-      words: undefined,
-      markup: undefined,
-    })),
-  )
+  const entries = Search.entriesOf(config)
+  const everything = Search.group(entries)
+  const cards = new Map<Merchant, Html>()
+  let samples: readonly Sample[] | undefined
   return (live, { text, page }) => {
-    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean)
-    const found =
-      wanted.length === 0
-        ? entries
-        : entries.filter((entry) => {
-            entry.words ??= wordsOf(entry)
-            const { words } = entry
-            return wanted.every((word) => words.includes(word))
-          })
-    const pages = Math.max(1, Math.ceil(found.length / pageLength))
-    const current = Math.min(Math.max(1, page), pages)
-    const shown = found.slice((current - 1) * pageLength, current * pageLength)
-    const groups = Map.groupBy(shown, ({ merchant }) => merchant)
-    return html`${intro(config, live)}
-${searchForm(text)}
-<p class="count" role="status">${countOf(found.length, entries.length, current, pages)}</p>
-${groups.size > 1 && contents([...groups.keys()])}
-${[...groups].map(([merchant, group]) => section(config, live, merchant, group))}
-${pager(text, current, pages)}
-${tryTemplate}`
+    const found = Search.find(entries, text)
+    const groups = found === entries ? everything : Search.group(found)
+    samples ??= samplesOf(config)
+    const sample = samples.find(({ merchant }) => works(merchant, config.networks, live))
+    const { shown, current, pages } = Parts.pageOf(groups, page, pageLength)
+    const isSearch = text.trim() !== ''
+    const linkTo = (to: number) => {
+      const query = new URLSearchParams({ ...(isSearch ? { q: text } : {}), page: `${to}` })
+      return `/?${query.toString()}#merchants`
+    }
+    const cardOf = (group: Search.Group) => {
+      const known = isSearch ? undefined : cards.get(group.merchant)
+      const body = known ?? cardBody(group, text)
+      if (!isSearch) cards.set(group.merchant, body)
+      return card(group.merchant, live.healthOf(group.merchant), body)
+    }
+    return html`${hero(config, live, sample)}
+<section aria-labelledby="merchants">
+<div class="heading"><h2 id="merchants">Merchants</h2>
+<p class="count" role="status">${countOf({ found: found.length, all: entries.length, merchants: groups.length, isSearch })}</p>
+${entries.length > searchAboveRoutes && searchForm(text)}</div>
+${groups.length === 0 ? nothing(text) : html`<ul class="cards">${shown.map(cardOf)}</ul>`}
+${Parts.pager('Further merchants', { current, pages }, linkTo)}
+</section>`
   }
 }
 
-function wordsOf({ merchant, route }: Entry): string {
-  const { title, tag, slug, description } = merchant
-  const own = [route.path, route.summary, route.description]
-  return [title, tag, slug, description, ...own].join('\n').toLowerCase()
+function countOf(counts: { found: number; all: number; merchants: number; isSearch: boolean }) {
+  const { found, all, merchants, isSearch } = counts
+  if (!isSearch) return `${Parts.count(merchants, 'merchant')}, ${Parts.count(all, 'route')}`
+  return `${found} of ${Parts.count(all, 'route')}`
 }
 
-function intro({ service, networks, merchants }: Config, live: Live): Html {
-  return html`<h1>Pay per request</h1>
-<p class="lead">${salesOf(merchants)} here. You need no account and no API key. Send a request, get the price as <code>402 Payment Required</code>, sign a stablecoin transfer with your wallet, and send the request again.</p>
-<h2 id="networks">Networks</h2>
-<ul class="networks" aria-labelledby="networks">${networks.map(
-    (
-      network,
-    ) => html`<li data-chain="${network.chainId}" data-name="${network.name}" data-asset="${network.asset.address}" data-symbol="${network.asset.symbol}" data-decimals="${network.asset.decimals}">
-<strong>${network.name}</strong> <span class="quiet">${network.id}</span><br>
-${network.asset.symbol}${network.testnet && ' (test money)'}, ${transfersOf(network)}<br>
-${live.isReady(network) ? badge('good', 'ready') : badge('bad', 'not ready')}</li>`,
-  )}</ul>
-<h2>Merchants</h2>
-<p class="quiet">The whole catalogue for programs is <a href="/openapi.json">${service.baseUrl}/openapi.json</a>.</p>`
+function nothing(text: string): Html {
+  if (text.trim() === '') return html`<p class="empty">Nothing is sold here yet.</p>`
+  return html`<div class="empty"><p>No route matches <strong>${text}</strong>.</p>
+<p><a class="button" href="/#merchants">Show all merchants</a></p></div>`
 }
 
-function transfersOf({ asset }: NetworkConfig): string {
-  const names = { permit2: 'Permit2', eip3009: 'EIP-3009' }
-  return asset.transfer.map((method) => names[method]).join(' or ')
+function hero(config: Config, live: Live, sample: Sample | undefined): Html {
+  const { service, merchants } = config
+  const routes = merchants.flatMap((merchant) => merchant.routes)
+  const lead =
+    service.lead ??
+    `${Parts.count(routes.length, 'API')} for programs and agents. Pay for each request with a stablecoin, without an account and without a key.`
+  return html`<div class="hero">
+<div><h1>${service.title}</h1>
+<p class="lead">${lead}</p></div>
+${sample !== undefined && tryIt(config, sample)}
+${networkLine(config.networks, live)}
+</div>
+<ol class="steps" aria-label="How to buy">
+<li><strong>Ask</strong> for anything: you get a price.</li>
+<li><strong>Sign</strong> a transfer, which needs no gas.</li>
+<li><strong>Get</strong> the answer with a signed receipt.</li>
+</ol>`
+}
+
+type Sample = { merchant: Merchant; route: Route; example: Example.Example }
+
+/** The GET of each merchant that is the cheapest, and of several the shortest: the cheapest first. */
+function samplesOf({ merchants }: Config): Sample[] {
+  const order = (a: Sample, b: Sample) =>
+    Number(a.route.priceAtomic - b.route.priceAtomic) ||
+    a.example.target.length - b.example.target.length
+  const best = merchants.flatMap((merchant) => {
+    const sold = merchant.routes.filter(({ methods }) => methods.includes('GET'))
+    const samples = sold.map((route) => {
+      const values = { method: 'GET', body: undefined, of: undefined }
+      return { merchant, route, example: Example.compose(merchant.slug, route, values) }
+    })
+    return samples.sort(order).slice(0, 1)
+  })
+  return best.sort(order)
+}
+
+/** Whether a request of a merchant can be paid and answered now. */
+function works(merchant: Merchant, networks: readonly NetworkConfig[], live: Live): boolean {
+  return (
+    live.healthOf(merchant) === 'available' &&
+    Parts.networksOf(networks, merchant).some((network) => live.isReady(network))
+  )
+}
+
+function tryIt({ service }: Config, { merchant, route, example }: Sample): Html {
+  const { baseUrl } = service
+  const terms = { baseUrl, network: undefined, priceAtomic: route.priceAtomic }
+  const [curl] = Commands.of(example, terms)
+  return html`<div class="sample">
+<p><strong>Try it in a terminal</strong></p>
+${Parts.command('the command', curl?.text ?? '')}
+<p class="outcome"><span class="asked">402 Payment Required</span><span><span class="price">${Price.short(route)}</span> for <a href="${linkOf(merchant, route)}">${route.summary || Example.pathOf(merchant.slug, route)}</a></span></p>
+</div>`
+}
+
+/** The networks as one line, with the state of those that cannot be used now. */
+function networkLine(networks: readonly NetworkConfig[], live: Live): Html {
+  const items = networks.map((network) => {
+    const state = live.isReady(network) ? undefined : html` ${Parts.badge('bad', 'not ready')}`
+    return html`<li>${Parts.coinOn(network)}${state}</li>`
+  })
+  const isClosed = networks.length > 0 && !networks.some((network) => live.isReady(network))
+  return html`<div class="networks"><p id="networks">Pay with</p> <ul aria-labelledby="networks">${items}</ul></div>
+${isClosed && html`<p class="notice bad">Nothing can be paid at the moment. The prices stay; try again in a minute.</p>`}`
 }
 
 function searchForm(text: string): Html {
   return html`<form class="search" method="get" action="/" role="search">
-<label for="q">Search the catalogue</label>
-<div><input type="search" id="q" name="q" value="${text}" maxlength="100" autocomplete="off"><button>Search</button></div>
+<label class="hidden" for="q">Search the catalogue</label>
+<input type="search" id="q" name="q" value="${text}" maxlength="100" autocomplete="off" placeholder="Search, such as weather"><button>Search</button>
 </form>`
 }
 
-function countOf(found: number, all: number, current: number, pages: number): string {
-  const word = all === 1 ? 'route' : 'routes'
-  const routes = found === all ? `${all} ${word}` : `${found} of ${all} ${word}`
-  return pages === 1 ? routes : `${routes}, page ${current} of ${pages}`
+function card(merchant: Merchant, health: Parts.Health, body: Html): Html {
+  const { slug, title, tag, routes } = merchant
+  return html`<li class="card">
+<div class="top"><h3 id="m-${slug}"><a href="/merchants/${slug}">${title}</a></h3><span class="price">${Parts.priceFrom(routes)}</span></div>
+<p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(health)}</p>
+${body}
+</li>`
 }
 
-function contents(merchants: readonly Merchant[]): Html {
-  return html`<nav aria-label="Merchants"><ul class="contents">${merchants.map(
-    ({ slug, title }) => html`<li><a href="#m-${slug}">${title}</a></li>`,
-  )}</ul></nav>`
+/** The part of a card that changes only with the search. */
+function cardBody({ merchant, routes }: Search.Group, text: string): Html {
+  const { slug, title, description } = merchant
+  const query = text.trim() === '' ? '' : `?${new URLSearchParams({ q: text }).toString()}`
+  const more = routes.length - shownRoutes
+  return html`<p class="about">${description}</p>
+<ul class="offers">${routes
+    .slice(0, shownRoutes)
+    .map(
+      (route) =>
+        html`<li><a href="${linkOf(merchant, route)}">${route.summary || Example.pathOf(slug, route)}</a><span class="price">${Price.short(route)}</span></li>`,
+    )}</ul>
+${more > 0 && html`<p class="more"><a href="/merchants/${slug}${query}" aria-label="${more} more of ${title}">${more} more</a></p>`}`
 }
 
-function pager(text: string, current: number, pages: number): Html | false {
-  if (pages === 1) return false
-  const link = (page: number, name: string) => {
-    const query = new URLSearchParams({ ...(text === '' ? {} : { q: text }), page: `${page}` })
-    return html`<li><a href="/?${query.toString()}">${name}</a></li>`
-  }
-  return html`<nav aria-label="Further routes"><ul class="contents">${
-    current > 1 && link(current - 1, 'Previous page')
-  }${current < pages && link(current + 1, 'Next page')}</ul></nav>`
+/** The address of a route on its merchant's page. */
+export function linkOf({ slug }: Merchant, { path }: Route): string {
+  return `/merchants/${slug}?${new URLSearchParams({ route: path }).toString()}#route`
 }
-
-const healths: Readonly<Record<Health, Html>> = {
-  available: badge('good', 'available'),
-  partly: badge('fair', 'partly available'),
-  unavailable: badge('bad', 'not answering, nothing is charged'),
-  'out-of-service': badge('bad', 'out of service'),
-}
-
-/** A state as text; its colour only repeats the text. */
-export function badge(kind: 'good' | 'fair' | 'bad', text: string): Html {
-  return html`<span class="badge ${kind}">${text}</span>`
-}
-
-function section(config: Config, live: Live, merchant: Merchant, entries: readonly Entry[]): Html {
-  const { slug, title, tag, description } = merchant
-  return html`<section class="merchant" aria-labelledby="m-${slug}">
-<h3 id="m-${slug}">${title}</h3>
-<p class="state"><span class="quiet">${tag}</span> ${healths[live.healthOf(merchant)]} <a href="/m/${slug}/openapi.json" aria-label="openapi.json of ${title}">openapi.json</a></p>
-<p>${description}</p>
-${entries.map((entry) => {
-  entry.markup ??= routeItem(config, entry)
-  return entry.markup
-})}
-</section>`
-}
-
-function routeItem(config: Config, { merchant, route }: Entry): Html {
-  const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
-  const example = Example.from(merchant.slug, route)
-  const network = networks.find(({ testnet }) => !testnet) ?? networks[0]
-  const { service } = config
-  const { baseUrl } = service
-  const isByUse = ByUse.isOffered(service, merchant, route)
-  const commands = Example.commands(example, { baseUrl, network, priceAtomic: route.priceAtomic })
-  return html`<details class="route">
-<summary><span class="methods">${route.methods.join(' ')}</span> <code>/m/${merchant.slug}${route.path}${tailOf(route)}</code> <span class="what">${route.summary}</span> <span class="price">${Price.short(route)}</span></summary>
-<div class="inside">
-<p>${route.description}</p>
-<h4>Price</h4>
-${route.meter !== undefined && html`<p>${Price.sentence(route)}${isByUse && ` ${ByUse.sentence}`}</p>`}
-<ul>${networks.map(
-    ({ name, asset }) =>
-      html`<li>${Price.short(route).replace('$', '')} ${asset.symbol} on ${name}</li>`,
-  )}</ul>
-${route.params.length > 0 && html`<h4>Parameters</h4><dl class="params">${route.params.map(paramItem)}</dl>`}
-<div class="try" data-method="${example.method}" data-target="${example.target}" data-body="${example.body ?? ''}"></div>
-<h4>Commands</h4>
-${commands.map(
-  ({ name, note, text }) =>
-    html`<div class="command"><p><strong>${name}</strong> <span class="quiet">${note}</span></p><pre><code>${text}</code></pre></div>`,
-)}
-</div>
-</details>`
-}
-
-function tailOf(route: Route): string {
-  return route.params
-    .filter((param) => param.in === 'tail')
-    .map(({ name, required, schema }) => {
-      const shown = typeof schema.const === 'string' ? schema.const : braced(name)
-      return required ? `/${shown}` : `[/${shown}]`
-    })
-    .join('')
-}
-
-function braced(name: string): string {
-  return name.includes('{') ? name : `{${name}}`
-}
-
-function paramItem({ name, in: place, required, description, schema, example }: Param): Html {
-  const facts = [
-    place === 'tail' ? 'in the path' : 'in the query',
-    required ? 'required' : 'optional',
-    ...(schema.type === undefined ? [] : [typesOf(schema.type)]),
-    ...(Array.isArray(schema.enum) ? [`one of ${schema.enum.join(', ')}`] : []),
-    ...(example === undefined ? [] : [`such as ${example}`]),
-  ]
-  return html`<div><dt><code>${name}</code> <span class="quiet">${facts.join(', ')}</span></dt><dd>${description}</dd></div>`
-}
-
-/** The types of a JSON Schema in plain words, for authors of queries. */
-function typesOf(type: unknown): string {
-  return [type].flat().join(' or ').replace('array', 'comma list')
-}
-
-/** At least two decimals, without further trailing zeros. */
-export function dollars(atomic: bigint): string {
-  return Amount.toDecimal(atomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
-}
-
-/** Cloned by the script; without the script it has no effect. */
-const tryTemplate = html`<template id="try">
-<h4>Try it</h4>
-<form>
-<label>Request <span class="quiet verb"></span> <input name="target" spellcheck="false" autocomplete="off"></label>
-<label class="body">Body <textarea name="body" rows="4" spellcheck="false"></textarea></label>
-<button>Ask for the price</button>
-</form>
-<div class="answer" aria-live="polite"></div>
-</template>
-<p class="quiet scriptless">Without JavaScript the try-it panel is missing; the curl command of each route shows the same answer.</p>`

@@ -1,7 +1,8 @@
-import type { Config } from '../config/Config'
+import type { Config, Logo, Service } from '../config/Config'
 import { isKnown, tagOf } from '../http/etag'
-import { assets, securityPolicy } from './assets'
+import { assetsOf, securityPolicy } from './assets'
 import { type Html, html } from './html'
+import { createPackedCache, sendPacked, takesGzip, withVary } from './packed'
 
 export type Page = {
   /** Comes before the service's title. */
@@ -9,31 +10,38 @@ export type Page = {
   /** Path of the page, for the navigation. */
   path: '/' | '/stocks' | '/admin' | '/problems' | undefined
   main: Html
+  /** Whether something can be paid on the page. */
+  isPayable?: boolean
 }
 
 /** A whole HTML document. */
-export function layout({ service, stock }: Config, { title, path, main }: Page): string {
+export function layout(
+  { service, stock }: Config,
+  { title, path, main, isPayable = false }: Page,
+): string {
   const links = [
     { href: '/', text: 'Catalogue' },
     ...(stock === undefined ? [] : [{ href: '/stocks', text: 'Stocks' }]),
   ]
-  const { script, style, icon, wallet } = assets()
+  const { script, style, icon, wallet, logo } = assetsOf(service)
+  const { path: iconPath, contentType } = logo ?? icon
   return html`<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>${title} - ${service.title}</title>
-<link rel="icon" href="${icon.path}" type="image/svg+xml">
+<meta name="description" content="${service.lead ?? service.guidance}">
+<title>${title === service.title ? title : `${title} - ${service.title}`}</title>
+<link rel="icon" href="${iconPath}" type="${contentType}">
 <link rel="stylesheet" href="${style.path}">
 <script src="${script.path}" integrity="sha256-${script.hash}" defer></script>
-<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>
+${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>`}
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header class="bar">
-<a class="name" href="/">${service.title}</a>
+<a class="name" href="/">${logo !== undefined && logoImage(service.logo, logo.path)}${service.title}</a>
 <nav aria-label="Pages"><ul>${links.map(
     ({ href, text }) =>
       html`<li><a href="${href}"${href === path ? current : undefined}>${text}</a></li>`,
@@ -42,16 +50,37 @@ export function layout({ service, stock }: Config, { title, path, main }: Page):
 <main id="main" tabindex="-1">
 ${main}
 </main>
-<footer>
-<p>${service.guidance}</p>
-<p>For machines: <a href="/openapi.json">openapi.json</a>, <a href="/llms.txt">llms.txt</a>, <a href="/.well-known/x402">x402</a>. The x402 facilitator is <code>${service.facilitatorUrl}</code>.${service.contact !== undefined && html` Contact: <a href="mailto:${service.contact}">${service.contact}</a>`}</p>
-</footer>
+${footer(service)}
 </body>
 </html>
 `.markup
 }
 
 const current = html` aria-current="page"`
+
+/** Height of the logo in CSS pixels, and its greatest width. */
+const logoHeight = 28
+const logoWidthMax = 160
+
+/** The title is beside it. Its size is known before it is loaded, so that nothing moves. */
+function logoImage(logo: Logo | undefined, path: string): Html | false {
+  if (logo === undefined) return false
+  const width = Math.min(logoWidthMax, Math.round((logo.width / logo.height) * logoHeight))
+  return html`<img src="${path}" alt="" width="${width}" height="${logoHeight}">`
+}
+
+function footer({ guidance, facilitatorUrl, contact }: Service): Html {
+  return html`<footer>
+<p>${guidance}</p>
+<ul class="links">
+<li><a href="/openapi.json">openapi.json</a></li>
+<li><a href="/llms.txt">llms.txt</a></li>
+<li><a href="/.well-known/x402">x402 discovery</a></li>
+<li>x402 facilitator <code>${facilitatorUrl}</code></li>
+${contact !== undefined && html`<li>Contact <a href="mailto:${contact}">${contact}</a></li>`}
+</ul>
+</footer>`
+}
 
 /** Headers of every page. */
 export function pageHeaders() {
@@ -64,9 +93,12 @@ export function pageHeaders() {
   } as const
 }
 
+const packed = createPackedCache()
+
 /**
  * Answers a document, or 304 when the client already has it. `isPrivate` forbids every cache to
- * store it.
+ * store it. A private document is not compressed, because the length of a compressed text shows what
+ * it has in common with the request (BREACH).
  */
 export function respond(
   request: Request,
@@ -78,13 +110,15 @@ export function respond(
   } = {},
 ): Response {
   const { status = 200, isPrivate = false } = options
-  const etag = tagOf(markup)
-  const headers = {
-    ...pageHeaders(),
-    'cache-control': isPrivate ? 'no-store' : 'no-cache',
-    ...(isPrivate ? {} : { etag }),
-    ...options.headers,
+  if (isPrivate) {
+    const headers = { ...pageHeaders(), 'cache-control': 'no-store', ...options.headers }
+    return new Response(markup, { status, headers })
   }
-  if (!isPrivate && isKnown(request, etag)) return new Response(null, { status: 304, headers })
-  return new Response(markup, { status, headers })
+  const whole = tagOf(markup)
+  // Each encoding is a representation of its own. RFC 9110 section 8.8.3.3.
+  const etag = takesGzip(request) ? whole.replace(/"$/, '.gz"') : whole
+  const headers = { ...pageHeaders(), 'cache-control': 'no-cache', etag, ...options.headers }
+  if (status === 200 && isKnown(request, etag))
+    return new Response(null, { status: 304, headers: withVary(headers) })
+  return sendPacked(request, packed(whole, markup), { status, headers })
 }

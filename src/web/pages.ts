@@ -1,4 +1,4 @@
-import type { Config } from '../config/Config'
+import type { Config, Route } from '../config/Config'
 import { clientKey } from '../http/clientip'
 import * as RateLimit from '../http/ratelimit'
 import { searchOf } from '../http/url'
@@ -6,13 +6,16 @@ import * as Problem from '../protocol/Problem'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
 import { layout, respond } from './layout'
-import { forPeople } from './people'
+import { merchantPage, readQuery } from './merchant'
+import { forPeople, problemPage } from './people'
 import { stocksPage } from './stocks'
 
 export type PagesOptions = Live & {
   config: Config
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
+  /** Name of the MCP tool of a route. */
+  toolOf(route: Route): string | undefined
   rateLimit: RateLimit.RateLimit
   /** Address of the client's end of the connection. */
   addressOf(request: Request): string | undefined
@@ -42,26 +45,50 @@ export function createPages(options: PagesOptions) {
     // A search of a large catalogue costs more than a cached page.
     if (text !== '') limit(request, 'search', searchesPerMinute)
     const page = Number(searchParams.get('page') ?? 1)
-    const main = catalogue(options, { text, page: Number.isSafeInteger(page) ? page : 1 })
-    return respond(request, layout(config, { title: 'Catalogue', path: '/', main }))
+    const main = catalogue(options, { text, page })
+    return respond(request, layout(config, { title: config.service.title, path: '/', main }))
+  }
+  const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
+  const merchant = (request: Request, slug: string): Response => {
+    const found = merchants.get(slug)
+    if (found === undefined) return unknownMerchant(config, request)
+    const query = readQuery(new URLSearchParams(searchOf(request.url)))
+    if (query.text !== '') limit(request, 'search', searchesPerMinute)
+    const main = merchantPage(options, options, found, query)
+    return respond(
+      request,
+      layout(config, { title: found.title, path: undefined, main, isPayable: true }),
+    )
   }
   const stocks = (request: Request): Response => {
     if (config.stock === undefined)
       throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
-    const main = stocksPage(config, config.stock, options.hasMarket)
-    return respond(request, layout(config, { title: 'Stocks', path: '/stocks', main }))
+    const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
+    const { hasMarket } = options
+    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol })
+    const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
+    return respond(request, layout(config, page))
   }
   const asset = (request: Request): Response => {
-    const found = findAsset(URL.parse(request.url)?.pathname ?? '')
+    const found = findAsset(config.service, request)
     if (found === undefined)
       throw Problem.of('not-found', 'There is no such file: reload the page that named it.')
     return found
   }
   return {
     home,
+    merchant,
     stocks,
     asset,
     /** The answer to a request as a page, where a browser shows it to a person. */
     explain: (request: Request, response: Response) => forPeople(config, request, response),
   }
+}
+
+function unknownMerchant(config: Config, request: Request): Response {
+  const problem = Problem.of('not-found', 'No merchant has this address; / lists all of them.')
+  const { title, status, detail, code } = problem
+  const main = problemPage({ title, status, detail, code })
+  const page = { title, path: undefined, main }
+  return respond(request, layout(config, page), { status: 404 })
 }

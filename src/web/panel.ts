@@ -1,6 +1,6 @@
 import type { NetworkConfig } from '../config/Config'
-import * as Amount from '../protocol/Amount'
 import { type Html, html } from './html'
+import { dollars } from './parts'
 
 /** A request that can be paid from the page, and what it costs on each network. */
 export type Purchase = {
@@ -16,17 +16,18 @@ export type Purchase = {
 export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
- * The panel that `wallet.js` fills. The price that is signed is that of the 402 which the script asks
- * for, so the amounts here only describe.
+ * The panel that `wallet.js` fills. What is signed is an offer of the 402 which the script asks for;
+ * it refuses one above the amount here.
  */
 export function walletPanel({ method, target, body, offers }: Purchase): Html {
-  const networks = offers.map(({ network: { id, chainId, name, asset } }) => {
+  const networks = offers.map(({ network: { id, chainId, name, asset }, amountAtomic }) => {
     const { address, symbol, decimals } = asset
-    return { id, chain: chainId, name, asset: address, symbol, decimals }
+    const amount = amountAtomic?.toString()
+    return { id, chain: chainId, name, asset: address, symbol, decimals, amount }
   })
-  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet" hidden>
+  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet">
 <label>Network <select name="network">
-<option value="">The one of my wallet</option>
+<option value="">The network of my wallet</option>
 ${offers.map(
   ({ network, amountAtomic }) =>
     html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,
@@ -36,11 +37,11 @@ ${offers.map(
 <div class="progress" role="status"></div>
 <div class="result"></div>
 </section>
-<noscript><p>Paying in the browser needs JavaScript. The commands below need none.</p></noscript>`
+<p class="notice scriptless">Paying in the browser needs JavaScript. The commands need none.</p>`
 }
 
+/** The assets of networks have 6 decimals. */
 function offerText({ network: { asset, name }, amountAtomic }: PageOffer): string {
-  if (amountAtomic === undefined) return `${asset.symbol} on ${name}`
-  const amount = Amount.toDecimal(amountAtomic, asset.decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
-  return `${amount} ${asset.symbol} on ${name}`
+  const coin = `${asset.symbol} on ${name}`
+  return amountAtomic === undefined ? coin : `${dollars(amountAtomic)} ${coin}`
 }

@@ -1,25 +1,33 @@
-import type { Config, NetworkConfig } from '../config/Config'
+import type { Config, Merchant, NetworkConfig } from '../config/Config'
+import { splitUrl } from '../http/url'
+import { extract } from '../paywall/extract'
 import * as Json from '../protocol/Json'
-import { dollars } from './catalogue'
-import * as Example from './Example'
+import * as Commands from './Commands'
 import { type Html, html } from './html'
 import { layout, pageHeaders } from './layout'
 import { walletPanel } from './panel'
+import * as Parts from './parts'
+import { commandTabs } from './tabs'
 
 type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
-/** Whether a browser opens the address for a person to read. */
+/**
+ * Whether a browser opens the address for a person to read. A browser that presents a payment is driven
+ * by a program, which paid for the answer as it is.
+ */
 export function isNavigation({ method, headers }: Request): boolean {
   return (
     headers.get('sec-fetch-mode') === 'navigate' &&
     method === 'GET' &&
-    headers.get('accept')?.includes('text/html') === true
+    headers.get('accept')?.includes('text/html') === true &&
+    extract(headers).kind === 'none'
   )
 }
 
 /**
  * The same answer with a page as its body, when it is a problem: the status and the headers stay, so
- * the page of a 402 has its challenges, too. Other answers are returned as they are.
+ * the page of a 402 has its challenges, too. The address of a merchant leads to its page. Other
+ * answers are returned as they are.
  */
 export async function forPeople(
   config: Config,
@@ -27,13 +35,21 @@ export async function forPeople(
   response: Response,
 ): Promise<Response> {
   if (response.headers.get('content-type') !== 'application/problem+json') return response
+  const { merchant, isWhole } = merchantAt(config, request)
+  if (response.status === 404 && isWhole && merchant !== undefined)
+    return new Response(null, { status: 302, headers: { location: `/merchants/${merchant.slug}` } })
   const problem = Json.parse(await response.text())
   if (!Json.isObject(problem)) return response
-  const target = targetOf(request)
+  const offers = offersOf(config, problem)
+  const main =
+    offers.length === 0
+      ? problemPage(problem, merchant)
+      : paywallPage(config, problem, { request, merchant, offers })
   const page = {
     title: textOf(problem, 'title'),
     path: undefined,
-    main: mainOf(config, problem, target),
+    main,
+    isPayable: offers.length > 0,
   }
   const headers = new Headers(response.headers)
   headers.delete('content-length')
@@ -41,61 +57,79 @@ export async function forPeople(
   return new Response(layout(config, page), { status: response.status, headers })
 }
 
-function mainOf(config: Config, problem: Json.JsonObject, target: string): Html {
-  const offers = offersOf(config, problem)
-  return offers.length === 0 ? problemPage(problem) : paywallPage(config, problem, target, offers)
+/** The merchant whose address was opened, and whether the address is the merchant's own. */
+function merchantAt({ merchants }: Config, { url }: Request) {
+  const [, slug, rest] = /^\/m\/([^/]+)(\/.*)?$/.exec(splitUrl(url)[0]) ?? []
+  const merchant = merchants.find((each) => each.slug === slug)
+  return { merchant, isWhole: rest === undefined || rest === '/' }
 }
+
+type Paywall = { request: Request; merchant: Merchant | undefined; offers: readonly Priced[] }
 
 /** What the address sells, and the ways to pay for it. */
 function paywallPage(
-  config: Config,
+  { service }: Config,
   problem: Json.JsonObject,
-  target: string,
-  offers: readonly Priced[],
+  { request, merchant, offers }: Paywall,
 ): Html {
+  const target = targetOf(request)
   const resource = Json.member(problem, 'resource')
   const description = Json.isObject(resource) ? textOf(resource, 'description') : ''
   const [first] = offers
-  const commands = Example.commands(
+  const network = Parts.sampleNetwork(offers.map((offer) => offer.network))
+  const priceAtomic = first?.amountAtomic ?? 0n
+  const commands = Commands.of(
     { method: 'GET', target, body: undefined },
-    {
-      baseUrl: config.service.baseUrl,
-      network: first?.network,
-      priceAtomic: first?.amountAtomic ?? 0n,
-    },
+    { baseUrl: service.baseUrl, network, priceAtomic },
   )
-  const price = first === undefined ? '' : dollars(first.amountAtomic)
-  return html`<p class="quiet">${config.service.title} sells this answer</p>
+  return html`<div class="paywall">
+<div class="head">
+<p class="quiet">${
+    merchant === undefined
+      ? `${service.title} sells this answer`
+      : html`<a href="/merchants/${merchant.slug}">${merchant.title}</a> sells this answer`
+  }</p>
 <h1>${description || 'A paid answer'}</h1>
-<p class="lead"><strong class="price">$${price}</strong> for one request. You sign a transfer of a stablecoin, the payment is settled, and the answer appears here.</p>
+<p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
 ${faultsOf(problem)}
+<p class="request"><span class="method">GET</span> <code>${target}</code></p>
+</div>
+<section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
+<p>You sign a transfer. When the payment is settled, the answer appears here with a receipt.</p>
 ${walletPanel({ method: 'GET', target, body: '', offers })}
-<details><summary>Pay by a command</summary>
-<div class="inside">${commands.map(
-    ({ name, note, text }) =>
-      html`<div class="command"><p><strong>${name}</strong> <span class="quiet">${note}</span></p><pre><code>${text}</code></pre></div>`,
-  )}</div></details>
+</section>
+<section class="programs" aria-labelledby="programs"><h2 id="programs">Pay by a command</h2>
+${commandTabs(commands)}
+</section>
+</div>
 <p><a href="/">All that is sold here</a></p>`
 }
 
 function faultsOf(problem: Json.JsonObject): Html | false {
   const faults = Json.member(problem, 'invalidParams')
   if (!Array.isArray(faults) || faults.length === 0) return false
-  return html`<p class="fault">This request cannot be served as it is:</p>
+  return html`<div class="notice bad"><p>This request cannot be served as it is:</p>
 <ul>${faults.map((fault) =>
     Json.isObject(fault)
       ? html`<li><code>${textOf(fault, 'name')}</code>: ${textOf(fault, 'reason')}</li>`
       : undefined,
-  )}</ul>`
+  )}</ul></div>`
 }
 
-function problemPage(problem: Json.JsonObject): Html {
+/** A problem, and where to go from it. */
+export function problemPage(problem: Json.JsonObject, merchant?: Merchant): Html {
   const id = textOf(problem, 'requestId')
-  return html`<h1>${textOf(problem, 'title')}</h1>
+  return html`<div class="problem">
+<p class="status" aria-hidden="true">${textOf(problem, 'status')}</p>
+<h1>${textOf(problem, 'title')}</h1>
 <p class="lead">${textOf(problem, 'detail')}</p>
 ${faultsOf(problem)}
-<p><a href="/">See what is sold here</a></p>
-<p class="quiet">Status ${textOf(problem, 'status')}, code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>`
+<p class="actions">${
+    merchant !== undefined &&
+    html`<a class="button" href="/merchants/${merchant.slug}">See what ${merchant.title} sells</a> `
+  }<a class="button${merchant === undefined ? '' : ' plain'}" href="/">See all that is sold here</a></p>
+<p class="quiet">Status ${textOf(problem, 'status')}, code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>
+</div>`
 }
 
 /** The offers of the scheme `exact` whose network and asset are configured, one for each network. */

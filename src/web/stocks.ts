@@ -1,60 +1,94 @@
-import type { Config, NetworkConfig, Stock } from '../config/Config'
-import { dollars } from './catalogue'
+import type { Config, NetworkConfig, Stock, StockToken } from '../config/Config'
 import { type Html, html } from './html'
 import { walletPanel } from './panel'
+import * as Parts from './parts'
+
+export type StockQuery = { symbol: string | undefined }
 
 /** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
-export function stocksPage(config: Config, stock: Stock, isLive: boolean): Html {
+export function stocksPage(
+  config: Config,
+  stock: Stock,
+  { isLive, symbol }: StockQuery & { isLive: boolean },
+): Html {
   const network = config.networks.find(({ id }) => id === stock.network)
-  const symbol = network?.asset.symbol ?? ''
-  const api = `${config.service.stockBaseUrl}/api/stock`
-  return html`<h1>Tokenized stocks</h1>
-<p class="lead">${stock.tokens.length} tokens on ${network?.name ?? stock.network}, bought with one signature: ${symbol} goes out, the token arrives at your address, and the gas is paid for you.</p>
-<p>An order is ${dollars(stock.minAtomic)} to ${dollars(stock.maxAtomic)} ${symbol}. The fee is ${percent(stock.feeBps)}. If the price falls below the floor of the token, the whole amount goes back.</p>
-<div class="scroll" role="region" aria-label="Tokens" tabindex="0">
+  const coin = network?.asset.symbol ?? ''
+  const chosen = stock.tokens.find((token) => token.symbol === symbol) ?? stock.tokens[0]
+  const isSold = isLive && network !== undefined && chosen !== undefined
+  return html`<div class="head"><h1>Tokenized stocks</h1>
+<p class="lead">Buy ${Parts.count(stock.tokens.length, 'token')} on ${network?.name ?? stock.network} with one signature. ${coin} leaves your wallet, and the token arrives at your address. The gas is paid for you.</p>
+<ul class="facts">
+<li><span>Order</span> <strong>$${Parts.dollars(stock.minAtomic)} to $${Parts.dollars(stock.maxAtomic)}</strong></li>
+<li><span>Fee</span> <strong>${percent(stock.feeBps)}</strong></li>
+<li><span>Below the floor</span> <strong>all of it comes back</strong></li>
+</ul></div>
+<div class="market">
+${table(stock, isLive)}
+${isSold && buyForm(stock, network, chosen)}
+</div>
+${programs(config, stock)}`
+}
+
+function table(stock: Stock, isLive: boolean): Html {
+  return html`<section aria-labelledby="tokens">
+<div class="heading"><h2 id="tokens">Tokens</h2>
+${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><p class="quiet scriptless">Live prices need JavaScript here. <a href="/api/stock/list">The list for programs</a> has them, too.</p>`}</div>
+<div class="scroll" role="region" aria-label="Tokens and prices" tabindex="0">
 <table class="stocks"${isLive && html` data-list="/api/stock/list"`}>
-<caption>Tokens${isLive && html` <span class="quiet" role="status"></span>`}</caption>
-<thead><tr><th scope="col">Symbol</th><th scope="col">Name</th>${
-    isLive && html`<th scope="col" class="number">Price</th><th scope="col">State</th>`
-  }<th scope="col" class="number">Slippage floor</th><th scope="col">Contract</th></tr></thead>
-<tbody>${stock.tokens.map(
-    (token) =>
-      html`<tr data-symbol="${token.symbol}"><th scope="row">${token.symbol}</th><td>${token.name}</td>${
-        isLive && html`<td class="number" data-field="price">-</td><td data-field="status">-</td>`
-      }<td class="number">${percent(token.slippageBps)}</td><td><code>${token.address}</code></td></tr>`,
-  )}</tbody>
+<thead><tr><th scope="col">Stock</th>${
+    isLive &&
+    html`<th scope="col" class="number">Price</th><th scope="col">State</th><th scope="col"><span class="hidden">Buy</span></th>`
+  }<th scope="col" class="number">Floor</th><th scope="col">Contract</th></tr></thead>
+<tbody>${stock.tokens.map((token) => row(token, isLive))}</tbody>
 </table>
 </div>
-${isLive && html`<p class="quiet scriptless">Live prices need JavaScript here; <a href="/api/stock/list">the list for programs</a> has them, too.</p>`}
-${isLive && network !== undefined && buyForm(stock, network)}
-<h2>Buy by a program</h2>
-<ol class="steps">
-<li>${command('The tokens with live prices', `curl '${api}/list'`)}</li>
-<li>${command('What an amount buys now', `curl '${api}/quote?symbol=${first(stock)}&usdg=10'`)}</li>
-<li>${command('Request the terms, sign them, send the same request with the signature', `curl -i -X POST '${api}/buy?symbol=${first(stock)}&usdg=10'`)}</li>
-</ol>`
+<p class="quiet">The floor is the most that the price may fall between the quote and the purchase.</p>
+</section>`
 }
 
-function buyForm(stock: Stock, network: NetworkConfig): Html {
-  const usdg = dollars(stock.minAtomic)
-  const target = `/api/stock/buy?symbol=${first(stock)}&usdg=${usdg}`
-  return html`<h2 id="buy">Buy</h2>
+function row({ symbol, name, slippageBps, address }: StockToken, isLive: boolean): Html {
+  const query = new URLSearchParams({ symbol }).toString()
+  return html`<tr data-symbol="${symbol}"><th scope="row"><span class="symbol">${symbol}</span> <span class="quiet">${name}</span></th>${
+    isLive &&
+    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td><td><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
+  }<td class="number">-${percent(slippageBps)}</td><td>${Parts.address(address)}</td></tr>`
+}
+
+function buyForm(stock: Stock, network: NetworkConfig, chosen: StockToken): Html {
+  const usdg = Parts.dollars(stock.minAtomic)
+  const target = `/api/stock/buy?${new URLSearchParams({ symbol: chosen.symbol, usdg }).toString()}`
+  return html`<section class="buy" aria-labelledby="buy">
+<h2 id="buy">Buy</h2>
 <form class="order">
-<label>Stock <select name="symbol">${stock.tokens.map(
-    ({ symbol, name }) => html`<option value="${symbol}">${symbol}, ${name}</option>`,
-  )}</select></label>
-<label>${network.asset.symbol} <input name="usdg" inputmode="decimal" value="${usdg}" autocomplete="off"></label>
+<div class="field"><label for="symbol">Stock</label>
+<select id="symbol" name="symbol">${stock.tokens.map(
+    (token) =>
+      html`<option value="${token.symbol}"${token === chosen && html` selected`}>${token.symbol}, ${token.name}</option>`,
+  )}</select></div>
+<div class="field"><label for="usdg">Amount in ${network.asset.symbol}</label>
+<input id="usdg" name="usdg" inputmode="decimal" value="${usdg}" autocomplete="off"></div>
 <p class="quote" role="status"></p>
 </form>
-${walletPanel({ method: 'POST', target, body: '', offers: [{ network }] })}`
+${walletPanel({ method: 'POST', target, body: '', offers: [{ network }] })}
+</section>`
 }
 
-function command(note: string, text: string): Html {
-  return html`<div class="command"><p>${note}</p><pre><code>${text}</code></pre></div>`
-}
-
-function first({ tokens }: Stock): string {
-  return encodeURIComponent(tokens[0]?.symbol ?? '')
+function programs({ service }: Config, stock: Stock): Html {
+  const api = `${service.stockBaseUrl}/api/stock`
+  const [first] = stock.tokens
+  const query = `symbol=${encodeURIComponent(first?.symbol ?? '')}&usdg=10`
+  const steps = [
+    ['Read the tokens with their prices', `curl '${api}/list'`],
+    ['See what an amount buys now', `curl '${api}/quote?${query}'`],
+    [
+      'Request the terms. Sign them, and send the same request with the signature',
+      `curl -i -X POST '${api}/buy?${query}'`,
+    ],
+  ] as const
+  return html`<section aria-labelledby="programs"><h2 id="programs">Buy by a program</h2>
+<ol class="numbered">${steps.map(
+    ([note, text]) => html`<li><p>${note}</p>${Parts.command(note.toLowerCase(), text)}</li>`,
+  )}</ol></section>`
 }
 
 function percent(bps: number): string {

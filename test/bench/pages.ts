@@ -6,13 +6,13 @@ import * as Stats from './Stats'
 import { rpcUrlsOf, shippedConfig } from './shipped'
 
 const rounds = 9
-/** Longest median until everything is loaded, on loopback and with an empty cache. */
-const loadMaxMs = 500
+/** Of one visit, in ms from its start. A page that is painted and whose scripts ran is interactive. */
+type Visit = { answer: number; painted: number; interactive: number; bytes: number }
 
-/** Of one visit, in ms from its start. */
-type Visit = { answer: number; painted: number; loaded: number; bytes: number }
-
-/** How long Chromium takes to load the catalogue, each time with an empty cache. */
+/**
+ * How long Chromium takes until a visitor can use the catalogue, on loopback and each time with an
+ * empty cache.
+ */
 export async function benchPages(
   machine: Machine,
 ): Promise<{ rows: Report.Row[]; notes: string[] }> {
@@ -22,8 +22,16 @@ export async function benchPages(
   const rpcUrls = JSON.stringify(rpcUrlsOf(chains))
   const large = JSON.stringify({ merchants: 625, routes: 16 })
   const servers = [
-    { what: 'of the shipped file', ...(await machine.serve('ours.ts', [rpcUrls])) },
-    { what: 'of 10,000 routes', ...(await machine.serve('catalogue.ts', [rpcUrls, large])) },
+    {
+      what: 'of the shipped file',
+      atMost: 300,
+      ...(await machine.serve('ours.ts', [rpcUrls])),
+    },
+    {
+      what: 'of 10,000 routes',
+      atMost: 500,
+      ...(await machine.serve('catalogue.ts', [rpcUrls, large])),
+    },
   ]
   const browser = await startBrowser()
   const visit = async (url: string): Promise<Visit> => {
@@ -39,26 +47,26 @@ export async function benchPages(
   try {
     const rows: Report.Row[] = []
     const notes: string[] = []
-    for (const { what, url } of servers) {
+    for (const { what, url, atMost } of servers) {
       const visits: Visit[] = []
       for (let round = -1; round < rounds; round++) {
         const seen = await machine.sample(() => visit(url))
         if (round >= 0) visits.push(seen)
       }
-      const loaded = visits.map((each) => each.loaded)
-      const { median, min, max } = Stats.summarize(loaded)
+      const waits = visits.map((each) => each.interactive)
+      const { median, min, max } = Stats.summarize(waits)
       rows.push({
-        what: `page / ${what}, loaded`,
+        what: `page / ${what}, interactive`,
         against: 'a budget',
         ratio: undefined,
-        ...Report.evaluate(median, { atMost: loadMaxMs }),
+        ...Report.evaluate(median, { atMost }),
         ours: `${median.toFixed(0)} ms`,
-        theirs: `${loadMaxMs} ms`,
+        theirs: `${atMost} ms`,
       })
       const of = (name: keyof Visit) => Stats.median(visits.map((each) => each[name])).toFixed(0)
       notes.push(
         `pages: / ${what}: ${of('bytes')} bytes, answered after ${of('answer')} ms, painted after ` +
-          `${of('painted')} ms, loaded after ${median.toFixed(0)} ms [${min.toFixed(0)}..${max.toFixed(0)}]`,
+          `${of('painted')} ms, interactive after ${median.toFixed(0)} ms [${min.toFixed(0)}..${max.toFixed(0)}]`,
       )
     }
     return { rows, notes }
@@ -78,7 +86,7 @@ const timings = `new Promise((resolve) => {
     resolve({
       answer: page.responseStart,
       painted: paint.startTime,
-      loaded: page.loadEventEnd,
+      interactive: Math.max(paint.startTime, page.domContentLoadedEventEnd),
       bytes: [page, ...assets].reduce((sum, { transferSize }) => sum + transferSize, 0),
     })
   }

@@ -95,8 +95,31 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
   ],
   'Pages for people': [
     { path: '/', methods: 'GET', request: '`q`, `page`', answer: 'the catalogue' },
-    { path: '/stocks', methods: 'GET', request: '', answer: 'the stock tokens' },
-    { path: '/assets/:name', methods: 'GET', request: '', answer: 'script and style of the pages' },
+    {
+      path: '/merchants/:slug',
+      methods: 'GET',
+      request: '`route`; `method`, `body` and `p.{parameter}` of a request to show; `q`, `page`',
+      answer: 'a merchant, and one of its routes: [pages.md](pages.md)',
+    },
+    { path: '/stocks', methods: 'GET', request: '`symbol`', answer: 'the stock tokens' },
+    {
+      path: '/problems',
+      methods: 'GET',
+      request: '',
+      answer: 'every code of a problem; text to clients that do not accept HTML',
+    },
+    {
+      path: '/problems/:code',
+      methods: 'GET',
+      request: '',
+      answer: 'what a code means, and what to do next',
+    },
+    {
+      path: '/assets/:name',
+      methods: 'GET',
+      request: '',
+      answer: 'scripts, style and logo of the pages',
+    },
     { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
   ],
   'Pages of the operator': [
@@ -177,8 +200,7 @@ export function routedPaths(): string[] {
   const on = new Proxy(handlers, {
     get: (target, name) => Reflect.get(target, name) ?? any,
   }) as unknown as Handlers
-  const { routes } = createRoutes(on) as unknown as { routes: readonly { path: string }[] }
-  const paths = new Set(routes.map(({ path }) => path))
+  const paths = new Set(createRoutes(on).routes.map(({ path }) => path))
   return [...paths].filter((path) => path === '/' || !path.endsWith('/'))
 }
 

@@ -26,8 +26,9 @@ export function certificate(host: string): { key: string; cert: string } {
   )
   const signature = sign('sha256', body, createPrivateKey(keys.privateKey))
   const full = der(0x30, body, ecdsaWithSha256, der(0x03, hex('00'), signature))
-  const lines = full.toString('base64').replace(/.{64}/g, '$&\n')
-  const cert = `-----BEGIN CERTIFICATE-----\n${lines}\n-----END CERTIFICATE-----\n`
+  // No blank line at the end, which readers of PEM refuse.
+  const lines = full.toString('base64').match(/.{1,64}/g) ?? []
+  const cert = `-----BEGIN CERTIFICATE-----\n${lines.join('\n')}\n-----END CERTIFICATE-----\n`
   return { key: keys.privateKey, cert }
 }
 

@@ -64,6 +64,11 @@ export function wholeToml(text: string, head: string): string {
     '[[merchants.routes]]\npath = "/chat"\nmethods = ["POST"]\nprice = "0.05"\nsummary = "A"\ndescription = "A."\n'
   const first = /^\[\[?[^\]]*\]\]?/m.exec(text)?.[0] ?? ''
   if (first === '[service]') return text
+  if (first.startsWith('[networks.')) {
+    const [service = ''] = head.split(/^(?=\[networks\.)/m)
+    const names = 'networks = ["base", "robinhood"]\n'
+    return `${service}${names}\n${text}\n${merchant}${route}`
+  }
   if (first === '[[merchants.routes]]') return `${head}\n${merchant}${text}`
   if (first === '[merchants.routes.meter]') return `${head}\n${merchant}${route}${text}`
   return `${head}\n${text}`

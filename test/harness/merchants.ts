@@ -68,6 +68,9 @@ export function config(merchants: readonly Merchant[]): Config {
   return {
     service: {
       title: 'Turnpike',
+      lead: undefined,
+      logo: undefined,
+      accent: undefined,
       baseUrl: 'http://localhost:4020',
       listen: { hostname: '127.0.0.1', port: 0 },
       connectionsMax: 10_000,

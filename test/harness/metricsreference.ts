@@ -15,7 +15,8 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   answer: 'kind of the answer, or the code of a problem',
   outcome: 'how it ended: see below',
   reason: 'why; numbers are `N`',
-  result: 'how an attempt at an endpoint ended',
+  result: 'how an attempt at a webhook, or its message, ended: see below',
+  endpoint: 'id of a webhook, as in the log events `webhook-...`',
   state: 'state of an order: [stocks.md](stocks.md)',
   code: 'error code of SQLite',
 }
@@ -61,6 +62,8 @@ ${labels.join('\n')}
   counts a stream at its first byte; if it is cut later, \`truncated\` counts it again.
 - \`outcome\` of \`turnpike_charges_total\`: \`metered\`, \`void\` (nothing), \`failed\` (by the payer), \`lost\` (its
   time ended).
+- \`result\` of \`turnpike_webhooks_total\`: \`delivered\`, \`retried\` (an attempt that another one follows),
+  \`expired\`, \`dropped\`, \`gone\`, \`removed\`: [webhooks.md](webhooks.md#when-messages-do-not-arrive).
 - A label has at most 1,000 values; further ones share \`other\`. A reason that ended is 0.
 
 ## Log events

@@ -1,31 +1,44 @@
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import net from 'node:net'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-
-const known = ['/usr/sbin/nginx', '/usr/local/sbin/nginx', '/opt/homebrew/bin/nginx']
+import { type FrontProxy, findProgram, type Place, sample, startFrontProxy } from './frontproxy'
 
 /** Path of an nginx on this machine, if there is one. NGINX names another one, or none if empty. */
-export const nginxPath =
-  process.env.NGINX === undefined
-    ? (Bun.which('nginx') ?? known.find((path) => existsSync(path)))
-    : process.env.NGINX || undefined
+export const nginxPath = findProgram('nginx', [
+  '/usr/sbin/nginx',
+  '/usr/local/sbin/nginx',
+  '/opt/homebrew/bin/nginx',
+])
 
-export type Nginx = { url: string; stop(): Promise<void> }
+export type Nginx = FrontProxy & { redirectUrl: string }
 
 /**
- * nginx in front of a server, configured only by `proxy_pass`: buffers, timeouts and protocol are
- * its defaults. Throws when there is none or it does not start.
+ * nginx in front of a server by the sample of deploy/: buffers and limits of heads are its
+ * defaults. Only ports, certificates and the server are replaced. Throws when it does not start.
  */
 export async function startNginx(target: string): Promise<Nginx> {
   if (nginxPath === undefined) throw new Error('there is no nginx')
-  const directory = mkdtempSync(join(tmpdir(), 'turnpike-nginx-'))
-  const port = await freePort()
+  const { place, ...proxy } = await startFrontProxy(target, write)
+  return { ...proxy, redirectUrl: `http://127.0.0.1:${place.redirectPort}` }
+}
+
+function write(place: Place): string[] {
+  const { directory, port, tlsPort, redirectPort, target, certFile, keyFile } = place
+  const live = '/etc/letsencrypt/live/api.example.com'
+  const servers = sample('nginx.conf', [
+    ['listen 443 ssl;', `listen 127.0.0.1:${tlsPort} ssl; listen 127.0.0.1:${port};`],
+    ['listen [::]:443 ssl;', ''],
+    ['listen 80;', `listen 127.0.0.1:${redirectPort};`],
+    ['listen [::]:80;', ''],
+    [`${live}/fullchain.pem`, certFile],
+    [`${live}/privkey.pem`, keyFile],
+    ['http://127.0.0.1:4020', target],
+  ])
   const paths = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
     .map((name) => `${name}_temp_path ${directory}/${name};`)
     .join('\n')
+  const file = join(directory, 'nginx.conf')
   writeFileSync(
-    join(directory, 'nginx.conf'),
+    file,
     `daemon off;
 master_process off;
 pid ${directory}/pid;
@@ -34,45 +47,8 @@ events {}
 http {
   access_log off;
   ${paths}
-  server {
-    listen 127.0.0.1:${port};
-    location / { proxy_pass ${target}; }
-  }
+  ${servers}
 }`,
   )
-  const child = Bun.spawn(
-    [nginxPath, '-p', directory, '-e', 'stderr', '-c', join(directory, 'nginx.conf')],
-    { stdin: 'ignore', stdout: 'ignore', stderr: 'pipe' },
-  )
-  const said = new Response(child.stderr).text()
-  const stop = async () => {
-    child.kill()
-    await child.exited
-    rmSync(directory, { recursive: true, force: true })
-  }
-  while (!(await listens(port))) {
-    if (child.exitCode === null) continue
-    await stop()
-    throw new Error(`nginx does not start: ${await said}`)
-  }
-  return { url: `http://127.0.0.1:${port}`, stop }
-}
-
-/** nginx cannot choose a free port itself. */
-function freePort(): Promise<number> {
-  const { promise, resolve, reject } = Promise.withResolvers<number>()
-  const server = net.createServer().once('error', reject)
-  server.listen(0, '127.0.0.1', () => {
-    const address = server.address()
-    server.close(() => resolve(typeof address === 'object' && address ? address.port : 0))
-  })
-  return promise
-}
-
-function listens(port: number): Promise<boolean> {
-  const { promise, resolve } = Promise.withResolvers<boolean>()
-  const socket = net.connect(port, '127.0.0.1')
-  socket.on('connect', () => resolve(true))
-  socket.on('error', () => resolve(false))
-  return promise.finally(() => socket.destroy())
+  return [nginxPath ?? '', '-p', directory, '-e', 'stderr', '-c', file]
 }

@@ -22,6 +22,7 @@ import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 import { placeDatabase } from './database'
+import { leaseChain, returnChain } from './lease'
 
 /** Behaviour of USDG (a used nonce only emits a log) or USDC (it reverts). */
 export function networkOf(
@@ -292,15 +293,18 @@ export async function startNetwork(
   options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
   const { chainId } = networkOf('http://localhost', manners)
-  const chain = await startChain({ chainId, ...options })
-  await prepareChain(chain, networkOf(chain.url, manners))
+  const isPlain = Object.keys(options).length === 0
+  const chain = isPlain
+    ? await leaseChain(networkOf('http://localhost', manners))
+    : await startChain({ chainId, ...options })
+  if (!isPlain) await prepareChain(chain, networkOf(chain.url, manners))
   const tap = startTap(chain.url)
   return {
     chain,
     tap,
     async stop() {
       tap.stop()
-      await chain.stop()
+      await returnChain(chain)
     },
   }
 }

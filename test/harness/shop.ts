@@ -25,6 +25,7 @@ import {
   type X402Options,
 } from './buyer'
 import { placeDatabase } from './database'
+import { leaseChains, returnChain } from './lease'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
@@ -187,7 +188,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const upstream = await startScripted()
   const unstarted = unstartedOf(text, upstream.url)
   const { networks } = unstarted
-  const started = options.chains ?? (await startChains(networks))
+  const started = options.chains ?? (await leaseChains(networks))
   if (options.exchange === true) await openPools(unstarted, started)
   const taps = started.map((chain) => startTap(chain.url))
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
@@ -244,7 +245,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       reader.close()
       for (const tap of taps) tap.stop()
       upstream.stop()
-      if (options.chains === undefined) await Promise.all(started.map((chain) => chain.stop()))
+      if (options.chains === undefined) await Promise.all(started.map(returnChain))
       rmSync(dataDir, { recursive: true, force: true })
     },
   }

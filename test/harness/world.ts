@@ -1,5 +1,8 @@
+import type { NetworkConfig } from '../../src/config/Config'
+import type { Chain } from '../../src/demo/chains'
 import { startWorld, type World } from '../../src/demo/world'
 import { createLog } from '../../src/log'
+import { leaseChain, returnChain } from './lease'
 
 /** The shipped configuration on local chains, on free ports, and every line that it logged. */
 export type TestWorld = World & { url: string; logged: string[] }
@@ -20,10 +23,16 @@ export async function testWorld(
     file: 'merchants.toml',
     log,
     port: 0,
+    chainOf: leaseOf,
     exchange: options.exchange === true,
     ...(options.now === undefined ? {} : { now: options.now }),
   })
   return { ...world, url: world.app.url, logged }
+}
+
+async function leaseOf(network: NetworkConfig): Promise<Chain> {
+  const chain = await leaseChain(network)
+  return { ...chain, stop: () => returnChain(chain) }
 }
 
 /**

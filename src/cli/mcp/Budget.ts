@@ -3,7 +3,7 @@ import * as Answer from './Answer'
 import type { Result } from './context'
 import type { Tool } from './Listing'
 import { dollars, type Limits, resetOf } from './Sentences'
-import type { Spending, Stored } from './spending'
+import { callOf, type Spending, type Stored } from './spending'
 import * as Text from './Text'
 
 /** The tool that says what the wallet may still spend. */
@@ -29,16 +29,21 @@ export const tool: Tool = {
 }
 
 const argumentsMax = 400
+const unfinishedMax = 10
 
 export function describeBudget({ spending, limits, payer, gateway, now }: Budget): Result {
   const { spentMicros, payments } = spending.today()
   const left = limits.perDayMicros - spentMicros
+  // The file is shared: calls of other gateways would be paid for here, and are not told here.
+  const isOwn = ({ call, tool, args }: Stored) =>
+    call === callOf({ origin: gateway, payer }, tool, args)
+  const unfinished = spending.unfinished().filter(isOwn).slice(0, unfinishedMax)
   const lines = [
     `The wallet ${payer} pays for the tools of ${gateway}.`,
     `Limits: ${limits.perCall} USD for one call, ${limits.perDay} USD a day (UTC).`,
     `Today: ${dollars(spentMicros)} USD in ${payments} payments, ` +
       `${dollars(left > 0n ? left : 0n)} USD left. Resets at ${resetOf(now())}.`,
-    ...spending.unfinished().map(describe),
+    ...unfinished.map(describe),
   ]
   return { content: [Answer.note(lines.join('\n'))] }
 }

@@ -50,6 +50,11 @@ export function read(entry: Json.Json): Listed | undefined {
   return { tool, priceMicros: priceOf(entry), size: JSON.stringify(tool).length }
 }
 
+/** What a name looks like to a person or a model: equal for names that are easily confused. */
+export function looksOf(name: string): string {
+  return name.toLowerCase().replace(/[_.-]/g, '').replace(/[1l]/g, 'i').replaceAll('0', 'o')
+}
+
 /** The tool with a note for models when its price is above the limit of a call. */
 export function withLimit(
   { tool, priceMicros }: Listed,

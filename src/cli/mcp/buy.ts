@@ -7,7 +7,7 @@ import { findFates } from './evidence'
 import { GatewayError } from './gateway'
 import { type Presented, present } from './present'
 import * as Sentences from './Sentences'
-import { type Payment, type Spending, SpendingError } from './spending'
+import { callOf, type Payment, type Spending, SpendingError } from './spending'
 
 export type Buyer = {
   /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
@@ -48,10 +48,8 @@ async function lower(spending: Spending, rpc: string | undefined): Promise<void>
   for (const [id, fate] of fates) spending.settle(id, fate)
 }
 
-/** The same for the same tool and arguments, of this wallet at this gateway. */
 function callId({ gateway, payer }: Context, { name, args }: Wanted): string {
-  const parts = [gateway.origin, payer, name, Json.canonicalize(args)]
-  return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
+  return callOf({ origin: gateway.origin, payer }, name, Json.canonicalize(args))
 }
 
 /** Equal calls run one after the other: the second one must see the payment of the first. */

@@ -48,6 +48,8 @@ async function readAll(
   { signal, warn }: { signal: AbortSignal; warn: (message: string) => void },
 ): Promise<Listing.Listed[]> {
   const taken = new Set(own)
+  const reserved = new Set(own.map(Listing.looksOf))
+  const isReserved = (name: string) => reserved.has(Listing.looksOf(name))
   const listed: Listing.Listed[] = []
   let cursor: string | undefined
   let size = 0
@@ -63,7 +65,7 @@ async function readAll(
     const entries = Json.member(result, 'tools')
     for (const entry of Array.isArray(entries) ? entries : []) {
       const read = Listing.read(entry)
-      if (read === undefined || taken.has(read.tool.name)) {
+      if (read === undefined || taken.has(read.tool.name) || isReserved(read.tool.name)) {
         left++
         continue
       }

@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { chmodSync, closeSync, mkdirSync, openSync } from 'node:fs'
+import { chmodSync, closeSync, mkdirSync, openSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
 
@@ -68,7 +68,7 @@ export type Spending = {
   unsettled(): Stored[]
   /** Records what the chain says. */
   settle(id: string, fate: Fate): void
-  /** Unfinished payments, the newest first; at most 10. */
+  /** Unfinished payments, the newest first; at most 100. */
   unfinished(): Stored[]
   close(): void
 }
@@ -78,6 +78,15 @@ export type Change = {
   transaction?: string | undefined
   redeem?: { token: string; until: string } | undefined
 }
+
+/** Identifies a call: the same for the same tool and arguments, of one wallet at one gateway. */
+export function callOf({ origin, payer }: Buyer, name: string, canonicalArgs: string): string {
+  const parts = [origin, payer, name, canonicalArgs]
+  return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
+}
+
+/** `origin`: of the gateway. */
+type Buyer = { origin: string; payer: Address }
 
 /** The file cannot be used. The message is for the user. */
 export class SpendingError extends Error {
@@ -139,10 +148,11 @@ export function openSpending(file: string, now: () => number, busyMs = 5_000): S
     // A crash of the machine must not forget a payment that was sent.
     db.run('PRAGMA synchronous = FULL')
     prepare(db, file)
-    const before = now() - keptMs
-    db.query("DELETE FROM payments WHERE signed_at < ? AND state IN ('delivered', 'over')").run(
-      before,
-    )
+    // A clock that is ahead for a moment must not remove what counts today.
+    db.query(
+      `DELETE FROM payments WHERE state IN ('delivered', 'over')
+       AND signed_at < MIN(?, (SELECT MAX(signed_at) FROM payments)) - ?`,
+    ).run(now(), keptMs)
     return from(db, file, now)
   } catch (error) {
     db?.close()
@@ -172,9 +182,11 @@ function from(db: Database, file: string, now: () => number): Spending {
   const open = db.query<Row, [string]>(
     "SELECT * FROM payments WHERE call = ? AND state IN ('open', 'redeemable')",
   )
+  const opened = idOf(file)
+  // Also what was signed on later days: a clock that is set back does not free the limit.
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
     'SELECT COALESCE(SUM(CAST(used_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
-      'FROM payments WHERE day = ?',
+      'FROM payments WHERE day >= ?',
   )
   const spentOn = (day: string) => {
     const { total = 0n, payments = 0n } = sum.get(day) ?? {}
@@ -185,6 +197,11 @@ function from(db: Database, file: string, now: () => number): Spending {
     return row === null ? undefined : storedOf(row)
   }
   const reserve = db.transaction((payment: Payment, limitMicros: bigint): Reserved => {
+    // Nobody would ever read what is written to a file without a name.
+    if (idOf(file) !== opened)
+      throw new SpendingError(
+        `The state file ${file} was removed or replaced: start turnpike mcp again.`,
+      )
     const unfinished = findUnfinished(payment.call)
     if (unfinished) return { kind: 'unfinished', payment: unfinished }
     const day = dayOf()
@@ -204,7 +221,7 @@ function from(db: Database, file: string, now: () => number): Spending {
     today: () => spentOn(dayOf()),
     unsettled: () =>
       db
-        .query<Row, [string]>('SELECT * FROM payments WHERE day = ? AND is_final = 0 LIMIT 64')
+        .query<Row, [string]>('SELECT * FROM payments WHERE day >= ? AND is_final = 0 LIMIT 64')
         .all(dayOf())
         .map(storedOf),
     settle: (id, fate) => guarded(file, () => settle(db, id, fate)),
@@ -212,7 +229,7 @@ function from(db: Database, file: string, now: () => number): Spending {
       db
         .query<Row, []>(
           "SELECT * FROM payments WHERE state IN ('open', 'redeemable') " +
-            'ORDER BY signed_at DESC LIMIT 10',
+            'ORDER BY signed_at DESC LIMIT 100',
         )
         .all()
         .map(storedOf),
@@ -294,8 +311,15 @@ function guarded<T>(file: string, run: () => T): T {
   try {
     return run()
   } catch (error) {
+    if (error instanceof SpendingError) throw error
     throw new SpendingError(`The state file ${file} cannot be written (${codeOf(error)}).`)
   }
+}
+
+/** Differs after the file was removed or replaced. */
+function idOf(file: string): string {
+  const found = statSync(file, { bigint: true, throwIfNoEntry: false })
+  return found === undefined ? '' : `${found.dev}:${found.ino}`
 }
 
 function codeOf(error: unknown): string {

@@ -30,6 +30,8 @@ export type McpOptions = {
 export type Mcp = {
   /** Answers a request to `/mcp`; never rejects. */
   handle(request: Request, peer: Peer): Promise<Response>
+  /** The name of a route's tool. */
+  toolOf: Tools['nameOf']
 }
 
 /** Headers that pages of other origins may use. */
@@ -73,6 +75,7 @@ export function createMcp(options: McpOptions): Mcp {
   }
 
   return {
+    toolOf: tools.nameOf,
     async handle(request, peer) {
       const origin = request.headers.get('origin')
       let response: Response

@@ -1,4 +1,4 @@
-import type { Config } from '../../config/Config'
+import type { Config, Route } from '../../config/Config'
 import * as Catalogue from '../Catalogue'
 import { invalidParams, RpcFault } from './answer'
 import * as Tool from './Tool'
@@ -6,6 +6,8 @@ import * as Tool from './Tool'
 /** The tools of a configuration: one for each route. */
 export type Tools = {
   find(name: string): Tool.Tool | undefined
+  /** The name of a route's tool; undefined for a route that cannot be bought. */
+  nameOf(route: Route): string | undefined
   /** A page of the tools that can be bought now. Throws RpcFault for a cursor that is not ours. */
   list(cursor: string | undefined): Page
 }
@@ -25,8 +27,13 @@ export function createTools(
     tools ??= Tool.compile(config)
     return tools
   }
+  let names: ReadonlyMap<Route, string> | undefined
   return {
     find: (name) => compiled().get(name),
+    nameOf(route) {
+      names ??= new Map([...compiled().values()].map((tool) => [tool.route, tool.name]))
+      return names.get(route)
+    },
     list(cursor) {
       const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
       if (Number.isNaN(offset))

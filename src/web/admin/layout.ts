@@ -1,5 +1,5 @@
 import type { Config } from '../../config/Config'
-import { assets } from '../assets'
+import { assetsOf } from '../assets'
 import { type Html, html } from '../html'
 import type { Session } from './sessions'
 
@@ -29,7 +29,7 @@ export type Reader = Session | 'program' | undefined
 
 /** A whole HTML document. It has no script. */
 export function layout({ service }: Config, reader: Reader, { title, path, main }: Page): string {
-  const { icon, admin } = assets()
+  const { icon, admin } = assetsOf(service)
   return html`<!doctype html>
 <html lang="en">
 <head>

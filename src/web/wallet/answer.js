@@ -5,37 +5,110 @@ const shownMaxCharacters = 200_000
 const finalStates = ['delivered', 'refunded', 'held', 'failed']
 
 /** Reads an order that was paid until it has ended. An operator decides about one that is held. */
-async function followOrder(location_, { settlement }, say) {
-  const { pathname } = new URL(location_, location.href)
-  for (;;) {
-    const response = await fetch(pathname, { credentials: 'omit', cache: 'no-store' })
-    const order = await response.clone().json()
-    if (!response.ok || finalStates.includes(order.status)) return { response, settlement }
-    say(`Paid. The order is ${order.status} ...`)
-    await pause(1000)
+async function followOrder(path, { settlement }, say) {
+  for (let waitMs = 1000; ; waitMs = Math.min(waitMs * 1.2, 15_000)) {
+    const response = await readOrder(path)
+    const { status } = (await response?.clone().json()) ?? {}
+    if (finalStates.includes(status)) return { response, settlement }
+    say(`Paid. The order is ${status ?? 'not readable now'} ...`)
+    await pause(waitMs)
   }
 }
 
-/** Shows an answer as text or as an image, never as markup, and lets the user store it. */
-async function present(panel, { response, settlement }) {
-  const type = response.headers.get('content-type') ?? ''
-  const blob = await response.blob()
-  const url = URL.createObjectURL(new Blob([blob], { type: 'application/octet-stream' }))
-  const name = new URL(panel.dataset.target, location.href).pathname.split('/').pop() || 'answer'
-  const parts = [element('h2', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)]
-  if (/^image\/(png|jpeg|gif|webp|svg\+xml)/.test(type)) {
-    parts.push(element('img', { src: URL.createObjectURL(blob), alt: 'The image that was bought' }))
-  } else if (/json|^text\/|xml|javascript|^$/.test(type)) {
-    const text = (await blob.text()).slice(0, shownMaxCharacters)
-    parts.push(element('pre', { tabindex: '0' }, element('code', {}, pretty(text))))
+/** Undefined while the service does not answer: the order goes on without this page. */
+async function readOrder(path) {
+  try {
+    const response = await fetch(path, { credentials: 'omit', cache: 'no-store' })
+    const isOrder = response.ok && (response.headers.get('content-type') ?? '').includes('json')
+    return isOrder ? response : undefined
+  } catch {
+    return undefined
   }
+}
+
+/** The path of the order that an answer has accepted; only the stock desk makes orders. */
+function orderOf({ status, headers }) {
+  if (status !== 202) return undefined
+  const url = URL.parse(headers.get('location') ?? '', location.href)
+  return url?.pathname.startsWith('/api/stock/order/') ? url.pathname : undefined
+}
+
+const imageType = /^(image\/(?:png|jpeg|gif|webp|svg\+xml))\s*(?:;|$)/i
+const textType = /json|^text\/|xml|javascript|^$/
+
+/** Shows an answer as text or as an image, never as markup, and lets the user store it. */
+async function present(panel, { response, settlement }, say) {
+  const type = response.headers.get('content-type') ?? ''
+  const place = panel.querySelector('.result')
+  const title = element('h2', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)
+  const isText = textType.test(type)
+  const { blob, isCut } = await receive(response, { place, title, isText }, say)
+  const [, image] = imageType.exec(type) ?? []
+  const parts = [title]
+  if (image !== undefined) {
+    parts.push(
+      element('img', { src: await imageOf(blob, image), alt: 'The image that was bought' }),
+    )
+  } else if (isText) {
+    const text = await blob.slice(0, 4 * shownMaxCharacters).text()
+    const code = element('code', {}, pretty(text.slice(0, shownMaxCharacters)))
+    parts.push(element('pre', { tabindex: '0' }, code))
+  }
+  const url = URL.createObjectURL(blob)
+  const name = new URL(panel.dataset.target, location.href).pathname.split('/').pop() || 'answer'
   const size = `${blob.size} bytes${type === '' ? '' : `, ${type}`}`
   const link = element('a', { href: url, download: name }, 'Download the answer')
   parts.push(element('p', {}, link, ` (${size})`))
   if (settlement?.success === true) parts.push(...receiptOf(settlement, panel))
-  panel.querySelector('.result').replaceChildren(...parts)
-  parts[0].tabIndex = -1
-  parts[0].focus()
+  place.replaceChildren(...parts)
+  title.tabIndex = -1
+  title.focus()
+  if (isCut)
+    throw new Stopped(
+      'The answer was cut off. What arrived and the receipt are below. Fetch it again: that costs nothing, but a very long answer is not kept.',
+      { isOver: false },
+    )
+}
+
+/**
+ * Reads a body to its end, or until the user stops it: a stream of events may have none. `isCut`: the
+ * connection broke before.
+ */
+async function receive({ body }, { place, title, isText }, say) {
+  const chunks = []
+  const end = (isCut) => ({ blob: new Blob(chunks, { type: 'application/octet-stream' }), isCut })
+  const reader = body?.getReader()
+  if (reader === undefined) return end(false)
+  const code = element('code')
+  const decoder = new TextDecoder()
+  const stop = element('button', { type: 'button', onclick: () => reader.cancel() }, 'Stop here')
+  place.replaceChildren(title, element('pre', { tabindex: '0' }, code), element('p', {}, stop))
+  say('Paid. The answer arrives ...')
+  for (let characters = 0; ; ) {
+    const read = await reader.read().catch(() => undefined)
+    if (read === undefined) return end(true)
+    const { done, value } = read
+    if (done) return end(false)
+    chunks.push(value)
+    if (!isText || characters >= shownMaxCharacters) continue
+    const text = decoder.decode(value, { stream: true })
+    characters += text.length
+    code.append(text)
+  }
+}
+
+/**
+ * The URL of an image. A blob is a document of our origin when it is opened in a tab of its own, and
+ * an SVG runs scripts there: as data it has no origin.
+ */
+function imageOf(blob, type) {
+  const typed = new Blob([blob], { type })
+  if (type.toLowerCase() !== 'image/svg+xml') return URL.createObjectURL(typed)
+  return new Promise((done) => {
+    const reader = new FileReader()
+    reader.onload = () => done(reader.result)
+    reader.readAsDataURL(typed)
+  })
 }
 
 function pretty(text) {
@@ -49,7 +122,7 @@ function pretty(text) {
 function receiptOf(settlement, panel) {
   const { transaction, network, payer } = settlement
   const kept = { at: new Date().toISOString(), ...purchaseOf(panel), settlement }
-  keepReceipt(kept)
+  const isKept = keepReceipt(kept)
   const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
   const link = element(
     'a',
@@ -66,7 +139,7 @@ function receiptOf(settlement, panel) {
       ['network', network],
       ['paid by', payer],
     ]),
-    element('p', {}, link, ' (it is kept in this browser, too)'),
+    element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),
     json('The whole receipt', settlement),
   ]
 }

@@ -2,6 +2,10 @@
 
 /** How long an unfinished payment is kept: as long as its answer can be fetched, ms. */
 const keptMs = 24 * 60 * 60 * 1000
+/** More than a payment with its receipt takes. */
+const probeCharacters = 16_384
+const nothingKept =
+  'This browser keeps no data of this page, so a payment whose answer is lost could not be fetched again. Allow it, or pay by a command. Nothing was paid.'
 
 /** The purchase that this page knows of a request, as it was kept before it was sent. */
 function storeOf({ method, target, body }) {
@@ -16,11 +20,40 @@ function storeOf({ method, target, body }) {
       }
       return undefined
     },
-    write: (kept) => localStorage.setItem(key, JSON.stringify({ ...kept, keptAt: Date.now() })),
+    write(kept) {
+      try {
+        localStorage.setItem(key, JSON.stringify({ ...kept, keptAt: Date.now() }))
+      } catch {
+        throw new Stopped(nothingKept)
+      }
+    },
+    /** Throws before anything is signed when nothing can be kept, as in some private windows. */
+    assertUsable() {
+      const probe = 'turnpike:probe'
+      try {
+        localStorage.setItem(probe, 'x'.repeat(probeCharacters))
+        localStorage.removeItem(probe)
+      } catch {
+        throw new Stopped(nothingKept)
+      }
+    },
     remove: () => localStorage.removeItem(key),
+    /**
+     * Runs a purchase while no other window of this browser runs the same one. Browsers have the locks
+     * on https and on localhost.
+     */
+    alone(work) {
+      if (navigator.locks === undefined) return work()
+      return navigator.locks.request(key, { ifAvailable: true }, (lock) => {
+        if (lock === null)
+          throw new Stopped('Another window of this browser is paying for this. Go on there.')
+        return work()
+      })
+    },
   }
 }
 
+/** Whether it was kept: the answer is shown in any case. */
 function keepReceipt(receipt) {
   const key = 'turnpike:receipts'
   let kept = []
@@ -29,5 +62,10 @@ function keepReceipt(receipt) {
   } catch {
     // Start again.
   }
-  localStorage.setItem(key, JSON.stringify([receipt, ...kept].slice(0, 50)))
+  try {
+    localStorage.setItem(key, JSON.stringify([receipt, ...kept].slice(0, 50)))
+    return true
+  } catch {
+    return false
+  }
 }

@@ -1,5 +1,8 @@
 // Buying a stock: the form above its panel.
 
+/** Six digits say what is bought; the order has all of them. */
+const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
+
 /** A stock and an amount: shows what it buys now, and lets the panel below buy it. */
 function prepareOrder(form) {
   const panel = form.parentElement.querySelector('.wallet')
@@ -17,7 +20,7 @@ function prepareOrder(form) {
     if (own !== latest) return
     const { estimatedShares, minimumShares, invalidParams, detail } = quote
     status.textContent = response.ok
-      ? `About ${estimatedShares} ${symbol.value} now. Below ${minimumShares} the whole amount goes back.`
+      ? `About ${sixDigits(estimatedShares)} ${symbol.value} now. Below ${sixDigits(minimumShares)} the whole amount goes back.`
       : (invalidParams ?? []).map(({ reason }) => reason).join(', ') || detail
   }
   form.addEventListener('submit', (event) => event.preventDefault())

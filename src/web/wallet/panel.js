@@ -19,13 +19,18 @@ async function run(panel, wallet) {
   try {
     const kept = store.read()
     if (kept !== undefined) say(`Asking again with the payment of ${kept.what} ...`)
-    const done = kept
-      ? await finish(purchaseOf(panel), store, say)
-      : await buy(panel, wallet, store, say)
-    const order = done.response.status === 202 ? done.response.headers.get('location') : null
-    await present(panel, order === null ? done : await followOrder(order, done, say))
-    store.remove()
-    say(order === null ? 'Paid and delivered.' : 'The order has ended.', 'good')
+    if (kept === undefined && wallet === undefined)
+      throw new Stopped('This payment has ended in another window. Nothing was paid here.')
+    const order = await store.alone(async () => {
+      const done = kept
+        ? await finish(purchaseOf(panel), store, say)
+        : await buy(panel, wallet, store, say)
+      const path = orderOf(done.response)
+      await present(panel, path === undefined ? done : await followOrder(path, done, say), say)
+      store.remove()
+      return path
+    })
+    say(order === undefined ? 'Paid and delivered.' : 'The order has ended.', 'good')
   } catch (error) {
     const isKnown = error instanceof Stopped
     say(
@@ -83,6 +88,8 @@ function prepare(panel) {
   panel.hidden = false
   offer(panel)
   addEventListener('turnpike:wallets', () => offer(panel))
+  // Another window has kept or finished a payment.
+  addEventListener('storage', () => offer(panel))
   panel.addEventListener('turnpike:changed', () => offer(panel))
 }
 

@@ -10,14 +10,32 @@ async function readOffers(response, networks) {
       (each) =>
         each.scheme === 'exact' &&
         each.network === network.id &&
-        each.asset.toLowerCase() === network.asset.toLowerCase(),
+        each.asset.toLowerCase() === network.asset.toLowerCase() &&
+        isSignable(each),
     )
     // EIP-3009 needs no allowance.
     const accepted = own.find(({ extra }) => extra.assetTransferMethod === 'eip3009') ?? own[0]
     if (accepted !== undefined) offers.push({ network, accepted })
   }
   const { resource, extensions } = required
-  return { offers, resource, extensions, invalidParams: body.invalidParams ?? [] }
+  const aheadMs = aheadOf(response)
+  return { offers, resource, extensions, aheadMs, invalidParams: body.invalidParams ?? [] }
+}
+
+/** How far the clock of the service is ahead of this one, ms: a payment is valid for minutes. */
+function aheadOf({ headers }) {
+  const aheadMs = Date.parse(headers.get('date')) - Date.now()
+  return Math.abs(aheadMs) < 24 * 60 * 60 * 1000 ? aheadMs : 0
+}
+
+/** The page has shown a price, and nothing above it is signed. */
+function assertPrice(offer) {
+  const { network, accepted } = offer
+  if (network.amount === undefined || BigInt(accepted.amount) <= BigInt(network.amount)) return
+  const seen = `${decimal(network.amount, network.decimals)} ${network.symbol}`
+  throw new Stopped(
+    `The price is ${amountOf(offer)} now, and this page was made for ${seen}. Reload the page to see it. Nothing was paid.`,
+  )
 }
 
 function amountOf({ network, accepted }) {
@@ -39,7 +57,8 @@ function send({ method, target, body }, headers) {
 
 async function problemOf(response) {
   try {
-    return await response.json()
+    const problem = await response.json()
+    return typeof problem === 'object' && problem !== null ? problem : {}
   } catch {
     return {}
   }
@@ -70,11 +89,11 @@ async function finish(purchase, store, say) {
       })
     }
     const settlement = settlementOf(response)
-    // An upstream's own 404 was delivered and paid for.
-    if (response.ok || (settlement?.success === true && response.status < 500))
-      return { response, settlement }
+    // An upstream's own 404 was delivered and paid for. Proxies on the way can answer 200, too.
+    if (settlement?.success === true && response.status < 500) return { response, settlement }
     const problem = await problemOf(response)
-    const { code, detail = `The answer was ${response.status}.` } = problem
+    const { code, detail = `The answer was ${response.status}, and it is none of this service.` } =
+      problem
     if (problem.redeem?.token) store.write({ ...kept, redeem: problem.redeem.token })
     if (code === 'settlement-pending' || code === 'payment-in-progress') {
       if (Date.now() > until) throw new Stopped(detail, { isOver: false })
@@ -82,13 +101,21 @@ async function finish(purchase, store, say) {
       await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
       continue
     }
-    if (response.status >= 500 || response.status === 429)
-      throw new Stopped(detail, { isOver: false })
-    // A payment whose answer is owed is kept until it is exhausted.
-    if (kept.redeem === undefined || response.status === 410) store.remove()
+    if (isLast(response, problem, kept)) store.remove()
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
     throw new Stopped(detail, { isOver: store.read() === undefined, details })
   }
+}
+
+/**
+ * Whether nothing comes of a payment any more. Only a verdict of the service about the payment says
+ * so: a proxy on the way may refuse a request, and a route may be gone after it was paid.
+ */
+function isLast({ status }, { code, orderStatus }, { redeem }) {
+  if (code === undefined) return false
+  // An order that was given back.
+  if (finalStates.includes(orderStatus)) return true
+  return status === 410 || (redeem === undefined && (status === 402 || status === 400))
 }
 
 /** What `PAYMENT-RESPONSE` says: whether it was settled, by which transaction, and the signed receipt. */
@@ -103,8 +130,11 @@ function settlementOf(response) {
 /** Signs a payment, keeps it, and presents it. Returns the answer and its settlement. */
 async function buy(panel, wallet, store, say) {
   const purchase = purchaseOf(panel)
+  store.assertUsable()
   say('Asking for the price ...')
-  const quote = await send(purchase, {})
+  const quote = await send(purchase, {}).catch(() => {
+    throw new Stopped('The connection failed. Nothing was paid.')
+  })
   if (quote.status !== 402) {
     const { detail = `The answer was ${quote.status}.`, invalidParams = [] } =
       await problemOf(quote)
@@ -123,10 +153,13 @@ async function buy(panel, wallet, store, say) {
   const [payer] = await ask(provider, 'eth_requestAccounts', [], refused)
   if (!/^0x[0-9a-fA-F]{40}$/.test(payer)) throw new Stopped('The wallet has no account.')
   const offer = await choose(panel, provider, asked.offers)
+  assertPrice(offer)
   await selectNetwork(provider, offer.network)
   await assertFunds(provider, payer, offer)
   say(`Sign in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
   const { credential } = await payOffer(provider, payer, offer, asked)
+  // Another window was faster: its payment is finished, and this one is never sent.
+  if (store.read() !== undefined) return finish(purchase, store, say)
   // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
   store.write({ credential, key: random(16), what: amountOf(offer), payer })
   say(`Paying ${amountOf(offer)} ...`)

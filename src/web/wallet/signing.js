@@ -1,6 +1,8 @@
 // Signs a payment of an offer as x402 (exact, by EIP-3009 or Permit2) with a wallet.
 
 const permit2 = '0x000000000022D473030F116dDEE9F6B43aC78BA3'
+/** The only contract that may take money through Permit2: x402ExactPermit2Proxy. */
+const permit2Proxy = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001'
 /** A page cannot make a wallet sign anything that is valid for longer, seconds. */
 const validMaxSeconds = 300
 
@@ -68,7 +70,26 @@ async function sign(provider, payer, { domain, primaryType, message, structs }) 
     message,
   }
   const refused = 'You did not sign. Nothing was paid.'
-  return ask(provider, 'eth_signTypedData_v4', [payer, JSON.stringify(data)], refused)
+  const signature = await ask(
+    provider,
+    'eth_signTypedData_v4',
+    [payer, JSON.stringify(data)],
+    refused,
+  )
+  if (!/^0x[0-9a-fA-F]{130,}$/.test(signature))
+    throw new Stopped('The wallet gave no signature. Nothing was paid.')
+  return signature
+}
+
+/** Whether an offer of the 402 is of a form that this page signs. */
+function isSignable({ amount, payTo, extra }) {
+  const { assetTransferMethod: method, spender = '' } = extra ?? {}
+  const isOwn = spender.toLowerCase() === permit2Proxy.toLowerCase()
+  return (
+    /^[1-9]\d{0,77}$/.test(amount) &&
+    /^0x[0-9a-fA-F]{40}$/.test(payTo) &&
+    (method === 'eip3009' || (method === 'permit2' && isOwn))
+  )
 }
 
 /** The token's own domain of an offer. */
@@ -78,13 +99,13 @@ function domainOf({ network, accepted }) {
 }
 
 /** The x402 payment of an offer, signed by the wallet. */
-async function payOffer(provider, payer, offer, { resource, extensions }) {
+async function payOffer(provider, payer, offer, { resource, extensions, aheadMs }) {
   const { accepted } = offer
   const nonce = random(32)
   const echoed = { ...extensions }
   if (echoed.mppx) echoed.mppx = { ...echoed.mppx, info: { ...echoed.mppx.info, nonce } }
   const seconds = Math.min(Number(accepted.maxTimeoutSeconds), validMaxSeconds)
-  const validBefore = String(Math.floor(Date.now() / 1000) + seconds)
+  const validBefore = String(Math.floor((Date.now() + aheadMs) / 1000) + seconds)
   const made =
     accepted.extra.assetTransferMethod === 'permit2'
       ? await payByPermit2(provider, payer, offer, {
@@ -146,7 +167,7 @@ async function boundNonce(accepted, resource, extensions) {
 
 async function payByPermit2(provider, payer, offer, { nonce, deadline, extensions }) {
   const { network, accepted } = offer
-  const { asset, amount, payTo, extra } = accepted
+  const { asset, amount, payTo } = accepted
   const allowance = await view(provider, asset, `0xdd62ed3e${word(payer)}${word(permit2)}`)
   const isAllowed = allowance >= BigInt(amount)
   if (!isAllowed && extensions.eip2612GasSponsoring === undefined) {
@@ -159,7 +180,7 @@ async function payByPermit2(provider, payer, offer, { nonce, deadline, extension
   const witness = { to: payTo, validAfter: '0' }
   const message = {
     permitted,
-    spender: extra.spender,
+    spender: permit2Proxy,
     nonce: BigInt(`0x${nonce}`).toString(),
     deadline,
     witness,

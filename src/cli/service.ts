@@ -1,0 +1,69 @@
+import { existsSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import { type Env, EnvironmentError } from '../config/env'
+import { readServiceFile, ServiceFileError } from './ServiceFile'
+import { format, UnitError } from './Unit'
+
+export type ServiceOptions = {
+  /** Path of merchants.toml. */
+  file: string
+  /** The data directory, if it is named. */
+  data?: string | undefined
+  user?: string | undefined
+  domain?: string | undefined
+  env: Env
+  cwd: string
+  /** The program and the arguments before the word `serve`. */
+  program: readonly string[]
+  /** Writes the unit. */
+  out: (text: string) => void
+  /** Prints one line for the operator. */
+  warn: (line: string) => void
+}
+
+const usualData = '/var/lib/turnpike'
+
+/** Prints a systemd unit for this program. Returns the exit code. */
+export function service(options: ServiceOptions): number {
+  const { cwd, env, program, user, domain, out, warn } = options
+  try {
+    const file = resolve(cwd, options.file)
+    const { listen, stopSeconds } = readServiceFile(file, env)
+    const dataDir = dataDirOf(options)
+    const hasLowPort = domain !== undefined || (listen.port > 0 && listen.port < 1024)
+    out(format({ program, file, dataDir, user, domain, stopSeconds, hasLowPort }))
+    for (const path of [...program, file]) {
+      const reason = hidden(path)
+      if (reason) warn(`turnpike: ${path} is ${reason}: move it, then print the unit again`)
+    }
+    return 0
+  } catch (error) {
+    const isKnown = [UnitError, ServiceFileError, EnvironmentError].some(
+      (each) => error instanceof each,
+    )
+    if (!isKnown || !(error instanceof Error)) throw error
+    warn(`turnpike: ${error.message}`)
+    return 1
+  }
+}
+
+/**
+ * The data directory, by default that of a service. A directory in use is not replaced by an empty
+ * one without a word: it has the keys and the payments.
+ */
+function dataDirOf({ cwd, data }: ServiceOptions): string {
+  if (data !== undefined) return resolve(cwd, data)
+  const used = join(cwd, 'data')
+  if (!existsSync(join(used, 'turnpike.sqlite'))) return usualData
+  throw new UnitError(
+    `${used} has the keys and payments of earlier starts: name it with --data and its owner with --user, or name a new directory with --data ${usualData}`,
+  )
+}
+
+/** Why the account of a service may not see a path. */
+function hidden(path: string): string | undefined {
+  if (/^\/(tmp|var\/tmp)\//.test(path)) return 'a temporary file, which the service does not see'
+  if (/^\/(home|root)\//.test(path))
+    return 'in a home directory, which the account of the service may be unable to read'
+  return undefined
+}

@@ -1,0 +1,34 @@
+/** What the build wrote into the executable; none of it when the sources run. */
+declare const VERSION: string | undefined
+declare const COMMIT: string | undefined
+declare const MODIFIED: boolean | undefined
+
+export type Version = {
+  version: string
+  /** Null when the executable was not built from a checkout of git. */
+  commit: string | null
+  /** Whether the sources differed from the commit. */
+  modified: boolean
+  bun: string
+  /** Such as linux-x64. */
+  platform: string
+}
+
+/** Of this program. */
+export function ownVersion(): Version {
+  const commit = typeof COMMIT === 'string' ? COMMIT : ''
+  return {
+    version: typeof VERSION === 'string' ? VERSION : 'development',
+    commit: commit === '' ? null : commit,
+    modified: typeof MODIFIED === 'boolean' && MODIFIED,
+    bun: Bun.version,
+    platform: `${process.platform}-${process.arch}`,
+  }
+}
+
+/** One line for people. */
+export function describe({ version, commit, modified }: Version): string {
+  if (version === 'development') return 'turnpike development (run from its sources)'
+  if (commit === null) return `turnpike ${version} (commit unknown: not built from a git checkout)`
+  return `turnpike ${version} (commit ${commit.slice(0, 12)}${modified ? ', modified' : ''})`
+}
