@@ -77,7 +77,7 @@ beforeAll(async () => {
   server = Bun.serve({
     port: 0,
     hostname: '127.0.0.1',
-    fetch: async (request) => findAsset(app.config.service, request) ?? (await app.fetch(request)),
+    fetch: async (request) => findAsset(config.service, request) ?? (await app.fetch(request)),
   })
   url = `http://127.0.0.1:${server.port}`
   browser = await startBrowser()
