@@ -93,7 +93,7 @@ test('behavior: a service without a contact publishes none', async () => {
     expect([path, Object.hasOwn(info, 'contact')]).toEqual([path, false])
   }
   const home = await (await fetch(app.url)).text()
-  expect(home).toContain('1 merchant sells 1 route here.')
+  expect(home).toContain('1 merchant, 1 route')
   for (const path of ['/', '/llms.txt', '/.well-known/x402', '/discovery/resources']) {
     const text = await (await fetch(app.url + path)).text()
     expect([path, /contact|mailto|ops@|undefined/i.exec(text)?.[0]]).toEqual([path, undefined])

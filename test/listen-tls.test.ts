@@ -37,6 +37,9 @@ const portOf = ({ url }: Listener) => Number(new URL(url).port)
 const get = (path: string) => `GET ${path} HTTP/1.1\r\nHost: localhost\r\n\r\n`
 const to = (listener: Listener) => connected({ port: portOf(listener), name: 'first.example.test' })
 
+/** Longer than a busy machine lets a connection wait. */
+const patient = { idleSeconds: 30 }
+
 /** Sockets that listen on a port, where the system tells them. */
 function listenersOf(port: number): number {
   if (process.platform !== 'linux') return 1
@@ -55,7 +58,7 @@ test('behavior: another certificate comes after answers have ended the connectio
       yield 'ended'
     }
     return new Response(body())
-  })
+  }, patient)
   const [kept, stream, silent] = await Promise.all([to(listener), to(listener), to(listener)])
   kept.send(get('/'))
   stream.send(get('/stream'))
@@ -63,7 +66,7 @@ test('behavior: another certificate comes after answers have ended the connectio
   await until(() => kept.received().endsWith('127.0.0.1'))
   expect(kept.isClosed()).toBe(false)
 
-  listener.renew(second)
+  listener.renew(second, 1)
   // The connection is told to end, and its request is answered.
   kept.send(get('/'))
   await until(() => kept.isClosed())
@@ -81,8 +84,6 @@ test('behavior: another certificate comes after answers have ended the connectio
 })
 
 test('behavior: clients that ask all the time lose no request while the certificate changes', async () => {
-  // Longer than a busy machine pauses a client between its connection and its request.
-  const patient = { idleSeconds: 4 }
   const listener = listen((request) => new Response(new URL(request.url).pathname), patient)
   const asked = { names: new Set<string>(), count: 0, isOver: false }
   // Each uses its connection until an answer ends it.
