@@ -80,7 +80,8 @@ async function start(
     dataDir,
     log: createLog({ write: (line) => void lines.push(line), pretty: false }),
     now: () => Date.now() + aheadMs,
-    idleSeconds: 1,
+    // The runtime ends idle connections up to four seconds early.
+    idleSeconds: 6,
     https: {
       domains: [name],
       hostname: '127.0.0.1',

@@ -133,24 +133,6 @@ describe.skipIf(isMissing)('paying twice', () => {
     await other.close()
   })
 
-  test('attack: without locks, two windows sign, and one payment is sent', async () => {
-    const before = await shop.balance(base, payee)
-    const { other, second } = await openWindow()
-    for (const each of [page, other])
-      await each.evaluate("Object.defineProperty(navigator, 'locks', { value: undefined })")
-    const slow = slowSigner()
-    wallet.account = second.account = slow.account
-    broken()
-    await Promise.all([payButton().click(), payButton(other).click()])
-    await until('both ask', () => slow.asked.length === 2)
-    slow.sign()
-    await Promise.all([idle(), idle(other)])
-    shop.upstream.script = undefined
-    expect(await press(again())).toBe('Paid and delivered.')
-    expect(await shop.balance(base, payee)).toBe(before + price)
-    await other.close()
-  })
-
   test('attack: a window offers nothing of a payment that another one has finished', async () => {
     broken()
     await press()
