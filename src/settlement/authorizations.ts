@@ -6,7 +6,7 @@ import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
-import { type ChargeOptions, followEnds, settleCharge } from './charges'
+import { type ChargeOptions, followEnds, followOthers, settleCharge } from './charges'
 import { about, type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Intake } from './intake'
@@ -84,6 +84,7 @@ export type AuthorizeOptions = {
 export function createAuthorizations(context: Intake): Authorizations {
   const { authorizations } = context.ledger
   followEnds(context)
+  followOthers(context)
   return {
     find: authorizations.find,
     findById: authorizations.findById,
@@ -229,7 +230,12 @@ function refuseUnread(
       `x402UptoPermit2Proxy is not on ${transfer.network}: pay by exact.`,
     )
   }
-  if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
+  const lane = { network: transfer.network, relayer: relayer.address }
+  // The process that has the account settles what is metered here.
+  const isServed = relayer.isHeld
+    ? pausedBy(relayer) === undefined
+    : context.ledger.lanes.isElsewhere(lane)
+  if (!isServed) return Refusals.unavailable(undefined)
   const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
   if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {
