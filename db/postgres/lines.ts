@@ -4,9 +4,9 @@ import { connect, type Line, type LineOptions, type Query } from './Line'
 
 /**
  * `commit`: its commits are on the disk when they are acknowledged. `soon`: a crash of the server may
- * undo the last ones. `read`: reads outside of commits.
+ * undo the last ones. `read`: reads outside of commits. `beat`: signs of life, lanes and notifications.
  */
-export type Kind = 'commit' | 'soon' | 'read'
+export type Kind = 'commit' | 'soon' | 'read' | 'beat'
 
 /** The connections of a gateway to the primary, kept open. */
 export type Lines = {
@@ -42,14 +42,21 @@ export type LinesOptions = {
   name: string
   /** Statements for each new session of that kind. */
   session(kind: Kind): readonly string[]
+  /** A notification that the line `beat` has received. */
+  onNotification?: (payload: string) => void
   /** Milliseconds that never decrease. */
   monotonic: () => number
   answerMs?: number
   sizes?: Partial<Readonly<Record<Kind, number>>>
 }
 
-const sizesByDefault: Readonly<Record<Kind, number>> = { commit: 2, soon: 1, read: 2 }
-const kinds = ['commit', 'soon', 'read'] as const
+const sizesByDefault: Readonly<Record<Kind, number>> = {
+  commit: 2,
+  soon: 1,
+  read: 2,
+  beat: 1,
+}
+const kinds = ['commit', 'soon', 'read', 'beat'] as const
 /** How long work waits for a connection, and how long a loss is not yet a fault. */
 const graceMs = 2_000
 const retryMs = 250
@@ -119,7 +126,15 @@ function createSeat(options: LinesOptions, kind: Kind, watch: Watch): Seat {
     void reopen()
   }
   const open = async () => {
-    line = await openAny(options, { session: options.session(kind), onEnd })
+    const { onNotification } = options
+    const listens = kind === 'beat' && onNotification !== undefined
+    line = await openAny(options, {
+      session: listens ? [...options.session(kind), 'LISTEN turnpike'] : options.session(kind),
+      onEnd,
+      ...(listens && { onNotification: (_, payload) => onNotification(payload) }),
+    })
+    // What was notified meanwhile is unknown: an empty notification says that all may have changed.
+    if (listens) onNotification('{}')
     if (isClosed) line.close()
     watch.found(seat)
     opened.resolve()
@@ -170,12 +185,18 @@ function gone(): DatabaseGoneError {
 /** The first host whose server is a primary that can be written. */
 async function openAny(
   { servers, answerMs }: LinesOptions,
-  { session, onEnd }: Pick<LineOptions, 'session' | 'onEnd'>,
+  { session, onEnd, onNotification }: Pick<LineOptions, 'session' | 'onEnd' | 'onNotification'>,
 ): Promise<Line> {
   let last: unknown
   for (const client of servers) {
     try {
-      const line = await connect({ client, session, onEnd, ...(answerMs && { answerMs }) })
+      const line = await connect({
+        client,
+        session,
+        onEnd,
+        ...(onNotification && { onNotification }),
+        ...(answerMs && { answerMs }),
+      })
       const [row] = await line.run((query) =>
         query<{ standby: boolean }>(
           "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby",

@@ -1,0 +1,393 @@
+import type { Address } from 'viem'
+import type * as Network from '../../src/protocol/Network'
+import type { Lane, LaneLedger, LaneListener } from '../LaneLedger'
+import type { Query } from './Line'
+import type { Lines } from './lines'
+import type { Json } from './rows'
+
+/** This process among those that share the database. */
+export type Gateway = {
+  /** A UUID, new at each start. */
+  id: string
+  host: string
+  version: string
+  /** Hash of the configuration file. */
+  configHash: string
+  /** Short hashes of the keys that all gateways must share, by name. */
+  fingerprints: Readonly<Record<string, string>>
+}
+
+export type GatewaysOptions = {
+  lines: Lines
+  gateway: Gateway
+  /** Unix ms. */
+  now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+  on: {
+    /** Others took this process for dead: it must end, and send nothing more. */
+    fenced(reason: string): void
+    /** Another gateway gave no sign for ten seconds. */
+    reaped(id: string): void
+    /** After a failover the database lacks commits of a lane. */
+    wentBack(lane: Lane): void
+    /** A look or a lane failed; the next beat repeats it. */
+    fault(error: unknown): void
+  }
+  beatMs?: number
+}
+
+export type Gateways = {
+  lanes: LaneLedger
+  /**
+   * The fence of a write for a lane, as the functions of the database take it. Undefined when this
+   * process does not have the lane.
+   */
+  fenceOf(lane: Lane, nonce?: number): Json | undefined
+  /** A write for the lane at this account nonce is acknowledged. */
+  stored(lane: Lane, nonce: number): void
+  /** Whether the database has heard of this process lately: else it begins no launch. */
+  isFresh(): boolean
+  /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
+  skewMs(): number
+  /** Other gateways that live. */
+  others(): number
+  /** A write for a lane was refused that this process believes to have. */
+  lost(lane: Lane): void
+  /** Something has changed that a look must see soon. */
+  wake(): void
+  /** Gives the lanes back and leaves. */
+  close(): Promise<void>
+}
+
+/** Interval of the signs of life. */
+const usualBeatMs = 2_000
+/** A process without a sign for this long is taken for dead, by the clock of the database. */
+const deadAfter = '10 s'
+/** Only a process with regular beats for this long may judge others. */
+const steadyMs = 10_000
+/** A longer time between two beats is not regular. */
+const gapMs = 4_000
+/** Without a beat for this long nothing new is sent. */
+const freshMs = 6_000
+/** The lane of the duties of a network. No address is like it. */
+const keeper = 'keeper'
+
+type Row = { network: Network.Id; relayer: string; holder: string | null } & Held
+type Held = { epoch: number; next_nonce: number }
+
+type State = {
+  options: GatewaysOptions
+  wanted: readonly Lane[]
+  listener: LaneListener | undefined
+  held: Map<string, Held>
+  /** Lanes of other living gateways. */
+  elsewhere: Set<string>
+  beatAt: number
+  steadySince: number
+  skewMs: number
+  others: number
+  isOver: boolean
+}
+
+/** Registers this process. Rejects when the database cannot be written. */
+export async function joinGateways(options: GatewaysOptions): Promise<Gateways> {
+  const { monotonic } = options
+  const state: State = {
+    options,
+    wanted: [],
+    listener: undefined,
+    held: new Map(),
+    elsewhere: new Set(),
+    beatAt: monotonic(),
+    steadySince: monotonic(),
+    skewMs: 0,
+    others: 0,
+    isOver: false,
+  }
+  await register(options)
+  await beat(state)
+  const loop = createLoop(state)
+  return {
+    lanes: {
+      isShared: true,
+      has: (lane) => state.held.has(keyOf(lane)),
+      isElsewhere: (lane) => state.elsewhere.has(keyOf(lane)),
+      async start(lanes, listener) {
+        state.wanted = lanes
+        state.listener = listener
+        await createLanes(options, lanes)
+        await look(state)
+      },
+    },
+    fenceOf(lane, nonce = -1) {
+      const held = state.held.get(keyOf(lane))
+      if (held === undefined) return undefined
+      const { network, relayer = keeper } = lane
+      return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
+    },
+    stored(lane, nonce) {
+      const held = state.held.get(keyOf(lane))
+      if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
+    },
+    isFresh: () => monotonic() - state.beatAt < freshMs,
+    skewMs: () => state.skewMs,
+    others: () => state.others,
+    lost(lane) {
+      if (state.held.has(keyOf(lane))) fence(state, 'another gateway has its account')
+    },
+    wake: loop.wake,
+    close: () => close(state, loop),
+  }
+}
+
+function keyOf({ network, relayer = keeper as Address }: Lane): string {
+  return `${network} ${relayer}`
+}
+
+function laneOf({ network, relayer }: Pick<Row, 'network' | 'relayer'>): Lane {
+  return { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
+}
+
+type Loop = { wake(): void; stop(): Promise<void> }
+
+/** Beats and looks until it is stopped; `wake` makes the next one come at once. */
+function createLoop(state: State): Loop {
+  const { beatMs = usualBeatMs, on } = state.options
+  let resume: (() => void) | undefined
+  let isWoken = false
+  const pause = () =>
+    new Promise<void>((resolve) => {
+      const end = () => {
+        clearTimeout(timer)
+        resume = undefined
+        resolve()
+      }
+      const timer = setTimeout(end, isWoken ? 0 : beatMs)
+      isWoken = false
+      resume = end
+    })
+  const run = async () => {
+    for (;;) {
+      await pause()
+      if (state.isOver) return
+      try {
+        await beat(state)
+        await look(state)
+      } catch (error) {
+        if (!state.isOver) on.fault(error)
+      }
+    }
+  }
+  const running = run()
+  return {
+    wake() {
+      isWoken = true
+      resume?.()
+    },
+    async stop() {
+      state.isOver = true
+      resume?.()
+      await running
+    },
+  }
+}
+
+async function register({ lines, gateway }: GatewaysOptions): Promise<void> {
+  const { id, host, version, configHash, fingerprints } = gateway
+  await lines.run('beat', (query) =>
+    query(
+      `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
+       VALUES ($1, $2, $3, $4, $5, clock_timestamp())`,
+      [id, host, version, configHash, JSON.stringify(fingerprints)],
+    ),
+  )
+}
+
+/** A lane exists from the first start that names it. */
+async function createLanes({ lines }: GatewaysOptions, lanes: readonly Lane[]): Promise<void> {
+  const rows = lanes.map(({ network, relayer = keeper }) => ({ network, relayer }))
+  await lines.run('beat', (query) =>
+    query(
+      `INSERT INTO lanes (network, relayer, epoch, next_nonce)
+       SELECT network, relayer, 0, 0
+       FROM jsonb_to_recordset($1::jsonb) AS lane (network text, relayer text)
+       ORDER BY network, relayer ON CONFLICT DO NOTHING`,
+      [JSON.stringify(rows)],
+    ),
+  )
+}
+
+/** One sign of life. A process that the others have removed ends. */
+async function beat(state: State): Promise<void> {
+  const { lines, gateway, now, monotonic } = state.options
+  const askedAt = monotonic()
+  const rows = await lines.run('beat', (query) =>
+    query<{ at: number }>(
+      `UPDATE gateways SET seen_at = clock_timestamp() WHERE id = $1
+       RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS at`,
+      [gateway.id],
+      { name: 'beat' },
+    ),
+  )
+  const [row] = rows
+  if (row === undefined) return fence(state, 'it gave no sign of life for ten seconds')
+  const at = monotonic()
+  if (at - state.beatAt > gapMs) state.steadySince = at
+  // The sign was given after `askedAt`, so it is at least this fresh.
+  state.beatAt = askedAt
+  state.skewMs = Math.round(now() - (at - askedAt) / 2 - row.at)
+}
+
+function fence(state: State, reason: string): void {
+  if (state.isOver) return
+  state.isOver = true
+  state.held.clear()
+  state.options.on.fenced(reason)
+}
+
+type Seen = { lanes: readonly Row[]; gateways: readonly string[] }
+
+/** Removes dead gateways, takes what is free, gives what is more than a fair part. */
+async function look(state: State): Promise<void> {
+  const { lines, gateway, monotonic, on } = state.options
+  const { listener } = state
+  if (listener === undefined || state.isOver) return
+  if (monotonic() - state.steadySince >= steadyMs) {
+    const dead = await lines.run('beat', (query) =>
+      query<{ id: string }>(
+        `DELETE FROM gateways WHERE seen_at < clock_timestamp() - interval '${deadAfter}'
+         AND id <> $1 RETURNING id`,
+        [gateway.id],
+        { name: 'reap' },
+      ),
+    )
+    for (const { id } of dead) on.reaped(id)
+  }
+  const seen = await lines.run('beat', readLanes)
+  state.others = seen.gateways.filter((id) => id !== gateway.id).length
+  state.elsewhere = new Set(
+    seen.lanes.flatMap((row) =>
+      row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
+    ),
+  )
+  await compare(state, seen)
+  for (const network of new Set(state.wanted.map((lane) => lane.network))) {
+    await balance(state, network, seen)
+  }
+}
+
+async function readLanes(query: Query): Promise<Seen> {
+  const gateways = await query<{ id: string }>('SELECT id FROM gateways ORDER BY id', [], {
+    name: 'gateways',
+  })
+  const lanes = await query<Row>(
+    'SELECT network, relayer, holder, epoch, next_nonce FROM lanes ORDER BY network, relayer',
+    [],
+    { name: 'lanes' },
+  )
+  return { lanes, gateways: gateways.map(({ id }) => id) }
+}
+
+/** Compares the lanes with what was acknowledged: another holder ends the process. */
+async function compare(state: State, { lanes }: Seen): Promise<void> {
+  const { lines, gateway, on } = state.options
+  for (const row of lanes) {
+    const lane = laneOf(row)
+    const held = state.held.get(keyOf(lane))
+    if (held === undefined) continue
+    if (row.epoch > held.epoch) return fence(state, 'another gateway has its account')
+    if (row.epoch === held.epoch && row.next_nonce >= held.next_nonce) continue
+    const [raised] = await lines.run('beat', (query) =>
+      query<Held>(
+        `UPDATE lanes SET holder = $3, epoch = $4, next_nonce = GREATEST(next_nonce, $5)
+         WHERE network = $1 AND relayer = $2 AND epoch = $6 RETURNING epoch, next_nonce`,
+        [row.network, row.relayer, gateway.id, held.epoch + 1, held.next_nonce, row.epoch],
+      ),
+    )
+    if (raised === undefined) continue
+    state.held.set(keyOf(lane), raised)
+    on.wentBack(lane)
+  }
+}
+
+async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
+  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
+  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
+  const isOwn = (row: Row) => state.held.has(keyOf(laneOf(row)))
+  let own = accounts.filter(isOwn).length
+  for (const row of rows) {
+    if (row.holder !== null || state.isOver) continue
+    if (row.relayer === keeper) await take(state, laneOf(row))
+    else if (own < fair && (await take(state, laneOf(row)))) own++
+  }
+  // One at a time, so that its next holder can begin before the next one is given.
+  if (own > fair) {
+    const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
+    if (idle) await give(state, laneOf(idle))
+  }
+}
+
+function isWanted({ wanted }: State, row: Row): boolean {
+  const key = keyOf(laneOf(row))
+  return wanted.some((lane) => keyOf(lane) === key)
+}
+
+async function take(state: State, lane: Lane): Promise<boolean> {
+  const { lines, gateway, on } = state.options
+  const { network, relayer = keeper } = lane
+  const [taken] = await lines.run('beat', (query) =>
+    query<Held>(
+      `UPDATE lanes SET holder = $3, epoch = epoch + 1
+       WHERE network = $1 AND relayer = $2 AND holder IS NULL RETURNING epoch, next_nonce`,
+      [network, relayer, gateway.id],
+      { name: 'take' },
+    ),
+  )
+  if (taken === undefined) return false
+  state.held.set(keyOf(lane), taken)
+  state.elsewhere.delete(keyOf(lane))
+  try {
+    await state.listener?.taken({ ...lane, nextNonce: taken.next_nonce })
+    return true
+  } catch (error) {
+    on.fault(error)
+    await give(state, lane)
+    return false
+  }
+}
+
+async function give(state: State, lane: Lane): Promise<void> {
+  const { lines, gateway } = state.options
+  const { network, relayer = keeper } = lane
+  state.held.delete(keyOf(lane))
+  await lines.run('beat', (query) =>
+    query(
+      `WITH given AS (
+         UPDATE lanes SET holder = NULL
+         WHERE network = $1 AND relayer = $2 AND holder = $3 RETURNING network)
+       SELECT pg_notify('turnpike', '{"lanes":true}') FROM given`,
+      [network, relayer, gateway.id],
+      { name: 'give' },
+    ),
+  )
+}
+
+/** What is unfinished is driven by the next holder. */
+async function close(state: State, loop: Loop): Promise<void> {
+  const { lines, gateway, on } = state.options
+  const wasFenced = state.isOver
+  await loop.stop()
+  state.held.clear()
+  if (wasFenced) return
+  try {
+    await lines.run('beat', async (query) => {
+      // The foreign key gives the lanes back.
+      await query('DELETE FROM gateways WHERE id = $1', [gateway.id])
+      await query(`SELECT pg_notify('turnpike', '{"lanes":true}')`)
+    })
+  } catch (error) {
+    on.fault(error)
+  }
+}
