@@ -1,8 +1,10 @@
+import books from './functions/books.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
+import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
 
 /** The functions of this program, in the order in which they are created. */
-const sources: readonly string[] = [commit]
+const sources: readonly string[] = [commit, webhooks, books]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */
 export const functionSchema = `turnpike_${new Bun.CryptoHasher('sha256').update(sources.join('\n')).digest('hex').slice(0, 12)}`
@@ -15,7 +17,7 @@ export async function installFunctions(query: Query): Promise<void> {
   await query('BEGIN')
   try {
     await query('SELECT pg_advisory_xact_lock($1)', [installing])
-    const [known] = await query("SELECT 1 FROM pg_namespace WHERE nspname = $1", [functionSchema])
+    const [known] = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [functionSchema])
     if (known === undefined) {
       await query(`CREATE SCHEMA ${functionSchema}`)
       await query(searchFunctions(true))
