@@ -43,6 +43,8 @@ export type Commits = {
 export type Messages = {
   takes(types: readonly EventType[]): boolean
   write(query: Query, events: readonly WebhookEvent[]): Promise<void>
+  /** What was written is committed. */
+  notify(): void
 }
 
 export type CommitsOptions = {
@@ -181,6 +183,7 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
     })
     if (events.length > 0) await messages.write(query, events)
     await query('COMMIT')
+    if (events.length > 0) messages.notify()
     return answer
   } catch (error) {
     if (!(error instanceof DatabaseGoneError)) await query('ROLLBACK')

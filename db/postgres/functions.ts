@@ -1,8 +1,10 @@
+import books from './functions/books.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
+import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
 
 /** The functions of this program, in the order in which they are created. */
-const sources: readonly string[] = [commit]
+const sources: readonly string[] = [commit, webhooks, books]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */
 export const functionSchema = `turnpike_${new Bun.CryptoHasher('sha256').update(sources.join('\n')).digest('hex').slice(0, 12)}`
