@@ -15,7 +15,7 @@ export async function installFunctions(query: Query): Promise<void> {
   await query('BEGIN')
   try {
     await query('SELECT pg_advisory_xact_lock($1)', [installing])
-    const [known] = await query("SELECT 1 FROM pg_namespace WHERE nspname = $1", [functionSchema])
+    const [known] = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [functionSchema])
     if (known === undefined) {
       await query(`CREATE SCHEMA ${functionSchema}`)
       await query(searchFunctions(true))

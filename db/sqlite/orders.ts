@@ -1,8 +1,8 @@
 import { and, desc, eq, gt, lt, type SQL, sql } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
 import { jobs } from '../jobs'
-import type { HeldReason, Order, RefundReason } from '../Order'
 import type { HistoryQuery, OrderLedger, OrderMove } from '../OrderLedger'
+import { toOrder, toRow } from '../order-rows'
 import { assertKnown, givenBy, type Rule, rules } from '../order-rules'
 import { type OrderRow, orders } from '../orders'
 import { payments } from '../schema'
@@ -206,8 +206,7 @@ function createRiders(
         const count = counts.refunds(payer, since) + counts.underWay(payer)
         if (count >= max) throw new RefusedError('order-quota')
       }
-      const { createdAt: updatedAt } = order
-      insert.run({ ...order, ...unsent, paymentId, settlementTx, updatedAt })
+      insert.run({ ...toRow(order), paymentId, settlementTx })
     },
     ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
       if (confirmed !== undefined && paymentState.get({ id: confirmed })?.state !== 'confirmed') {
@@ -216,34 +215,5 @@ function createRiders(
       if (!withoutEffect.every(isWithoutEffect)) throw new RefusedError('job-may-have-effect')
       if (change({ ...ride, hash }) === undefined) throw new RefusedError('order-changed')
     },
-  }
-}
-
-/** Columns of an order for which nothing was sent. */
-const unsent = {
-  state: 'settling',
-  swapTx: null,
-  refundTx: null,
-  deliveredAtomic: null,
-  returnedAtomic: null,
-  refundReason: null,
-  heldReason: null,
-  refundAttempts: 0,
-  retryAt: null,
-  settledAt: null,
-} as const satisfies Partial<OrderRow>
-
-function toOrder(row: OrderRow): Order {
-  return {
-    ...row,
-    swapTx: row.swapTx ?? undefined,
-    refundTx: row.refundTx ?? undefined,
-    deliveredAtomic: row.deliveredAtomic ?? undefined,
-    returnedAtomic: row.returnedAtomic ?? undefined,
-    // Written by the moves `refund` and `hold` only.
-    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
-    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
-    retryAt: row.retryAt ?? undefined,
-    settledAt: row.settledAt ?? undefined,
   }
 }

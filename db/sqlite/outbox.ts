@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm'
-import { roomFor, type Tally } from '../GrantBudget'
+import type { Tally } from '../GrantBudget'
 import type { NewGrant } from '../GrantLedger'
 import type { Order } from '../Order'
 import type { Payment } from '../Payment'
@@ -96,13 +96,9 @@ export function createOutbox({ orm }: Db): Outbox {
       const sum = { network, product, spentWei: afterWei, budgetWei: known.wei }
       put('budget.spent', () => Event.budgetSpent({ ...sum, budget: 'gas' }, at))
     },
-    granted({ row, budget }, tally) {
-      // No room for another grant like this one.
-      if (roomFor(tally, budget, row.amountWei + row.feeWei) !== 'spent') return
-      const { network, createdAt } = row
-      const sum = { network, product: 'sponsor', spentWei: tally.wei, budgetWei: budget.wei }
-      const grants = { sent: tally.grants, max: budget.grants }
-      put('budget.spent', () => Event.budgetSpent({ ...sum, budget: 'grants', grants }, createdAt))
+    granted(grant, tally) {
+      const event = Event.grantsSpent(grant, tally)
+      if (event !== undefined) put(event.type, () => event)
     },
   }
 }
