@@ -1,10 +1,32 @@
+import answers from './functions/answers.sql' with { type: 'text' }
+import authorizations from './functions/authorizations.sql' with { type: 'text' }
 import books from './functions/books.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
+import deliveries from './functions/deliveries.sql' with { type: 'text' }
+import grants from './functions/grants.sql' with { type: 'text' }
+import launch from './functions/launch.sql' with { type: 'text' }
+import offers from './functions/offers.sql' with { type: 'text' }
+import orders from './functions/orders.sql' with { type: 'text' }
+import record from './functions/record.sql' with { type: 'text' }
+import settling from './functions/settling.sql' with { type: 'text' }
 import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
 
 /** The functions of this program, in the order in which they are created. */
-const sources: readonly string[] = [commit, webhooks, books]
+const sources: readonly string[] = [
+  commit,
+  settling,
+  launch,
+  record,
+  deliveries,
+  orders,
+  grants,
+  authorizations,
+  answers,
+  offers,
+  webhooks,
+  books,
+]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */
 export const functionSchema = `turnpike_${new Bun.CryptoHasher('sha256').update(sources.join('\n')).digest('hex').slice(0, 12)}`
