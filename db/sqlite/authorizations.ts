@@ -12,9 +12,9 @@ import {
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
 import type { KeyScope } from '../Payment'
+import { permit2612Of } from '../payment-rows'
 import type { Group } from './group'
 import type { Db } from './open'
-import { permit2612Of } from './payments'
 import { later, parameter, placeholders } from './statement'
 import { isBarred, isDuplicate } from './write'
 
