@@ -1,5 +1,6 @@
 import type { Transfer } from '../src/protocol/Transfer'
 import type { Payment } from './Payment'
+import { permit2612Of } from './permit2612'
 import type { PaymentRow } from './schema'
 
 /** The payment of a row. */
@@ -55,22 +56,4 @@ export function fromRow(row: PaymentRow): Payment {
 function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
   if (ceilingAtomic === null || facilitator === null) return {}
   return { upto: { ceilingAtomic, facilitator } }
-}
-
-type Permit2612Columns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
-
-export function permit2612Of(
-  row: Pick<PaymentRow, Permit2612Columns>,
-): Pick<Transfer, 'permit2612'> {
-  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
-  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
-    return {}
-  }
-  return {
-    permit2612: {
-      valueAtomic: permit2612Value,
-      deadline: permit2612Deadline,
-      signature: permit2612Signature,
-    },
-  }
 }

@@ -12,7 +12,7 @@ import {
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import { type AuthorizationRow, authorizations } from '../authorizations'
 import type { KeyScope } from '../Payment'
-import { permit2612Of } from '../payment-rows'
+import { permit2612Of } from '../permit2612'
 import type { Group } from './group'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
