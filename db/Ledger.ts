@@ -177,6 +177,8 @@ export type RowsRefusal =
   | 'grants-signed-only'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
+  /** Another payment has the buyer's own key. One process finds that out before it settles. */
+  | 'key-used'
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }

@@ -229,6 +229,8 @@ async function settle<R, A>(
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
+    // Another gateway has settled a payment of this key since it was looked for.
+    if (error.reason === 'key-used') throw Denial.inProgress()
     throw product.refusalOf?.(error.reason) ?? error
   }
 }
