@@ -37,6 +37,10 @@ export type Commits = {
   flush(): void
   /** Commits so far. */
   commits(): number
+  /** Age of the oldest commit that has not ended, ms; zero without one. */
+  oldestMs(): number
+  /** Resolves when all changes that were added have ended. */
+  idle(): Promise<void>
 }
 
 /** What writes the messages of events. */
@@ -55,6 +59,8 @@ export type CommitsOptions = {
   /** The payments and jobs that a commit changed. */
   changed: (ids: { payments: readonly string[]; jobs: readonly string[] }) => void
   signal: AbortSignal
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
 }
 
 type Entry = {
@@ -79,6 +85,10 @@ export function createCommits(options: CommitsOptions): Commits {
       kinds.soon.flush()
     },
     commits: () => kinds.commit.commits() + kinds.soon.commits(),
+    oldestMs: () => Math.max(kinds.commit.oldestMs(), kinds.soon.oldestMs()),
+    async idle() {
+      await Promise.all([kinds.commit.idle(), kinds.soon.idle()])
+    },
   }
 }
 
@@ -87,13 +97,19 @@ function createQueue(options: CommitsOptions, kind: Kind) {
   let waiting: Entry[] = []
   let commits = 0
   let isDue = false
+  /** The commits under way, and when they began. */
+  const running = new Map<Promise<void>, number>()
   const flush = () => {
     isDue = false
     if (waiting.length === 0) return
     const entries = waiting.slice(0, changesMax)
     waiting = waiting.slice(changesMax)
     commits++
-    void commit(options, kind, entries).finally(next)
+    const work = commit(options, kind, entries).finally(() => {
+      running.delete(work)
+      next()
+    })
+    running.set(work, options.monotonic())
     if (waiting.length > 0) next()
   }
   // While all lines are busy the changes gather, and the end of a commit sends them.
@@ -111,6 +127,12 @@ function createQueue(options: CommitsOptions, kind: Kind) {
       }),
     flush,
     commits: () => commits,
+    oldestMs: () =>
+      Math.max(0, ...[...running.values()].map((since) => options.monotonic() - since)),
+    async idle() {
+      flush()
+      while (running.size > 0) await Promise.all(running.keys())
+    },
   }
 }
 

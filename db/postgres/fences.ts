@@ -1,7 +1,11 @@
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
+import { LaneLostError } from './errors'
 import type { Parts } from './parts'
 import type { Json } from './rows'
+
+/** In place of a relayer: the duties of a network that need no account. No address is like it. */
+export const keeper = 'keeper'
 
 /** What one gateway sends on: a relayer of a network, or the `keeper` of the network. */
 export type Lane = { network: Network.Id; relayer: string; nonce: number | null }
@@ -23,7 +27,10 @@ export function fenceOf({ fences }: Uses, { network, relayer, nonce }: Lane): Js
   return fences?.({ network, relayer, nonce }) ?? null
 }
 
-/** The fence for an account nonce by a transaction at it; the keeper's for an external one. */
+/**
+ * The fence for an account nonce by a transaction at it. The keeper of the network may write for
+ * every account here: it finds out what a reorganisation has removed.
+ */
 export async function fenceOfTransaction(
   { fences, reader }: Uses,
   network: Network.Id,
@@ -31,11 +38,21 @@ export async function fenceOfTransaction(
 ): Promise<Json> {
   if (fences === undefined) return null
   const lane = await reader.one<Lane>(ofTransaction, [hash])
-  return fences(lane ?? { network, relayer: 'keeper', nonce: null })
+  const ofKeeper = { network, relayer: keeper, nonce: null }
+  if (lane === undefined) return fences(ofKeeper)
+  try {
+    return fences(lane)
+  } catch (error) {
+    if (error instanceof LaneLostError) return fences(ofKeeper)
+    throw error
+  }
 }
 
 /** The fence for the account nonce that these transactions share. */
-export async function fenceOfFirst({ fences, reader }: Uses, hashes: readonly Hex[]): Promise<Json> {
+export async function fenceOfFirst(
+  { fences, reader }: Uses,
+  hashes: readonly Hex[],
+): Promise<Json> {
   const [hash] = hashes
   if (fences === undefined || hash === undefined) return null
   const lane = await reader.one<Lane>(ofTransaction, [hash])

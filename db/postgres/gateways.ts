@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Lane, LaneLedger, LaneListener } from '../LaneLedger'
+import { keeper } from './fences'
 import type { Query } from './Line'
 import type { Lines } from './lines'
 import type { Json } from './rows'
@@ -50,6 +51,8 @@ export type Gateways = {
   isFresh(): boolean
   /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
   skewMs(): number
+  /** Whether this process has the duties of the first network: of several it is the only one. */
+  isFirst(): boolean
   /** Other gateways that live. */
   others(): number
   /** A write for a lane was refused that this process believes to have. */
@@ -70,8 +73,6 @@ const steadyMs = 10_000
 const gapMs = 4_000
 /** Without a beat for this long nothing new is sent. */
 const freshMs = 6_000
-/** The lane of the duties of a network. No address is like it. */
-const keeper = 'keeper'
 
 type Row = { network: Network.Id; relayer: string; holder: string | null } & Held
 type Held = { epoch: number; next_nonce: number }
@@ -132,6 +133,10 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     },
     isFresh: () => monotonic() - state.beatAt < freshMs,
     skewMs: () => state.skewMs,
+    isFirst() {
+      const [first] = state.wanted
+      return first !== undefined && state.held.has(keyOf(first))
+    },
     others: () => state.others,
     lost(lane) {
       if (state.held.has(keyOf(lane))) fence(state, 'another gateway has its account')

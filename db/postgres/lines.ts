@@ -15,7 +15,7 @@ export type Lines = {
    * none is open within two seconds.
    */
   run<T>(kind: Kind, work: (query: Query) => Promise<T>): Promise<T>
-  /** Whether a line of that kind is open and has nothing to do. */
+  /** Whether work of that kind would begin at once. True without a connection, for which it waits. */
   isIdle(kind: Kind): boolean
   storage: PostgresStorage
   close(): void
@@ -91,7 +91,7 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
   }
   return {
     run,
-    isIdle: (kind) => seats[kind].some((seat) => seat.load() === 0),
+    isIdle: (kind) => seats[kind].some((seat) => seat.isIdle()),
     storage: watch.storage,
     close() {
       for (const seat of all) seat.close()
@@ -107,6 +107,7 @@ type Seat = {
   run<T>(work: (query: Query) => Promise<T>): Promise<T>
   /** Work that runs or waits; more than any other while there is no connection. */
   load(): number
+  isIdle(): boolean
   close(): void
 }
 
@@ -160,6 +161,7 @@ function createSeat(options: LinesOptions, kind: Kind, watch: Watch): Seat {
         work--
       }
     },
+    isIdle: () => work === 0,
     load: () => (line === undefined ? 1_000_000 : 0) + work,
     close() {
       isClosed = true

@@ -86,12 +86,14 @@ export async function openGateway(url: string, options: { gateway?: string; fenc
     gateway,
     messages: {
       takes: (types) => subscribers.takes(types),
+      notify: () => undefined,
       async write(_, written) {
         events.push(...written.map((each) => ({ ...each, body: Event.bodyOf(each) })))
       },
     },
     changed: ({ payments, jobs }) => void changed.push(...payments, ...jobs),
     signal: stop.signal,
+    monotonic: () => performance.now(),
   })
   const reader = createReader(lines)
   const gas = await startGas(reader, now)
