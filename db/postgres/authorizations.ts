@@ -27,9 +27,10 @@ const isOfKey = 'merchant = $1 AND route = $2 AND lower(payer) = lower($3) AND i
 export function createAuthorizations({
   commits,
   reader,
-}: Pick<Parts, 'commits' | 'reader'>): AuthorizationLedger {
+  gateway,
+}: Pick<Parts, 'commits' | 'reader' | 'gateway'>): AuthorizationLedger {
   return {
-    ...readAuthorizations(reader),
+    ...readAuthorizations(reader, gateway),
     async insert(authorization) {
       const { id } = authorization
       try {
@@ -38,7 +39,7 @@ export function createAuthorizations({
         const add = authorization.state === 'authorized' ? commits.addSoon : commits.add
         await add({
           call: 'insert_authorization',
-          input: toJson(authorizations, toRow(authorization)),
+          input: { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway },
           key: id,
           read: () => undefined,
         })
@@ -67,7 +68,11 @@ type Reads = Pick<
   'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid' | 'open' | 'hasFailedSince'
 >
 
-function readAuthorizations(reader: Reader): Reads {
+/** What a living gateway forwards is not left behind: only it knows what the answer cost. */
+const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $1
+  OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
+
+function readAuthorizations(reader: Reader, gateway: string): Reads {
   const one = async (where: string, values: readonly unknown[]) => {
     const found = await reader.one<Selected>(`${select} WHERE ${where}`, values)
     return found && decode(found)
@@ -80,9 +85,12 @@ function readAuthorizations(reader: Reader): Reads {
     findVoid: ({ merchant, route, payer, key }) =>
       one(`${isOfKey} AND state = 'void' ${newest}`, [merchant, route, payer, key]),
     open: async () =>
-      (await reader.all<Selected>(`${select} WHERE ${isOpen} ORDER BY created_at DESC`)).map(
-        decode,
-      ),
+      (
+        await reader.all<Selected>(
+          `${select} WHERE ${isOpen} AND ${isLeft} ORDER BY created_at DESC`,
+          [gateway],
+        )
+      ).map(decode),
     hasFailedSince: async (payer, at) =>
       (await one('lower(payer) = lower($1) AND failed_at > $2 LIMIT 1', [payer, at])) !== undefined,
   }

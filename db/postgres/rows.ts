@@ -13,7 +13,10 @@ export type Json =
  * A row as a JSON object of its columns, for `jsonb_populate_record`. Columns that the row leaves out
  * get their default, or null. Bytes are written as `\x` and hex digits.
  */
-export function toJson<T extends Table>(table: T, row: T['$inferInsert']): Json {
+export function toJson<T extends Table>(
+  table: T,
+  row: T['$inferInsert'],
+): { readonly [column: string]: Json } {
   const values = row as Readonly<Record<string, unknown>>
   const entries = Object.entries(getTableColumns(table)).map(([key, column]) => {
     const given = values[key] ?? null

@@ -25,7 +25,14 @@ export async function openBooks(reads: StoryReads) {
   const gateway = crypto.randomUUID()
   const { signal } = new AbortController()
   const changed = () => undefined
-  const commits = createCommits({ lines, gateway, messages: outbox, changed, signal })
+  const commits = createCommits({
+    monotonic: () => performance.now(),
+    lines,
+    gateway,
+    messages: outbox,
+    changed,
+    signal,
+  })
   const parts = { commits, reader }
   return {
     ...{ reader, commits, outbox, lines },

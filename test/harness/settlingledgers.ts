@@ -69,7 +69,10 @@ export async function openSqlite(): Promise<SettlingLedger> {
 type Gateway = Awaited<ReturnType<typeof openGateway>>
 
 /** One process over a database. */
-export async function openGateway(url: string, options: { gateway?: string; fences?: Fences } = {}) {
+export async function openGateway(
+  url: string,
+  options: { gateway?: string; fences?: Fences } = {},
+) {
   const lines = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',

@@ -9,7 +9,7 @@ BEGIN
 END $$;
 
 -- input: {"id", "from": [states] or null for all, "set": {column: value}}. value: whether it was in
--- one of these states.
+-- one of these states. A charge is notified like a payment: the gateway of its relayer settles it.
 CREATE FUNCTION change_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   before authorizations;
@@ -29,7 +29,8 @@ BEGIN
     truncated = after.truncated,
     failed_at = after.failed_at
   WHERE id = before.id;
-  RETURN '{"value": true}';
+  RETURN jsonb_build_object('value', true, 'payments',
+    CASE WHEN after.state = 'metered' THEN jsonb_build_array(after.id) ELSE '[]' END);
 END $$;
 
 -- The row of the payment that settles the authorization of its id. The buyer may have the answer
