@@ -6,7 +6,7 @@ import type { JobRider, Ledger, OrderRows, RowsRefusal } from '../../db/Ledger'
 import { createAnswers as answersOnPostgres } from '../../db/postgres/answers'
 import { createAuthorizations as authorizationsOnPostgres } from '../../db/postgres/authorizations'
 import { createCommits } from '../../db/postgres/commits'
-import { RefusedError } from '../../db/postgres/errors'
+import { isBarred, RefusedError } from '../../db/postgres/errors'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { createGrants as grantsOnPostgres } from '../../db/postgres/grants'
 import { connect } from '../../db/postgres/Line'
@@ -54,6 +54,9 @@ export type Products = Pick<
   events(): readonly { type: string; body: string }[]
   close(): void
 }
+
+/** Answers that a sweep of the harness deletes in one commit. */
+export const portion = 4
 
 const takesAll = { endpoint: 'https://a.example/', origin: 'https://a.example', types: eventTypes }
 
@@ -173,6 +176,7 @@ export async function postgresProducts(url: string): Promise<Products> {
       return undefined
     } catch (error) {
       if (error instanceof RefusedError) return error.reason
+      if (isBarred(error)) return 'money-authorized'
       throw error
     }
   }
@@ -181,7 +185,7 @@ export async function postgresProducts(url: string): Promise<Products> {
     orders: ordersOnPostgres(parts),
     grants: grantsOnPostgres(parts),
     authorizations: authorizationsOnPostgres(parts),
-    answers: answersOnPostgres(parts),
+    answers: answersOnPostgres(parts, { portion }),
     offers: offersOnPostgres(parts),
     async insert(table, row) {
       const name = getTableName(table)
