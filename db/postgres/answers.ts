@@ -3,9 +3,6 @@ import { answers } from '../schema'
 import type { Parts } from './parts'
 import { toJson } from './rows'
 
-/** Most answers that are deleted in one commit. */
-const portion = 500
-
 const byPayment = `SELECT status, headers, body, created_at AS "createdAt", expires_at AS "expiresAt"
   FROM answers WHERE payment_id = $1`
 /** An answer without a payment counts for an empty payer. */
@@ -14,10 +11,11 @@ const usageOf = `SELECT coalesce(min(payments.payer), '') AS payer,
   FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
   GROUP BY lower(payments.payer)`
 
-export function createAnswers({
-  commits,
-  reader,
-}: Pick<Parts, 'commits' | 'reader'>): AnswerLedger {
+/** `portion`: most answers that are deleted in one commit. */
+export function createAnswers(
+  { commits, reader }: Pick<Parts, 'commits' | 'reader'>,
+  { portion = 500 }: { portion?: number } = {},
+): AnswerLedger {
   const sweep = (now: number) =>
     commits.add({
       call: 'sweep_answers',

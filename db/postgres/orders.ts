@@ -29,9 +29,9 @@ type Selected = { row: Json }
 const recentMax = 10_000
 const select = 'SELECT to_jsonb(orders) AS row FROM orders'
 const isUnfinished = "state IN ('settling', 'settled', 'swapping', 'refunding', 'held')"
-/** Hides an order from others until its payment is on a chain. Ids are compared by their bytes. */
-const feed = `${select} WHERE state NOT IN ('settling', 'failed') AND id COLLATE "C" < $1`
-const newestFirst = 'ORDER BY id COLLATE "C" DESC LIMIT $2'
+/** Hides an order from others until its payment is on a chain. */
+const feed = `${select} WHERE state NOT IN ('settling', 'failed') AND id < $1`
+const newestFirst = 'ORDER BY id DESC LIMIT $2'
 const hasJob = (id: string, state: string) =>
   `EXISTS (SELECT FROM jobs WHERE jobs.id = ${id} AND jobs.state ${state})`
 const swapJob = "'swap:' || orders.id"
@@ -39,7 +39,7 @@ const refundJob = `CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id
   ELSE 'refund:' || orders.id || ':' || refund_attempts END`
 /** Orders whose end was premature, because its job is not confirmed or another one is. */
 const doubtful = `SELECT id FROM orders
-  WHERE id IN (SELECT id FROM orders ORDER BY id COLLATE "C" DESC LIMIT ${recentMax}) AND (
+  WHERE id IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${recentMax}) AND (
     state = 'delivered' AND ${hasJob(swapJob, "<> 'confirmed'")}
     OR state = 'refunded' AND ${hasJob(swapJob, "= 'confirmed'")}
     OR state = 'refunded' AND ${hasJob(refundJob, "<> 'confirmed'")})`
@@ -58,7 +58,7 @@ function findOrders(reader: Reader): Finds {
   return {
     find: (id) => one('id = $1', id),
     findByPayment: (id) => one('payment_id = $1', id),
-    open: () => all(`${select} WHERE ${isUnfinished} ORDER BY id COLLATE "C"`),
+    open: () => all(`${select} WHERE ${isUnfinished} ORDER BY id`),
     toRecheck: async () => (await reader.all<{ id: string }>(doubtful)).map(({ id }) => id),
     history: ({ payer, limit, before = newest }) =>
       payer === undefined
@@ -76,10 +76,7 @@ function countOrders(reader: Reader): Counts {
   return {
     countOpen: () => count(`${isUnfinished} AND state <> 'held'`),
     countRefunds: (payer, since) =>
-      count('lower(payer) = lower($1) AND id COLLATE "C" > $2 AND refund_reason IS NOT NULL', [
-        payer,
-        since,
-      ]),
+      count('lower(payer) = lower($1) AND id > $2 AND refund_reason IS NOT NULL', [payer, since]),
     countUnderWay: (payer) =>
       count("lower(payer) = lower($1) AND state IN ('settling', 'settled', 'swapping')", [payer]),
   }

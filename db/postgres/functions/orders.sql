@@ -1,5 +1,5 @@
 -- Orders of the stock desk. Twins: db/sqlite/orders.ts and db/sqlite/order-moves.ts.
--- Ids are compared by their bytes, as SQLite does it, in databases of every collation.
+-- Texts of the tables are compared by their bytes, so ids sort as on SQLite.
 
 -- Makes the change of a rule of db/order-rules.ts; NULL when the order is in another state.
 -- change: {"from": [states], "is": {column: value}, "has": [columns that are not null],
@@ -69,7 +69,7 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(buyer, 0));
   IF quota IS NOT NULL THEN
     SELECT count(*) FILTER (
-        WHERE id COLLATE "C" > quota->>'since' AND refund_reason IS NOT NULL
+        WHERE id > quota->>'since' AND refund_reason IS NOT NULL
       ) + count(*) FILTER (WHERE state IN ('settling', 'settled', 'swapping'))
     INTO counted FROM orders WHERE lower(payer) = buyer;
     IF counted >= (quota->>'max')::bigint THEN
@@ -98,7 +98,7 @@ BEGIN
   END IF;
   PERFORM 1 FROM jobs
   WHERE id IN (SELECT jsonb_array_elements_text(rider->'withoutEffect'))
-  ORDER BY id COLLATE "C" FOR SHARE;
+  ORDER BY id FOR SHARE;
   IF EXISTS (
     SELECT FROM jsonb_array_elements_text(rider->'withoutEffect') AS needed(id)
     WHERE NOT EXISTS (
