@@ -19,7 +19,7 @@ import { createRandom, type Random } from './soak/random'
 
 /** The books in PostgreSQL, compared with those in SQLite over the same random rows. */
 
-const seeds = Number(process.env.SEEDS ?? 6)
+const seeds = Number(process.env.SEEDS ?? 2)
 const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
 
 type Both = { db: Db; sqlite: Ledger; books: Books; rows: Rows; random: Random }
@@ -96,7 +96,8 @@ async function compareLists(both: Both): Promise<void> {
       before = found.next
     } while (before !== undefined)
     const max = random.between(1, 40)
-    await same(both, 'payer', ({ admin }) => admin.ofPayer(payer, max))
+    const written = random.chance(0.5) ? payer : (payer.toLowerCase() as typeof payer)
+    await same(both, 'payer', ({ admin }) => admin.ofPayer(written, max))
     const page = { before: random.chance(0.5) ? random.pick(idOf('payments')) : undefined, limit }
     await same(both, 'pending', ({ admin }) => admin.pendingPayments(page))
     const order = { before: random.chance(0.5) ? random.pick(idOf('orders')) : undefined, limit }

@@ -10,11 +10,17 @@ import { createWebhooks } from '../../db/postgres/webhooks'
 import type { Rows } from './bookrows'
 import { freshDatabase } from './postgres'
 
+type Options = {
+  /** Of a database that another gateway has opened. */
+  url?: string
+  isSender?: () => boolean
+}
+
 /** The books in a new database of PostgreSQL. `reads`: the other parts of a story. */
-export async function openBooks(reads: StoryReads) {
-  const connectionString = await freshDatabase()
+export async function openBooks(reads: StoryReads, options: Options = {}) {
+  const url = options.url ?? (await freshDatabase())
   const lines = await openLines({
-    servers: [{ connectionString }],
+    servers: [{ connectionString: url }],
     name: 'books',
     session: () => [searchFunctions()],
     monotonic: () => performance.now(),
@@ -35,10 +41,10 @@ export async function openBooks(reads: StoryReads) {
   })
   const parts = { commits, reader }
   return {
-    ...{ reader, commits, outbox, lines },
+    ...{ url, reader, commits, outbox, lines },
     sales: createSales(parts),
     admin: createAdmin(parts, reads),
-    webhooks: createWebhooks({ ...parts, outbox }),
+    webhooks: createWebhooks({ ...parts, outbox, isSender: options.isSender ?? (() => true) }),
     /** Writes rows as they are, table by table. */
     async insert(rows: Rows) {
       const tables = Map.groupBy(rows, ([table]) => table)
