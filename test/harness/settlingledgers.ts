@@ -18,7 +18,7 @@ import { openInMemory } from '../../db/sqlite/open'
 import * as Event from '../../db/WebhookEvent'
 import type { Subscriptions } from '../../db/WebhookLedger'
 import { eventTypes } from '../../src/protocol/Webhook'
-import { freshDatabase } from './postgres'
+import { freshDatabase, hasPostgres } from './postgres'
 import { at } from './settlingrows'
 
 /** The part of a ledger that settlement uses, and what a test sees of it. */
@@ -167,3 +167,9 @@ export async function openPostgres(): Promise<SettlingLedger & { url: string }> 
     },
   }
 }
+
+/** The same cases run over both. */
+export const ledgers = [
+  { name: 'SQLite', open: openSqlite, isThere: true },
+  { name: 'PostgreSQL', open: openPostgres, isThere: hasPostgres },
+]
