@@ -3,13 +3,14 @@ import { chmodSync, existsSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
 import * as schema from '../schema'
 import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
 import { isDamage, type Storage, watchStorage } from './storage'
-import { type Upgrade, UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
+import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {
