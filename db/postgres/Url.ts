@@ -47,7 +47,8 @@ const form = 'write postgres://USER:PASSWORD@HOST:5432/DATABASE?sslmode=verify-f
  */
 export function parse(text: string): Target {
   const [, rest] = /^postgres(?:ql)?:\/\/(.*)$/s.exec(text) ?? []
-  if (rest === undefined) throw new UrlError(`DATABASE_URL does not begin with postgres://: ${form}`)
+  if (rest === undefined)
+    throw new UrlError(`DATABASE_URL does not begin with postgres://: ${form}`)
   assertEncoded(rest)
   const [, authority = '', path, search] = /^([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/s.exec(rest) ?? []
   const query = queryOf(search ?? '')
@@ -138,7 +139,9 @@ function queryOf(search: string): Query {
 
 function hostsOf(addresses: string, query: Query): Host[] {
   if (query.host !== undefined && addresses !== '')
-    throw new UrlError('DATABASE_URL names hosts before the database and by host=: write one of both')
+    throw new UrlError(
+      'DATABASE_URL names hosts before the database and by host=: write one of both',
+    )
   const named = query.host === undefined ? addresses : bracketed(query.host)
   const ports = query.port?.split(',') ?? []
   if (named === '')

@@ -9,6 +9,8 @@ import * as schema from '../schema'
 import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
+import { assertNotMoved } from './moved'
+
 import { isDamage, type Storage, watchStorage } from './storage'
 import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
@@ -59,6 +61,7 @@ export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
  * - `DatabaseLockedError` while another process has the directory,
  * - `DataDirectoryError` when the directory cannot be written,
  * - `MigrationError` when the database does not fit this program,
+ * - `DatabaseMovedError` when a server has its rows,
  * - `UpgradeError` when it cannot be copied before its migration,
  * - `DatabaseFileError` when the file is damaged or cannot be written,
  * - `DatabaseLostError` when it is empty or missing where there was one.
@@ -110,6 +113,7 @@ function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined
   sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
   sqlite.run('PRAGMA foreign_keys = ON')
   assertSound(sqlite, options.file)
+  assertNotMoved(sqlite, options.file)
   return upgrade(sqlite, options)
 }
 

@@ -78,7 +78,12 @@ export function createHealth(sources: Sources) {
       network,
       clockAheadMs: [known(min), known(max)],
     }))
-    return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady, networks, ...databaseOf(sources) })
+    return answer(ok, {
+      status: ok ? 'ok' : 'not-ready',
+      notReady,
+      networks,
+      ...databaseOf(sources),
+    })
   }
   return { healthz, readyz }
 }
