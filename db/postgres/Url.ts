@@ -29,6 +29,8 @@ const modes: readonly Mode[] = ['disable', 'prefer', 'require', 'verify-ca', 've
 const parameters = [
   'host',
   'port',
+  'user',
+  'password',
   'sslmode',
   'sslrootcert',
   'sslcert',
@@ -53,7 +55,7 @@ export function parse(text: string): Target {
   const [, authority = '', path, search] = /^([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/s.exec(rest) ?? []
   const query = queryOf(search ?? '')
   const [credentials, addresses] = halves(authority)
-  const [user, password] = credentialsOf(credentials)
+  const [user, password] = credentialsOf(credentials, query)
   if (user === '') throw new UrlError(`DATABASE_URL names no user: ${form}`)
   const database = decode(path ?? '', 'the name of the database')
   if (database === '') throw new UrlError(`DATABASE_URL names no database: ${form}`)
@@ -102,11 +104,11 @@ function halves(authority: string): [credentials: string, addresses: string] {
   return second === undefined ? ['', first] : [first, second]
 }
 
-function credentialsOf(text: string): [user: string, password: string | undefined] {
+function credentialsOf(text: string, query: Query): [user: string, password: string | undefined] {
   const colon = text.indexOf(':')
   const user = decode(colon < 0 ? text : text.slice(0, colon), 'the user')
-  if (colon < 0) return [user, undefined]
-  return [user, decode(text.slice(colon + 1), 'the password') || undefined]
+  const password = colon < 0 ? '' : decode(text.slice(colon + 1), 'the password')
+  return [query.user ?? user, query.password || password || undefined]
 }
 
 function decode(text: string, what: string): string {

@@ -24,6 +24,8 @@ export type TestOptions = {
   acceptsLoss?: boolean
   /** Accepts any difference of the clocks, for a service with a clock of its own. */
   acceptsSkew?: boolean
+  /** Longest time of a connection's start, ms. */
+  answerMs?: number
 }
 
 export type Admitted = {
@@ -41,7 +43,7 @@ export type Admitted = {
  */
 export async function admit(options: AdmitOptions): Promise<Admitted> {
   const { target, service, dataDir, now, tests = {} } = options
-  const { line, server, servers } = await reach(target)
+  const { line, server, servers } = await reach(target, { answerMs: tests.answerMs })
   const name = Url.describe(target)
   try {
     const { facts, aheadMs, identity } = await line.run(async (query) => ({

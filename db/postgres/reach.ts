@@ -12,19 +12,25 @@ export class DatabaseStartError extends Error {
 
 const noTls = 'refuses TLS'
 
+const answerMsByDefault = 6_000
+const ignore = () => undefined
+
 export type Reached = { line: Line; server: Server; servers: readonly Server[] }
 
 /**
  * Connects to the first host that is a primary. Throws `DatabaseStartError` with the reason of every
  * host when there is none, and `UrlError` when a file of the URL cannot be read.
  */
-export async function reach(target: Url.Target, onEnd: () => void = () => {}): Promise<Reached> {
+export async function reach(
+  target: Url.Target,
+  { answerMs = answerMsByDefault }: { answerMs?: number | undefined } = {},
+): Promise<Reached> {
   const servers = serversOf(target)
   const reasons = new Map<string, string>()
   for (const server of servers) {
     const name = Url.nameOf(server.host)
     try {
-      const line = await connect({ client: server.client, session: [], onEnd })
+      const line = await connect({ client: server.client, session: [], onEnd: ignore, answerMs })
       const reason = await standbyReason(line)
       if (reason === undefined) return { line, server, servers }
       line.close()
@@ -127,6 +133,6 @@ function otherReason(error: Error, code: string, target: Url.Target): string {
   if (/password must be a (?:non-empty )?string|no password/i.test(error.message))
     return `asks for a password of the user ${target.user}: write it into DATABASE_URL`
   if (/timeout|did not answer/i.test(error.message))
-    return 'does not answer within 6 s: check host and port, the network and the firewall before it'
+    return 'does not answer in time: check host and port, the network and the firewall before it'
   return `cannot be used: ${said}${code === '' ? '' : ` (${code})`}`
 }
