@@ -1,15 +1,33 @@
+import type { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import { chownSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chownSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Admitted, type AdmitOptions, admit } from '../db/postgres/admit'
+import { type AdmitOptions, type Admitted, admit } from '../db/postgres/admit'
 import { assertFit, type Facts } from '../db/postgres/checks'
 import { type Fingerprints, markDatabase, writeIdentity } from '../db/postgres/identity'
 import { DatabaseStartError } from '../db/postgres/reach'
 import * as Url from '../db/postgres/Url'
+import { lock } from '../db/sqlite/lock'
+import { DatabaseMovedError, markMoved } from '../db/sqlite/moved'
+import { open } from '../db/sqlite/open'
 import { certificate } from './harness/certificate'
-import { type Cluster, hasPostgres, startCluster } from './harness/postgres'
+import {
+  type Cluster,
+  hasPostgres,
+  postgresBin,
+  sharedCluster,
+  startCluster,
+} from './harness/postgres'
 
 /** What ends a start on a PostgreSQL server: each message says why and what to do. */
 
@@ -38,6 +56,7 @@ describe.skipIf(!hasPostgres)('a PostgreSQL server', () => {
     writeFileSync(
       join(data, 'pg_hba.conf'),
       `local all all trust
+local replication all trust
 host all postgres all trust
 hostssl tls all all scram-sha-256
 hostnossl plain all all scram-sha-256
@@ -120,7 +139,9 @@ host empty all all scram-sha-256
     expect(await faultOf(urlOf('empty'))).toBe(
       `${at} has no database empty: create it (createdb empty), or correct the name in DATABASE_URL`,
     )
-    expect(await faultOf(urlOf('template1'))).toStartWith(`${at} refuses the user seller: no pg_hba`)
+    expect(await faultOf(urlOf('template1'))).toStartWith(
+      `${at} refuses the user seller: no pg_hba`,
+    )
     expect(await faultOf(urlOf('shop', { user: 'guest:qzkxvw' }))).toContain(
       'make it the owner of the database',
     )
@@ -143,7 +164,9 @@ host empty all all scram-sha-256
     await cluster.run('ALTER SYSTEM SET ssl = off')
     await cluster.run('SELECT pg_reload_conf()')
     while ((await cluster.run('SHOW ssl'))[0]?.ssl !== 'off') {}
-    expect(await faultOf(urlOf('plain', { query: '?sslmode=require' }))).toContain('refuses TLS: set')
+    expect(await faultOf(urlOf('plain', { query: '?sslmode=require' }))).toContain(
+      'refuses TLS: set',
+    )
     // By default TLS is preferred and not required.
     ;(await start(urlOf('plain'))).line.close()
     await cluster.run('ALTER SYSTEM SET ssl = on')
@@ -178,7 +201,178 @@ host empty all all scram-sha-256
         'host and port in DATABASE_URL',
     )
   })
+
+  test('error: a standby and a read-only primary are refused', async () => {
+    await cluster.run('ALTER ROLE seller SET default_transaction_read_only = on')
+    expect(await faultOf(urlOf('shop'))).toContain('is read-only (default_transaction_read_only)')
+    await cluster.run('ALTER ROLE seller RESET default_transaction_read_only')
+    const standby = await standbyOf(cluster)
+    try {
+      const url = `postgres://postgres@/postgres?host=${standby.directory}&port=${cluster.port}`
+      expect(await faultOf(url)).toBe(
+        `PostgreSQL at ${standby.directory}/.s.PGSQL.${cluster.port} is a standby: name the primary ` +
+          'in DATABASE_URL, or promote this server',
+      )
+    } finally {
+      await standby.stop()
+    }
+  })
+
+  test('error: a server that loses commits is refused, except for tests', async () => {
+    const url = (await sharedCluster()).url()
+    const fault = await faultOf(url)
+    expect(fault).toContain('has fsync = off')
+    expect(fault).toContain('has full_page_writes = off')
+    await start(url, { tests: { acceptsLoss: true } })
+  })
+
+  test('error: clocks that differ by more than five seconds are refused', async () => {
+    for (const [ms, word] of [
+      [8_000, 'behind'],
+      [-8_000, 'ahead of'],
+    ] as const) {
+      const fault = await faultOf(urlOf('shop'), { now: () => Date.now() + ms })
+      expect(fault).toMatch(
+        new RegExp(`^the clock of PostgreSQL is \\d+\\.\\d s ${word} the clock of this machine`),
+      )
+    }
+    const tests = { acceptsSkew: true }
+    ;(await start(urlOf('shop'), { now: () => 1, tests })).line.close()
+    await released('shop')
+  })
+
+  test('error: one service uses a database, and another learns where it is', async () => {
+    const { line } = await start(urlOf('shop'))
+    expect(await faultOf(urlOf('shop'))).toMatch(
+      /^another turnpike uses the database localhost:\d+\/shop \((127\.0\.0\.1|::1), connected since [^)]+Z\): stop it first/,
+    )
+    // Another database of the server has a lock of its own.
+    ;(await start(urlOf('plain'))).line.close()
+    line.close()
+    await released('shop')
+    ;(await start(urlOf('shop'))).line.close()
+    await released('shop')
+  })
+
+  test('error: the database of another service is refused, and nothing is written', async () => {
+    const { line } = await start(urlOf('shop'))
+    const first = await line.run(async (query) => {
+      await query('CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL)')
+      return await writeIdentity(query, service)
+    })
+    line.close()
+    await released('shop')
+    const other = { receipt: '0xR2', relayers: ['0xB1'], challenges: ['c2'] }
+    const fault = await faultOf(urlOf('shop'), { service: other })
+    expect(fault).toContain(
+      'belongs to another service, which signs its receipts as 0xR1 and sends',
+    )
+    expect(fault).toContain('as 0xA1, 0xA2: name a database of its own')
+    for (const same of [
+      { ...other, receipt: '0xR1' },
+      { ...other, relayers: ['0xB1', '0xA2'] },
+      { ...other, challenges: ['c2', 'c1'] },
+    ]) {
+      const again = await start(urlOf('shop'), { service: same })
+      const id = await again.line.run((query) => writeIdentity(query, service))
+      again.line.close()
+      await released('shop')
+      expect(id).toBe(first)
+    }
+    // The data directory knows its database, so an empty one is not mistaken for it.
+    markDatabase(dataDir, first)
+    ;(await start(urlOf('shop'))).line.close()
+    await released('shop')
+    expect(await faultOf(urlOf('plain'))).toContain(
+      `/plain is empty, and ${join(dataDir, 'turnpike.database')} says that this service has used ` +
+        `the database ${first}: correct DATABASE_URL, or restore a backup.`,
+    )
+    markDatabase(dataDir, 'another')
+    expect(await faultOf(urlOf('shop'))).toContain('/shop is another one, and')
+  })
+
+  test('error: a file with payments, or one that was moved to another database, is not left behind', async () => {
+    const db = open({ dataDir, now: Date.now })
+    // A file without payments does not matter.
+    ;(await start(urlOf('shop'))).line.close()
+    await released('shop')
+    writeTransaction(db.sqlite)
+    expect(await faultOf(urlOf('shop'))).toContain(
+      `${db.file} has the payments of this service, and DATABASE_URL names a database without them: ` +
+        'stop the service and run turnpike move',
+    )
+    markMoved(db.sqlite, { id: 'x', to: 'db:5432/old', at: 0 })
+    db.close()
+    expect(await faultOf(urlOf('shop'))).toContain(
+      'was moved to another database (db:5432/old): correct DATABASE_URL',
+    )
+    expect(() => open({ dataDir, now: Date.now })).toThrow(
+      new DatabaseMovedError(db.file, { id: 'x', to: 'db:5432/old', at: 0 }),
+    )
+    // The directory is not locked by the start that was refused.
+    lock(dataDir)()
+  })
 })
+
+/** A file with one transaction that was sent. */
+function writeTransaction(sqlite: Database): void {
+  sqlite.run('PRAGMA ignore_check_constraints = ON')
+  const columns = sqlite
+    .query<{ name: string; type: string; notnull: number }, []>('PRAGMA table_info(transactions)')
+    .all()
+    .filter(({ notnull }) => notnull === 1)
+  const values = columns.map(({ type }) => (type.startsWith('INT') ? 0 : '0'))
+  sqlite.run(
+    `INSERT INTO transactions (${columns.map(({ name }) => `"${name}"`).join()})
+     VALUES (${columns.map(() => '?').join()})`,
+    values,
+  )
+  sqlite.run('PRAGMA ignore_check_constraints = OFF')
+}
+
+/** A standby from a copy of a cluster that follows nobody. It listens on a socket only. */
+async function standbyOf(primary: Cluster): Promise<{ directory: string; stop(): Promise<void> }> {
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-standby-'))
+  const data = join(directory, 'data')
+  const { uid, gid } = statSync(join(primary.directory, 'data'))
+  chownSync(directory, uid, gid)
+  const as =
+    process.getuid?.() === 0
+      ? ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups']
+      : []
+  const bin = postgresBin ?? ''
+  const copy = Bun.spawnSync(
+    [
+      ...[...as, join(bin, 'pg_basebackup'), '-D', data, '-h', primary.directory],
+      ...['-p', String(primary.port), '-U', 'postgres', '-c', 'fast', '-X', 'stream', '--no-sync'],
+    ],
+    { cwd: '/' },
+  )
+  if (copy.exitCode !== 0) throw new Error(copy.stderr.toString())
+  writeFileSync(join(data, 'standby.signal'), '')
+  const server = Bun.spawn(
+    [
+      ...[...as, join(bin, 'postgres'), '-D', data, '-k', directory, '-p', String(primary.port)],
+      ...['-c', 'listen_addresses=', '-c', 'fsync=off', '-c', 'max_connections=200'],
+    ],
+    { cwd: '/', stdin: 'ignore', stdout: 'ignore', stderr: 'ignore' },
+  )
+  while (
+    !existsSync(join(data, 'postmaster.pid')) ||
+    !readFileSync(join(data, 'postmaster.pid'), 'utf8').includes('ready')
+  ) {
+    if (server.exitCode !== null) throw new Error('the standby does not start')
+    await Bun.sleep(10)
+  }
+  return {
+    directory,
+    async stop() {
+      server.kill('SIGQUIT')
+      await server.exited
+      rmSync(directory, { recursive: true, force: true })
+    },
+  }
+}
 
 test('error: an old server, and settings that lose commits, are refused together', () => {
   const facts: Facts = {
@@ -201,5 +395,3 @@ test('error: an old server, and settings that lose commits, are refused together
   expect(() => assertFit(sound, 'db')).toThrow(DatabaseStartError)
   assertFit(sound, 'db', { acceptsLoss: true })
 })
-void markDatabase
-void writeIdentity
