@@ -15,6 +15,8 @@ export type AdmitOptions = {
   dataDir: string
   /** Unix ms. */
   now: () => number
+  /** The database is empty, and the rows of the directory are moved into it. */
+  isMove?: boolean
   tests?: TestOptions | undefined
 }
 
@@ -31,6 +33,8 @@ export type TestOptions = {
 export type Admitted = {
   /** The connection that has the lock. */
   line: Line
+  /** Where it leads. */
+  server: Server
   /** The ways to connect to every host. */
   servers: readonly Server[]
   aheadMs: number
@@ -55,10 +59,12 @@ export async function admit(options: AdmitOptions): Promise<Admitted> {
     const skew = tests.acceptsSkew ? undefined : skewReason(aheadMs)
     if (skew !== undefined) throw new DatabaseStartError(skew)
     if (identity !== undefined) assertSameService(identity.service, service, name)
-    assertNoFile(dataDir, identity?.id)
-    assertSameDatabase(dataDir, identity?.id, name)
+    if (!options.isMove) {
+      assertNoFile(dataDir, identity?.id)
+      assertSameDatabase(dataDir, identity?.id, name)
+    }
     await takeLock(line, name)
-    return { line, servers, aheadMs, warnings: warningsOf(target, server) }
+    return { line, server, servers, aheadMs, warnings: warningsOf(target, server) }
   } catch (error) {
     line.close()
     throw error

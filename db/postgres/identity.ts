@@ -69,12 +69,16 @@ export function assertSameService(stored: Fingerprints, own: Fingerprints, name:
   )
 }
 
-/** Keeps who uses the database, and returns its id, which the first call makes. */
-export async function writeIdentity(query: Query, service: Fingerprints): Promise<string> {
+/** Keeps who uses the database, and returns its id, which the first call decides. */
+export async function writeIdentity(
+  query: Query,
+  service: Fingerprints,
+  given: string = crypto.randomUUID(),
+): Promise<string> {
   await query(
-    `INSERT INTO meta (key, value) VALUES ($1, gen_random_uuid()::text)
+    `INSERT INTO meta (key, value) VALUES ($1, $2)
      ON CONFLICT (key) DO NOTHING`,
-    [idKey],
+    [idKey, given],
   )
   await query(
     `INSERT INTO meta (key, value) VALUES ($1, $2)

@@ -51,6 +51,11 @@ export function markMoved(sqlite: Database, moved: Moved): void {
   ])
 }
 
+/** Takes the mark back, because nothing was moved. */
+export function unmarkMoved(sqlite: Database): void {
+  sqlite.run('DELETE FROM meta WHERE key = ?', [movedKey])
+}
+
 /** What the data directory has of a service with a file: whether there are rows, and where they went. */
 export function fileState(
   dataDir: string,

@@ -52,6 +52,8 @@ export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
   dataDir: string
   /** Unix ms. */
   now: () => number
+  /** Opens a file that was moved, too: the move may have been interrupted. */
+  isMove?: boolean
 }
 
 /**
@@ -79,8 +81,8 @@ export function open(options: OpenOptions): Db {
     sqlite = new Database(file, { create: true, strict: true })
     // It contains signatures, so only its owner may read it.
     chmodSync(file, 0o600)
-    const { program, list } = options
-    upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) })
+    const { program, list, isMove } = options
+    upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) }, isMove)
     markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
@@ -101,7 +103,7 @@ export function openInMemory({ now }: { now: () => number }): Db {
 }
 
 /** Settings of the connection and pending migrations. */
-function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined {
+function prepare(sqlite: Database, options: UpgradeOptions, isMove = false): Upgrade | undefined {
   // First, because another process may be reading, and after a crash the log is recovered under a
   // lock.
   sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
@@ -113,7 +115,7 @@ function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined
   sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
   sqlite.run('PRAGMA foreign_keys = ON')
   assertSound(sqlite, options.file)
-  assertNotMoved(sqlite, options.file)
+  if (!isMove) assertNotMoved(sqlite, options.file)
   return upgrade(sqlite, options)
 }
 

@@ -2,6 +2,13 @@ import type { EventText } from './EventText'
 
 /** Events of the process, its networks, nodes and upstreams. */
 export const serviceEvents = {
+  'database-taken': {
+    level: 'error',
+    meaning:
+      'The connection to the database server was lost, and another gateway has taken the database. ' +
+      'This process ends at once (exit code 70) and sends nothing more.',
+    action: 'Let one process only use a database. Which one runs now does not matter for money.',
+  },
   'database-migrated': {
     level: 'info',
     meaning:
