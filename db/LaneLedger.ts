@@ -37,6 +37,14 @@ export type LaneLedger = {
   start(lanes: readonly Lane[], listener: LaneListener): Promise<void>
 }
 
+/** A command beside the service signs nothing. */
+export const lanesOfOthers: LaneLedger = {
+  isShared: true,
+  has: () => false,
+  isElsewhere: () => true,
+  start: () => Promise.resolve(),
+}
+
 /** All lanes are of the one process. */
 export const ownLanes: LaneLedger = {
   isShared: false,

@@ -38,12 +38,12 @@ const ranks: Readonly<Record<string, number>> = {
 
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
-const clockOwners = /^(src\/(app|main|log|cli\/commands)\.ts|src\/demo\/.*|test\/.*)$/
+const clockOwners = /^(src\/(app|main|log|cli\/(data)?commands)\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|src\/app\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|orders|sales|serve|webhooks)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|db\/postgres\/(admit|move)\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|database|move|serve)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 

@@ -5,8 +5,9 @@ import { installFunctions, searchFunctions } from '../db/postgres/functions'
 import { openLines } from '../db/postgres/lines'
 import type { Json } from '../db/postgres/rows'
 import { freshDatabase, hasPostgres, startCluster } from './harness/postgres'
-import { until } from './harness/world'
+import { until } from './harness/settlement'
 
+const relayer = `0x${'1'.repeat(40)}`
 const monotonic = () => performance.now()
 
 /** A function that a test may call: it adds a row, and does what its input says. */
@@ -110,7 +111,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
   test('error: a write for a lane that another gateway has is refused as a lost lane', async () => {
     await using own = await open()
     const holder = crypto.randomUUID()
-    const fence = { network: 'eip155:1', relayer: '0x1', nonce: 7, holder, epoch: 3 }
+    const fence = { network: 'eip155:1', relayer, nonce: 7, holder, epoch: 3 }
     expect(await failureOf(own.commits.add(change(1, { fence })))).toBeInstanceOf(LaneLostError)
     await own.sql(
       `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
@@ -118,7 +119,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
       [holder],
     )
     await own.sql(
-      `INSERT INTO lanes (network, relayer, holder, epoch, next_nonce) VALUES ('eip155:1', '0x1', $1, 3, 5)`,
+      `INSERT INTO lanes (network, relayer, holder, epoch, next_nonce) VALUES ('eip155:1', '${relayer}', $1, 3, 5)`,
       [holder],
     )
     expect(await own.commits.add(change(1, { fence }))).toBe(1)
@@ -134,22 +135,14 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
 
   test('behavior: each change has its effect once, although connections end during commits', async () => {
     await using own = await open()
-    let isOver = false
-    const killing = (async () => {
-      while (!isOver) {
-        await own.kill()
-        await Bun.sleep(5)
-      }
-    })()
     const results: Json[] = []
-    for (let round = 0; round < 30; round++) {
-      const work = Array.from({ length: 8 }, (_, i) =>
-        own.commits.add(change(round * 8 + i, { sleep: 0.001 })),
+    for (let round = 0; round < 12; round++) {
+      const work = Array.from({ length: 20 }, (_, i) =>
+        own.commits.add(change(round * 20 + i, { sleep: 0.001 })),
       )
+      await own.kill()
       results.push(...(await Promise.all(work)))
     }
-    isOver = true
-    await killing
     expect(results).toEqual(Array.from({ length: 240 }, (_, n) => n))
     expect(await own.marks()).toEqual(results as number[])
   })
@@ -207,7 +200,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     })
     const stop = new AbortController()
     await cluster.crash()
-    await untilTrue(() => lines.storage.fault() === 'DATABASE_GONE')
+    await until(() => lines.storage.fault() === 'DATABASE_GONE')
     expect(await failureOf(lines.run('commit', (query) => query('SELECT 1')))).toMatchObject({
       code: 'DATABASE_GONE',
       mayHaveRun: false,

@@ -15,7 +15,7 @@ export type Gateway = {
   /** Hash of the configuration file. */
   configHash: string
   /** Short hashes of the keys that all gateways must share, by name. */
-  fingerprints: Readonly<Record<string, string>>
+  fingerprints: Readonly<Record<string, Json>>
 }
 
 export type GatewaysOptions = {
@@ -39,6 +39,7 @@ export type GatewaysOptions = {
 }
 
 export type Gateways = {
+  id: string
   lanes: LaneLedger
   /**
    * The fence of a write for a lane, as the functions of the database take it. Undefined when this
@@ -110,6 +111,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   await beat(state)
   const loop = createLoop(state)
   return {
+    id: options.gateway.id,
     lanes: {
       isShared: true,
       has: (lane) => state.held.has(keyOf(lane)),

@@ -1,4 +1,4 @@
-import type { Lane } from '../LaneLedger'
+import { type Lane, lanesOfOthers } from '../LaneLedger'
 import type { ChangeListener, Ledger, SettlingCommits } from '../Ledger'
 import type { TransactionRow } from '../schema'
 import { createAdmin } from './admin'
@@ -9,10 +9,10 @@ import { createDeliveries } from './deliveries'
 import { DatabaseGoneError, LaneLostError } from './errors'
 import { type Fence, type Fences, keeper } from './fences'
 import { startGas } from './gas'
-import { type Gateways, type GatewaysOptions, joinGateways } from './gateways'
+import type { Gateways } from './gateways'
 import { createGrants } from './grants'
 import { createJobReads } from './jobs'
-import { type Lines, type LinesOptions, openLines } from './lines'
+import type { Lines } from './lines'
 import { createOffers } from './offers'
 import { createOrders } from './orders'
 import { createOutbox } from './outbox'
@@ -22,119 +22,114 @@ import { startPruning } from './prune'
 import { createReader } from './reader'
 import { createSales } from './sales'
 import { createSettling } from './settling'
+import type { SettlingParts } from './settling-parts'
 import { createTransactionReads } from './transactions'
 import { createWebhooks } from './webhooks'
 
-export type OpenLedgerOptions = Pick<LinesOptions, 'servers' | 'name' | 'session' | 'answerMs'> &
-  Pick<GatewaysOptions, 'gateway' | 'now' | 'monotonic' | 'on' | 'beatMs'>
+export type LedgerOptions = {
+  lines: Lines
+  /** This process among the gateways; undefined for a command beside the service. */
+  gateways?: Gateways | undefined
+  /** Unix ms. */
+  now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+}
+
+export type OpenLedger = {
+  ledger: Ledger
+  /** Takes a notification of the database. */
+  notify(payload: string): void
+  /** Ends the commits; the lines stay open. */
+  close(): Promise<void>
+}
 
 /** Longest time of the last commits, ms. */
 const closeMs = 5_000
 
-export type OpenLedger = {
-  ledger: Ledger
-  lines: Lines
-  gateways: Gateways
-  /** Gives the lanes back, and ends the connections. Idempotent. */
-  close(): Promise<void>
-}
-
-/**
- * The ledger of one gateway in a database whose schema and functions are there. Rejects when no
- * server can be written.
- */
-export async function openLedger(options: OpenLedgerOptions): Promise<OpenLedger> {
-  const { gateway, now } = options
+/** The ledger over open lines, in a database whose schema and functions are there. */
+export async function createLedger(options: LedgerOptions): Promise<OpenLedger> {
+  const { lines, gateways, now, monotonic } = options
   const stop = new AbortController()
-  const listeners: ChangeListener[] = []
-  const changes: ChangeListener = {
-    payment(id) {
-      for (const listener of listeners) listener.payment(id)
+  const changes = createChanges()
+  const outbox = createOutbox()
+  const gateway = gateways?.id ?? crypto.randomUUID()
+  const { signal } = stop
+  const { changed } = changes
+  const commits = createCommits({ lines, gateway, messages: outbox, changed, signal, monotonic })
+  const reader = createReader(lines)
+  const gas = await startGas(reader, now)
+  const parts = { commits, reader, changes: changes.listener, gateway }
+  const payments = createPaymentReads(reader)
+  const authorizations = createAuthorizations(parts)
+  const orders = createOrders(parts)
+  const pruning = startPruning({ lines, commits, gateway })
+  return {
+    ledger: {
+      payments,
+      transactions: createTransactionReads(reader),
+      jobs: createJobReads(reader),
+      settling: createFencedSettling({ ...parts, gas, spent: outbox.spent }, gateways),
+      deliveries: createDeliveries(parts),
+      gas: gas.totals,
+      answers: createAnswers(parts),
+      authorizations,
+      offers: createOffers(parts),
+      orders,
+      grants: createGrants(parts),
+      webhooks: createWebhooks({ ...parts, outbox, isSender: () => gateways?.isFirst() ?? false }),
+      sales: createSales(parts),
+      admin: createAdmin(parts, { payments, authorizations, orders }),
+      lanes: gateways?.lanes ?? lanesOfOthers,
+      fault: lines.storage.fault,
+      writable: lines.storage.writable,
+      onChange: changes.listen,
+      flush: commits.flush,
     },
-    job(id) {
-      for (const listener of listeners) listener.job(id)
-    },
-  }
-  const changed = ({ payments, jobs }: Changed) => {
-    for (const id of payments) changes.payment(id)
-    for (const id of jobs) changes.job(id)
-  }
-  let gateways: Gateways | undefined
-  const lines = await openLines({
-    ...options,
-    onNotification(payload) {
-      const { by, lanes, payments = [], jobs = [] } = JSON.parse(payload) as Notification
-      if (by === gateway.id) return
-      changed({ payments, jobs })
+    notify(payload) {
+      const { by, lanes, payments: ids = [], jobs = [] } = JSON.parse(payload) as Notification
+      if (by === gateway) return
+      changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
     },
-  })
-  try {
-    const joined = await joinGateways({ ...options, lines })
-    gateways = joined
-    const outbox = createOutbox()
-    const commits = createCommits({
-      lines,
-      gateway: gateway.id,
-      messages: outbox,
-      changed,
-      signal: stop.signal,
-      monotonic: options.monotonic,
-    })
-    const reader = createReader(lines)
-    const gas = await startGas(reader, now)
-    const parts = { commits, reader, changes, gateway: gateway.id }
-    const payments = createPaymentReads(reader)
-    const authorizations = createAuthorizations(parts)
-    const orders = createOrders(parts)
-    const fences = createFences(joined)
-    const settling = createSettling({
-      ...parts,
-      gas,
-      spent: outbox.spent,
-      products: productRows,
-      fences,
-    })
-    const pruning = startPruning({ lines, commits, gateway: gateway.id })
-    return {
-      ledger: {
-        payments,
-        transactions: createTransactionReads(reader),
-        jobs: createJobReads(reader),
-        settling: noting(settling, joined),
-        deliveries: createDeliveries(parts),
-        gas: gas.totals,
-        answers: createAnswers(parts),
-        authorizations,
-        offers: createOffers(parts),
-        orders,
-        grants: createGrants(parts),
-        webhooks: createWebhooks({ ...parts, outbox, isSender: joined.isFirst }),
-        sales: createSales(parts),
-        admin: createAdmin(parts, { payments, authorizations, orders }),
-        lanes: joined.lanes,
-        fault: lines.storage.fault,
-        writable: lines.storage.writable,
-        onChange: (listener) => void listeners.push(listener),
-        flush: commits.flush,
-      },
-      lines,
-      gateways: joined,
-      async close() {
-        gas.close()
-        pruning.close()
-        // Without the database there is nothing to wait for.
-        await Promise.race([commits.idle(), Bun.sleep(closeMs)])
-        stop.abort()
-        await joined.close()
-        lines.close()
-      },
-    }
-  } catch (error) {
-    await gateways?.close()
-    lines.close()
-    throw error
+    async close() {
+      gas.close()
+      pruning.close()
+      // Without the database there is nothing to wait for.
+      await Promise.race([commits.idle(), Bun.sleep(closeMs)])
+      stop.abort()
+    },
   }
+}
+
+/** Passes changes on to the listeners of the ledger. */
+function createChanges() {
+  const listeners: ChangeListener[] = []
+  const listener: ChangeListener = {
+    payment(id) {
+      for (const each of listeners) each.payment(id)
+    },
+    job(id) {
+      for (const each of listeners) each.job(id)
+    },
+  }
+  return {
+    listener,
+    listen: (each: ChangeListener) => void listeners.push(each),
+    changed({ payments, jobs }: Changed) {
+      for (const id of payments) listener.payment(id)
+      for (const id of jobs) listener.job(id)
+    },
+  }
+}
+
+function createFencedSettling(
+  parts: Omit<SettlingParts, 'products' | 'fences'>,
+  gateways: Gateways | undefined,
+): SettlingCommits {
+  const fences = createFences(gateways)
+  const settling = createSettling({ ...parts, products: productRows, fences })
+  return gateways ? noting(settling, gateways) : settling
 }
 
 type Changed = { payments: readonly string[]; jobs: readonly string[] }
@@ -142,15 +137,15 @@ type Changed = { payments: readonly string[]; jobs: readonly string[] }
 /** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
 type Notification = Partial<Changed> & { by?: string; lanes?: boolean }
 
-function createFences(gateways: Gateways): Fences {
+function createFences(gateways: Gateways | undefined): Fences {
   return ({ network, relayer, nonce }) => {
     const lane: Lane = { network, relayer: relayer === keeper ? undefined : (relayer as never) }
     // After so long the others may have removed this process, and the write would be refused.
-    if (!gateways.isFresh())
+    if (gateways?.isFresh() === false)
       throw new DatabaseGoneError('the database has not heard of this process lately', {
         mayHaveRun: false,
       })
-    const fence = gateways.fenceOf(lane, nonce ?? undefined)
+    const fence = gateways?.fenceOf(lane, nonce ?? undefined)
     if (fence === undefined) throw new LaneLostError(`${network} ${relayer}`)
     return fence as Fence
   }

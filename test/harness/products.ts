@@ -163,11 +163,13 @@ export async function postgresProducts(url: string): Promise<Products> {
     gateway: crypto.randomUUID(),
     messages: {
       takes: () => true,
+      notify: () => undefined,
       async write(_, written) {
         events.push(...written.map((each) => ({ type: each.type, body: Event.bodyOf(each) })))
       },
     },
     changed: () => undefined,
+    monotonic: () => performance.now(),
     signal: stop.signal,
   })
   const attempt = async (change: Parameters<typeof commits.add>[0]) => {
@@ -180,7 +182,7 @@ export async function postgresProducts(url: string): Promise<Products> {
       throw error
     }
   }
-  const parts = { commits, reader }
+  const parts = { commits, reader, gateway: crypto.randomUUID() }
   return {
     orders: ordersOnPostgres(parts),
     grants: grantsOnPostgres(parts),

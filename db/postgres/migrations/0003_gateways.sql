@@ -58,3 +58,7 @@ CREATE TABLE "payer_failures" (
   "full_at" bigint NOT NULL
 );
 CREATE INDEX "payer_failures_expiry" ON "payer_failures" ("full_at");
+
+-- The gateway that forwards the request of an authorization.
+ALTER TABLE "authorizations" ADD COLUMN "authorized_by" uuid;
+CREATE INDEX "commits_age" ON "commits" ("gateway", "at");
