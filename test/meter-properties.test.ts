@@ -55,6 +55,43 @@ test('behavior: single bytes give the usage of the whole', () => {
   }
 })
 
+test('behavior: events that are passed over change no usage, whatever lines a stream has', () => {
+  const count = fc.nat({ max: 99 })
+  const text = fc.oneof(
+    fc.constantFrom(
+      'data: {"choices":[{"delta":{"content":"word"}}],"usage":null}',
+      `data: {"choices":[{"delta":{"content":"${'long '.repeat(150)}"}}]}`,
+      'data: {"error":{"message":"no"}}',
+      'data: {"usage":{"prompt_tokens":3,',
+      'data: "completion_tokens":4}}',
+      'data: [DONE]',
+      'event: message',
+      ': a comment that names prompt_tokens"',
+      '',
+    ),
+    fc
+      .tuple(count, count)
+      .map(
+        ([input, output]) =>
+          `data: {"usage":{"prompt_tokens":${input},"completion_tokens":${output}}}`,
+      ),
+  )
+  const end = fc.constantFrom('\n\n', '\n', '\r\n\r\n', '\r\n', '\r', '\n\n\n')
+  const line = fc
+    .tuple(fc.constantFrom('', '', '', '\ufeff'), text, end)
+    .map((parts) => parts.join(''))
+  const places = fc.array(fc.nat(), { maxLength: 6 })
+  const property = fc.property(fc.array(line, { maxLength: 12 }), places, (lines, cuts) => {
+    const body = bytes(lines.join(''))
+    // Of single bytes none can be passed over.
+    const each = Array.from(body, (_, i) => i)
+    const read = usage(meters.openai, headOf('openai.sse'), cut(body, each))
+    expect(usage(meters.openai, headOf('openai.sse'), [body])).toEqual(read)
+    expect(usage(meters.openai, headOf('openai.sse'), cut(body, cuts))).toEqual(read)
+  })
+  fc.assert(property, { numRuns: 1_000 })
+})
+
 const amount = fc.bigInt({ min: 0n, max: 10n ** 9n })
 const decimal = (atomic: bigint) =>
   `${atomic / 1_000_000n}.${`${atomic % 1_000_000n}`.padStart(6, '0')}`
