@@ -79,6 +79,8 @@ export type AuthorizeOptions = {
   receivedAt: number
   /** Unix ms until which the authorization must be valid. */
   validUntil: number
+  /** Called while a node verifies it, so that work of the caller adds no delay. Must not throw. */
+  onAsked?: (() => void) | undefined
 }
 
 export function createAuthorizations(context: Intake): Authorizations {
@@ -115,7 +117,7 @@ async function authorize(
   context: Context,
   transfer: Transfer,
   purpose: Purpose,
-  { id, receivedAt, validUntil }: AuthorizeOptions,
+  { id, receivedAt, validUntil, onAsked }: AuthorizeOptions,
 ): Promise<Authorized | Outcome> {
   const { ledger, ceilings, payers, now } = context
   const chain = chainOf(context, transfer.network)
@@ -123,7 +125,9 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await checkSigned(context, chain, transfer)
+  const checking = checkSigned(context, chain, transfer)
+  onAsked?.()
+  const checked = await checking
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
