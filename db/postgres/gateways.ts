@@ -35,7 +35,21 @@ export type GatewaysOptions = {
     /** A look or a lane failed; the next beat repeats it. */
     fault(error: unknown): void
   }
-  beatMs?: number
+  /** Tests shorten them, all by the same factor. */
+  times?: Times
+}
+
+export type Times = {
+  /** Interval of the signs of life, ms. */
+  beatMs: number
+  /** A process without a sign for this long is taken for dead, ms by the clock of the database. */
+  deadMs: number
+  /** Only a process with regular beats for this long may judge others, ms. */
+  steadyMs: number
+  /** A longer time between two beats is not regular, ms. */
+  gapMs: number
+  /** Without a beat for this long nothing new is sent, ms. */
+  freshMs: number
 }
 
 export type Gateways = {
@@ -64,22 +78,20 @@ export type Gateways = {
   close(): Promise<void>
 }
 
-/** Interval of the signs of life. */
-const usualBeatMs = 2_000
-/** A process without a sign for this long is taken for dead, by the clock of the database. */
-const deadAfter = '10 s'
-/** Only a process with regular beats for this long may judge others. */
-const steadyMs = 10_000
-/** A longer time between two beats is not regular. */
-const gapMs = 4_000
-/** Without a beat for this long nothing new is sent. */
-const freshMs = 6_000
+const usualTimes: Times = {
+  beatMs: 2_000,
+  deadMs: 10_000,
+  steadyMs: 10_000,
+  gapMs: 4_000,
+  freshMs: 6_000,
+}
 
 type Row = { network: Network.Id; relayer: string; holder: string | null } & Held
 type Held = { epoch: number; next_nonce: number }
 
 type State = {
   options: GatewaysOptions
+  times: Times
   wanted: readonly Lane[]
   listener: LaneListener | undefined
   held: Map<string, Held>
@@ -97,6 +109,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   const { monotonic } = options
   const state: State = {
     options,
+    times: options.times ?? usualTimes,
     wanted: [],
     listener: undefined,
     held: new Map(),
@@ -133,7 +146,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
     },
-    isFresh: () => monotonic() - state.beatAt < freshMs,
+    isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
     skewMs: () => state.skewMs,
     isFirst() {
       const [first] = state.wanted
@@ -160,7 +173,8 @@ type Loop = { wake(): void; stop(): Promise<void> }
 
 /** Beats and looks until it is stopped; `wake` makes the next one come at once. */
 function createLoop(state: State): Loop {
-  const { beatMs = usualBeatMs, on } = state.options
+  const { on } = state.options
+  const { beatMs } = state.times
   let resume: (() => void) | undefined
   let isWoken = false
   const pause = () =>
@@ -240,7 +254,7 @@ async function beat(state: State): Promise<void> {
   const [row] = rows
   if (row === undefined) return fence(state, 'it gave no sign of life for ten seconds')
   const at = monotonic()
-  if (at - state.beatAt > gapMs) state.steadySince = at
+  if (at - state.beatAt > state.times.gapMs) state.steadySince = at
   // The sign was given after `askedAt`, so it is at least this fresh.
   state.beatAt = askedAt
   state.skewMs = Math.round(now() - (at - askedAt) / 2 - row.at)
@@ -260,12 +274,12 @@ async function look(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
   const { listener } = state
   if (listener === undefined || state.isOver) return
-  if (monotonic() - state.steadySince >= steadyMs) {
+  if (monotonic() - state.steadySince >= state.times.steadyMs) {
     const dead = await lines.run('beat', (query) =>
       query<{ id: string }>(
-        `DELETE FROM gateways WHERE seen_at < clock_timestamp() - interval '${deadAfter}'
+        `DELETE FROM gateways WHERE seen_at < clock_timestamp() - make_interval(secs => $2)
          AND id <> $1 RETURNING id`,
-        [gateway.id],
+        [gateway.id, state.times.deadMs / 1_000],
         { name: 'reap' },
       ),
     )

@@ -121,7 +121,7 @@ async function drive(
     return outcome
   } catch (error) {
     context.log('settlement-fault', { ...about({ id, requestId }), error })
-    const payment = await ledger.payments.findById(id)
+    const payment = await ledger.payments.findById(id).catch(() => undefined)
     return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
   }
 }
