@@ -211,8 +211,8 @@ describe.skipIf(!hasPostgres)('two connections', () => {
   const settled = async () => {
     const ids = { paymentId: `p${++serial}`, settlementTx: hash('a') }
     const order = { ...orderOf(random), ...ids, state: 'settled', settledAt: 2 } as const
-    const confirmed = { state: 'confirmed', logIndex: serial, blockNumber: 5n, confirmedAt: 3 }
-    await gateways[0].insert(payments, { ...paymentRow(order), ...confirmed } as never)
+    const paid = { state: 'confirmed', logIndex: serial, blockNumber: 5n, confirmedAt: 3 } as const
+    await gateways[0].insert(payments, { ...paymentRow(order), ...paid })
     await gateways[0].insert(orders, order)
     return order
   }
