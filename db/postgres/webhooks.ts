@@ -37,7 +37,7 @@ type Reads = Pick<WebhookLedger, 'due' | 'countWaiting' | 'list' | 'find'>
  * The condition is that of the partial indexes. A subquery that gives a value cannot become a join,
  * which without statistics would compare all waiting messages with each other.
  */
-const dueSql = `SELECT * FROM webhooks
+export const dueSql = `SELECT * FROM webhooks
   WHERE state = 'waiting' AND endpoint = $1 AND due_at <= $2
     AND seq = (SELECT min(older.seq) FROM webhooks AS older WHERE older.endpoint = webhooks.endpoint
       AND older.subject = webhooks.subject AND older.state = 'waiting')
