@@ -1,8 +1,12 @@
 import commit from './functions/commit.sql' with { type: 'text' }
+import deliveries from './functions/deliveries.sql' with { type: 'text' }
+import launch from './functions/launch.sql' with { type: 'text' }
+import record from './functions/record.sql' with { type: 'text' }
+import settling from './functions/settling.sql' with { type: 'text' }
 import type { Query } from './Line'
 
 /** The functions of this program, in the order in which they are created. */
-const sources: readonly string[] = [commit]
+const sources: readonly string[] = [commit, settling, launch, record, deliveries]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */
 export const functionSchema = `turnpike_${new Bun.CryptoHasher('sha256').update(sources.join('\n')).digest('hex').slice(0, 12)}`
