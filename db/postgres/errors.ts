@@ -4,6 +4,8 @@ import type { RowsRefusal } from '../Ledger'
 export const refusedState = 'TP001'
 /** SQLSTATE of `fence`: another gateway has the lane. */
 export const laneLostState = 'TP002'
+/** SQLSTATE of the triggers that keep authorized money apart from paid money. */
+export const barredState = 'TP003'
 
 /**
  * There is no connection to the database, or it was lost. `mayHaveRun`: the statement was sent, so
@@ -76,4 +78,9 @@ export function errorOf(fault: Fault): Error {
 /** Whether an error says that a UNIQUE constraint or a primary key refused the row. */
 export function isDuplicate(error: unknown): error is PostgresError {
   return error instanceof PostgresError && error.code === '23505'
+}
+
+/** Whether a trigger refused the row because its money is authorized or paid. */
+export function isBarred(error: unknown): error is PostgresError {
+  return error instanceof PostgresError && error.code === barredState
 }

@@ -4,16 +4,13 @@ import type { Payment } from '../Payment'
 import { fromRow } from '../payment-rows'
 import { type PaymentRow, payments, transactions } from '../schema'
 import * as Event from '../WebhookEvent'
-import { isDuplicate, PostgresError, RefusedError } from './errors'
+import { isBarred, isDuplicate, RefusedError } from './errors'
 import { fenceOf, laneKey } from './fences'
 import { decode, type Selected } from './payments'
 import { type Json, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
 
 type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
-/** SQLSTATE of the trigger that keeps the money of payments and authorizations apart. */
-const barredState = 'TP003'
-
 type Launch = Parameters<SettlingCommits['launch']>[0]
 
 /** Writes before bytes are sent, or for a payment with an external settlement. */
@@ -97,8 +94,7 @@ function entryOf({ products }: SettlingParts, { row, rows }: NewPayment): Json {
 /** What refused the rows of a payment, and the id of the payment. */
 function refusalOf(error: unknown): { id: string; reason: RowsRefusal } | undefined {
   if (error instanceof RefusedError) return { id: error.detail ?? '', reason: error.reason }
-  const isBarred = error instanceof PostgresError && error.code === barredState
-  return isBarred ? { id: error.detail ?? '', reason: 'money-authorized' } : undefined
+  return isBarred(error) ? { id: error.detail ?? '', reason: 'money-authorized' } : undefined
 }
 
 type Asked = Pick<

@@ -9,6 +9,7 @@ import { startGas } from '../../db/postgres/gas'
 import { createJobReads } from '../../db/postgres/jobs'
 import { openLines } from '../../db/postgres/lines'
 import { createPaymentReads } from '../../db/postgres/payments'
+import { productRows } from '../../db/postgres/product-rows'
 import { createReader } from '../../db/postgres/reader'
 import { createSettling } from '../../db/postgres/settling'
 import { createTransactionReads } from '../../db/postgres/transactions'
@@ -104,11 +105,7 @@ export async function openGateway(url: string, options: { gateway?: string; fenc
       ...parts,
       gas,
       spent: subscribers.spent,
-      products: {
-        order: ({ order }) => ({ order: { id: order.id } }),
-        rider: ({ kind }) => ({ kind }),
-        events: { types: [], of: () => [] },
-      },
+      products: productRows,
       fences: options.fences,
     }),
     deliveries: createDeliveries(parts),
