@@ -14,7 +14,10 @@ const usageOf = `SELECT coalesce(min(payments.payer), '') AS payer,
   FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
   GROUP BY lower(payments.payer)`
 
-export function createAnswers({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): AnswerLedger {
+export function createAnswers({
+  commits,
+  reader,
+}: Pick<Parts, 'commits' | 'reader'>): AnswerLedger {
   const sweep = (now: number) =>
     commits.add({
       call: 'sweep_answers',

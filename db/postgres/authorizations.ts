@@ -21,8 +21,7 @@ const newest = 'ORDER BY created_at DESC LIMIT 1'
 const isOpen = "state IN ('authorized', 'metered')"
 const isOfMoney =
   'network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3) AND nonce = lower($4)'
-const isOfKey =
-  'merchant = $1 AND route = $2 AND lower(payer) = lower($3) AND idempotency_key = $4'
+const isOfKey = 'merchant = $1 AND route = $2 AND lower(payer) = lower($3) AND idempotency_key = $4'
 
 /** Authorizations of the scheme `upto`. */
 export function createAuthorizations({
@@ -81,7 +80,9 @@ function readAuthorizations(reader: Reader): Reads {
     findVoid: ({ merchant, route, payer, key }) =>
       one(`${isOfKey} AND state = 'void' ${newest}`, [merchant, route, payer, key]),
     open: async () =>
-      (await reader.all<Selected>(`${select} WHERE ${isOpen} ORDER BY created_at DESC`)).map(decode),
+      (await reader.all<Selected>(`${select} WHERE ${isOpen} ORDER BY created_at DESC`)).map(
+        decode,
+      ),
     hasFailedSince: async (payer, at) =>
       (await one('lower(payer) = lower($1) AND failed_at > $2 LIMIT 1', [payer, at])) !== undefined,
   }

@@ -35,7 +35,10 @@ export async function fenceOfTransaction(
 }
 
 /** The fence for the account nonce that these transactions share. */
-export async function fenceOfFirst({ fences, reader }: Uses, hashes: readonly Hex[]): Promise<Json> {
+export async function fenceOfFirst(
+  { fences, reader }: Uses,
+  hashes: readonly Hex[],
+): Promise<Json> {
   const [hash] = hashes
   if (fences === undefined || hash === undefined) return null
   const lane = await reader.one<Lane>(ofTransaction, [hash])

@@ -1,5 +1,5 @@
-import type { JobReads } from '../Ledger'
 import { jobs } from '../jobs'
+import type { JobReads } from '../Ledger'
 import type { Selected } from './payments'
 import type { Reader } from './reader'
 import { fromJson } from './rows'

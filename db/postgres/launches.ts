@@ -1,5 +1,5 @@
-import type { Launched, NewPayment, RowsRefusal, SettlingCommits } from '../Ledger'
 import { jobs } from '../jobs'
+import type { Launched, NewPayment, RowsRefusal, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
 import { fromRow } from '../payment-rows'
 import { type PaymentRow, payments, transactions } from '../schema'
@@ -177,4 +177,3 @@ function confirmedEvents(payment: Payment) {
   const { confirmedAt } = payment
   return confirmedAt === undefined ? [] : [Event.paymentConfirmed(payment, confirmedAt)]
 }
-

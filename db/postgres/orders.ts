@@ -76,10 +76,10 @@ function countOrders(reader: Reader): Counts {
   return {
     countOpen: () => count(`${isUnfinished} AND state <> 'held'`),
     countRefunds: (payer, since) =>
-      count(
-        'lower(payer) = lower($1) AND id COLLATE "C" > $2 AND refund_reason IS NOT NULL',
-        [payer, since],
-      ),
+      count('lower(payer) = lower($1) AND id COLLATE "C" > $2 AND refund_reason IS NOT NULL', [
+        payer,
+        since,
+      ]),
     countUnderWay: (payer) =>
       count("lower(payer) = lower($1) AND state IN ('settling', 'settled', 'swapping')", [payer]),
   }

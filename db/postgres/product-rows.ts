@@ -31,7 +31,9 @@ export const productRows = {
       kind: rider.kind,
       isTopUp,
       isSigned,
-      row: isTopUp ? toJson(grantTopUps, { ...row, ...unsent }) : toJson(grants, { ...row, ...unsent }),
+      row: isTopUp
+        ? toJson(grantTopUps, { ...row, ...unsent })
+        : toJson(grants, { ...row, ...unsent }),
       from: budget.from,
       grants: budget.grants,
       wei: String(budget.wei),

@@ -42,8 +42,7 @@ export function createTransactionReads(reader: Reader): TransactionReads {
       if (hashes.length === 0) return []
       return (await reader.all<Selected>(members, [hashes])).map(({ row }) => decode(row))
     },
-    hasPayment: async (hash, id) =>
-      (await reader.one(hasMember, [hash, id ?? null])) !== undefined,
+    hasPayment: async (hash, id) => (await reader.one(hasMember, [hash, id ?? null])) !== undefined,
     ofPayment: (id) => reader.all<Carrying>(carrying, [id]),
     includedFrom,
     includedAt,

@@ -18,7 +18,7 @@ import { openInMemory } from '../../db/sqlite/open'
 import * as Event from '../../db/WebhookEvent'
 import type { Subscriptions } from '../../db/WebhookLedger'
 import { eventTypes } from '../../src/protocol/Webhook'
-import { freshDatabase } from './postgres'
+import { freshDatabase, hasPostgres } from './postgres'
 import { at } from './settlingrows'
 
 /** The part of a ledger that settlement uses, and what a test sees of it. */
@@ -69,7 +69,10 @@ export async function openSqlite(): Promise<SettlingLedger> {
 type Gateway = Awaited<ReturnType<typeof openGateway>>
 
 /** One process over a database. */
-export async function openGateway(url: string, options: { gateway?: string; fences?: Fences } = {}) {
+export async function openGateway(
+  url: string,
+  options: { gateway?: string; fences?: Fences } = {},
+) {
   const lines = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',
@@ -162,3 +165,9 @@ export async function openPostgres(): Promise<SettlingLedger & { url: string }> 
     },
   }
 }
+
+/** The same cases run over both. */
+export const ledgers = [
+  { name: 'SQLite', open: openSqlite, isThere: true },
+  { name: 'PostgreSQL', open: openPostgres, isThere: hasPostgres },
+]
