@@ -8,6 +8,7 @@ import { misfitOf } from './migrate'
 import { DatabaseStartError, reach } from './reach'
 import { sessionOf } from './session'
 import * as Url from './Url'
+import { clientOf } from './upgrade'
 
 /** One command needs one connection of each kind. */
 const sizes = { commit: 1, soon: 1, read: 1 }
@@ -52,7 +53,7 @@ async function openBeside(target: Url.Target): Promise<Lines> {
     const { line, servers } = await reach(target)
     try {
       await line.run(async (query) => {
-        const misfit = await misfitOf(query, { name })
+        const misfit = await misfitOf(clientOf(query), { file: `the database ${name}` })
         if (misfit !== undefined) throw new BesideError(misfit)
         const functions = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [
           functionSchema,

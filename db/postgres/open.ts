@@ -6,11 +6,11 @@ import { installFunctions } from './functions'
 import { fingerprintsOf, markDatabase, writeIdentity } from './identity'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
-import { migrate } from './migrate'
 import { DatabaseStartError } from './reach'
 import { sessionOf } from './session'
 import { keepLock } from './sole'
 import * as Url from './Url'
+import { upgrade as upgradeSchema } from './upgrade'
 
 export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
   /** Only their fingerprints are kept. */
@@ -51,7 +51,7 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
   const undo: (() => void)[] = [() => line.close()]
   try {
     for (const warning of warnings) warn(warning)
-    const upgrade = await line.run((query) => migrate(query, { now: now(), program, name }))
+    const upgrade = await line.run((query) => upgradeSchema(query, { now: now(), program, name }))
     await line.run(installFunctions)
     markDatabase(dataDir, await line.run((query) => writeIdentity(query, service)))
     const sole = keepLock({ target, line, now, aheadMs, onTaken })

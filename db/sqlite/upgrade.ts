@@ -2,8 +2,9 @@ import type { Database } from 'bun:sqlite'
 import { readdirSync, renameSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Upgrade } from '../Database'
+import type { Schema } from '../schemas'
 import { BackupError, copyTo, removeCopy } from './copy'
-import { migrate, migrations, noteProgram, type Schema, schemaOf } from './migrate'
+import { migrate, migrations, noteProgram, schemaOf } from './migrate'
 
 export type UpgradeOptions = {
   /** Path of the database file. */
