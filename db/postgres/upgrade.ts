@@ -15,7 +15,13 @@ export type UpgradeOptions = {
 
 /** A line as the migrations use it. */
 export function clientOf(query: Query): MigrationClient {
-  return { query: async (text, values = []) => ({ rows: [...(await query(text, values))] }) }
+  return {
+    async query(text, values = []) {
+      // A text of several statements has no rows of its own.
+      const rows: readonly unknown[] | undefined = await query(text, values)
+      return { rows: [...(rows ?? [])] }
+    },
+  }
 }
 
 /**
