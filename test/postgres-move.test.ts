@@ -127,12 +127,12 @@ describe.skipIf(!hasPostgres)('a move', () => {
     const db = open({ dataDir: next, now })
     fill(db.sqlite)
     db.sqlite.run('PRAGMA ignore_check_constraints = ON')
-    db.sqlite.run("UPDATE payments SET state = 'odd'")
+    db.sqlite.run("UPDATE answers SET status = 'odd'")
     db.close()
     dataDir = next
-    await expect(run()).rejects.toThrow('refuses a row of the table payments (payments_')
+    await expect(run()).rejects.toThrow('refuses a row of the table answers (')
     await use(url, async (client) => {
-      const { rows } = await client.query('SELECT count(*)::int AS count FROM transactions')
+      const { rows } = await client.query('SELECT count(*)::int AS count FROM payments')
       expect(rows).toEqual([{ count: 0 }])
     })
     // The file is in use as before.
