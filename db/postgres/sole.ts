@@ -20,11 +20,13 @@ export type SoleOptions = {
   aheadMs: number
   /** The connection was lost, and another service has the lock now. */
   onTaken: () => void
+  /** Interval of the looks at the server, ms. */
+  lookMs?: number
 }
 
 /** Another number than that of the installation of functions and of migrations. */
 const lockKey = 7_408_122
-const lookMs = 2_000
+const lookMsByDefault = 2_000
 
 /**
  * A server notices within about 15 s that a machine is gone, so that another one can take the lock.
@@ -65,7 +67,8 @@ export async function takeLock(line: Line, name: string): Promise<void> {
 }
 
 /** Keeps the lock, and looks at clock and standbys of the server. */
-export function keepLock({ target, line, now, aheadMs, onTaken }: SoleOptions): Sole {
+export function keepLock(options: SoleOptions): Sole {
+  const { target, line, now, aheadMs, onTaken, lookMs = lookMsByDefault } = options
   const state = { line, aheadMs, standby: 'unknown' as Standby, isClosed: false, isLooking: false }
   const look = async () => {
     if (state.isClosed || state.isLooking) return
