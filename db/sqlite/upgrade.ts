@@ -1,8 +1,9 @@
 import type { Database } from 'bun:sqlite'
 import { readdirSync, renameSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
+import type { Schema } from '../schemas'
 import { BackupError, copyTo, removeCopy } from './copy'
-import { migrate, migrations, noteProgram, type Schema, schemaOf } from './migrate'
+import { migrate, migrations, noteProgram, schemaOf } from './migrate'
 
 /** What an opening changed in a database of an earlier schema. */
 export type Upgrade = {

@@ -3,6 +3,7 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Client } from 'pg'
+import { migrate } from '../../db/postgres/migrate'
 
 /** A PostgreSQL of this machine, for one test process. */
 export type Cluster = {
@@ -171,13 +172,7 @@ async function answers(url: string): Promise<boolean> {
 }
 
 async function runAt(url: string, statement: string): Promise<readonly Record<string, unknown>[]> {
-  const client = new Client({ connectionString: url })
-  await client.connect()
-  try {
-    return (await client.query(statement)).rows
-  } finally {
-    await client.end()
-  }
+  return (await use(url, (client) => client.query(statement))).rows
 }
 
 /** Runs a program as the unprivileged user; throws its output when it fails. */
@@ -219,14 +214,42 @@ export function sharedCluster(): Promise<Cluster> {
 }
 
 /** URL of a new database without tables, in the cluster of this process. */
-export async function emptyDatabase(): Promise<string> {
-  const cluster = await sharedCluster()
-  databases++
-  await cluster.run(`CREATE DATABASE turnpike_${databases}`)
-  return cluster.url(`turnpike_${databases}`)
+export function emptyDatabase(): Promise<string> {
+  return create('template1')
 }
+
+let migrated: Promise<string> | undefined
 
 /** URL of a new database with the whole schema and no rows, in the cluster of this process. */
 export async function freshDatabase(): Promise<string> {
-  return emptyDatabase()
+  migrated ??= createTemplate()
+  return create(await migrated)
+}
+
+async function create(template: string): Promise<string> {
+  const cluster = await sharedCluster()
+  databases++
+  const name = `turnpike_${databases}`
+  await cluster.run(`CREATE DATABASE ${name} TEMPLATE ${template}`)
+  return cluster.url(name)
+}
+
+/** Nothing stays connected to it, because a template in use cannot be copied. */
+async function createTemplate(): Promise<string> {
+  const cluster = await sharedCluster()
+  const name = 'turnpike_template'
+  await cluster.run(`CREATE DATABASE ${name}`)
+  await use(cluster.url(name), (client) => migrate(client, Date.now()))
+  return name
+}
+
+/** Connects to a database, and disconnects afterwards. */
+export async function use<T>(url: string, work: (client: Client) => Promise<T>): Promise<T> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    return await work(client)
+  } finally {
+    await client.end()
+  }
 }
