@@ -257,7 +257,7 @@ for (const { name, open, isThere } of ledgers)
           attempts: 1,
           upstreamStatus: 502,
         })
-        // The delivery that ended while its process was away is begun again.
+        // The delivery that ended while its process was away begins again.
         await deliveries.begin(id)
         expect(await deliveries.begin(id)).toMatchObject({ attempts: 3 })
         expect(
