@@ -167,6 +167,21 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect((await does.payment(row.id)).purpose.idempotencyKey).toBeUndefined()
   })
 
+  test('error: a delivery that cannot be written fails alone', async () => {
+    const { ids } = await does.confirm(3)
+    const { deliveries } = own.ledger
+    await Promise.all(ids.map(deliveries.begin))
+    const ends = await Promise.allSettled(
+      ids.map((id, index) => {
+        const upstreamStatus = index === 1 ? 1e20 : 200
+        return deliveries.deliver(id, { upstreamStatus, truncated: false }, at)
+      }),
+    )
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
+    const stored = await Promise.all(ids.map(does.payment))
+    expect(stored.map(({ delivery }) => delivery)).toEqual(['delivered', 'delivering', 'delivered'])
+  })
+
   test('behavior: a delivery of a live gateway is not taken, that of a dead one is', async () => {
     const url = own.url
     const [one, other] = [await openGateway(url), await openGateway(url)]
