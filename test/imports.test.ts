@@ -38,7 +38,8 @@ const ranks: Readonly<Record<string, number>> = {
 
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
-const clockOwners = /^(src\/(app|main|log|cli\/(data)?commands)\.ts|src\/demo\/.*|test\/.*)$/
+const clockOwners =
+  /^(src\/(app|main|log|cli\/(data)?commands)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
@@ -62,7 +63,6 @@ const medianLinesMax = 120
  */
 const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
   [/\brails?\b|Rails?\b|\brail[A-Z]/, 'ChainState'],
-  [/\blanes?\b|(?<![A-Z])Lanes?\b|\blane[A-Z]/, 'relayer'],
   [/errands?/i, 'job'],
   [/couriers?|parcels?\b/i, 'delivery'],
   [/\btellers?\b|Tellers?\b/i, 'order response'],
@@ -107,7 +107,6 @@ const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
 ]
 /** Sample data of other services, and this list. */
 const wordOwners = /^(src\/demo\/upstreams|src\/proxy\/builtin)\/|^test\/imports\.test\.ts$/
-const laneOwners = /^(db\/postgres\/|test\/postgres-)/ // Of several gateways one owns a lane.
 /** Old databases have tables of the old name, which the migrations and their test read. */
 const oldNames = /errand_transactions|errand_id|\berrands\b|0002_errands|%errand%/g
 
@@ -251,7 +250,6 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
       const isOld = /^(db\/sqlite\/migrate|test\/db\.test|test\/harness\/oldrows)\.ts$/.test(path)
       const read = isOld ? text.replaceAll(oldNames, '') : text
       return retiredWords.flatMap(([word, instead]) => {
-        if (word.test('lane') && laneOwners.test(path)) return []
         const line = read.split('\n').findIndex((each) => word.test(each))
         if (line < 0 && !word.test(path.replaceAll(/[-_]/g, ' '))) return []
         return [`${path}:${line + 1} ${word.source} is retired: ${instead}`]
@@ -441,12 +439,8 @@ describe('the rules', () => {
     ['form', { 'test/a.ts': long(500) }, 0],
     ['form', { 'test/a.ts': long(501) }, 1],
     ['words', { 'src/a.ts': 'const rail = railOf(chain)' }, 1],
-    ['words', { 'src/a.ts': '// The lanes of a network' }, 1],
-    ['words', { 'src/a.ts': 'const ownLane = 1' }, 1],
-    ['words', { 'db/postgres/a.ts': "const sql = 'SELECT * FROM lanes'" }, 0],
     ['words', { 'db/a.ts': "const sql = 'SELECT * FROM errands'" }, 1],
     ['words', { 'src/paywall/courier.ts': '' }, 1],
-    ['words', { 'test/settlement-lane.test.ts': '' }, 1],
     ['words', { 'src/a.ts': 'type Teller = 1' }, 1],
     ['words', { 'src/a.ts': 'counter?.desk.stop()' }, 1],
     ['words', { 'src/app/door.ts': '' }, 1],
