@@ -36,6 +36,7 @@ const unnamed = ['payments_ceiling', 'payments_facilitator', 'transactions_cost'
 const ownTables = ['commits', 'gateways', 'grant_days', 'lanes', 'payer_failures']
 const ownColumns = [
   'payments.answering_by',
+  'authorizations.authorized_by',
   'payments.delivering_by',
   'transactions.epoch',
   'transactions.seq',
