@@ -17,6 +17,12 @@ export const transitions: Readonly<Record<State, readonly State[]>> = {
   failed: [],
 }
 
+/** States from which the table of transitions permits this one. */
+export function sourcesOf(target: State): State[] {
+  const states = Object.keys(transitions) as State[]
+  return states.filter((state) => transitions[state].includes(target))
+}
+
 /** What an answer costs: atomic amount, and what was counted by unit. */
 export type Charge = { amountAtomic: bigint; units: Readonly<Record<string, number>> }
 

@@ -15,7 +15,7 @@ export type AuthorizationLedger = {
   findByIdempotencyKey(scope: KeyScope): Promise<Authorization | undefined>
   /** Newest one of the key that is `void`. */
   findVoid(scope: KeyScope): Promise<Authorization | undefined>
-  /** Those that are `authorized` or `metered`. */
+  /** Those that are `metered`, and those `authorized` that no other living process works on. */
   open(): Promise<readonly Authorization[]>
   /** Whether a settlement of this payer has failed since a time (unix ms). */
   hasFailedSince(payer: Address, at: number): Promise<boolean>

@@ -6,6 +6,7 @@ import type { AnswerLedger } from './AnswerLedger'
 import type { AuthorizationLedger } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
+import type { LaneLedger } from './LaneLedger'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
 import type { KeyScope, Payment } from './Payment'
@@ -36,6 +37,7 @@ export type Ledger = Readonly<{
   webhooks: WebhookLedger
   sales: SalesLedger
   admin: AdminLedger
+  lanes: LaneLedger
   /** Code of the current storage fault, e.g. `SQLITE_FULL`; undefined while it can be written. */
   fault(): string | undefined
   /** Resolves when the storage can be written; rejects when the signal fires. */
@@ -175,6 +177,8 @@ export type RowsRefusal =
   | 'grants-signed-only'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
+  /** Another payment has the buyer's own key. One process finds that out before it settles. */
+  | 'key-used'
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }

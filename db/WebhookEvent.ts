@@ -1,5 +1,7 @@
 import type * as Network from '../src/protocol/Network'
 import type { EventType } from '../src/protocol/Webhook'
+import { roomFor, type Tally } from './GrantBudget'
+import type { NewGrant } from './GrantLedger'
 import type { Order, State } from './Order'
 import type { Payment } from './Payment'
 import type { WebhookEvent } from './WebhookLedger'
@@ -140,6 +142,15 @@ export function budgetSpent(spent: SpentBudget, at: number): WebhookEvent {
       ...(grants === undefined ? {} : { grants: grants.sent, grantsPerDay: grants.max }),
     },
   }
+}
+
+/** Undefined while there is room for another grant like this one. `tally`: with this one. */
+export function grantsSpent({ row, budget }: NewGrant, tally: Tally): WebhookEvent | undefined {
+  const { network, createdAt } = row
+  if (roomFor(tally, budget, row.amountWei + row.feeWei) !== 'spent') return undefined
+  const sum = { network, product: 'sponsor', spentWei: tally.wei, budgetWei: budget.wei }
+  const grants = { sent: tally.grants, max: budget.grants }
+  return budgetSpent({ ...sum, budget: 'grants', grants }, createdAt)
 }
 
 /** The JSON of an event. */

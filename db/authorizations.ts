@@ -1,19 +1,27 @@
-import { sql } from 'drizzle-orm'
-import { check, index, integer, sqliteTable, text, unique } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
 import type { State } from './Authorization'
 import {
   address,
   at,
   block,
+  check,
   decimal,
   flag,
   hex,
+  index,
+  integer,
   isAddress,
+  isAtMost,
   isDecimal,
   isFlag,
   isHex,
+  isJson,
+  isUnset,
   oneOf,
+  sql,
+  table,
+  text,
+  unique,
 } from './columns'
 
 export const authorizationStates = [
@@ -28,7 +36,7 @@ export const authorizationStates = [
  * Signed ceilings of the scheme `upto`. Triggers of the migration keep their money apart from that of
  * `payments`, permit only the transitions of the code, and keep what was agreed and charged.
  */
-export const authorizations = sqliteTable(
+export const authorizations = table(
   'authorizations',
   {
     id: text('id').primaryKey(),
@@ -69,58 +77,56 @@ export const authorizations = sqliteTable(
     failedAt: at('failed_at'),
     createdAt: at('created_at').notNull(),
   },
-  (table) => [
-    unique('authorizations_money').on(table.network, table.asset, table.payer, table.nonce),
-    index('authorizations_open').on(table.state).where(sql`state IN ('authorized', 'metered')`),
-    index('authorizations_failed')
-      .on(table.payer, table.failedAt)
-      .where(sql`failed_at IS NOT NULL`),
+  (self) => [
+    unique('authorizations_money').on(self.network, self.asset, self.payer, self.nonce),
+    index('authorizations_open').on(self.state).where(sql`state IN ('authorized', 'metered')`),
+    index('authorizations_failed').on(self.payer, self.failedAt).where(sql`failed_at IS NOT NULL`),
     index('authorizations_idempotency')
-      .on(table.merchant, table.route, table.payer, table.idempotencyKey)
+      .on(self.merchant, self.route, self.payer, self.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
     check(
       'authorizations_network',
-      sql`${table.network} = 'eip155:' || ${table.chainId} AND ${table.chainId} > 0`,
+      sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
     ),
     check(
       'authorizations_addresses',
-      sql`${isAddress(table.asset)} AND ${isAddress(table.payer)} AND ${isAddress(table.payee)} AND ${isAddress(table.facilitator)}`,
+      sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)} AND ${isAddress(self.facilitator)}`,
     ),
     check(
       'authorizations_ceiling',
-      sql`${isDecimal(table.ceilingAtomic)} AND ${table.ceilingAtomic} <> '0'`,
+      sql`${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0'`,
     ),
-    check('authorizations_nonce', isHex(table.nonce, 64)),
+    check('authorizations_nonce', isHex(self.nonce, 64)),
     check(
       'authorizations_window',
-      sql`${isDecimal(table.validAfter)} AND ${isDecimal(table.validBefore)}`,
+      sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`,
     ),
-    check('authorizations_product', oneOf(table.product, ['gateway', 'facilitator'])),
-    check('authorizations_state', oneOf(table.state, authorizationStates)),
+    check('authorizations_product', oneOf(self.product, ['gateway', 'facilitator'])),
+    check('authorizations_state', oneOf(self.state, authorizationStates)),
     check(
       'authorizations_charge',
-      sql`(${table.chargeAtomic} IS NULL) = (${table.state} = 'authorized') AND (${table.chargeAtomic} IS NULL OR (${isDecimal(table.chargeAtomic)}))`,
+      sql`(${self.chargeAtomic} IS NULL) = (${self.state} = 'authorized') AND (${self.chargeAtomic} IS NULL OR (${isDecimal(self.chargeAtomic)}))`,
     ),
     // Only what costs nothing is void, and nothing else is settled.
     check(
       'authorizations_void',
-      sql`${table.chargeAtomic} IS NULL OR (${table.chargeAtomic} = '0') = (${table.state} = 'void')`,
+      sql`${self.chargeAtomic} IS NULL OR (${self.chargeAtomic} = '0') = (${self.state} = 'void')`,
     ),
     check(
       'authorizations_most',
-      sql`${table.chargeAtomic} IS NULL OR length(${table.chargeAtomic}) < length(${table.ceilingAtomic}) OR (length(${table.chargeAtomic}) = length(${table.ceilingAtomic}) AND ${table.chargeAtomic} <= ${table.ceilingAtomic})`,
+      sql`${self.chargeAtomic} IS NULL OR ${isAtMost(self.chargeAtomic, self.ceilingAtomic)}`,
     ),
     check(
       'authorizations_units',
-      sql`(${table.units} IS NULL) = (${table.chargeAtomic} IS NULL) AND (${table.units} IS NULL OR json_valid(${table.units}))`,
+      sql`(${self.units} IS NULL) = (${self.chargeAtomic} IS NULL) AND (${self.units} IS NULL OR ${isJson(self.units)})`,
     ),
     check(
       'authorizations_delivered',
-      sql`${table.isDelivered} = (${table.upstreamStatus} IS NOT NULL) AND (${table.isDelivered} = 0 OR ${table.state} <> 'authorized')`,
+      sql`${self.isDelivered} = (${self.upstreamStatus} IS NOT NULL) AND (${isUnset(self.isDelivered)} OR ${self.state} <> 'authorized')`,
     ),
     check(
       'authorizations_flags',
-      sql`${isFlag(table.bound)} AND ${isFlag(table.truncated)} AND ${isFlag(table.isDelivered)}`,
+      sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.isDelivered)}`,
     ),
   ],
 )

@@ -1,12 +1,10 @@
-import { sql } from 'drizzle-orm'
-import { check, integer, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
-import { address, at, isAddress } from './columns'
+import { address, at, check, integer, isAddress, primaryKey, sql, table, text } from './columns'
 
 /** What the figures of sales need besides payments and transactions. */
 
 /** Requests by UTC hour and route. The table has no rowid, which the migration says. */
-export const hours = sqliteTable(
+export const hours = table(
   'hours',
   {
     /** Unix ms of its begin. */
@@ -20,22 +18,25 @@ export const hours = sqliteTable(
     /** Requests with a credential that got a problem. */
     failed: integer('failed').notNull(),
   },
-  (table) => [
-    primaryKey({ columns: [table.hour, table.merchant, table.route] }),
-    check('hours_hour', sql`${table.hour} >= 0 AND ${table.hour} % 3600000 = 0`),
-    check('hours_counts', sql`${table.asked} >= 0 AND ${table.paid} >= 0 AND ${table.failed} >= 0`),
+  (self) => [
+    primaryKey({ columns: [self.hour, self.merchant, self.route] }),
+    check('hours_hour', sql`${self.hour} >= 0 AND ${self.hour} % 3600000 = 0`),
+    check('hours_counts', sql`${self.asked} >= 0 AND ${self.paid} >= 0 AND ${self.failed} >= 0`),
   ],
 )
 
 /** Accounts of this service, of all its configurations: what they pay is no sale. */
-export const ownAccounts = sqliteTable(
+export const ownAccounts = table(
   'own_accounts',
-  { address: address('address').primaryKey(), addedAt: at('added_at').notNull() },
-  (table) => [check('own_accounts_address', isAddress(table.address))],
+  { address: address('address').notNull(), addedAt: at('added_at').notNull() },
+  (self) => [
+    primaryKey({ columns: [self.address] }),
+    check('own_accounts_address', isAddress(self.address)),
+  ],
 )
 
 /** Assets of the networks, of all configurations, as the newest one with them describes them. */
-export const assets = sqliteTable(
+export const assets = table(
   'assets',
   {
     network: text('network').$type<Network.Id>().notNull(),
@@ -47,9 +48,9 @@ export const assets = sqliteTable(
     coinUsd: text('coin_usd').notNull(),
     updatedAt: at('updated_at').notNull(),
   },
-  (table) => [
-    primaryKey({ columns: [table.network, table.address] }),
-    check('assets_address', isAddress(table.address)),
-    check('assets_decimals', sql`${table.decimals} BETWEEN 0 AND 36`),
+  (self) => [
+    primaryKey({ columns: [self.network, self.address] }),
+    check('assets_address', isAddress(self.address)),
+    check('assets_decimals', sql`${self.decimals} BETWEEN 0 AND 36`),
   ],
 )

@@ -1,10 +1,36 @@
 import { type SQL, sql } from 'drizzle-orm'
-import { customType, integer } from 'drizzle-orm/sqlite-core'
+import {
+  blob,
+  check,
+  customType,
+  foreignKey,
+  index,
+  integer,
+  primaryKey,
+  sqliteTable as table,
+  text,
+  unique,
+  uniqueIndex,
+} from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
+import { nullable } from './nullable'
 
-// Prepared statements pass nulls to these functions too.
-function nullable<In, Out>(value: In, map: (value: In) => Out): Out {
-  return value === null ? (null as Out) : map(value)
+/**
+ * What the files of tables are made of, for SQLite. columns.pg.ts has the same names for PostgreSQL,
+ * so these files import their columns and rules only from here.
+ */
+export {
+  blob,
+  check,
+  foreignKey,
+  index,
+  integer,
+  primaryKey,
+  sql,
+  table,
+  text,
+  unique,
+  uniqueIndex,
 }
 
 /** Non-negative integer of any size as decimal TEXT: bun:sqlite rounds INTEGER above 2^53. */
@@ -13,6 +39,9 @@ export const decimal = customType<{ data: bigint; driverData: string }>({
   toDriver: (value) => nullable(value, String),
   fromDriver: (text) => BigInt(text),
 })
+
+/** A decimal that statements add to. PostgreSQL adds it by itself. */
+export const decimalSum = decimal
 
 /** Hex with `0x` in lower case. */
 export const hex = customType<{ data: Hex; driverData: string }>({
@@ -40,6 +69,9 @@ export const block = customType<{ data: bigint; driverData: number }>({
 /** Unix ms. */
 export const at = (name: string) => integer(name, { mode: 'number' })
 
+/** The number of a row in the order in which rows were written. */
+export const sequence = (name: string) => integer(name).primaryKey()
+
 export const flag = (name: string) => integer(name, { mode: 'boolean' })
 
 type Column = Parameters<typeof sql>[1]
@@ -65,4 +97,39 @@ export function isAddress(column: Column): SQL {
 
 export function isFlag(column: Column): SQL {
   return sql`${column} IN (0, 1)`
+}
+
+/** A flag that is not set. */
+export function isUnset(column: Column): SQL {
+  return sql`${column} = 0`
+}
+
+export const isDecimalSum = isDecimal
+
+/** Hex digits in lower case, without `0x`. */
+export function isDigest(column: Column, digits: number): SQL {
+  return sql`length(${column}) = ${sql.raw(String(digits))} AND ${column} NOT GLOB '*[^0-9a-f]*'`
+}
+
+/** A number of digits without sign that is at most another one. */
+export function isAtMost(column: Column, limit: Column): SQL {
+  return sql`length(${column}) < length(${limit}) OR (length(${column}) = length(${limit}) AND ${column} <= ${limit})`
+}
+
+/** `prefix`: letters, digits and `_`. */
+export function startsWith(column: Column, prefix: string): SQL {
+  return sql`${column} GLOB ${sql.raw(`'${prefix}*'`)}`
+}
+
+export function isNetwork(column: Column): SQL {
+  return sql`${column} GLOB 'eip155:[1-9]*'`
+}
+
+/** `2026-11-20`. */
+export function isDay(column: Column): SQL {
+  return sql`${column} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`
+}
+
+export function isJson(column: Column): SQL {
+  return sql`json_valid(${column})`
 }

@@ -1,8 +1,10 @@
 /**
  * Codes for storage that cannot be read or written: a full disk, an I/O error, a read-only volume,
  * a damaged file. Not BUSY and not CONSTRAINT. https://sqlite.org/rescode.html
+ * `DATABASE_GONE`: no connection to PostgreSQL.
  */
-const faultCodes = /^SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$)/
+const faultCodes =
+  /^(?:DATABASE_GONE$|SQLITE_(?:FULL|IOERR|READONLY|CORRUPT|NOTADB|CANTOPEN)(?:_|$))/
 const causesMax = 8
 
 /** Code of a storage fault, of the error itself or of a cause; undefined for any other error. */

@@ -1,7 +1,22 @@
-import { sql } from 'drizzle-orm'
-import { check, foreignKey, index, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
-import { address, at, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
+import {
+  address,
+  at,
+  check,
+  decimal,
+  foreignKey,
+  hex,
+  index,
+  isAddress,
+  isDecimal,
+  isHex,
+  isNetwork,
+  oneOf,
+  primaryKey,
+  sql,
+  table,
+  text,
+} from './columns'
 
 export const grantKinds = ['grant', 'approval'] as const
 
@@ -10,7 +25,7 @@ export const grantKinds = ['grant', 'approval'] as const
  * signed approve (`approval`). Written with the signed transfer, before it is sent. The job has the
  * state of the transfer.
  */
-export const grants = sqliteTable(
+export const grants = table(
   'grants',
   {
     network: text('network').$type<Network.Id>().notNull(),
@@ -26,27 +41,27 @@ export const grants = sqliteTable(
     approveHash: hex('approve_hash'),
     createdAt: at('created_at').notNull(),
   },
-  (table) => [
+  (self) => [
     // One per address, ever. This constraint decides every race.
-    primaryKey({ columns: [table.network, table.address] }),
-    index('grants_day').on(table.network, table.createdAt),
-    check('grants_kind', oneOf(table.kind, grantKinds)),
-    check('grants_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
-    check('grants_addresses', sql`${isAddress(table.address)} AND ${isAddress(table.token)}`),
-    check('grants_transaction', isHex(table.transactionHash, 64)),
+    primaryKey({ columns: [self.network, self.address] }),
+    index('grants_day').on(self.network, self.createdAt),
+    check('grants_kind', oneOf(self.kind, grantKinds)),
+    check('grants_network', isNetwork(self.network)),
+    check('grants_addresses', sql`${isAddress(self.address)} AND ${isAddress(self.token)}`),
+    check('grants_transaction', isHex(self.transactionHash, 64)),
     check(
       'grants_amounts',
-      sql`${isDecimal(table.amountWei)} AND ${table.amountWei} <> '0' AND ${isDecimal(table.feeWei)}`,
+      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
     ),
     check(
       'grants_approve',
-      sql`(${table.kind} = 'approval') = (${table.approveHash} IS NOT NULL) AND (${table.approveHash} IS NULL OR (${isHex(table.approveHash, 64)}))`,
+      sql`(${self.kind} = 'approval') = (${self.approveHash} IS NOT NULL) AND (${self.approveHash} IS NULL OR (${isHex(self.approveHash, 64)}))`,
     ),
   ],
 )
 
 /** One more transfer to an address whose grant became too small before it was used. */
-export const grantTopUps = sqliteTable(
+export const grantTopUps = table(
   'grant_top_ups',
   {
     network: text('network').$type<Network.Id>().notNull(),
@@ -57,17 +72,17 @@ export const grantTopUps = sqliteTable(
     feeWei: decimal('fee_wei').notNull(),
     createdAt: at('created_at').notNull(),
   },
-  (table) => [
-    primaryKey({ columns: [table.network, table.address] }),
+  (self) => [
+    primaryKey({ columns: [self.network, self.address] }),
     foreignKey({
-      columns: [table.network, table.address],
+      columns: [self.network, self.address],
       foreignColumns: [grants.network, grants.address],
     }),
-    index('grant_top_ups_day').on(table.network, table.createdAt),
-    check('grant_top_ups_transaction', isHex(table.transactionHash, 64)),
+    index('grant_top_ups_day').on(self.network, self.createdAt),
+    check('grant_top_ups_transaction', isHex(self.transactionHash, 64)),
     check(
       'grant_top_ups_amounts',
-      sql`${isDecimal(table.amountWei)} AND ${table.amountWei} <> '0' AND ${isDecimal(table.feeWei)}`,
+      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
     ),
   ],
 )

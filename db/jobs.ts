@@ -1,14 +1,31 @@
-import { sql } from 'drizzle-orm'
-import { check, index, integer, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
-import { address, at, block, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
+import {
+  address,
+  at,
+  block,
+  check,
+  decimal,
+  hex,
+  index,
+  integer,
+  isAddress,
+  isDecimal,
+  isHex,
+  isJson,
+  isNetwork,
+  oneOf,
+  primaryKey,
+  sql,
+  table,
+  text,
+} from './columns'
 import { type GasProduct, products, transactions } from './schema'
 
 export const jobStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
 export const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
 
 /** Transactions of our own that carry no payment. A row is written before its bytes are sent. */
-export const jobs = sqliteTable(
+export const jobs = table(
   'jobs',
   {
     id: text('id').primaryKey(),
@@ -30,27 +47,27 @@ export const jobs = sqliteTable(
     createdAt: at('created_at').notNull(),
     endedAt: at('ended_at'),
   },
-  (table) => [
-    index('jobs_unfinished').on(table.state).where(sql`state = 'broadcast'`),
-    check('jobs_kind', oneOf(table.kind, jobKinds)),
-    check('jobs_product', oneOf(table.product, products)),
-    check('jobs_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
-    check('jobs_nonce', sql`${table.nonce} >= 0`),
-    check('jobs_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
-    check('jobs_value', isDecimal(table.valueWei)),
-    check('jobs_state', oneOf(table.state, jobStates)),
-    check('jobs_transaction', isHex(table.transactionHash, 64)),
+  (self) => [
+    index('jobs_unfinished').on(self.state).where(sql`state = 'broadcast'`),
+    check('jobs_kind', oneOf(self.kind, jobKinds)),
+    check('jobs_product', oneOf(self.product, products)),
+    check('jobs_network', isNetwork(self.network)),
+    check('jobs_nonce', sql`${self.nonce} >= 0`),
+    check('jobs_addresses', sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`),
+    check('jobs_value', isDecimal(self.valueWei)),
+    check('jobs_state', oneOf(self.state, jobStates)),
+    check('jobs_transaction', isHex(self.transactionHash, 64)),
     check(
       'jobs_included',
-      sql`(${table.state} IN ('confirmed', 'failed')) = (${table.blockNumber} IS NOT NULL) AND (${table.state} IN ('confirmed', 'failed')) = (${table.receipt} IS NOT NULL)`,
+      sql`(${self.state} IN ('confirmed', 'failed')) = (${self.blockNumber} IS NOT NULL) AND (${self.state} IN ('confirmed', 'failed')) = (${self.receipt} IS NOT NULL)`,
     ),
-    check('jobs_ended', sql`(${table.state} = 'broadcast') = (${table.endedAt} IS NULL)`),
-    check('jobs_receipt', sql`${table.receipt} IS NULL OR json_valid(${table.receipt})`),
+    check('jobs_ended', sql`(${self.state} = 'broadcast') = (${self.endedAt} IS NULL)`),
+    check('jobs_receipt', sql`${self.receipt} IS NULL OR ${isJson(self.receipt)}`),
   ],
 )
 
 /** Every transaction that was ever signed for a job, all of them at its account nonce. */
-export const jobTransactions = sqliteTable(
+export const jobTransactions = table(
   'job_transactions',
   {
     jobId: text('job_id')
@@ -60,9 +77,9 @@ export const jobTransactions = sqliteTable(
       .notNull()
       .references(() => transactions.hash),
   },
-  (table) => [
-    primaryKey({ columns: [table.transactionHash] }),
-    index('job_transactions_job').on(table.jobId),
+  (self) => [
+    primaryKey({ columns: [self.transactionHash] }),
+    index('job_transactions_job').on(self.jobId),
   ],
 )
 

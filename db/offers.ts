@@ -1,9 +1,18 @@
-import { check, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
-import { address, at, decimal, isAddress, isDecimal } from './columns'
+import {
+  address,
+  at,
+  check,
+  decimal,
+  isAddress,
+  isDecimal,
+  primaryKey,
+  table,
+  text,
+} from './columns'
 
 /** Offers of a configuration that its successor does not make: buyers may still use them. */
-export const offers = sqliteTable(
+export const offers = table(
   'offers',
   {
     merchant: text('merchant').notNull(),
@@ -15,19 +24,12 @@ export const offers = sqliteTable(
     amountAtomic: decimal('amount_atomic').notNull(),
     retiredAt: at('retired_at').notNull(),
   },
-  (table) => [
+  (self) => [
     primaryKey({
-      columns: [
-        table.merchant,
-        table.route,
-        table.network,
-        table.asset,
-        table.payTo,
-        table.amountAtomic,
-      ],
+      columns: [self.merchant, self.route, self.network, self.asset, self.payTo, self.amountAtomic],
     }),
-    check('offers_addresses', isAddress(table.asset)),
-    check('offers_payee', isAddress(table.payTo)),
-    check('offers_amount', isDecimal(table.amountAtomic)),
+    check('offers_addresses', isAddress(self.asset)),
+    check('offers_payee', isAddress(self.payTo)),
+    check('offers_amount', isDecimal(self.amountAtomic)),
   ],
 )

@@ -1,7 +1,23 @@
-import { sql } from 'drizzle-orm'
-import { check, index, integer, sqliteTable, text, unique } from 'drizzle-orm/sqlite-core'
 import type * as Network from '../src/protocol/Network'
-import { address, at, decimal, hex, isAddress, isDecimal, isHex, oneOf } from './columns'
+import {
+  address,
+  at,
+  check,
+  decimal,
+  hex,
+  index,
+  integer,
+  isAddress,
+  isDecimal,
+  isHex,
+  isNetwork,
+  oneOf,
+  sql,
+  startsWith,
+  table,
+  text,
+  unique,
+} from './columns'
 import { type State, states } from './Order'
 import { payments } from './schema'
 
@@ -11,7 +27,7 @@ import { payments } from './schema'
  * state that is not in Order.ts, and every change of the agreed terms.
  */
 
-export const orders = sqliteTable(
+export const orders = table(
   'orders',
   {
     /** Grows with time, so it sorts the history. */
@@ -51,58 +67,58 @@ export const orders = sqliteTable(
     updatedAt: at('updated_at').notNull(),
     settledAt: at('settled_at'),
   },
-  (table) => [
+  (self) => [
     // One payment buys one order.
-    unique('orders_payment').on(table.paymentId),
-    index('orders_payer').on(table.payer, table.id),
+    unique('orders_payment').on(self.paymentId),
+    index('orders_payer').on(self.payer, self.id),
     index('orders_unfinished')
-      .on(table.state)
+      .on(self.state)
       .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`),
-    check('orders_id', sql`length(${table.id}) = 36 AND ${table.id} GLOB 'ord_*'`),
-    check('orders_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
+    check('orders_id', sql`length(${self.id}) = 36 AND ${startsWith(self.id, 'ord_')}`),
+    check('orders_network', isNetwork(self.network)),
     check(
       'orders_addresses',
-      sql`${isAddress(table.token)} AND ${isAddress(table.pool)} AND ${isAddress(table.payer)} AND ${isAddress(table.recipient)}`,
+      sql`${isAddress(self.token)} AND ${isAddress(self.pool)} AND ${isAddress(self.payer)} AND ${isAddress(self.recipient)}`,
     ),
     check(
       'orders_amounts',
-      sql`${isDecimal(table.usdgAtomic)} AND ${table.usdgAtomic} <> '0' AND ${isDecimal(table.totalAtomic)} AND ${table.totalAtomic} <> '0' AND ${isDecimal(table.quotedAtomic)} AND ${isDecimal(table.floorAtomic)} AND ${table.floorAtomic} <> '0'`,
+      sql`${isDecimal(self.usdgAtomic)} AND ${self.usdgAtomic} <> '0' AND ${isDecimal(self.totalAtomic)} AND ${self.totalAtomic} <> '0' AND ${isDecimal(self.quotedAtomic)} AND ${isDecimal(self.floorAtomic)} AND ${self.floorAtomic} <> '0'`,
     ),
-    check('orders_state', oneOf(table.state, states)),
-    check('orders_settlement', isHex(table.settlementTx, 64)),
-    check('orders_swap', sql`${table.swapTx} IS NULL OR ${isHex(table.swapTx, 64)}`),
-    check('orders_refund', sql`${table.refundTx} IS NULL OR ${isHex(table.refundTx, 64)}`),
+    check('orders_state', oneOf(self.state, states)),
+    check('orders_settlement', isHex(self.settlementTx, 64)),
+    check('orders_swap', sql`${self.swapTx} IS NULL OR ${isHex(self.swapTx, 64)}`),
+    check('orders_refund', sql`${self.refundTx} IS NULL OR ${isHex(self.refundTx, 64)}`),
     // Nothing was sent for an order before its money arrived.
     check(
       'orders_unsent',
-      sql`${table.state} NOT IN ('settling', 'settled', 'failed') OR (${table.swapTx} IS NULL AND ${table.refundTx} IS NULL AND ${table.refundReason} IS NULL)`,
+      sql`${self.state} NOT IN ('settling', 'settled', 'failed') OR (${self.swapTx} IS NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
     ),
     check(
       'orders_swapped',
-      sql`${table.state} NOT IN ('swapping', 'delivered') OR (${table.swapTx} IS NOT NULL AND ${table.refundTx} IS NULL AND ${table.refundReason} IS NULL)`,
+      sql`${self.state} NOT IN ('swapping', 'delivered') OR (${self.swapTx} IS NOT NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
     ),
     check(
       'orders_delivered',
-      sql`(${table.state} = 'delivered') = (${table.deliveredAtomic} IS NOT NULL) AND (${table.deliveredAtomic} IS NULL OR (${isDecimal(table.deliveredAtomic)} AND ${table.deliveredAtomic} <> '0'))`,
+      sql`(${self.state} = 'delivered') = (${self.deliveredAtomic} IS NOT NULL) AND (${self.deliveredAtomic} IS NULL OR (${isDecimal(self.deliveredAtomic)} AND ${self.deliveredAtomic} <> '0'))`,
     ),
     check(
       'orders_refunding',
-      sql`${table.state} NOT IN ('refunding', 'refunded') OR ${table.refundReason} IS NOT NULL`,
+      sql`${self.state} NOT IN ('refunding', 'refunded') OR ${self.refundReason} IS NOT NULL`,
     ),
     check(
       'orders_refunded',
-      sql`${table.state} <> 'refunded' OR (${table.refundTx} IS NOT NULL AND ${table.refundAttempts} > 0)`,
+      sql`${self.state} <> 'refunded' OR (${self.refundTx} IS NOT NULL AND ${self.refundAttempts} > 0)`,
     ),
     // A refund has a reason, and each that was written counts as an attempt.
     check(
       'orders_attempts',
-      sql`${table.refundAttempts} >= 0 AND (${table.refundTx} IS NULL OR (${table.refundReason} IS NOT NULL AND ${table.refundAttempts} > 0))`,
+      sql`${self.refundAttempts} >= 0 AND (${self.refundTx} IS NULL OR (${self.refundReason} IS NOT NULL AND ${self.refundAttempts} > 0))`,
     ),
-    check('orders_held', sql`(${table.state} = 'held') = (${table.heldReason} IS NOT NULL)`),
-    check('orders_retry', sql`${table.retryAt} IS NULL OR ${table.state} = 'held'`),
+    check('orders_held', sql`(${self.state} = 'held') = (${self.heldReason} IS NOT NULL)`),
+    check('orders_retry', sql`${self.retryAt} IS NULL OR ${self.state} = 'held'`),
     check(
       'orders_settled',
-      sql`${table.state} IN ('settling', 'failed') OR ${table.settledAt} IS NOT NULL`,
+      sql`${self.state} IN ('settling', 'failed') OR ${self.settledAt} IS NOT NULL`,
     ),
   ],
 )

@@ -1,29 +1,34 @@
-import { sql } from 'drizzle-orm'
-import {
-  blob,
-  check,
-  index,
-  integer,
-  primaryKey,
-  sqliteTable,
-  text,
-  unique,
-  uniqueIndex,
-} from 'drizzle-orm/sqlite-core'
 import type { TransferMethod } from '../src/protocol/Asset'
 import type * as Network from '../src/protocol/Network'
 import {
   address,
   at,
+  blob,
   block,
+  check,
   decimal,
+  decimalSum,
   flag,
   hex,
+  index,
+  integer,
   isAddress,
+  isDay,
   isDecimal,
+  isDecimalSum,
+  isDigest,
   isFlag,
   isHex,
+  isJson,
+  isNetwork,
   oneOf,
+  primaryKey,
+  sql,
+  startsWith,
+  table,
+  text,
+  unique,
+  uniqueIndex,
 } from './columns'
 
 /**
@@ -46,7 +51,7 @@ export const transactionKinds = [
 ] as const
 export const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
 
-export const payments = sqliteTable(
+export const payments = table(
   'payments',
   {
     id: text('id').primaryKey(),
@@ -110,76 +115,68 @@ export const payments = sqliteTable(
     confirmedAt: at('confirmed_at'),
     deliveredAt: at('delivered_at'),
   },
-  (table) => [
+  (self) => [
     // The money settles once. This constraint decides every race.
-    unique('payments_money').on(table.network, table.asset, table.payer, table.nonce),
+    unique('payments_money').on(self.network, self.asset, self.payer, self.nonce),
     // One Transfer log pays for one payment.
-    unique('payments_log').on(table.network, table.transactionHash, table.logIndex),
+    unique('payments_log').on(self.network, self.transactionHash, self.logIndex),
     // Partial indexes leave out most rows, which saves one page per commit.
     uniqueIndex('payments_redeem')
-      .on(table.redeemTokenHash)
+      .on(self.redeemTokenHash)
       .where(sql`redeem_token_hash IS NOT NULL`),
-    index('payments_unfinished').on(table.state).where(sql`state IN ('broadcast', 'reverted')`),
+    index('payments_unfinished').on(self.state).where(sql`state IN ('broadcast', 'reverted')`),
     index('payments_idempotency')
-      .on(table.merchant, table.route, table.payer, table.idempotencyKey)
+      .on(self.merchant, self.route, self.payer, self.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
     // Payments that a reorganisation could remove.
-    index('payments_block')
-      .on(table.network, table.blockNumber)
-      .where(sql`block_number IS NOT NULL`),
-    check('payments_method', oneOf(table.method, ['eip3009', 'permit2'])),
+    index('payments_block').on(self.network, self.blockNumber).where(sql`block_number IS NOT NULL`),
+    check('payments_method', oneOf(self.method, ['eip3009', 'permit2'])),
     check(
       'payments_network',
-      sql`${table.network} = 'eip155:' || ${table.chainId} AND ${table.chainId} > 0`,
+      sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
     ),
     check(
       'payments_addresses',
-      sql`${isAddress(table.asset)} AND ${isAddress(table.payer)} AND ${isAddress(table.payee)}`,
+      sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)}`,
     ),
-    check(
-      'payments_amount',
-      sql`${isDecimal(table.amountAtomic)} AND ${table.amountAtomic} <> '0'`,
-    ),
-    check('payments_nonce', isHex(table.nonce, 64)),
-    check(
-      'payments_window',
-      sql`${isDecimal(table.validAfter)} AND ${isDecimal(table.validBefore)}`,
-    ),
-    check('payments_product', oneOf(table.product, products.slice(0, 3))),
-    check('payments_protocol', oneOf(table.protocol, ['mpp', 'x402'])),
-    check('payments_state', oneOf(table.state, paymentStates)),
-    check('payments_transaction', isHex(table.transactionHash, 64)),
+    check('payments_amount', sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`),
+    check('payments_nonce', isHex(self.nonce, 64)),
+    check('payments_window', sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`),
+    check('payments_product', oneOf(self.product, products.slice(0, 3))),
+    check('payments_protocol', oneOf(self.protocol, ['mpp', 'x402'])),
+    check('payments_state', oneOf(self.state, paymentStates)),
+    check('payments_transaction', isHex(self.transactionHash, 64)),
     check(
       'payments_confirmed',
-      sql`(${table.state} = 'confirmed') = (${table.logIndex} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.blockNumber} IS NOT NULL) AND (${table.state} = 'confirmed') = (${table.confirmedAt} IS NOT NULL)`,
+      sql`(${self.state} = 'confirmed') = (${self.logIndex} IS NOT NULL) AND (${self.state} = 'confirmed') = (${self.blockNumber} IS NOT NULL) AND (${self.state} = 'confirmed') = (${self.confirmedAt} IS NOT NULL)`,
     ),
-    check('payments_delivery', oneOf(table.delivery, deliveryStates)),
+    check('payments_delivery', oneOf(self.delivery, deliveryStates)),
     // Independent of the state: a delivered payment whose receipt vanished stays delivered.
     check(
       'payments_attempts',
-      sql`${table.attempts} >= 0 AND (${table.delivery} = 'none' OR ${table.attempts} > 0)`,
+      sql`${self.attempts} >= 0 AND (${self.delivery} = 'none' OR ${self.attempts} > 0)`,
     ),
     check(
       'payments_delivered',
-      sql`(${table.delivery} = 'delivered') = (${table.deliveredAt} IS NOT NULL)`,
+      sql`(${self.delivery} = 'delivered') = (${self.deliveredAt} IS NOT NULL)`,
     ),
     check(
       'payments_redeemable',
-      sql`(${table.redeemTokenHash} IS NULL) = (${table.redeemUntil} IS NULL)`,
+      sql`(${self.redeemTokenHash} IS NULL) = (${self.redeemUntil} IS NULL)`,
     ),
     check(
       'payments_credential',
-      sql`${table.credentialHash} IS NULL OR (${table.protocol} = 'x402' AND length(${table.credentialHash}) = 64 AND ${table.credentialHash} NOT GLOB '*[^0-9a-f]*')`,
+      sql`${self.credentialHash} IS NULL OR (${self.protocol} = 'x402' AND ${isDigest(self.credentialHash, 64)})`,
     ),
     check(
       'payments_flags',
-      sql`${isFlag(table.bound)} AND ${isFlag(table.truncated)} AND ${isFlag(table.answered)}`,
+      sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.answered)}`,
     ),
   ],
 )
 
 /** Every transaction that was ever signed, with its bytes, before it is sent. */
-export const transactions = sqliteTable(
+export const transactions = table(
   'transactions',
   {
     hash: hex('hash').primaryKey(),
@@ -206,44 +203,44 @@ export const transactions = sqliteTable(
      */
     costWei: decimal('cost_wei'),
   },
-  (table) => [
+  (self) => [
     // Replacements share a nonce; the chain includes one of them.
     uniqueIndex('transactions_included')
-      .on(table.network, table.relayer, table.nonce)
+      .on(self.network, self.relayer, self.nonce)
       .where(sql`state IN ('mined', 'failed')`),
-    index('transactions_nonce').on(table.network, table.relayer, table.nonce),
+    index('transactions_nonce').on(self.network, self.relayer, self.nonce),
     index('transactions_block')
-      .on(table.network, table.blockNumber)
+      .on(self.network, self.blockNumber)
       .where(sql`block_number IS NOT NULL`),
-    index('transactions_unfinished').on(table.state).where(sql`state IN ('signed', 'sent')`),
+    index('transactions_unfinished').on(self.state).where(sql`state IN ('signed', 'sent')`),
     // Transactions without a payment, which are few, for the gas of a period.
-    index('transactions_unpaid').on(table.createdAt).where(sql`kind NOT IN ('payment', 'batch')`),
-    check('transactions_hash', isHex(table.hash, 64)),
-    check('transactions_network', sql`${table.network} GLOB 'eip155:[1-9]*'`),
-    check('transactions_nonce_range', sql`${table.nonce} >= 0`),
-    check('transactions_kind', oneOf(table.kind, transactionKinds)),
-    check('transactions_product', oneOf(table.product, products)),
-    check('transactions_addresses', sql`${isAddress(table.relayer)} AND ${isAddress(table.to)}`),
-    check('transactions_raw', sql`${table.raw} GLOB '0x02*'`),
+    index('transactions_unpaid').on(self.createdAt).where(sql`kind NOT IN ('payment', 'batch')`),
+    check('transactions_hash', isHex(self.hash, 64)),
+    check('transactions_network', isNetwork(self.network)),
+    check('transactions_nonce_range', sql`${self.nonce} >= 0`),
+    check('transactions_kind', oneOf(self.kind, transactionKinds)),
+    check('transactions_product', oneOf(self.product, products)),
+    check('transactions_addresses', sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`),
+    check('transactions_raw', startsWith(self.raw, '0x02')),
     check(
       'transactions_fees',
-      sql`${isDecimal(table.gasLimit)} AND ${isDecimal(table.maxFeeWei)} AND ${isDecimal(table.maxTipWei)}`,
+      sql`${isDecimal(self.gasLimit)} AND ${isDecimal(self.maxFeeWei)} AND ${isDecimal(self.maxTipWei)}`,
     ),
-    check('transactions_state', oneOf(table.state, transactionStates)),
+    check('transactions_state', oneOf(self.state, transactionStates)),
     check(
       'transactions_included_block',
-      sql`(${table.state} IN ('mined', 'failed')) = (${table.blockNumber} IS NOT NULL)`,
+      sql`(${self.state} IN ('mined', 'failed')) = (${self.blockNumber} IS NOT NULL)`,
     ),
     check(
       'transactions_sent',
-      sql`${table.state} NOT IN ('sent', 'mined', 'failed') OR ${table.firstSentAt} IS NOT NULL`,
+      sql`${self.state} NOT IN ('sent', 'mined', 'failed') OR ${self.firstSentAt} IS NOT NULL`,
     ),
-    check('transactions_signed', sql`${table.state} <> 'signed' OR ${table.firstSentAt} IS NULL`),
+    check('transactions_signed', sql`${self.state} <> 'signed' OR ${self.firstSentAt} IS NULL`),
   ],
 )
 
 /** The payments in a transaction. */
-export const transactionMembers = sqliteTable(
+export const transactionMembers = table(
   'transaction_members',
   {
     transactionHash: hex('transaction_hash')
@@ -254,11 +251,11 @@ export const transactionMembers = sqliteTable(
       .notNull()
       .references(() => payments.id),
   },
-  (table) => [
-    primaryKey({ columns: [table.transactionHash, table.position] }),
-    unique('transaction_members_once').on(table.transactionHash, table.paymentId),
-    index('transaction_members_payment').on(table.paymentId),
-    check('transaction_members_position', sql`${table.position} >= 0`),
+  (self) => [
+    primaryKey({ columns: [self.transactionHash, self.position] }),
+    unique('transaction_members_once').on(self.transactionHash, self.paymentId),
+    index('transaction_members_payment').on(self.paymentId),
+    check('transaction_members_position', sql`${self.position} >= 0`),
   ],
 )
 
@@ -266,7 +263,7 @@ export const transactionMembers = sqliteTable(
  * Answers stored for the buyer's own key, which is in the payment: a repeat gets the same bytes.
  * The payment's insert is the reservation of the key.
  */
-export const answers = sqliteTable(
+export const answers = table(
   'answers',
   {
     paymentId: text('payment_id')
@@ -279,16 +276,16 @@ export const answers = sqliteTable(
     createdAt: at('created_at').notNull(),
     expiresAt: at('expires_at').notNull(),
   },
-  (table) => [
-    index('answers_expiry').on(table.expiresAt),
-    check('answers_status', sql`${table.status} BETWEEN 200 AND 599`),
-    check('answers_headers', sql`json_valid(${table.headers})`),
-    check('answers_times', sql`${table.expiresAt} > ${table.createdAt}`),
+  (self) => [
+    index('answers_expiry').on(self.expiresAt),
+    check('answers_status', sql`${self.status} BETWEEN 200 AND 599`),
+    check('answers_headers', isJson(self.headers)),
+    check('answers_times', sql`${self.expiresAt} > ${self.createdAt}`),
   ],
 )
 
 /** Mirror of the configuration file, for operators that read the database. */
-export const merchants = sqliteTable('merchants', {
+export const merchants = table('merchants', {
   slug: text('slug').primaryKey(),
   title: text('title').notNull(),
   hash: text('hash').notNull(),
@@ -297,27 +294,27 @@ export const merchants = sqliteTable('merchants', {
 })
 
 /** Native gas spent per product and UTC day. */
-export const gasSpent = sqliteTable(
+export const gasSpent = table(
   'gas_spent',
   {
     network: text('network').$type<Network.Id>().notNull(),
     product: text('product').$type<(typeof products)[number]>().notNull(),
     /** `2026-11-20`. */
     day: text('day').notNull(),
-    wei: decimal('wei').notNull(),
+    wei: decimalSum('wei').notNull(),
     /** The part that failed payments of payers with code cost. */
-    wastedWei: decimal('wasted_wei').notNull().default(sql`'0'`),
+    wastedWei: decimalSum('wasted_wei').notNull().default(sql`'0'`),
   },
-  (table) => [
-    primaryKey({ columns: [table.network, table.product, table.day] }),
-    check('gas_spent_product', oneOf(table.product, products)),
-    check('gas_spent_day', sql`${table.day} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`),
-    check('gas_spent_wei', isDecimal(table.wei)),
-    check('gas_spent_wasted_wei', isDecimal(table.wastedWei)),
+  (self) => [
+    primaryKey({ columns: [self.network, self.product, self.day] }),
+    check('gas_spent_product', oneOf(self.product, products)),
+    check('gas_spent_day', isDay(self.day)),
+    check('gas_spent_wei', isDecimalSum(self.wei)),
+    check('gas_spent_wasted_wei', isDecimalSum(self.wastedWei)),
   ],
 )
 
-export const meta = sqliteTable('meta', {
+export const meta = table('meta', {
   key: text('key').primaryKey(),
   value: text('value').notNull(),
 })

@@ -1,6 +1,4 @@
-import { sql } from 'drizzle-orm'
-import { check, index, integer, sqliteTable, text } from 'drizzle-orm/sqlite-core'
-import { at, oneOf } from './columns'
+import { at, check, index, integer, oneOf, sequence, sql, table, text } from './columns'
 import type { MessageState } from './WebhookLedger'
 
 export const messageStates = [
@@ -13,11 +11,11 @@ export const messageStates = [
  * The outbox: one row for each event and endpoint, written in the commit of the event. Its CHECKs
  * are few, because a refused row would refuse the payment that it is about.
  */
-export const webhooks = sqliteTable(
+export const webhooks = table(
   'webhooks',
   {
     /** The order of the events. */
-    seq: integer('seq').primaryKey(),
+    seq: sequence('seq'),
     /** The `webhook-id`, the same for each attempt. */
     id: text('id').notNull().unique('webhooks_id'),
     /** 16 hex digits, of the URL. The URL is not stored: its path may be a secret. */
@@ -41,13 +39,13 @@ export const webhooks = sqliteTable(
     expiresAt: at('expires_at').notNull(),
     endedAt: at('ended_at'),
   },
-  (table) => [
-    index('webhooks_due').on(table.endpoint, table.dueAt).where(sql`state = 'waiting'`),
+  (self) => [
+    index('webhooks_due').on(self.endpoint, self.dueAt).where(sql`state = 'waiting'`),
     index('webhooks_subject')
-      .on(table.endpoint, table.subject, table.seq)
+      .on(self.endpoint, self.subject, self.seq)
       .where(sql`state = 'waiting'`),
-    index('webhooks_ended').on(table.endpoint, table.endedAt).where(sql`ended_at IS NOT NULL`),
-    check('webhooks_state', oneOf(table.state, messageStates)),
-    check('webhooks_ended_at', sql`(${table.state} = 'waiting') = (${table.endedAt} IS NULL)`),
+    index('webhooks_ended').on(self.endpoint, self.endedAt).where(sql`ended_at IS NOT NULL`),
+    check('webhooks_state', oneOf(self.state, messageStates)),
+    check('webhooks_ended_at', sql`(${self.state} = 'waiting') = (${self.endedAt} IS NULL)`),
   ],
 )

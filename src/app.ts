@@ -1,5 +1,4 @@
-import { unused } from '../db/sqlite/statement'
-import type { Upgrade } from '../db/sqlite/upgrade'
+import type { Upgrade } from '../db/Database'
 import { type Base, type Clocks, openBase } from './app/base'
 import { describe } from './app/describe'
 import { createHandlers } from './app/handlers'
@@ -68,7 +67,7 @@ async function begin(
   clocks: Clocks,
   onFailure: Base['onFailure'],
 ): Promise<App> {
-  const base = openBase(options, clocks, onFailure)
+  const base = await openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
   const server = await startServer(base)
   // Subscribe first: the recovery of payments writes messages, too.
@@ -93,7 +92,7 @@ async function begin(
     metrics: base.registry.describe,
     reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
     stop: () => stop(base, server, { ...parts, webhooks }),
-    upgrade: base.db.upgrade,
+    upgrade: base.database.upgrade,
     certificateFaults: () => server.certificates?.faults() ?? [],
   }
 }
@@ -152,17 +151,18 @@ function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promi
 }
 
 /** Prepares, between requests, what the first requests would wait for. */
-function warmUp({ options, db, current }: Base): void {
+function warmUp({ options, database, current }: Base): void {
   // Before `unused`, because it invalidates every statement that was prepared earlier.
-  const lasting = options.isLasting ? [db.reserveLog] : []
+  const { reserveLog } = database
+  const lasting = options.isLasting && reserveLog ? [reserveLog] : []
   // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
   const compile = () => current.app.fetch
-  const steps = [compile, ...lasting, Secp256k1.warm, ...unused(db)]
+  const steps = [compile, ...lasting, Secp256k1.warm, ...database.unused()]
   void whenIdle(steps, () => current.isStopping)
 }
 
 async function stop(
-  { current, db, now }: Base,
+  { current, database, now }: Base,
   { listener }: HttpServer,
   parts: WithWebhooks,
 ): Promise<void> {
@@ -183,5 +183,5 @@ async function stop(
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
   await hours.stop()
-  db.close()
+  await database.close()
 }

@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, test } from 'bun:test'
 import {
   chmodSync,
+  existsSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -45,6 +46,43 @@ describe('the environment and its secrets', () => {
     expect(second).toEqual({ ...first, generated: [] })
     expect(first.deskKey).toEqual(first.relayerKeys[0] ?? new Uint8Array())
     expect(findRelayerKeys({ dataDir, env: {} })).toEqual(first.relayerKeys)
+  })
+
+  test('error: with a database server nothing is generated, and each missing secret is named', () => {
+    const dataDir = fresh()
+    const fault = (env: Record<string, string>) => {
+      try {
+        loadSecrets({ dataDir, env, isShared: true })
+      } catch (error) {
+        if (error instanceof EnvironmentError) return error.message.split('\n')
+        throw error
+      }
+      return []
+    }
+    const lines = (name: string, remedy = `set ${name} or ${name}_FILE (openssl rand -hex 32)`) =>
+      `${name} is not set. With DATABASE_URL every gateway has the same, and none is generated: ${remedy}`
+    const names = ['RELAYER_KEYS', 'CHALLENGE_SECRETS', 'RECEIPT_KEY', 'ADMIN_TOKEN']
+    expect(fault({})).toEqual(names.map((name) => lines(name)))
+    expect(existsSync(dataDir)).toBe(false)
+    const given = {
+      RELAYER_KEYS: key,
+      CHALLENGE_SECRETS: 'ab'.repeat(32),
+      RECEIPT_KEY: key,
+      ADMIN_TOKEN: 'an-admin-token-of-mine',
+    }
+    expect(fault(given)).toEqual([])
+    expect(fault({ ...given, RECEIPT_KEY: '' })).toEqual([lines('RECEIPT_KEY')])
+    // A service that had a file before is shown where its secrets are.
+    const { generated } = loadSecrets({ dataDir, env: {} })
+    const path = join(dataDir, 'receipt.key')
+    expect(generated).toContain(path)
+    expect(fault({ ...given, RECEIPT_KEY: '' })).toEqual([
+      lines('RECEIPT_KEY', `set RECEIPT_KEY_FILE=${path}, which this service has used until now`),
+    ])
+    expect(fault({ ...given, RECEIPT_KEY: '', RECEIPT_KEY_FILE: path })).toEqual([])
+    const env = { DATABASE_URL: 'postgres://u@h/d' }
+    expect(findRelayerKeys({ dataDir, env })).toEqual([])
+    expect(findRelayerKeys({ dataDir, env: {} })).toHaveLength(1)
   })
 
   test('behavior: secrets of the environment are not generated', () => {

@@ -3,6 +3,7 @@ import { readdirSync } from 'node:fs'
 import fc from 'fast-check'
 import * as Charge from '../src/meter/Charge'
 import * as Quote from '../src/meter/Quote'
+import { eventMaxBytes } from '../src/meter/Reader'
 import { bytes, fixture, fixtures, headOf, meterOf, paths, units, usage } from './harness/meter'
 
 const names = readdirSync(fixtures)
@@ -53,6 +54,50 @@ test('behavior: single bytes give the usage of the whole', () => {
     const whole = usage(meterFor(name), headOf(name), [body])
     expect([name, usage(meterFor(name), headOf(name), single)]).toEqual([name, whole])
   }
+})
+
+test('behavior: events that are passed over change no usage, whatever lines a stream has', () => {
+  const count = fc.nat({ max: 99 })
+  const text = fc.oneof(
+    fc.constantFrom(
+      'data: {"choices":[{"delta":{"content":"word"}}],"usage":null}',
+      `data: {"choices":[{"delta":{"content":"${'long '.repeat(150)}"}}]}`,
+      'data: {"error":{"message":"no"}}',
+      'data: {"usage":{"prompt_tokens":3,',
+      'data: "completion_tokens":4}}',
+      'data: [DONE]',
+      'event: message',
+      ': a comment that names prompt_tokens"',
+      '',
+    ),
+    fc
+      .tuple(count, count)
+      .map(
+        ([input, output]) =>
+          `data: {"usage":{"prompt_tokens":${input},"completion_tokens":${output}}}`,
+      ),
+  )
+  const end = fc.constantFrom('\n\n', '\n', '\r\n\r\n', '\r\n', '\r', '\n\n\n')
+  const line = fc
+    .tuple(fc.constantFrom('', '', '', '\ufeff'), text, end)
+    .map((parts) => parts.join(''))
+  const places = fc.array(fc.nat(), { maxLength: 6 })
+  const property = fc.property(fc.array(line, { maxLength: 12 }), places, (lines, cuts) => {
+    const body = bytes(lines.join(''))
+    // Of single bytes none can be passed over.
+    const each = Array.from(body, (_, i) => i)
+    const read = usage(meters.openai, headOf('openai.sse'), cut(body, each))
+    expect(usage(meters.openai, headOf('openai.sse'), [body])).toEqual(read)
+    expect(usage(meters.openai, headOf('openai.sse'), cut(body, cuts))).toEqual(read)
+  })
+  fc.assert(property, { numRuns: 300 })
+})
+
+test('behavior: the end of an event that is too long is not passed over', () => {
+  const long = bytes(`data: ${'x'.repeat(eventMaxBytes)}\n`)
+  const rest = bytes('data: y\n\ndata: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n')
+  const read = usage(meters.openai, headOf('openai.sse'), [long, rest])
+  expect(read).toMatchObject({ kind: 'used', counts: { input: 3, output: 4 } })
 })
 
 const amount = fc.bigInt({ min: 0n, max: 10n ** 9n })

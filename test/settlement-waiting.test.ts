@@ -68,9 +68,13 @@ test.concurrent('behavior: many announced blocks do not count as elapsed time', 
 
 describe('the time to the next check', () => {
   const health = { ready: true, reason: undefined, checks: 1, others: 0 }
-  const relayer = (poor?: string) => ({ ...createRelayer(relayerKey, false), next: 0, poor })
+  const relayer = (poor?: string) => ({
+    ...createRelayer(relayerKey, { isReserved: false, isHeld: true }),
+    next: 0,
+    poor,
+  })
   const reserved = {
-    ...createRelayer(Crypto.bytes(account(5).privateKey), true),
+    ...createRelayer(Crypto.bytes(account(5).privateKey), { isReserved: true, isHeld: true }),
     next: 0,
     poor: 'poor',
   }

@@ -56,6 +56,7 @@ test('behavior: news that come while an order is read for its step make another 
       seen.push(state)
       return 'wait'
     },
+    isOurs: () => true,
     toDrive: async () => [],
     laterMs: forMinutes,
     sweepMs: forMinutes,
@@ -74,7 +75,7 @@ test('behavior: news that come while an order is read for its step make another 
 })
 
 test('behavior: a stop waits for the look that is under way, and nothing is driven after it', async () => {
-  const look = Promise.withResolvers<readonly Order[]>()
+  const look = Promise.withResolvers<readonly string[]>()
   let reads = 0
   const driver = createDriver({
     async find() {
@@ -82,6 +83,7 @@ test('behavior: a stop waits for the look that is under way, and nothing is driv
       return base
     },
     step: async () => 'wait',
+    isOurs: () => true,
     toDrive: () => look.promise,
     laterMs: forMinutes,
     sweepMs: forMinutes,
@@ -94,7 +96,7 @@ test('behavior: a stop waits for the look that is under way, and nothing is driv
   })
   await turn()
   expect(hasStopped).toBe(false)
-  look.resolve([base])
+  look.resolve([base.id])
   await stopped
   // What a start had still to read comes after the stop.
   driver.start([id])

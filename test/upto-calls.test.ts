@@ -5,6 +5,7 @@ import { execute } from '../src/demo/chains'
 import { units } from './harness/meter'
 import { type Shop, startShop } from './harness/shop'
 import { signUpto } from './harness/upto'
+import { until } from './harness/world'
 
 /** What a payment by use asks of a node, and that it is simulated again before it is sent. */
 
@@ -66,6 +67,47 @@ test('behavior: a charge is simulated once more by one call, and sent by one', a
   const methods = tap?.calls.slice(before).map(({ method }) => method)
   expect(methods?.filter((method) => method === 'eth_call')).toHaveLength(3)
   expect(methods?.filter((method) => method.startsWith('eth_send'))).toHaveLength(1)
+})
+
+test('behavior: while a node verifies, no row is written and the upstream gets nothing', async () => {
+  shop.upstream.script = (_, reply) => reply.send(200, answer)
+  await pay(1)
+  const tap = shop.taps[base]
+  if (tap === undefined) throw new Error(`no ${base}`)
+  const ids = () => shop.rows('SELECT id FROM authorizations')
+  const [known, forwarded] = [ids().length, shop.upstream.requests.length]
+  const gate = Promise.withResolvers<void>()
+  let isAsked = false
+  tap.intercept = async ({ method }) => {
+    if (method === 'eth_call') {
+      isAsked = true
+      await gate.promise
+    }
+    return undefined
+  }
+  const paying = pay(1)
+  await until('the node is asked', () => isAsked)
+  expect(ids()).toHaveLength(known)
+  expect(shop.upstream.requests).toHaveLength(forwarded)
+  tap.intercept = undefined
+  gate.resolve()
+  expect((await paying).status).toBe(200)
+  const [row] = shop.rows('SELECT id FROM authorizations ORDER BY created_at DESC LIMIT 1')
+  const sent = shop.upstream.requests.slice(forwarded)
+  // The id that only the written authorization has.
+  expect(sent.map(({ headers }) => headers['idempotency-key'])).toEqual([String(row?.id)])
+})
+
+test('behavior: a refused ceiling was prepared for nothing: the upstream gets nothing', async () => {
+  const before = shop.upstream.requests.length
+  const rows = shop.rows('SELECT id FROM authorizations').length
+  const asked = shop.taps[base]?.calls.length ?? 0
+  // This account has no money.
+  expect((await pay(8)).status).toBe(402)
+  const calls = shop.taps[base]?.calls.slice(asked) ?? []
+  expect(calls.some(({ method }) => method === 'eth_call')).toBe(true)
+  expect(shop.upstream.requests).toHaveLength(before)
+  expect(shop.rows('SELECT id FROM authorizations')).toHaveLength(rows)
 })
 
 test('error: a payer that moves its money while it is answered gets no answer, and costs no transaction', async () => {

@@ -1,17 +1,13 @@
 import { Database } from 'bun:sqlite'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { BesideError } from '../BesideError'
 import type { Ledger } from '../Ledger'
 import type { SalesReads } from '../SalesLedger'
 import { createLedger } from './ledger'
 import { misfitOf } from './migrate'
 import { databaseName, openBeside } from './open'
 import { createSalesReads } from './sales'
-
-/** Why a command cannot use a data directory. The message says what to do. */
-export class BesideError extends Error {
-  override readonly name = 'BesideError'
-}
 
 type Place = { dataDir: string }
 

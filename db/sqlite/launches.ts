@@ -1,8 +1,8 @@
 import type { NewPayment, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
+import { fromRow } from '../payment-rows'
 import type { PaymentRow } from '../schema'
 import type { Parts } from './parts'
-import { fromRow } from './payments'
 import { RefusedError } from './riders'
 import { isBarred, isDuplicate, write } from './write'
 

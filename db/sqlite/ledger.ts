@@ -1,3 +1,4 @@
+import { ownLanes } from '../LaneLedger'
 import type { ChangeListener, Ledger } from '../Ledger'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
@@ -49,6 +50,7 @@ export function createLedger(db: Db): Ledger {
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
     admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
+    lanes: ownLanes,
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),

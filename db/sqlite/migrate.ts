@@ -16,9 +16,20 @@ import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
 import sales from '../migrations/0016_sales.sql' with { type: 'text' }
 import webhooks from '../migrations/0017_webhooks.sql' with { type: 'text' }
+import {
+  type About,
+  hashOf,
+  leavesOrphans,
+  type Migration,
+  MigrationError,
+  misfit,
+  pendingOf,
+  programKey,
+  type Schema,
+} from '../schemas'
 
 /** In order. Embedded as text, so that the compiled binary contains them. */
-export const migrations: readonly { name: string; sql: string }[] = [
+export const migrations: readonly Migration[] = [
   { name: '0001_payments', sql: payments },
   { name: '0002_errands', sql: errands },
   { name: '0003_nonce_used', sql: nonceUsed },
@@ -37,20 +48,6 @@ export const migrations: readonly { name: string; sql: string }[] = [
   { name: '0016_sales', sql: sales },
   { name: '0017_webhooks', sql: webhooks },
 ]
-
-/** The database was written by a newer program, or a migration was changed after it ran. */
-export class MigrationError extends Error {
-  override name = 'MigrationError'
-}
-
-/** What the messages say of the database and of this program. */
-type About = { file?: string | undefined; program?: string | undefined }
-
-/** Key of the version of the program that opened the database last, in the table `meta`. */
-const programKey = 'program'
-
-/** The last migration of a database, and the program that opened it last, as far as it is known. */
-export type Schema = { last: string | undefined; program: string | undefined }
 
 /** Reads what a database is. It has no `last` before its first migration. */
 export function schemaOf(sqlite: Database): Schema {
@@ -93,17 +90,7 @@ export function migrate(
     const known = sqlite
       .query<{ name: string; hash: string }, []>('SELECT name, hash FROM migrations ORDER BY name')
       .all()
-    for (const [index, row] of known.entries()) {
-      const migration = list[index]
-      if (migration?.name !== row.name) throw new MigrationError(unknownTo(sqlite, list, about))
-      if (hashOf(migration.sql) !== row.hash) {
-        throw new MigrationError(
-          `the migration ${row.name} of ${nameOf(about)} is not the one that was applied: ` +
-            `${useOther(schemaOf(sqlite))}`,
-        )
-      }
-    }
-    const pending = list.slice(known.length)
+    const pending = pendingOf(known, list, schemaOf(sqlite), about)
     for (const migration of pending) {
       sqlite.run(migration.sql)
       sqlite.run('INSERT INTO migrations (name, hash, applied_at) VALUES (?, ?, ?)', [
@@ -122,10 +109,7 @@ export function migrate(
 function assertReferences(sqlite: Database, about: About): void {
   const [fault] = sqlite.query<{ table: string }, []>('PRAGMA foreign_key_check').all()
   if (fault === undefined) return
-  throw new MigrationError(
-    `the migrations would leave rows of ${fault.table} in ${nameOf(about)} without what they name: ` +
-      'start the turnpike that you ran before, and report this',
-  )
+  throw new MigrationError(leavesOrphans(fault.table, about))
 }
 
 /**
@@ -133,37 +117,5 @@ function assertReferences(sqlite: Database, about: About): void {
  * undefined when its schema is that of this program. Changes nothing.
  */
 export function misfitOf(sqlite: Database, about: About = {}): string | undefined {
-  const { last = 'none' } = schemaOf(sqlite)
-  const own = migrations.at(-1)?.name ?? ''
-  if (last === own) return undefined
-  if (last > own && last !== 'none') return unknownTo(sqlite, migrations, about)
-  return (
-    `${nameOf(about)} is of an older version (schema ${last}, this program needs ${own}): ` +
-    'start serve once, which brings it up to date'
-  )
-}
-
-/** The message for a database that has migrations which this program does not know. */
-function unknownTo(sqlite: Database, list: typeof migrations, about: About): string {
-  const schema = schemaOf(sqlite)
-  const maker = schema.program === undefined ? 'a newer turnpike' : `turnpike ${schema.program}`
-  const own =
-    about.program === undefined ? 'this turnpike' : `this is turnpike ${about.program} and`
-  return (
-    `${nameOf(about)} was made by ${maker} (schema ${schema.last}); ${own} knows ` +
-    `schema ${list.at(-1)?.name}: ${useOther(schema)}`
-  )
-}
-
-function useOther({ program }: Schema): string {
-  const other = program === undefined ? 'the turnpike that made it' : `turnpike ${program}`
-  return `start ${other} or a newer one, or restore a copy from before the upgrade`
-}
-
-function nameOf({ file = 'the database' }: About): string {
-  return file
-}
-
-function hashOf(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+  return misfit(schemaOf(sqlite), migrations, about)
 }

@@ -3,13 +3,16 @@ import { chmodSync, existsSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
+import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
 import * as schema from '../schema'
 import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
+import { assertNotMoved } from './moved'
+
 import { isDamage, type Storage, watchStorage } from './storage'
-import { type Upgrade, UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
+import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {
@@ -49,6 +52,8 @@ export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
   dataDir: string
   /** Unix ms. */
   now: () => number
+  /** Opens a file that was moved, too: the move may have been interrupted. */
+  isMove?: boolean
 }
 
 /**
@@ -58,6 +63,7 @@ export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
  * - `DatabaseLockedError` while another process has the directory,
  * - `DataDirectoryError` when the directory cannot be written,
  * - `MigrationError` when the database does not fit this program,
+ * - `DatabaseMovedError` when a server has its rows,
  * - `UpgradeError` when it cannot be copied before its migration,
  * - `DatabaseFileError` when the file is damaged or cannot be written,
  * - `DatabaseLostError` when it is empty or missing where there was one.
@@ -75,8 +81,8 @@ export function open(options: OpenOptions): Db {
     sqlite = new Database(file, { create: true, strict: true })
     // It contains signatures, so only its owner may read it.
     chmodSync(file, 0o600)
-    const { program, list } = options
-    upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) })
+    const { program, list, isMove } = options
+    upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) }, isMove)
     markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
@@ -97,7 +103,7 @@ export function openInMemory({ now }: { now: () => number }): Db {
 }
 
 /** Settings of the connection and pending migrations. */
-function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined {
+function prepare(sqlite: Database, options: UpgradeOptions, isMove = false): Upgrade | undefined {
   // First, because another process may be reading, and after a crash the log is recovered under a
   // lock.
   sqlite.run(`PRAGMA busy_timeout = ${busyMs}`)
@@ -109,6 +115,7 @@ function prepare(sqlite: Database, options: UpgradeOptions): Upgrade | undefined
   sqlite.run(`PRAGMA wal_autocheckpoint = ${logPages}`)
   sqlite.run('PRAGMA foreign_keys = ON')
   assertSound(sqlite, options.file)
+  if (!isMove) assertNotMoved(sqlite, options.file)
   return upgrade(sqlite, options)
 }
 

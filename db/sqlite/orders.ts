@@ -1,12 +1,13 @@
-import { and, desc, eq, gt, inArray, lt, type SQL, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, lt, type SQL, sql } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
 import { jobs } from '../jobs'
-import type { HeldReason, Order, RefundReason } from '../Order'
 import type { HistoryQuery, OrderLedger, OrderMove } from '../OrderLedger'
+import { toOrder, toRow } from '../order-rows'
+import { assertKnown, givenBy, type Rule, rules } from '../order-rules'
 import { type OrderRow, orders } from '../orders'
 import { payments } from '../schema'
 import type { Db } from './open'
-import { assertKnown, parametersOf, rules } from './order-moves'
+import { prepareMove } from './order-moves'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
 import { later, parameter, placeholders } from './statement'
@@ -141,18 +142,10 @@ function countOrders({ orm }: Db) {
 /** Makes a move inside a transaction; undefined when the order was in another state. */
 type Change = (move: OrderMove) => OrderRow | undefined
 
-function changeOrders({ orm }: Db): Change {
-  const statementOf = (rule: (typeof rules)[OrderMove['kind']]) => {
+function changeOrders(db: Db): Change {
+  const statementOf = (rule: Rule) => {
     assertKnown(rule)
-    const { from, to, set, when = [] } = rule
-    return later(orm, () =>
-      orm
-        .update(orders)
-        .set({ ...set, ...(to && { state: to }), updatedAt: parameter('at') })
-        .where(and(eq(orders.id, parameter('id')), inArray(orders.state, [...from]), ...when))
-        .returning()
-        .prepare(),
-    )
+    return later(db.orm, () => prepareMove(db, rule))
   }
   const statements = new Map(
     Object.entries(rules).map(([kind, rule]) => [kind, statementOf(rule)] as const),
@@ -160,7 +153,7 @@ function changeOrders({ orm }: Db): Change {
   return (move) => {
     const statement = statements.get(move.kind)
     if (statement === undefined) throw new Error(`${move.kind} is no move of an order`)
-    return statement.get(parametersOf(move))
+    return statement.get(givenBy(move))
   }
 }
 
@@ -213,8 +206,7 @@ function createRiders(
         const count = counts.refunds(payer, since) + counts.underWay(payer)
         if (count >= max) throw new RefusedError('order-quota')
       }
-      const { createdAt: updatedAt } = order
-      insert.run({ ...order, ...unsent, paymentId, settlementTx, updatedAt })
+      insert.run({ ...toRow(order), paymentId, settlementTx })
     },
     ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
       if (confirmed !== undefined && paymentState.get({ id: confirmed })?.state !== 'confirmed') {
@@ -223,34 +215,5 @@ function createRiders(
       if (!withoutEffect.every(isWithoutEffect)) throw new RefusedError('job-may-have-effect')
       if (change({ ...ride, hash }) === undefined) throw new RefusedError('order-changed')
     },
-  }
-}
-
-/** Columns of an order for which nothing was sent. */
-const unsent = {
-  state: 'settling',
-  swapTx: null,
-  refundTx: null,
-  deliveredAtomic: null,
-  returnedAtomic: null,
-  refundReason: null,
-  heldReason: null,
-  refundAttempts: 0,
-  retryAt: null,
-  settledAt: null,
-} as const satisfies Partial<OrderRow>
-
-function toOrder(row: OrderRow): Order {
-  return {
-    ...row,
-    swapTx: row.swapTx ?? undefined,
-    refundTx: row.refundTx ?? undefined,
-    deliveredAtomic: row.deliveredAtomic ?? undefined,
-    returnedAtomic: row.returnedAtomic ?? undefined,
-    // Written by the moves `refund` and `hold` only.
-    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
-    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
-    retryAt: row.retryAt ?? undefined,
-    settledAt: row.settledAt ?? undefined,
   }
 }

@@ -1,9 +1,9 @@
 import { sql } from 'drizzle-orm'
-import { roomFor, type Tally } from '../GrantBudget'
+import type { Tally } from '../GrantBudget'
 import type { NewGrant } from '../GrantLedger'
 import type { Order } from '../Order'
+import { type AddedGas, createSubscribers } from '../outbox'
 import type { Payment } from '../Payment'
-import type { GasProduct } from '../schema'
 import * as Event from '../WebhookEvent'
 import type { Subscriptions, WebhookEvent } from '../WebhookLedger'
 import { webhooks } from '../webhooks'
@@ -28,18 +28,6 @@ export type Outbox = {
   granted(grant: NewGrant, tally: Tally): void
 }
 
-export type AddedGas = {
-  network: Order['network']
-  product: GasProduct
-  at: number
-  /** The sum of the day before and after. */
-  beforeWei: bigint
-  afterWei: bigint
-}
-
-/** How long a message is sent, ms. */
-export const lifetimeMs = 86_400_000
-
 export function createOutbox({ orm }: Db): Outbox {
   const insert = later(orm, () =>
     orm
@@ -59,56 +47,26 @@ export function createOutbox({ orm }: Db): Outbox {
       .onConflictDoNothing()
       .prepare(),
   )
-  const listeners: (() => void)[] = []
-  let current: Subscriptions = { endpoints: [], gasPerDay: [] }
-  const takersOf = (type: string) =>
-    current.endpoints.filter(({ types }) => types.some((each) => each === type))
+  const subscribers = createSubscribers()
 
   /** Makes the event only when an endpoint takes its type. */
-  function put(type: string, make: () => WebhookEvent): void {
-    const takers = takersOf(type)
-    if (takers.length === 0) return
+  function put(type: string, make: () => WebhookEvent | undefined): void {
+    if (!subscribers.takes([type])) return
     const event = make()
-    const { subject, at } = event
-    const body = Event.bodyOf(event)
-    for (const { endpoint, origin } of takers) {
-      const id = idOf(endpoint, event)
-      insert.run({ id, endpoint, origin, type, subject, body, at, expiresAt: at + lifetimeMs })
-    }
-    for (const listener of listeners) listener()
+    if (event === undefined) return
+    for (const row of subscribers.rowsOf([event])) insert.run(row)
+    subscribers.notify()
   }
 
   return {
-    subscribe(subscriptions) {
-      current = subscriptions
-    },
-    onMessage: (listener) => void listeners.push(listener),
+    subscribe: subscribers.subscribe,
+    onMessage: subscribers.onMessage,
     add: (event) => put(event.type, () => event),
     confirmed: (payment, at) => put('payment.confirmed', () => Event.paymentConfirmed(payment, at)),
     undelivered: (payment, at) => put('delivery.failed', () => Event.deliveryFailed(payment, at)),
     ordered: (order, assetOf) =>
       put(`order.${order.state}`, () => Event.orderChanged(order, assetOf(order.paymentId) ?? '')),
-    spent({ network, product, at, beforeWei, afterWei }) {
-      const known = current.gasPerDay.find(
-        (each) => each.network === network && each.product === product,
-      )
-      if (known === undefined || beforeWei >= known.wei || afterWei < known.wei) return
-      const sum = { network, product, spentWei: afterWei, budgetWei: known.wei }
-      put('budget.spent', () => Event.budgetSpent({ ...sum, budget: 'gas' }, at))
-    },
-    granted({ row, budget }, tally) {
-      // No room for another grant like this one.
-      if (roomFor(tally, budget, row.amountWei + row.feeWei) !== 'spent') return
-      const { network, createdAt } = row
-      const sum = { network, product: 'sponsor', spentWei: tally.wei, budgetWei: budget.wei }
-      const grants = { sent: tally.grants, max: budget.grants }
-      put('budget.spent', () => Event.budgetSpent({ ...sum, budget: 'grants', grants }, createdAt))
-    },
+    spent: (gas) => put('budget.spent', () => subscribers.spent(gas)),
+    granted: (grant, tally) => put('budget.spent', () => subscribers.granted(grant, tally)),
   }
-}
-
-/** The same event has the same id, also when a power loss undid it and it is recorded again. */
-function idOf(endpoint: string, { type, subject, occurrence }: WebhookEvent): string {
-  const facts = JSON.stringify([endpoint, type, subject, occurrence])
-  return `evt_${new Bun.CryptoHasher('sha256').update(facts).digest('hex').slice(0, 32)}`
 }

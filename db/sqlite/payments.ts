@@ -2,9 +2,10 @@ import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
-import type { Money, Transfer } from '../../src/protocol/Transfer'
+import type { Money } from '../../src/protocol/Transfer'
 import type { Arrival, Assignment, DeliveryCommits, PayerOfAsset } from '../Ledger'
 import { type KeyScope, type Payment, type State, transitions } from '../Payment'
+import { fromRow } from '../payment-rows'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
@@ -256,76 +257,4 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
 
 function toPayment(row: PaymentRow | undefined): Payment | undefined {
   return row && fromRow(row)
-}
-
-export function fromRow(row: PaymentRow): Payment {
-  const { id, state, nonceUsed, delivery, attempts, truncated, answered, createdAt } = row
-  return {
-    id,
-    state,
-    nonceUsed,
-    delivery,
-    attempts,
-    truncated,
-    answered,
-    createdAt,
-    transfer: {
-      method: row.method,
-      network: row.network,
-      chainId: row.chainId,
-      asset: row.asset,
-      payer: row.payer,
-      payee: row.payee,
-      amountAtomic: row.amountAtomic,
-      nonce: row.nonce,
-      validAfter: row.validAfter,
-      validBefore: row.validBefore,
-      signature: row.signature,
-      ...permit2612Of(row),
-      ...uptoOf(row),
-    },
-    purpose: {
-      product: row.product,
-      protocol: row.protocol,
-      merchant: row.merchant,
-      route: row.route,
-      fingerprint: row.fingerprint,
-      resource: row.resource,
-      idempotencyKey: row.idempotencyKey ?? undefined,
-      challengeId: row.challengeId ?? undefined,
-      credentialHash: row.credentialHash ?? undefined,
-      bound: row.bound,
-    },
-    transaction: row.transactionHash,
-    logIndex: row.logIndex ?? undefined,
-    blockNumber: row.blockNumber ?? undefined,
-    upstreamStatus: row.upstreamStatus ?? undefined,
-    redeemTokenHash: row.redeemTokenHash ?? undefined,
-    redeemUntil: row.redeemUntil ?? undefined,
-    confirmedAt: row.confirmedAt ?? undefined,
-    deliveredAt: row.deliveredAt ?? undefined,
-  }
-}
-
-function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
-  if (ceilingAtomic === null || facilitator === null) return {}
-  return { upto: { ceilingAtomic, facilitator } }
-}
-
-type Permit2612Columns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
-
-export function permit2612Of(
-  row: Pick<PaymentRow, Permit2612Columns>,
-): Pick<Transfer, 'permit2612'> {
-  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
-  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
-    return {}
-  }
-  return {
-    permit2612: {
-      valueAtomic: permit2612Value,
-      deadline: permit2612Deadline,
-      signature: permit2612Signature,
-    },
-  }
 }

@@ -1,21 +1,12 @@
 import type { Database } from 'bun:sqlite'
 import { basename } from 'node:path'
+import type { StorageFaults } from '../Database'
 import { storageCode } from '../fault'
 
 /** Whether the database file can be read and written, according to the last attempts. */
-export type Storage = {
-  /** Path of the database file. */
-  file: string
-  /** Name of the file without its directory; safe to publish. */
-  name: string
-  /** Code of the current fault, e.g. `SQLITE_FULL`; undefined while the file can be written. */
-  fault(): string | undefined
-  /** Faults since the start, by code. */
-  counts(): ReadonlyMap<string, number>
+export type Storage = StorageFaults & {
   /** Records an error if it is a storage fault. Never throws. */
   note(error: unknown): void
-  /** Calls back with the code when a fault begins, and with undefined when it ends. */
-  onChange(listener: (code: string | undefined) => void): void
   /** Resolves when the file can be written, at once when it can; rejects when the signal fires. */
   writable(signal: AbortSignal): Promise<void>
   /** Ends the attempts to write. */

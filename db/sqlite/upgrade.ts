@@ -1,19 +1,10 @@
 import type { Database } from 'bun:sqlite'
 import { readdirSync, renameSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
+import type { Upgrade } from '../Database'
+import type { Schema } from '../schemas'
 import { BackupError, copyTo, removeCopy } from './copy'
-import { migrate, migrations, noteProgram, type Schema, schemaOf } from './migrate'
-
-/** What an opening changed in a database of an earlier schema. */
-export type Upgrade = {
-  /** The last migration before and after, e.g. `0013_transactions_sent`. */
-  from: string
-  to: string
-  /** Names of the migrations that were applied. */
-  applied: readonly string[]
-  /** Path of the copy from before. */
-  backup: string
-}
+import { migrate, migrations, noteProgram, schemaOf } from './migrate'
 
 export type UpgradeOptions = {
   /** Path of the database file. */

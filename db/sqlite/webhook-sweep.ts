@@ -1,40 +1,24 @@
 import { and, eq, lte, type SQL, sql } from 'drizzle-orm'
-import type { Bounds, SweepReason, Swept, WebhookLedger } from '../WebhookLedger'
+import { deletedMax, type SweepBase } from '../sweep'
 import { webhooks } from '../webhooks'
 import type { Group } from './group'
 import type { Db } from './open'
 import { later, parameter } from './statement'
 
-/** Most ended messages that one commit deletes. */
-const deletedMax = 1_000
-
 const isWaiting = sql`state = 'waiting'`
 
-/** Keeps the outbox within its bounds. Reads first, so that nothing to do writes nothing. */
-export function createSweep(db: Db, group: Group): WebhookLedger['sweep'] {
-  const read = readCounts(db)
+/** The statements of a sweep; each change shares a commit with others. */
+export function sweepOf(db: Db, group: Group): SweepBase {
   const end = createEnds(db)
-  return async (at, endpoints, bounds) => {
-    const swept: Swept[] = []
-    for (const { endpoint, origin, waiting, expired } of read.waiting(at)) {
-      const reason: SweepReason = endpoints.includes(endpoint) ? 'expired' : 'removed'
-      if (expired > 0) {
-        const count = await group.addSoon(() => end.expired(endpoint, reason, at))
-        if (count > 0) swept.push({ endpoint, origin, reason, count })
-      }
-      const more = waiting - expired - bounds.waitingMax
-      if (more <= 0) continue
-      const count = await group.addSoon(() => end.oldest(endpoint, more, at))
-      if (count > 0) swept.push({ endpoint, origin, reason: 'dropped', count })
-    }
-    for (const { endpoint, from } of read.ended(at, bounds)) {
-      await group.addSoon(() => end.forget(endpoint, from))
-    }
-    return swept
+  return {
+    ...readCounts(db),
+    expire: (endpoint, reason, at) => group.addSoon(() => end.expired(endpoint, reason, at)),
+    drop: (endpoint, count, at) => group.addSoon(() => end.oldest(endpoint, count, at)),
+    forget: (endpoint, from) => group.addSoon(() => end.forget(endpoint, from)),
   }
 }
 
-function readCounts({ orm }: Db) {
+function readCounts({ orm }: Db): Pick<SweepBase, 'waiting' | 'ended' | 'endAt'> {
   const waiting = later(orm, () =>
     orm
       .select({
@@ -71,15 +55,9 @@ function readCounts({ orm }: Db) {
       .prepare(),
   )
   return {
-    waiting: (at: number) => waiting.all({ at }),
-    /** Endpoints with ended messages that are too old or too many: those up to `from`. */
-    ended: (at: number, { endedMax, endedMs }: Bounds) =>
-      known.all().flatMap(({ endpoint, ended, oldest }) => {
-        const tooMany =
-          ended > endedMax ? newest.get({ endpoint, offset: endedMax })?.endedAt : undefined
-        const from = Math.max(tooMany ?? 0, at - endedMs)
-        return oldest <= from ? [{ endpoint, from }] : []
-      }),
+    waiting: (at) => waiting.all({ at }),
+    ended: () => known.all(),
+    endAt: (endpoint, offset) => newest.get({ endpoint, offset })?.endedAt ?? undefined,
   }
 }
 

@@ -1,12 +1,13 @@
 import { and, asc, desc, eq, lte, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
+import { createSweep } from '../sweep'
 import type { Attempt, WebhookLedger } from '../WebhookLedger'
 import { webhooks } from '../webhooks'
 import type { Group } from './group'
 import type { Db } from './open'
 import type { Outbox } from './outbox'
 import { later, parameter } from './statement'
-import { createSweep } from './webhook-sweep'
+import { sweepOf } from './webhook-sweep'
 import { write } from './write'
 
 /** As text like in the partial indexes, or SQLite does not use them. */
@@ -32,7 +33,7 @@ export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLed
     async resend(id, times) {
       return write(db, () => changes.resend(id, times) ?? null) ?? undefined
     },
-    sweep: createSweep(db, group),
+    sweep: createSweep(sweepOf(db, group)),
   }
 }
 

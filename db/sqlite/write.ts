@@ -6,21 +6,33 @@ import type { Db } from './open'
  * would commit before it settles. Throws what `change` throws.
  */
 export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? never : T): T {
-  const run = db.sqlite.transaction(() => {
-    const result: T = change()
+  try {
+    return runnerOf(db).immediate(change) as T
+  } catch (error) {
+    // SQLite may have rolled the transaction back by itself after any failed statement.
+    db.storage.note(error)
+    throw error
+  }
+}
+
+type Runner = { immediate(change: () => unknown): unknown }
+
+/** Made once for each connection: to make one takes longer than a small commit. */
+const runners = new WeakMap<Db['sqlite'], Runner>()
+
+function runnerOf({ sqlite }: Db): Runner {
+  const known = runners.get(sqlite)
+  if (known !== undefined) return known
+  const made = sqlite.transaction((change: () => unknown) => {
+    const result = change()
     if (result instanceof Promise) {
       result.catch(() => undefined)
       throw new TypeError('a database transaction must not wait')
     }
     return result
   })
-  try {
-    return run.immediate()
-  } catch (error) {
-    // SQLite may have rolled the transaction back by itself after any failed statement.
-    db.storage.note(error)
-    throw error
-  }
+  runners.set(sqlite, made)
+  return made
 }
 
 /** Whether an error says that a UNIQUE constraint refused the row. */

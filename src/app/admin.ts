@@ -6,7 +6,7 @@ import type { Parts } from './parts'
 /** What the pages for operators show and do, under one configuration. */
 export function createAdminSources(config: Config, parts: Parts): Sources {
   const { settlement, breaker, exchange, startedStock, ledger, now } = parts
-  const { storage } = parts.db
+  const { storage } = parts.database
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const origins = new Set(config.merchants.flatMap((each) => originsOf(each, exchange?.data)))
   return {

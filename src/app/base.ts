@@ -1,13 +1,14 @@
+import type { Database } from '../../db/Database'
 import type { Ledger } from '../../db/Ledger'
-import { createLedger } from '../../db/sqlite/ledger'
-import { type Db, open } from '../../db/sqlite/open'
+import { databaseOf } from '../../db/sqlite/database'
+import { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import { requestIds } from '../http/ids'
 import { createRegistry, type Registry } from '../http/metrics'
 import { createMiddleware, type Middleware } from '../http/middleware'
 import type { Log } from '../log'
 import type { AppOptions } from './options'
-import { reportDroppedLines, reportStorage } from './report'
+import { reportDroppedLines, reportServer, reportStorage } from './report'
 import { startingRoutes } from './routes'
 
 /** What changes while the process runs. Parts that outlive a reload read it for each request. */
@@ -24,8 +25,8 @@ export type Base = {
   options: AppOptions
   current: Current
   middleware: Middleware
-  /** The open file of the ledger, to open and to close it only. */
-  db: Db
+  /** The open database: its state, its start and its end. All else is in the ledger. */
+  database: Database
   ledger: Ledger
   registry: Registry
   requestId: () => string
@@ -46,28 +47,30 @@ export type ServerBase = Pick<
 
 export type Clocks = Pick<Base, 'now' | 'monotonic'>
 
-/** Opens the data directory and reports its faults. Throws what `open` throws. */
-export function openBase(
+/** Opens the database and reports its faults. Throws what its opening throws. */
+export async function openBase(
   options: AppOptions,
-  { now, monotonic }: Clocks,
+  clocks: Clocks,
   onFailure: Base['onFailure'],
-): Base {
-  const { config, dataDir, log } = options
-  const db = (options.openDatabase ?? open)({ dataDir, now, program: options.version })
-  onFailure(db.close)
-  if (db.upgrade !== undefined) log('database-migrated', db.upgrade)
+): Promise<Base> {
+  const { now, monotonic } = clocks
+  const { config, log } = options
+  const database = await openDatabase(options, clocks)
+  onFailure(database.close)
+  const { ledger, upgrade } = database
+  if (upgrade !== undefined) log('database-migrated', upgrade)
   const registry = createRegistry()
-  reportStorage(db.storage, registry, log)
+  reportStorage(database.storage, registry, log)
+  reportServer(database.server, registry)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   const requestId = requestIds()
   const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
   const current = { config, app: startingRoutes(middleware), isStopping: false }
-  const ledger = createLedger(db)
   return {
     options,
     current,
     middleware,
-    db,
+    database,
     ledger,
     registry,
     requestId,
@@ -76,4 +79,12 @@ export function openBase(
     log,
     onFailure,
   }
+}
+
+/** The server that the environment names, or the file in the data directory. */
+async function openDatabase(options: AppOptions, clocks: Clocks): Promise<Database> {
+  const { dataDir, version: program } = options
+  if (options.openServer !== undefined)
+    return await options.openServer({ ...clocks, dataDir, program, log: options.log })
+  return databaseOf((options.openDatabase ?? open)({ dataDir, now: clocks.now, program }))
 }

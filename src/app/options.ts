@@ -1,3 +1,4 @@
+import type { Database } from '../../db/Database'
 import type { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
@@ -30,7 +31,9 @@ export type AppOptions = Limits & {
   refundsMax?: number
   /** First wait before a step of a stock order is tried again, ms. */
   orderRetryMs?: number
-  /** Opens the database. Tests keep the connection, to let its writes fail. */
+  /** Opens the database of a server, in place of the file in the data directory. */
+  openServer?: OpenServer | undefined
+  /** Opens the file. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
   /** What an operator may start at `/admin`; without it these actions are not offered. */
   operator?: Operator | undefined
@@ -41,6 +44,18 @@ export type AppOptions = Limits & {
    * start.
    */
   isLasting?: boolean
+}
+
+export type OpenServer = (context: ServerContext) => Promise<Database>
+
+/** What a service tells the database server that it opens. */
+export type ServerContext = Pick<AppOptions, 'dataDir' | 'log'> & {
+  /** Version of this program, which the database keeps. */
+  program: string | undefined
+  /** Unix ms. */
+  now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
 }
 
 export type HttpsOptions = {

@@ -28,7 +28,7 @@ const pendingShown = 20
 /** Parts that survive a reload, because they have state or money. */
 export type Parts = Pick<
   Base,
-  'middleware' | 'db' | 'ledger' | 'registry' | 'requestId' | 'now' | 'log'
+  'middleware' | 'database' | 'ledger' | 'registry' | 'requestId' | 'now' | 'log'
 > &
   Money &
   Sales &
@@ -56,7 +56,7 @@ export type Parts = Pick<
 
 /** Makes the parts that the requests of all products share. */
 export function createParts(base: Base, server: HttpServer, money: Money, sales: Sales): Parts {
-  const { options, current, db, ledger, registry, requestId, now, log } = base
+  const { options, current, database, ledger, registry, requestId, now, log } = base
   const { config, secrets } = options
   const { settlement } = money
   const payees = createPayees({
@@ -67,7 +67,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
   })
   return {
     middleware: base.middleware,
-    db,
+    database,
     ledger,
     registry,
     requestId,

@@ -1,24 +1,16 @@
+import type { ServerState, StorageFaults } from '../../db/Database'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 
-/** The file of the ledger, as far as it is reported. */
-type ReportedStorage = {
-  file: string
-  fault(): string | undefined
-  /** Faults since the start, by code. */
-  counts(): ReadonlyMap<string, number>
-  onChange(listener: (code: string | undefined) => void): void
-}
-
-/** Reports faults of the database file by an error in the log and two metrics. */
-export function reportStorage(storage: ReportedStorage, registry: Registry, log: Log): void {
+/** Reports faults of the database by an error in the log and two metrics. */
+export function reportStorage(storage: StorageFaults, registry: Registry, log: Log): void {
   const { file } = storage
   storage.onChange((code) => {
     if (code === undefined) log('storage-recovered', { file })
     else log('storage-fault', { file, code })
   })
   const ready = registry.gauge('storage_ready', 'Whether the database can be written.')
-  const faults = registry.counter('storage_faults_total', 'Faults of the database file by code.', [
+  const faults = registry.counter('storage_faults_total', 'Faults of the database by code.', [
     'code',
   ])
   const told = new Map<string, number>()
@@ -28,6 +20,25 @@ export function reportStorage(storage: ReportedStorage, registry: Registry, log:
       faults.inc({ code }, count - (told.get(code) ?? 0))
       told.set(code, count)
     }
+  })
+}
+
+/** Reports the clock and the standbys of a database server; a file has neither. */
+export function reportServer(server: ServerState | undefined, registry: Registry): void {
+  const ahead = registry.gauge(
+    'database_clock_ahead_seconds',
+    'How far the clock of the database server is ahead of this one.',
+  )
+  const standbys = registry.gauge(
+    'database_standby',
+    'Which standby would keep acknowledged commits if the database server were lost: 1 for the present state. None with SQLite.',
+    ['standby'],
+  )
+  if (server === undefined) return
+  registry.onRender(() => {
+    ahead.set(server.aheadMs() / 1000)
+    for (const standby of ['none', 'async', 'sync', 'unknown'] as const)
+      standbys.set(standby === server.standby() ? 1 : 0, { standby })
   })
 }
 

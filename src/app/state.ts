@@ -15,7 +15,7 @@ export function createState(
   isReady: (network: Network.Id) => boolean,
 ): State {
   const { settlement, breaker, exchange, now } = parts
-  const { storage } = parts.db
+  const { storage, server } = parts.database
   const originsAt = (merchant: Merchant) => originsOf(merchant, exchange?.data)
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   return {
@@ -32,6 +32,7 @@ export function createState(
       return reason === undefined ? [] : [{ file: storage.name, reason }]
     },
     certificateFaults: parts.certificateFaults,
+    ...(server !== undefined && { database: server }),
     hasMarket: exchange !== undefined,
     isReady: ({ id }) => isReady(id),
     healthOf: (merchant) =>

@@ -1,7 +1,13 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
 import type { Config, NetworkConfig } from '../config/Config'
-import { type Env, EnvironmentError, findOwnKeys, findRelayerKeys } from '../config/env'
+import {
+  type Env,
+  EnvironmentError,
+  findOwnKeys,
+  findRelayerKeys,
+  loadSecrets,
+} from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format, parse } from '../config/merchants'
 import { salesOf } from '../config/sales'
@@ -9,6 +15,7 @@ import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
+import { deskKeyFault, findTarget } from './database'
 import { readCosts } from './gascost'
 import { domainsOf } from './https'
 import { findMissingModels } from './models'
@@ -46,10 +53,13 @@ export async function check(options: Options): Promise<number> {
     return 1
   }
   const problems: string[] = []
+  await findDatabaseFaults({ dataDir, env }, problems)
   const relayers = relayersOf({ dataDir, env }, problems)
   const domains = domainsFrom(options, problems)
   const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
   problems.push(...faults.map(format))
+  const deskFault = config && deskKeyFault(config, env)
+  if (deskFault !== undefined) problems.push(deskFault)
   if (config && online) {
     const lines = index(text)
     const found = await Promise.all([
@@ -87,12 +97,26 @@ export async function check(options: Options): Promise<number> {
   return problems.length === 0 ? 0 : 1
 }
 
+/** Faults of DATABASE_URL, and of the secrets that must be given with it. Asks no server. */
+async function findDatabaseFaults(
+  { dataDir, env }: Pick<Options, 'dataDir' | 'env'>,
+  problems: string[],
+): Promise<void> {
+  try {
+    if ((await findTarget(env)) !== undefined) loadSecrets({ dataDir, env, isShared: true })
+  } catch (error) {
+    if (!(error instanceof EnvironmentError)) throw error
+    problems.push(...error.message.split('\n'))
+  }
+}
+
 function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) {
   try {
     return findOwnKeys(options).map(Crypto.addressOf)
   } catch (error) {
     if (!(error instanceof EnvironmentError)) throw error
-    problems.push(error.message)
+    const known = new Set(problems)
+    problems.push(...error.message.split('\n').filter((line) => !known.has(line)))
     return []
   }
 }

@@ -1,7 +1,6 @@
 import type { Command, Option } from './Command'
-
-const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
-const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
+import { backup, move, orders, sales, webhooks } from './datacommands'
+import { config, data, places, print } from './places'
 
 const domain: Option = {
   value: 'NAME',
@@ -171,55 +170,6 @@ Name the key by --key or --url.`,
   },
 }
 
-const sales: Command = {
-  summary: 'what was paid, delivered and spent on gas; serve may be running',
-  details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
-NAME is merchant, route, payer, network or day (UTC).`,
-  options: {
-    since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
-    by: { value: 'NAME', help: 'how to group (default: merchant)' },
-    csv: { help: 'comma-separated values with a header' },
-    json: { help: 'JSON, with amounts as strings' },
-    data,
-  },
-  examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
-  async run({ values }) {
-    const { sales } = await import('./sales')
-    const { dataDir } = places(values)
-    const print = (text: string) => void process.stdout.write(text)
-    return sales({ ...values, dataDir, now: Date.now, out: print })
-  },
-}
-
-const orders: Command = {
-  summary: 'orders of the stock desk: those that are held first',
-  details: `list      the held ones first, then the unfinished and the newest
-show ID   one order with every transaction of it
-retry ID  go on with a held order; serve may be running`,
-  verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
-  options: { data },
-  examples: ['orders list', 'orders retry 01a4'],
-  async run({ values, word, operand }) {
-    const { orders } = await import('./orders')
-    const { dataDir } = places(values)
-    return orders({ dataDir, verb: word, id: operand, now: Date.now, out: print })
-  },
-}
-
-const webhooks: Command = {
-  summary: 'messages to webhooks: those that wait, failed and were sent last',
-  details: `list       waiting, failed and delivered ones with attempts and the last status
-resend ID  send one again, with the same webhook-id; serve may be running`,
-  verbs: { list: [], resend: ['the id of a message'] },
-  options: { data },
-  examples: ['webhooks list', 'webhooks resend evt_4f0c'],
-  async run({ values, word, operand }) {
-    const { webhooks } = await import('./webhooks')
-    const { dataDir } = places(values)
-    return webhooks({ dataDir, verb: word, id: operand, now: Date.now, out: print })
-  },
-}
-
 const meter: Command = {
   summary: 'what a stored answer of a route with a meter costs',
   operands: ['a file'],
@@ -233,17 +183,6 @@ const meter: Command = {
     const { meterAnswer } = await import('./meter')
     const { file } = places(values)
     return meterAnswer({ ...values, file, env: process.env, answer: operand, out: print })
-  },
-}
-
-const backup: Command = {
-  summary: 'consistent copy of the live database; serve may be running',
-  operands: ['a file'],
-  options: { data },
-  examples: ['backup /var/backups/turnpike.sqlite'],
-  async run({ values, operand }) {
-    const { backup } = await import('./backup')
-    return backup({ dataDir: places(values).dataDir, file: operand, out: print })
   },
 }
 
@@ -332,16 +271,9 @@ export const commands = {
   webhooks,
   meter,
   backup,
+  move,
   health,
   service,
   completion,
   version,
 } as const satisfies Readonly<Record<string, Command>>
-
-function places(values: { config?: string; data?: string }): { file: string; dataDir: string } {
-  return { file: values.config ?? 'merchants.toml', dataDir: values.data ?? 'data' }
-}
-
-function print(line: string): void {
-  process.stdout.write(`${line}\n`)
-}

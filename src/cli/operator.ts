@@ -1,12 +1,13 @@
 import { mkdirSync, statfsSync, statSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import type { Operator } from '../app/options'
+import { ofServer } from './backup'
 import { isCompiled } from './words'
 
 export type OperatorOptions = {
   dataDir: string
-  /** Path of the database. */
-  database: string
+  /** Path of the database; undefined for that of a server. */
+  database: string | undefined
   reload: Operator['reload']
 }
 
@@ -19,6 +20,7 @@ export function createOperator({ dataDir, database, reload }: OperatorOptions): 
   return {
     reload,
     async backUp(at) {
+      if (database === undefined) return { ok: false, text: `There is no backup: ${ofServer}` }
       if (running) return { ok: false, text: 'A backup is being made: wait for it.' }
       running = true
       try {

@@ -1,12 +1,16 @@
+import { BesideError } from '../../db/BesideError'
 import type { JobRow } from '../../db/jobs'
 import type { Ledger } from '../../db/Ledger'
 import type { HeldReason, Order as StoredOrder } from '../../db/Order'
-import { BesideError, openLedgerBeside } from '../../db/sqlite/beside'
+import { type Env, EnvironmentError } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Order from '../stock/Order'
+import { openLedgerBeside } from './database'
 
 export type OrdersOptions = {
   dataDir: string
+  /** May name a database server by DATABASE_URL; empty by default. */
+  env?: Env
   /** `list`, `show` or `retry`. */
   verb: string
   /** Id of an order; ignored by `list`. */
@@ -29,16 +33,16 @@ const listed = 50
  * when there is no such order, or when the retry had no effect yet.
  */
 export async function orders(options: OrdersOptions): Promise<number> {
-  const { dataDir, out } = options
+  const { out } = options
   try {
-    const { ledger, close } = openLedgerBeside({ dataDir })
+    const { ledger, close } = await openLedgerBeside(options)
     try {
       return await answer(ledger, options)
     } finally {
-      close()
+      await close()
     }
   } catch (error) {
-    if (!(error instanceof BesideError)) throw error
+    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
     out(`turnpike: ${error.message}`)
     return 1
   }

@@ -1,14 +1,18 @@
-import { BesideError, openSalesBeside } from '../../db/sqlite/beside'
+import { BesideError } from '../../db/BesideError'
 import { type By, groupings } from '../books/Books'
 import { toCsv } from '../books/csv'
 import { toJson } from '../books/json'
 import { readBooks } from '../books/read'
 import * as Since from '../books/Since'
 import { toText } from '../books/text'
+import { type Env, EnvironmentError } from '../config/env'
 import { attemptsMax, cutAttemptsMax } from '../paywall/undelivered'
+import { openSalesBeside } from './database'
 
 export type SalesOptions = {
   dataDir: string
+  /** May name a database server by DATABASE_URL; empty by default. */
+  env?: Env
   since?: string
   by?: string
   csv?: boolean
@@ -21,7 +25,7 @@ export type SalesOptions = {
 
 /** Shows what was sold while a service may be running; it only reads. Returns the exit code. */
 export async function sales(options: SalesOptions): Promise<number> {
-  const { dataDir, since = '30d', by = 'merchant', out } = options
+  const { since = '30d', by = 'merchant', out } = options
   const now = options.now()
   const from = Since.parse(since, now)
   const fault = faultOf(options, from)
@@ -30,7 +34,7 @@ export async function sales(options: SalesOptions): Promise<number> {
     return 1
   }
   try {
-    const { sales, close } = openSalesBeside({ dataDir })
+    const { sales, close } = await openSalesBeside(options)
     try {
       const attempts = { attemptsMax, cutAttemptsMax }
       const report = await readBooks({ sales, by, from, to: now, attempts })
@@ -38,10 +42,10 @@ export async function sales(options: SalesOptions): Promise<number> {
       out(format(report))
       return 0
     } finally {
-      close()
+      await close()
     }
   } catch (error) {
-    if (!(error instanceof BesideError)) throw error
+    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
     out(`turnpike: ${error.message}\n`)
     return 1
   }

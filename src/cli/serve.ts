@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Target } from '../../db/postgres/Url'
 import { DataDirectoryError, openDirectory } from '../../db/sqlite/directory'
 import { databaseName } from '../../db/sqlite/open'
 import * as App from '../app'
@@ -11,6 +12,7 @@ import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { deskKeyFault, findTarget, opening } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
 import { createOperator } from './operator'
@@ -21,6 +23,9 @@ import { unreadable, warn } from './words'
 
 /** Version and commit that the build wrote into the executable. */
 declare const VERSION: string | undefined
+
+/** Exit code after another service has taken the database: EX_SOFTWARE of sysexits.h. */
+const fencedCode = 70
 
 export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
 
@@ -33,7 +38,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.stderr.write(configured)
     return 1
   }
-  const { config, secrets, https, warnings } = configured
+  const { config, secrets, https, target, warnings } = configured
   const { log, output } = openLog()
   const droppedLines = output.dropped
   const { dataDir } = options
@@ -42,17 +47,25 @@ export async function serve(options: ServeOptions): Promise<number> {
   const domains = https?.domains
   const operator = createOperator({
     dataDir,
-    database: join(dataDir, databaseName),
+    database: target === undefined ? join(dataDir, databaseName) : undefined,
     reload: async () =>
       app === undefined
         ? ['the service is starting: try again']
         : reload({ ...options, domains, app, relayers, log }),
   })
+  // The fault of the lock has its own exit code, so that a supervisor can tell it from a crash.
+  const onFenced = () => {
+    process.stderr.write('turnpike: the other gateways took this one for dead: it ends\n')
+    process.exit(fencedCode)
+  }
+  const warnStart = (line: string) => process.stderr.write(`turnpike: warning: ${line}\n`)
+  const openServer = target && opening(target, { secrets, warn: warnStart, onFenced })
   try {
     app = await App.start({
       config,
       secrets,
       dataDir,
+      openServer,
       log,
       https,
       version: typeof VERSION === 'string' ? VERSION : 'development',
@@ -103,6 +116,8 @@ type Configured = {
   config: Config
   secrets: Secrets
   https: HttpsOptions | undefined
+  /** The database server; undefined: the database is a file. */
+  target: Target | undefined
   warnings: readonly string[]
 }
 
@@ -117,20 +132,23 @@ async function configure(options: ServeOptions): Promise<Configured | string> {
   }
   try {
     const https = readHttps(flags, env)
+    const target = await findTarget(env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
       for (const warning of openDirectory(dataDir))
         process.stderr.write(`turnpike: warning: ${warning}\n`)
-      secrets = loadSecrets({ dataDir, env })
+      secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
     const domains = https?.domains ?? []
     const { config, faults: found } = parse(text, { file, env, domains, relayers })
     if (config === undefined || secrets === undefined) return faults(found)
+    const fault = deskKeyFault(config, env)
+    if (fault !== undefined) return `turnpike: ${fault}\n`
     const hasOwnTls = https !== undefined
     const warnings = warn(exposuresOf(config, { hasOwnTls }), { file, text })
-    return { config, secrets, https, warnings }
+    return { config, secrets, https, target, warnings }
   } catch (error) {
     if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
       return `turnpike: ${error.message}\n`
@@ -163,7 +181,8 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
   if (app.upgrade !== undefined) {
     const { from, to, backup } = app.upgrade
-    lines.push(`  migrated the database from ${from} to ${to}; its copy from before: ${backup}`)
+    const copy = backup === undefined ? '' : `; its copy from before: ${backup}`
+    lines.push(`  migrated the database from ${from} to ${to}${copy}`)
   }
   for (const status of app.settlement.status()) {
     const { network, ready, reason, relayer, balanceWei, relayers } = status

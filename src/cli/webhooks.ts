@@ -1,9 +1,13 @@
+import { BesideError } from '../../db/BesideError'
 import type { Ledger } from '../../db/Ledger'
-import { BesideError, openLedgerBeside } from '../../db/sqlite/beside'
 import type { Message } from '../../db/WebhookLedger'
+import { type Env, EnvironmentError } from '../config/env'
+import { openLedgerBeside } from './database'
 
 export type WebhooksCommandOptions = {
   dataDir: string
+  /** May name a database server by DATABASE_URL; empty by default. */
+  env?: Env
   /** `list` or `resend`. */
   verb: string
   /** Id of a message; ignored by `list`. */
@@ -27,16 +31,16 @@ const sendMs = 15_000
  * code: 1 when there is no such message, or when it was not delivered yet.
  */
 export async function webhooks(options: WebhooksCommandOptions): Promise<number> {
-  const { dataDir, verb, out } = options
+  const { verb, out } = options
   try {
-    const { ledger, close } = openLedgerBeside({ dataDir })
+    const { ledger, close } = await openLedgerBeside(options)
     try {
       return await (verb === 'list' ? list(ledger, options) : resend(ledger, options))
     } finally {
-      close()
+      await close()
     }
   } catch (error) {
-    if (!(error instanceof BesideError)) throw error
+    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
     out(`turnpike: ${error.message}`)
     return 1
   }

@@ -1,5 +1,6 @@
 import {
   closeSync,
+  existsSync,
   fchmodSync,
   fstatSync,
   fsyncSync,
@@ -58,11 +59,16 @@ export type Secrets = {
 type Options = {
   dataDir: string
   env: Env
+  /** With a database server every gateway has the same secrets, so none is generated. */
+  isShared?: boolean | undefined
   /** Random bytes of the given length; the system's by default. */
   random?: (length: number) => Uint8Array
 }
 
-type State = { dataDir: string; random: (length: number) => Uint8Array; generated: string[] }
+type State = Pick<Options, 'dataDir' | 'isShared'> & {
+  random: (length: number) => Uint8Array
+  generated: string[]
+}
 
 /** Order of the secp256k1 group: a private key is below it. SEC 2, section 2.4.1. */
 const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
@@ -72,9 +78,9 @@ const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141
  * generates them (file mode 0600). Throws `EnvironmentError` with all faults and without any value.
  * Generates nothing while there is a fault.
  */
-export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Secrets {
+export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Options): Secrets {
   const lookup = readEnv(env)
-  const state: State = { dataDir, random, generated: [] }
+  const state: State = { dataDir, isShared, random, generated: [] }
   const errors: string[] = []
   const relayer = attempt(errors, () => keysOf(lookup, 'RELAYER_KEYS'))
   const desk = attempt(errors, () => keysOf(lookup, 'DESK_KEY', 1)?.[0])
@@ -83,18 +89,24 @@ export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Se
   const admin = attempt(errors, () => adminTokenOf(lookup))
   throwAll(errors)
 
-  const stored = (name: string) => attempt(errors, () => storedKey(state, name)) ?? new Uint8Array()
-  const relayerKeys = relayer ?? [stored('relayer.key')]
+  const stored = (file: string, name: string) =>
+    attempt(errors, () => storedKey(state, file, name)) ?? new Uint8Array()
+  const relayerKeys = relayer ?? [stored('relayer.key', 'RELAYER_KEYS')]
   const secrets: Secrets = {
     relayerKeys,
     deskKey: desk ?? relayerKeys[0] ?? new Uint8Array(),
-    challengeSecrets: challenge ?? [stored('challenge.secret')],
-    receiptKey: receipt ?? stored('receipt.key'),
-    adminToken: admin ?? hexOf(stored('admin.token')),
+    challengeSecrets: challenge ?? [stored('challenge.secret', 'CHALLENGE_SECRETS')],
+    receiptKey: receipt ?? stored('receipt.key', 'RECEIPT_KEY'),
+    adminToken: admin ?? hexOf(stored('admin.token', 'ADMIN_TOKEN')),
     generated: state.generated,
   }
   throwAll(errors)
   return secrets
+}
+
+/** URL of the database server; undefined: the database is a file. Throws `EnvironmentError`. */
+export function databaseUrlOf(env: Env): string | undefined {
+  return readEnv(env)('DATABASE_URL')
 }
 
 /**
@@ -104,6 +116,7 @@ export function loadSecrets({ dataDir, env, random = randomBytes }: Options): Se
 export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[] {
   const keys = keysOf(readEnv(env), 'RELAYER_KEYS')
   if (keys) return keys
+  if (databaseUrlOf(env) !== undefined) return []
   const key = readStored(join(dataDir, 'relayer.key'))
   return key ? [key] : []
 }
@@ -188,8 +201,9 @@ function keyFrom(text: string): Uint8Array | undefined {
 }
 
 /** A secret of 32 bytes in the data directory, generated when it is not there. */
-function storedKey(state: State, name: string): Uint8Array {
-  const path = join(state.dataDir, name)
+function storedKey(state: State, file: string, name: string): Uint8Array {
+  const path = join(state.dataDir, file)
+  if (state.isShared) throw new EnvironmentError(unshared(name, path))
   const found = readStored(path)
   if (found) return found
   let key: Uint8Array | undefined
@@ -203,6 +217,14 @@ function storedKey(state: State, name: string): Uint8Array {
   const winner = readStored(path)
   if (winner) return winner
   throw new EnvironmentError(`${path} vanished while it was read: start again`)
+}
+
+/** Why a secret must be given, and how: a service that had a file before keeps its secrets. */
+function unshared(name: string, path: string): string {
+  const remedy = existsSync(path)
+    ? `set ${name}_FILE=${path}, which this service has used until now`
+    : `set ${name} or ${name}_FILE (openssl rand -hex 32)`
+  return `${name} is not set. With DATABASE_URL every gateway has the same, and none is generated: ${remedy}`
 }
 
 function readStored(path: string): Uint8Array | undefined {

@@ -3,7 +3,7 @@ import { claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
 import { moneyKey } from '../protocol/Transfer'
-import type { Outcome } from '../settlement/Outcome'
+import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
 import { settleSponsored } from '../settlement/sponsorship'
@@ -205,6 +205,12 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   try {
     await count.ready
     return { outcome: await send(options, { ...call, subject: { ...subject, known } }, waitMs) }
+  } catch (error) {
+    // Another gateway has settled other money of this key since it was looked for.
+    if (error instanceof RowsRefusedError && error.reason === 'key-used') {
+      return { answer: otherMoney }
+    }
+    throw error
   } finally {
     await count.end((await findAgain(settlement, subject))?.id)
   }

@@ -22,10 +22,21 @@ export type Sources = {
   spentBudgets(): Promise<readonly { network: string; reason: string }[]>
   /** Merchants with an upstream whose circuit is open. */
   openCircuits(): readonly string[]
-  /** The database file that cannot be read or written, with the error code of SQLite. */
+  /** The database that cannot be read or written, with the code of the error. */
   storageFaults(): readonly { file: string; reason: string }[]
   /** Domains of HTTPS without a valid certificate, or with one that is not renewed in time. */
   certificateFaults(): readonly { domain: string; reason: string }[]
+  /** The database server; undefined when the database is a file. */
+  database?: DatabaseServer
+}
+
+type DatabaseServer = {
+  /** How far its clock is ahead of ours, ms. */
+  aheadMs(): number
+  /** Why the service must not sell because of it. */
+  reason(): string | undefined
+  /** What would keep acknowledged commits if the primary were lost. */
+  standby(): string
 }
 
 /**
@@ -60,15 +71,33 @@ export function createHealth(sources: Sources) {
       certificates: sources
         .certificateFaults()
         .map(({ domain, reason }) => ({ domain, reason: scrub(reason) })),
+      ...(sources.database && { database: faultsOf(sources.database) }),
     }
     const ok = Object.values(notReady).every((list) => list.length === 0)
     const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({
       network,
       clockAheadMs: [known(min), known(max)],
     }))
-    return answer(ok, { status: ok ? 'ok' : 'not-ready', notReady, networks })
+    return answer(ok, {
+      status: ok ? 'ok' : 'not-ready',
+      notReady,
+      networks,
+      ...databaseOf(sources),
+    })
   }
   return { healthz, readyz }
+}
+
+function faultsOf(database: DatabaseServer): { reason: string }[] {
+  const reason = database.reason()
+  return reason === undefined ? [] : [{ reason: scrub(reason) }]
+}
+
+/** The member `database` of the answer; none when the database is a file. */
+function databaseOf({ database }: Sources) {
+  if (database === undefined) return {}
+  const clockAheadMs = known(database.aheadMs())
+  return { database: { standby: database.standby(), clockAheadMs } }
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {

@@ -66,6 +66,33 @@ export const serviceEvents = {
       'of gas to send.',
     action: 'See "Why a relayer or a network is paused" in docs/troubleshooting.md.',
   },
+  'lane-taken': {
+    level: 'info',
+    meaning: 'Of several gateways this one has an account on a network from now on.',
+  },
+  'lane-given': {
+    level: 'info',
+    meaning: 'This gateway leaves an account on a network to another one.',
+  },
+  'gateway-joined': {
+    level: 'info',
+    meaning: 'The process serves as one of several gateways over a database.',
+  },
+  'gateway-reaped': {
+    level: 'warn',
+    meaning: 'Another gateway gave no sign for ten seconds: its accounts are taken over.',
+    action: 'Look at the log of that gateway, and at its connection to the database.',
+  },
+  'gateway-fenced': {
+    level: 'error',
+    meaning: 'The other gateways took this one for dead: it ends, and sends nothing more.',
+    action: 'Let it be restarted. If it repeats, look for pauses of the machine or of the network.',
+  },
+  'database-went-back': {
+    level: 'error',
+    meaning: 'After a failover the database lacks commits that it had acknowledged.',
+    action: 'Use a synchronous standby. Compare the payments since the failover with the chain.',
+  },
   'block-number-taken-back': {
     level: 'warn',
     meaning: 'A node named a newest block that the next checks do not confirm.',

@@ -3,6 +3,8 @@ export type Lines = {
   add(chunk: Uint8Array): void
   /** Hands over a last line that has no end. */
   end(): void
+  /** Whether the next byte begins a line, and no line feed before it belongs to a CR. */
+  isBetween(): boolean
 }
 
 const newline = 0x0a
@@ -44,6 +46,7 @@ export function createLines(maxBytes: number, take: (line: Uint8Array | undefine
     end() {
       if (!pending.isEmpty()) take(pending.take())
     },
+    isBetween: () => pending.isEmpty() && !isAfterCarriage,
   }
 }
 

@@ -49,9 +49,8 @@ type Source = { add(chunk: Uint8Array): void; end(): void }
 /** Takes one JSON text, if it may say anything of interest. */
 type Take = (json: Uint8Array | undefined, from: 'answer' | 'event') => void
 
-function createTake(plan: Preset, seen: Usage.Seen): Take {
+function createTake(plan: Preset, seen: Usage.Seen, needles = needlesOf(plan)): Take {
   // Parsing all events costs more than everything else: look for a name first.
-  const needles = needlesOf(plan)
   const decoder = new TextDecoder()
   return (json, from) => {
     if (json === undefined || !needles.some((needle) => includes.call(json, needle))) return
@@ -65,8 +64,8 @@ function createTake(plan: Preset, seen: Usage.Seen): Take {
   }
 }
 
-/** Also searches arrays that are no buffers: to make one of each event takes longer than the search. */
-const { includes } = Buffer.prototype
+/** Also search arrays that are no buffers: to make one of each event takes longer than the search. */
+const { includes, indexOf, lastIndexOf } = Buffer.prototype
 
 /** How the last names of all pointers end in the text: `_tokens"` instead of nine names. */
 function needlesOf({ counters, failures }: Preset): readonly Buffer[] {
@@ -89,7 +88,8 @@ function commonEnd(a: string, b: string): string {
 
 /** Server-sent events: the data lines of an event are one text. */
 function createEvents(plan: Preset, seen: Usage.Seen): Source {
-  const take = createTake(plan, seen)
+  const needles = needlesOf(plan)
+  const take = createTake(plan, seen, needles)
   const event = createBytes(eventMaxBytes)
   const lineEnd = new Uint8Array([0x0a])
   /** The only data line so far, in the chunk that is read: most events need no copy. */
@@ -124,16 +124,74 @@ function createEvents(plan: Preset, seen: Usage.Seen): Source {
     event.add(lineEnd, 0, 1)
     event.add(text, 0, text.byteLength)
   })
+  const read = (chunk: Uint8Array) => {
+    lines.add(chunk)
+    keep()
+  }
+  const isBetween = () => lines.isBetween() && only === undefined && event.isEmpty() && !isDropped
   return {
     add(chunk) {
-      lines.add(chunk)
-      keep()
+      const size = chunk.byteLength
+      let at = 0
+      if (!isBetween()) {
+        at = size < searchMinBytes ? size : endOfEvent(chunk, 0)
+        read(at === size ? chunk : chunk.subarray(0, at))
+      }
+      if (at === size) return
+      // Whole events without a name of interest are passed over, which leaves nothing behind.
+      const next = createSearch(chunk, needles)
+      while (at < size) {
+        const found = next(at)
+        const start = startOfEvent(chunk, at, found ?? size)
+        if (start > at) isFirst = false
+        const end = found === undefined ? size : endOfEvent(chunk, found)
+        if (start < end) read(chunk.subarray(start, end))
+        at = end
+      }
     },
     end() {
       lines.end()
       // A stream that was cut behind its last line has said all the same.
       dispatch()
     },
+  }
+}
+
+/** A shorter rest of an event is read at once: to search its end takes longer. */
+const searchMinBytes = 512
+
+/** An empty line, as most services end an event. Events that end otherwise are all read. */
+const emptyLine = Buffer.from('\n\n')
+
+/** The index behind the first event that ends there or later; that of the end without one. */
+function endOfEvent(chunk: Uint8Array, from: number): number {
+  const at = indexOf.call(chunk, emptyLine, from)
+  return at < 0 ? chunk.byteLength : at + emptyLine.byteLength
+}
+
+/** The index behind the last event that ends between the two; the first of them without one. */
+function startOfEvent(chunk: Uint8Array, from: number, to: number): number {
+  const last = to - emptyLine.byteLength
+  const at = last < from ? -1 : lastIndexOf.call(chunk, emptyLine, last)
+  return at < from ? from : at + emptyLine.byteLength
+}
+
+/** Finds where the next of the needles begins; call it with growing places. */
+function createSearch(chunk: Uint8Array, needles: readonly Buffer[]) {
+  /** Of each needle; undefined when it comes no more. */
+  const places: (number | undefined)[] = needles.map(() => -1)
+  return (from: number): number | undefined => {
+    let least: number | undefined
+    for (const [index, needle] of needles.entries()) {
+      let place = places[index]
+      if (place !== undefined && place < from) {
+        const at = indexOf.call(chunk, needle, from)
+        place = at < 0 ? undefined : at
+        places[index] = place
+      }
+      if (place !== undefined && (least === undefined || place < least)) least = place
+    }
+    return least
   }
 }
 

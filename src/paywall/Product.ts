@@ -82,6 +82,11 @@ export type Product<R, A> = {
   ): Pick<SettleOptions, 'onSent' | 'deliverOnConfirm'>
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
   answerMs?(sale: Sale<R>): number
+  /**
+   * Prepares that answer while a node verifies the authorization, which it may refuse: no effect outside
+   * of this process. Repeatable. Must not throw.
+   */
+  prepareByUse?(checkout: Checkout<R>): void
   /** The answer of an authorization, whose charge is settled after it was made. Throws ProblemError. */
   fulfilByUse?(checkout: Checkout<R>, authorization: Authorization): Promise<Response>
   /** The answer for a confirmed payment. Throws ProblemError. */

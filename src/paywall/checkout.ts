@@ -213,7 +213,9 @@ async function settle<R, A>(
   const waitMs = product.waitMs(sale)
   if (transfer.upto !== undefined) {
     const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
-    return authorizeSponsored(options, transfer, purpose, { approval, waitMs, validUntil })
+    const onAsked = () => product.prepareByUse?.(checkout)
+    const bounds = { waitMs, validUntil, onAsked }
+    return authorizeSponsored(options, transfer, purpose, { approval, ...bounds })
   }
   try {
     const outcome = await settleSponsored(options, transfer, purpose, {
@@ -229,6 +231,8 @@ async function settle<R, A>(
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
+    // Another gateway has settled a payment of this key since it was looked for.
+    if (error.reason === 'key-used') throw Denial.inProgress()
     throw product.refusalOf?.(error.reason) ?? error
   }
 }

@@ -43,6 +43,8 @@ export type PaidRequest = DeliveryRequest & {
    * free: nothing may be charged that could not be forwarded.
    */
   reserve(): () => void
+  /** Makes what `fulfil` will send, and sends nothing. Repeatable; never throws. */
+  prepare(): void
 }
 
 export type PaywallOptions = CheckoutOptions &
@@ -147,6 +149,7 @@ function createGatewayProduct(
       fingerprint(method, path, search, digest),
     waitMs: () => options.settleWaitMs,
     answerMs: ({ request }) => request.timeoutMs + chargeMs,
+    prepareByUse: ({ sale }) => sale.request.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>
       byUse.deliver(sale.request, authorization, claim.release),
     assertServable({ request }) {

@@ -263,11 +263,10 @@ function passOn(
   const { requestId } = request
   headers.set('payment-id', id)
   headers.set('payment-token', tokens.receiptTokenOf(id))
-  const stored = new Headers(headers)
+  const stored = purpose.idempotencyKey === undefined ? undefined : new Headers(headers)
   const kept = createKept(
-    purpose.idempotencyKey === undefined
-      ? undefined
-      : (bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now()),
+    stored &&
+      ((bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now())),
   )
   const stream = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),

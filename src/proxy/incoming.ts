@@ -3,6 +3,7 @@ import type { Presented } from '../paywall/extract'
 import type { Item } from '../paywall/Item'
 import type { Envelope } from '../paywall/remainder'
 import type * as Route from './Route'
+import type { Prepared } from './upstream'
 
 /** A request for something that is sold, and what it selects. */
 export type IncomingRequest = {
@@ -19,4 +20,6 @@ export type IncomingRequest = {
   envelope: Envelope | undefined
   /** Whether the idle timeout is suspended, and by a stream until the stream ends. */
   held?: 'until-answer' | 'until-end'
+  /** The request to the upstream, where it was made before its payment was decided. */
+  prepared?: Prepared | undefined
 }

@@ -15,9 +15,16 @@ export type Resolver = Resolve & {
    * old. A later call returns the result of that lookup.
    */
   last(hostname: string): Last
+  /** The addresses that a call would return at once; undefined when it would wait for a lookup. */
+  known(hostname: string): readonly string[] | undefined
 }
 
-type Known = { addresses: Promise<readonly string[]>; until: number }
+type Known = {
+  addresses: Promise<readonly string[]>
+  until: number
+  /** The addresses, once they are there. */
+  found?: readonly string[]
+}
 
 /**
  * Resolves names through `resolve`, at most one lookup of a name at a time. Caches an answer for 30
@@ -37,7 +44,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
     if (net().isIP(hostname) !== 0) {
       const itself = [hostname]
       const addresses = Promise.resolve(itself)
-      cache.set(hostname, { addresses, until: Number.POSITIVE_INFINITY })
+      cache.set(hostname, { addresses, until: Number.POSITIVE_INFINITY, found: itself })
       ended.set(hostname, itself)
       return addresses
     }
@@ -47,6 +54,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
     entry.addresses.then(
       (addresses) => {
         entry.until = options.now() + ttlMs
+        entry.found = addresses
         ended.set(hostname, addresses)
       },
       () => {
@@ -61,6 +69,10 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
       // Every 402 calls this, so read the cache only.
       if (isOld(cache.get(hostname))) lookup(hostname).catch(() => undefined)
       return ended.get(hostname)
+    },
+    known(hostname: string): readonly string[] | undefined {
+      const entry = cache.get(hostname)
+      return isOld(entry) ? undefined : entry?.found
     },
   })
 }

@@ -5,7 +5,7 @@ import { acquire, type Concurrency } from './concurrency'
 import type { IncomingRequest } from './incoming'
 import { atCeiling } from './items'
 import { quoteFor } from './metering'
-import { assertReachable, fulfil, type Sources, unavailable, unreachable } from './source'
+import { assertReachable, fulfil, prepare, type Sources, unavailable, unreachable } from './source'
 import type { InvalidParam } from './validate'
 
 /** What a sale needs: the paywall, a free slot, and the source of the answer. */
@@ -60,6 +60,7 @@ export function sell(
     unavailable: () =>
       unavailable(sources, match.merchant, match.route) ?? unreachable(sources, match),
     reserve: () => reserve(sales, incoming),
+    prepare: () => prepare(sources, incoming, body),
     fulfil: (payment) => fulfil(sources, incoming, body, payment),
   }
   return sales.paywall.serve(paid)

@@ -8,7 +8,7 @@ import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
 import { chargeOf } from './metering'
 import type { Match } from './Route'
-import type { Forwarded, Upstream } from './upstream'
+import type { Asked, Forwarded, Upstream } from './upstream'
 import { UpstreamError } from './watch'
 
 /** The sources of the answers that are sold: upstreams, and the program itself. */
@@ -75,6 +75,20 @@ export function assertReachable({ upstream }: Sources, match: Match): void {
   if (match.merchant.builtin === undefined && upstream.isReachable(match) === false) throw away()
 }
 
+/** Makes the request to the upstream, for a later `fulfil`; sends nothing. Never throws. */
+export function prepare({ upstream }: Sources, incoming: IncomingRequest, body: Uint8Array): void {
+  if (incoming.match.merchant.builtin !== undefined) return
+  try {
+    incoming.prepared = upstream.prepare(askedOf(incoming, body))
+  } catch {
+    // The forward has the same fault, and reports it.
+  }
+}
+
+function askedOf({ match, request, search }: IncomingRequest, body: Uint8Array): Asked {
+  return { match, method: request.method, search, headers: request.headers, body }
+}
+
 /** The answer to a request that is paid for, or why there is none. */
 export async function fulfil(
   sources: Sources,
@@ -87,13 +101,12 @@ export async function fulfil(
     note(sources, incoming, payment, answer.delivered ? 'answer' : 'connect')
     return answer
   }
+  const { prepared } = incoming
+  incoming.prepared = undefined
   try {
     const answer = await sources.upstream.forward({
-      match: incoming.match,
-      method: incoming.request.method,
-      search: incoming.search,
-      headers: incoming.request.headers,
-      body,
+      ...askedOf(incoming, body),
+      prepared,
       paymentId: payment.id,
       ...(payment.signal === undefined ? {} : { signal: payment.signal }),
     })

@@ -30,7 +30,8 @@ export type UpstreamOptions = {
   stalledMax?: number
 }
 
-export type ForwardInput = {
+/** What is forwarded of a buyer's request. */
+export type Asked = {
   match: Route.Match
   /** HEAD stays HEAD. */
   method: string
@@ -39,7 +40,15 @@ export type ForwardInput = {
   /** The buyer's headers; toUpstream selects which of them are forwarded. */
   headers: Headers
   body: Uint8Array
+}
+
+/** A request to an upstream, without what only its payment decides. Good for one forward. */
+export type Prepared = { url: URL; init: BunFetchRequestInit; headers: Headers }
+
+export type ForwardInput = Asked & {
   paymentId: string
+  /** The result of `prepare` for the same request. */
+  prepared?: Prepared | undefined
   /** Ends the exchange; the error is then a `cut`. */
   signal?: AbortSignal
 }
@@ -57,6 +66,8 @@ export type Forwarded = {
 }
 
 export type Upstream = {
+  /** Makes the request that `forward` sends; sends nothing. Throws UpstreamError. */
+  prepare(asked: Asked): Prepared
   /** Forwards a paid request, once. Throws UpstreamError when there is no answer to deliver. */
   forward(input: ForwardInput): Promise<Forwarded>
   /**
@@ -90,6 +101,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
     stalls: createStalls({ max: options.stalledMax ?? stalledMaxDefault }),
   }
   return {
+    prepare: (asked) => prepare(state, asked),
     forward: (input) => forward(state, input),
     isReachable: (match) => isReachable(state, match),
   }
@@ -155,12 +167,18 @@ function secretsFor({ secrets }: State, { merchant, route }: Route.Match): reado
 }
 
 async function send(state: State, input: ForwardInput, watch: Watch): Promise<Response> {
-  const { merchant, tail, target } = input.match
-  if (target === undefined) throw new UpstreamError('connect', 'no-upstream')
-  const init = initOf(state, input, target, watch.signal)
-  const addresses = await watch.race(addressesOf(state, merchant, target))
+  const { merchant, target } = input.match
+  if (target === undefined) throw noUpstream()
+  const prepared = input.prepared ?? prepare(state, input)
+  prepared.headers.set('idempotency-key', input.paymentId)
+  const init = { ...prepared.init, signal: watch.signal }
+  const known = state.resolve.known(target.hostname)
+  const addresses =
+    known === undefined
+      ? await watch.race(addressesOf(state, merchant, target))
+      : allowed(merchant, known)
   const exchange: Exchange = { input, addresses, init, watch }
-  let url = Route.upstreamUrl(target, tail, input.search)
+  let { url } = prepared
   let response = await connect(state, url, exchange)
   for (let hops = 0; hops < Redirect.most; hops++) {
     const place = Redirect.next(response, url, input.method, target)
@@ -173,27 +191,25 @@ async function send(state: State, input: ForwardInput, watch: Watch): Promise<Re
   return response
 }
 
+function noUpstream(): UpstreamError {
+  return new UpstreamError('connect', 'no-upstream')
+}
+
 /** The request for any address of the target. */
-function initOf(
-  state: State,
-  input: ForwardInput,
-  target: Route.Target,
-  signal: AbortSignal,
-): BunFetchRequestInit {
+function prepare(state: State, input: Asked): Prepared {
   const { env, ca } = state
-  const { merchant, route } = input.match
+  const { merchant, route, tail, target } = input.match
+  if (target === undefined) throw noUpstream()
   const headers = toUpstream(input.headers, merchant, route)
   // Request an unencoded answer, so that secrets and usage can be found in it.
   if (route.meter !== undefined || secretsFor(state, input.match).length > 0)
     headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
-  headers.set('idempotency-key', input.paymentId)
   const init: BunFetchRequestInit = {
     method: input.method,
     headers,
     redirect: 'manual',
     decompress: false,
-    signal,
     // Bun's limit of five minutes would cut slow streams, so our own timer applies.
     timeout: false,
     tls: {
@@ -204,7 +220,7 @@ function initOf(
   if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
   if (input.method !== 'GET' && input.method !== 'HEAD')
     init.body = forwardedBody(input.match, input.body)
-  return init
+  return { url: Route.upstreamUrl(target, tail, input.search), init, headers }
 }
 
 /** Tries one address after the other until a connection is made. */

@@ -6,7 +6,7 @@ import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
-import { type ChargeOptions, followEnds, settleCharge } from './charges'
+import { type ChargeOptions, followEnds, followOthers, settleCharge } from './charges'
 import { about, type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Intake } from './intake'
@@ -79,11 +79,14 @@ export type AuthorizeOptions = {
   receivedAt: number
   /** Unix ms until which the authorization must be valid. */
   validUntil: number
+  /** Called while a node verifies it, so that work of the caller adds no delay. Must not throw. */
+  onAsked?: (() => void) | undefined
 }
 
 export function createAuthorizations(context: Intake): Authorizations {
   const { authorizations } = context.ledger
   followEnds(context)
+  followOthers(context)
   return {
     find: authorizations.find,
     findById: authorizations.findById,
@@ -114,7 +117,7 @@ async function authorize(
   context: Context,
   transfer: Transfer,
   purpose: Purpose,
-  { id, receivedAt, validUntil }: AuthorizeOptions,
+  { id, receivedAt, validUntil, onAsked }: AuthorizeOptions,
 ): Promise<Authorized | Outcome> {
   const { ledger, ceilings, payers, now } = context
   const chain = chainOf(context, transfer.network)
@@ -122,7 +125,9 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checked = await checkSigned(context, chain, transfer)
+  const checking = checkSigned(context, chain, transfer)
+  onAsked?.()
+  const checked = await checking
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -229,7 +234,12 @@ function refuseUnread(
       `x402UptoPermit2Proxy is not on ${transfer.network}: pay by exact.`,
     )
   }
-  if (pausedBy(relayer) !== undefined) return Refusals.unavailable(undefined)
+  const lane = { network: transfer.network, relayer: relayer.address }
+  // The process that has the account settles what is metered here.
+  const isServed = relayer.isHeld
+    ? pausedBy(relayer) === undefined
+    : context.ledger.lanes.isOfAnother(lane)
+  if (!isServed) return Refusals.unavailable(undefined)
   const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
   if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {

@@ -1,10 +1,12 @@
 import type { Authorization } from '../../db/Authorization'
+import type { Payment } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import { digest, type Transfer } from '../protocol/Transfer'
 import { about, type Context, chainOf } from './context'
 import { readMoney } from './ethcall'
 import * as Intake from './intake'
 import type { Outcome } from './Outcome'
+import { isOthers, keeps, waitForOther } from './ownership'
 import { payerKey } from './payers'
 import * as Refusals from './refusals'
 import * as Resolve from './resolve'
@@ -30,6 +32,7 @@ export async function settleCharge(
   const { id, transfer, charge } = authorization
   if (charge === undefined) throw new Error(`${id} has no charge`)
   const { charging } = context.progress
+  if (isOfAnother(context, transfer)) return awaitCharge(context, authorization, waitMs)
   const work =
     charging.get(id) ??
     drive(context, authorization, { ...transfer, amountAtomic: charge.amountAtomic }, options)
@@ -42,6 +45,27 @@ export async function settleCharge(
   const payment = await context.ledger.payments.findById(id)
   if (payment?.state === 'confirmed') return Resolve.current(context, payment)
   return payment ? { kind: 'pending', payment } : Refusals.busy
+}
+
+function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
+  return upto !== undefined && isOthers(context, network, upto.facilitator)
+}
+
+/** Another process has the relayer that the payer named: it settles what is metered. */
+async function awaitCharge(
+  context: Intake.Intake,
+  { id, transfer }: Authorization,
+  waitMs: number,
+): Promise<Outcome> {
+  const { ledger, ceilings } = context
+  const isOver = ({ state }: Payment) => state !== 'broadcast'
+  const payment = await waitForOther(context, id, { isOver, waitMs })
+  if (payment === undefined || payment.state === 'broadcast')
+    return payment ? { kind: 'pending', payment } : Refusals.busy
+  if (payment.state === 'confirmed') ceilings.release(id)
+  const charged = await ledger.authorizations.findById(id)
+  if (charged?.state === 'failed') return Refusals.refuseUsed(transfer)
+  return Resolve.current(context, payment)
 }
 
 function isKeySigned(context: Context, transfer: Transfer): boolean {
@@ -97,7 +121,7 @@ async function drive(
     return outcome
   } catch (error) {
     context.log('settlement-fault', { ...about({ id, requestId }), error })
-    const payment = await ledger.payments.findById(id)
+    const payment = await ledger.payments.findById(id).catch(() => undefined)
     return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
   }
 }
@@ -141,7 +165,11 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
     }
     const chain = chains.get(transfer.network)
     if (!chain || progress.charging.has(id)) continue
-    const isOurs = chain.relayers.some(({ address }) => address === transfer.upto?.facilitator)
+    const own = chain.relayers.find(({ address }) => address === transfer.upto?.facilitator)
+    // Its holder settles it.
+    if (own && !own.isHeld) continue
+    const isOurs = own !== undefined
+    if (!isOurs && !keeps(context, chain)) continue
     if (isStart && !isOurs) {
       const relayer = transfer.upto?.facilitator
       log('charge-without-relayer', { ...about({ id }), network: transfer.network, relayer })
@@ -157,6 +185,21 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
     } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
   }
   for (const charges of failing.values()) void settleInTurn(context, charges.toReversed())
+}
+
+/** Settles what other processes meter for our relayers, as soon as that is known. */
+export function followOthers(context: Intake.Intake): void {
+  const { ledger, events, ceilings, log } = context
+  if (!ledger.lanes.isShared) return
+  const look = async (id: string) => {
+    const charged = await ledger.authorizations.findById(id)
+    if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
+    if (!isOfAnother(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
+  }
+  events.payments.on((id) => {
+    if (ceilings.has(id)) return
+    look(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+  })
 }
 
 /**

@@ -7,6 +7,7 @@ import { type Context, chainOf } from './context'
 import { needsSecond } from './cross-check'
 import * as Gas from './gas'
 import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
+import { isOfAnother, waitForOther } from './ownership'
 import { payerBefore } from './payers'
 import { resend, type Submitted, submit } from './queue'
 import * as Refusals from './refusals'
@@ -231,6 +232,11 @@ export async function resume(
   if (!payment) throw new Error(`no payment ${id}`)
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return Resolve.current(context, payment)
+  }
+  if (!context.progress.running.has(id) && (await isOfAnother(context, payment))) {
+    const isOver = ({ state }: Payment) => state !== payment.state
+    await waitForOther(context, id, { isOver, waitMs })
+    return latest(context, payment)
   }
   const member: Underway = { payment, requestId, deliverOnConfirm: undefined }
   const work = context.progress.running.get(id) ?? resumeReverted(context, member, transfer)

@@ -4,6 +4,7 @@ import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import * as Confirm from './confirm'
 import { type Context, unattended } from './context'
+import { isOfAnother, keeps } from './ownership'
 import * as Queue from './queue'
 import { readReceipt } from './reads'
 import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
@@ -33,8 +34,9 @@ export async function recover(context: Context, checked?: Checked): Promise<void
   const unfinished = await ledger.payments.unfinished()
   if (checked) dropStale(checked, unfinished)
   for (const payment of unfinished) {
-    if (!context.chains.has(payment.transfer.network) || running.has(payment.id)) continue
-    if (progress.running.has(payment.id)) continue
+    const chain = context.chains.get(payment.transfer.network)
+    if (!chain || !keeps(context, chain) || running.has(payment.id)) continue
+    if (progress.running.has(payment.id) || (await isOfAnother(context, payment))) continue
     if (checked && payment.state === 'reverted') {
       const isOver = payment.transfer.validBefore < seconds
       if (!isOver || !isDue(checked, payment, now())) continue
@@ -47,7 +49,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
 }
 
 /** Resumes what was signed and is not in progress; of one relayer, or of all. */
-async function resumeSlots(context: Context, only?: Relayer): Promise<void> {
+export async function resumeSlots(context: Context, only?: Relayer): Promise<void> {
   const unowned: Promise<void>[] = []
   // What was running before the read may have ended since, so it is not resumed.
   const driven = new Map(
@@ -61,6 +63,9 @@ async function resumeSlots(context: Context, only?: Relayer): Promise<void> {
     if (!first || !chain) continue
     const relayer = relayerOf(chain, first.transaction.relayer)
     if (only && relayer !== only) continue
+    // Their holder drives them. While it takes an account, `only` is that one.
+    if (relayer && !relayer.isHeld && !only) continue
+    if (!relayer && !keeps(context, chain)) continue
     // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
     if (!relayer) unowned.push(watchUnowned(context, chain, rows))
     else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
@@ -261,7 +266,8 @@ export async function expire(context: Context): Promise<void> {
   const seconds = BigInt(Math.floor(context.now() / 1000))
   for (const payment of await context.ledger.payments.unfinished()) {
     const { network, validBefore } = payment.transfer
-    if (validBefore >= seconds || !context.chains.has(network)) continue
+    const chain = context.chains.get(network)
+    if (validBefore >= seconds || !chain || !keeps(context, chain)) continue
     await Resolve.endIfOver(context, payment)
   }
 }

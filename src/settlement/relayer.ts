@@ -36,12 +36,16 @@ export function isUnfunded({ poor, refused }: Relayer): boolean {
   return poor !== undefined || refused === withoutGas
 }
 
-/** `isReserved`: sends only the jobs that name it. */
-export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Relayer {
+/** `isReserved`: sends only the jobs that name it. `isHeld`: no other process may use the account. */
+export function createRelayer(
+  privateKey: Uint8Array,
+  { isReserved, isHeld }: Pick<Relayer, 'isReserved' | 'isHeld'>,
+): Relayer {
   return {
     address: Crypto.addressOf(privateKey),
     privateKey,
     isReserved,
+    isHeld,
     next: undefined,
     floor: 0,
     lag: undefined,
@@ -57,8 +61,12 @@ export function createRelayer(privateKey: Uint8Array, isReserved: boolean): Rela
   }
 }
 
+/** Why a relayer is paused that another process may use, or that none has yet. */
+const notHeld = 'this process does not have its account'
+
 /** Why a relayer sends nothing new; undefined when it does. */
 export function pausedBy(relayer: Relayer): string | undefined {
+  if (!relayer.isHeld) return notHeld
   const reason = relayer.poor ?? relayer.refused ?? relayer.stuck
   return reason ?? (relayer.next === undefined ? 'not checked yet' : undefined)
 }

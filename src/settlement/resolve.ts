@@ -35,7 +35,9 @@ export function track(
   const outcome = work()
     .catch(async (error: unknown): Promise<Outcome> => {
       log('settlement-fault', { ...about({ id, requestId }), error })
-      return { kind: 'pending', payment: (await ledger.payments.findById(id)) ?? payment }
+      // Without the database its state is as it was known.
+      const stored = await ledger.payments.findById(id).catch(() => undefined)
+      return { kind: 'pending', payment: stored ?? payment }
     })
     .finally(() => {
       if (running.get(id) === outcome) running.delete(id)
@@ -64,7 +66,7 @@ export async function decide(
   } catch (error) {
     // An unknown result is not a failure: the same credential may be sent again.
     context.log('settlement-undecided', { ...about({ id, requestId }), error })
-    const state = (await payments.findById(id)) ?? payment
+    const state = (await payments.findById(id).catch(() => undefined)) ?? payment
     // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
     return state.state === 'reverted' && storageCode(error) === undefined
       ? { kind: 'reverted', payment: state, reason }

@@ -126,6 +126,10 @@ export type Settlement = Payments &
   Lifecycle & {
     /** The stock desk's account. */
     desk: Address
+    /** Whether this process has that account: no other one takes steps of orders. */
+    hasDesk(): boolean
+    /** Whether other processes may use the database. */
+    isShared: boolean
     /** The scheme `upto`. */
     authorizations: Authorizations
   }
@@ -150,6 +154,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...createChainReads(context),
     ...createAvailability(context),
     desk: deskOf(options),
+    hasDesk: () => hasDesk(context, options),
+    isShared: options.ledger.lanes.isShared,
     ready: background.ready,
     recover: background.recover,
     stop: (limitMs) => stop(context, background, controller, limitMs),
@@ -251,6 +257,14 @@ function deskOf({ deskKey, relayerKeys }: SettlementOptions): Address {
   const key = deskKey ?? relayerKeys[0]
   if (!key) throw new Error('settlement needs a relayer key')
   return Crypto.addressOf(key)
+}
+
+function hasDesk({ ledger }: Context, options: SettlementOptions): boolean {
+  const relayer = deskOf(options)
+  const networks = options.networks.map(({ id }) => id)
+  const { deskNetwork } = options
+  const own = deskNetwork === undefined ? networks : [deskNetwork]
+  return own.every((network) => ledger.lanes.has({ network, relayer }))
 }
 
 /** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */

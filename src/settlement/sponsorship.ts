@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
-import type { Authorized } from './authorizations'
+import type { Authorized, AuthorizeOptions } from './authorizations'
 import type { Outcome, Reason } from './Outcome'
 import { refuse } from './refusals'
 import type { Settlement, SettleOptions } from './settlement'
@@ -66,12 +66,15 @@ export async function authorizeSponsored(
   {
     approval,
     waitMs,
-    validUntil,
-  }: { approval: Hex | undefined; waitMs: number; validUntil: number },
+    ...rest
+  }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked'> & {
+    approval: Hex | undefined
+    waitMs: number
+  },
 ): Promise<Outcome | Authorized> {
   const deadline = now() + waitMs
   const attempt = () => {
-    const options = { id: settlement.createId(), receivedAt: now(), validUntil }
+    const options = { id: settlement.createId(), receivedAt: now(), ...rest }
     return settlement.authorizations.authorize(transfer, purpose, options)
   }
   const outcome = await attempt()

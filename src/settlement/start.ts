@@ -14,7 +14,9 @@ import { createCeilings } from './ceilings'
 import type { Context } from './context'
 import { createEvents, createSignal } from './events'
 import * as Health from './health'
+import * as Lanes from './lanes'
 import { createMetrics, type Meter, silent } from './metrics'
+import { keeps } from './ownership'
 import { createPayers } from './payers'
 import { pump } from './queue'
 import * as Recover from './recover'
@@ -170,7 +172,8 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
     await resumeCharges(false)
     await Recover.expire(context)
     for (const chain of chains) {
-      for (const relayer of chain.relayers) await Recover.closeGap(context, chain, relayer)
+      for (const relayer of chain.relayers)
+        if (relayer.isHeld) await Recover.closeGap(context, chain, relayer)
     }
   }
   const watch = chains.map(async (chain, index) => {
@@ -180,10 +183,11 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       if (signal.aborted) return
       await checkHealth(context, chain)
       try {
-        const isReorganised = chain.health.ready && (await Reorg.check(context, chain))
+        const isKeeper = keeps(context, chain)
+        const isReorganised = chain.health.ready && isKeeper && (await Reorg.check(context, chain))
         if (signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
-        if (chain.health.ready && isRecovered) await restore(context, chain)
+        if (chain.health.ready && isRecovered && isKeeper) await restore(context, chain)
       } catch (error) {
         context.log('settlement-fault', { network: chain.network.id, error })
       }
@@ -193,6 +197,7 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
     ready,
     async recover() {
       await ready
+      await Lanes.start(context)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
@@ -222,7 +227,7 @@ export function checkAfterMs(
  * A reorganisation may have removed a confirmed payment while the program was off. Never rejects.
  */
 async function checkReorg(context: Context, chain: ChainState): Promise<void> {
-  if (!chain.health.ready) return
+  if (!chain.health.ready || !keeps(context, chain)) return
   try {
     await Reorg.check(context, chain)
   } catch (error) {
@@ -232,6 +237,7 @@ async function checkReorg(context: Context, chain: ChainState): Promise<void> {
 
 type ChainOptions = Pick<
   SettlementOptions,
+  | 'ledger'
   | 'log'
   | 'relayerKeys'
   | 'deskKey'
@@ -292,11 +298,13 @@ function createRelayers(
     relayerKeys,
     deskKey,
     deskNetwork = id,
-  }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork'>,
+    ledger,
+  }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'ledger'>,
 ): readonly Relayer[] {
-  const relayers = relayerKeys.map((key) => createRelayer(key, false))
+  const isHeld = !ledger.lanes.isShared
+  const relayers = relayerKeys.map((key) => createRelayer(key, { isReserved: false, isHeld }))
   if (deskKey === undefined || deskNetwork !== id) return relayers
-  const desk = createRelayer(deskKey, true)
+  const desk = createRelayer(deskKey, { isReserved: true, isHeld })
   // Two relayers of one account would use its nonces twice.
   return relayers.some(({ address }) => address === desk.address) ? relayers : [...relayers, desk]
 }

@@ -116,6 +116,8 @@ export type Relayer = {
   privateKey: Uint8Array
   /** Sends the jobs that name it and nothing else. */
   isReserved: boolean
+  /** Whether this process chooses its account nonces. */
+  isHeld: boolean
   /** The next free account nonce; undefined until the chain was read. */
   next: number | undefined
   /** Above every nonce of an open transaction in the database. */

@@ -12,7 +12,17 @@ import type { Verdict } from './Verdict'
 /** The parts of settlement that the desk uses. */
 export type DeskSettlement = Pick<
   Settlement,
-  'desk' | 'run' | 'job' | 'onJob' | 'onPayment' | 'findById' | 'read' | 'rpc' | 'observationOf'
+  | 'desk'
+  | 'hasDesk'
+  | 'isShared'
+  | 'run'
+  | 'job'
+  | 'onJob'
+  | 'onPayment'
+  | 'findById'
+  | 'read'
+  | 'rpc'
+  | 'observationOf'
 >
 
 /** The market in which the desk buys. */

@@ -61,12 +61,13 @@ export function createDesk(options: DeskOptions): Desk {
   const { orders, settlement, log, sweepMs = 1_000, laterMs = 250 } = options
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
   const find = async (id: string) => view(await orders.find(id))
-  const waits = createOrderWaits(find)
+  const waits = createOrderWaits(find, settlement.isShared ? lookMs : undefined)
   const context = createContext(options, waits)
   const { drive, start, stop } = createDriver({
     find: orders.find,
     step: (order) => step(context, order),
-    toDrive: async () => (await orders.open()).filter(isToDrive),
+    isOurs: settlement.hasDesk,
+    toDrive: createSearch(options),
     laterMs,
     sweepMs,
     log,
@@ -105,6 +106,26 @@ export function createDesk(options: DeskOptions): Desk {
       start([...(await orders.toRecheck()), ...held])
     },
     stop,
+  }
+}
+
+/** How often a waiting request reads an order that another process may drive, ms. */
+const lookMs = 500
+
+/** Finds the orders to drive; once for each time that the process has got the desk's account, all. */
+function createSearch({
+  orders,
+  settlement,
+}: Pick<DeskOptions, 'orders' | 'settlement'>): () => Promise<readonly string[]> {
+  let wasOurs = true
+  return async () => {
+    const isTaken = !wasOurs && settlement.hasDesk()
+    wasOurs = settlement.hasDesk()
+    if (!wasOurs) return []
+    const open = await orders.open()
+    const doubtful = isTaken ? await orders.toRecheck() : []
+    const found = open.filter((order) => isTaken || isToDrive(order))
+    return [...doubtful, ...found.map(({ id }) => id)]
   }
 }
 

@@ -6,8 +6,10 @@ export type DriverOptions = {
   find(id: string): Promise<Order | undefined>
   /** Takes the next step of an order. */
   step(order: Order): Promise<Next>
-  /** Orders that need a step. */
-  toDrive(): Promise<readonly Order[]>
+  /** Whether this process takes steps: it has the desk's account. */
+  isOurs(): boolean
+  /** Ids of orders that need a step. */
+  toDrive(): Promise<readonly string[]>
   /** First wait (ms) before a step is tried again; doubles up to thirty times that. */
   laterMs: number
   /** Ms between two searches for orders that are not driven. */
@@ -98,12 +100,12 @@ function drive(state: State, id: string): void {
 
 /** Takes steps until there is nothing to do now. Never rejects. */
 async function run(state: State, id: string, delayMs: number): Promise<void> {
-  const { find, step, log } = state.options
+  const { find, step, isOurs, log } = state.options
   let last: Order['state'] | undefined
   try {
     for (let steps = 0; steps < stepsMax; steps++) {
       const order = await find(id)
-      if (order === undefined || state.isStopping) return
+      if (order === undefined || state.isStopping || !isOurs()) return
       const next = await step(order)
       if (next === 'wait') return
       if (next === 'later') return later(state, id, last === undefined ? delayMs : 0)
@@ -138,7 +140,7 @@ function sweep(state: State): void {
 async function sweepOnce(state: State): Promise<void> {
   const { running, timers, options } = state
   try {
-    for (const { id } of await options.toDrive()) {
+    for (const id of await options.toDrive()) {
       if (!running.has(id) && !timers.has(id)) drive(state, id)
     }
   } catch (error) {

@@ -8,8 +8,14 @@ export type OrderWaits = {
   wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
 }
 
-/** `find` reads the current order. */
-export function createOrderWaits(find: (id: string) => Promise<Order | undefined>): OrderWaits {
+/**
+ * `find` reads the current order. `lookMs`: how often it is read without a notification, where another
+ * process may change it.
+ */
+export function createOrderWaits(
+  find: (id: string) => Promise<Order | undefined>,
+  lookMs?: number,
+): OrderWaits {
   const waits = new Map<string, Set<() => void>>()
   return {
     notify(id) {
@@ -21,6 +27,7 @@ export function createOrderWaits(find: (id: string) => Promise<Order | undefined
         waits.set(id, waiting)
         const leave = () => {
           clearTimeout(timer)
+          clearInterval(looking)
           waiting.delete(check)
           if (waiting.size === 0 && waits.get(id) === waiting) waits.delete(id)
         }
@@ -38,6 +45,7 @@ export function createOrderWaits(find: (id: string) => Promise<Order | undefined
         }
         const check = () => void read(false)
         const timer = setTimeout(() => void read(true), ms)
+        const looking = lookMs && setInterval(check, lookMs)
         // Registered before the first read, so that a later change is not missed.
         waiting.add(check)
         check()

@@ -18,6 +18,8 @@ export type Machine = {
   description: string
   /** Starts a script of `servers/` on the server's core; resolves when it has printed its URL. */
   serve(script: string, args?: readonly string[]): Promise<Server>
+  /** The same on the core of the load. */
+  serveBeside(script: string, args?: readonly string[]): Promise<Server>
   /** Prefix of a command that must run on the server's core. */
   onServerCore: readonly string[]
   /**
@@ -49,13 +51,8 @@ export function prepareMachine(): Machine {
       ? 'servers on core 0, load and chains on core 1'
       : `not pinned to cores (${cores} of them)`,
     onServerCore,
-    serve: (script, args = []) =>
-      startServer([
-        ...onServerCore,
-        process.execPath,
-        join(import.meta.dir, 'servers', script),
-        ...args,
-      ]),
+    serve: (script, args = []) => startServer([...onServerCore, ...commandOf(script), ...args]),
+    serveBeside: (script, args = []) => startServer([...commandOf(script), ...args]),
     async sample(measure) {
       patience -= await waitForQuiet(patience)
       let best: { value: Awaited<ReturnType<typeof measure>>; share: number } | undefined
@@ -92,6 +89,10 @@ async function waitForQuiet(patience: number): Promise<number> {
     await Bun.sleep(100)
     if (others() <= disturbedShare) return performance.now() - startedAt
   }
+}
+
+function commandOf(script: string): string[] {
+  return [process.execPath, join(import.meta.dir, 'servers', script)]
 }
 
 async function startServer(command: readonly string[]): Promise<Server> {

@@ -113,6 +113,8 @@ function settlementOf(world: World, born: number): DeskSettlement {
   const isMine = () => born === world.generation
   return {
     desk: deskAddress,
+    hasDesk: () => true,
+    isShared: false,
     findById: (id) => remote(world, born, () => ledger.payments.findById(id)),
     job: (id) =>
       remote(world, born, () => {

@@ -118,6 +118,7 @@ function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']):
     invalidParams: [],
     unavailable: () => undefined,
     reserve: () => () => undefined,
+    prepare: () => undefined,
   }
 }
 

@@ -14,8 +14,11 @@ export const modelRequest = {
   }),
 }
 
-/** The same for a stream of one event, or of about 200 kB. Both cost at most the same. */
-export function streamRequest(length: 'short' | 'large') {
+/** `paced`: one event at once, and the end later, so that the rest does not disturb the first byte. */
+export type Length = 'short' | 'large' | 'paced'
+
+/** The same for a stream of one event, or of about 200 kB. All cost at most the same. */
+export function streamRequest(length: Length) {
   const messages = [{ role: 'user', content: length }]
   const body = JSON.stringify({ model: 'm', max_tokens: 1_000, stream: true, messages })
   return { ...modelRequest, body }
@@ -62,34 +65,31 @@ units = [
 
 export type Model = {
   url: string
-  /** performance.now() of the last request's arrival. */
-  arrivedAt(): number
   stop(): Promise<void>
 }
 
-/** The upstream of all candidates, in the process of the load. */
+/** The upstream of all candidates. */
 export function startModel(): Model {
   const text = JSON.stringify(answer)
-  let arrivedAt = 0
   const server = Bun.serve({
     port: 0,
     hostname: '127.0.0.1',
     async fetch(request) {
-      arrivedAt = performance.now()
       const asked = await request.text()
-      if (asked.includes('"stream":true')) return eventsOf(asked.includes('"large"') ? 200_000 : 1)
+      if (asked.includes('"stream":true')) return eventsOf(asked)
       return new Response(text, { headers: { 'content-type': 'application/json' } })
     },
   })
   return {
     url: `http://127.0.0.1:${server.port}`,
-    arrivedAt: () => arrivedAt,
     stop: () => server.stop(true),
   }
 }
 
-/** At least so many bytes, an event a chunk, and the usage at its end. */
-function eventsOf(bytes: number): Response {
+/** Events, one a chunk, and the usage at their end. */
+function eventsOf(asked: string): Response {
+  const bytes = asked.includes('"large"') ? 200_000 : 1
+  const isPaced = asked.includes('"paced"')
   const encoder = new TextEncoder()
   const event = (member: object) =>
     encoder.encode(
@@ -98,10 +98,12 @@ function eventsOf(bytes: number): Response {
   const word = event({ choices: [{ index: 0, delta: { content: ' word' }, finish_reason: null }] })
   let sent = 0
   const body = new ReadableStream<Uint8Array>({
-    pull(controller) {
-      controller.enqueue(word)
-      sent += word.byteLength
-      if (sent < bytes) return
+    async pull(controller) {
+      if (sent < bytes) {
+        sent += word.byteLength
+        return controller.enqueue(word)
+      }
+      if (isPaced) await Bun.sleep(pauseMs)
       controller.enqueue(event({ choices: [], usage: answer.usage }))
       controller.enqueue(encoder.encode('data: [DONE]\n\n'))
       controller.close()
@@ -109,5 +111,8 @@ function eventsOf(bytes: number): Response {
   })
   return new Response(body, { headers: { 'content-type': 'text/event-stream' } })
 }
+
+/** Longer than a first byte takes to the buyer. */
+const pauseMs = 40
 
 export type ModelAnswer = typeof answer

@@ -58,12 +58,16 @@ export type Setting = {
   load: Load
   /** Prepares the chain, and can put a proxy between the server and it. */
   rpcOf?: (chain: Chain) => string | Promise<string>
+  /** Starts the upstream of candidates by `upto`; by default in this process. */
+  modelOf?: () => Model | Promise<Model>
+  /** Further arguments of the server. */
+  args?: readonly string[]
 }
 
 /** Prepares a sample for `use`, and ends it. */
 export async function withStage<T>(
   machine: Machine,
-  { candidate, load, rpcOf = ({ url }) => url }: Setting,
+  { candidate, load, rpcOf = ({ url }) => url, modelOf = startModel, args: more = [] }: Setting,
   use: (stage: Stage) => Promise<T>,
 ): Promise<T> {
   const { protocol, script, args, kind } = candidate
@@ -72,7 +76,7 @@ export async function withStage<T>(
     load.blockTimeMs === undefined ? {} : { blockTimeMs: load.blockTimeMs },
   )
   if (chain === undefined) throw new Error('no chain')
-  const model = protocol === 'upto' ? startModel() : undefined
+  const model = protocol === 'upto' ? await modelOf() : undefined
   try {
     const holders = payers(load.payers)
     await mint(chain, network(), holders)
@@ -81,6 +85,7 @@ export async function withStage<T>(
       await rpcOf(chain),
       ...(model === undefined ? [] : [model.url]),
       ...args,
+      ...more,
     ])
     try {
       const isShipped = kind === 'shipped'

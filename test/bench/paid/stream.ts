@@ -1,107 +1,178 @@
 // Event streams that are paid by use, beside a bare proxy of the same upstream: the time to the first
-// byte, and what it costs to pass 200 kB on and meter them. It prints and asserts nothing.
+// byte, and what it costs to pass 200 kB on and meter them. With `--against DIR`, the gateway of another
+// checkout takes part in each round. It prints and asserts nothing.
 
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, relative, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
-import type { Chain } from '../../../src/demo/chains'
 import { type Machine, prepareMachine, type Server } from '../machine'
 import * as Stats from '../Stats'
 import { candidates, loads } from './candidates'
-import { type Model, modelPath, streamRequest } from './model'
+import { type Length, modelPath, streamRequest } from './model'
 import type { Credential } from './payers'
-import { type Stage, withStage } from './sample'
+import { withStage } from './sample'
 
-const { values } = parseArgs({ options: { streams: { type: 'string', default: '60' } } })
-/** Of each length and candidate. */
+const { values } = parseArgs({
+  options: {
+    streams: { type: 'string', default: '150' },
+    'warm-up': { type: 'string', default: '250' },
+    against: { type: 'string' },
+  },
+})
+/** Rounds of first bytes, and streams of each length for the CPU. */
 const streams = Number(values.streams)
-const warmUp = 20
+/** A server that has run for a while has its code compiled. */
+const warmUp = Number(values['warm-up'])
+/** Streams of one length and candidate in succession, while their CPU is counted. */
+const block = 10
 
 const ours = candidates.find(({ name }) => name === 'ours, upto')
 const [load] = loads
 if (ours === undefined || load === undefined) throw new Error('nothing to measure')
+const setting = {
+  load: { ...load, payers: 1, each: 3 * streams + warmUp + 2 * block, warmUp: 0 },
+  modelOf: () => machine.serveBeside(join('..', 'paid', 'servers', 'model.ts')),
+}
 
-/** Times of eth_call at the node, performance.now(). */
-type Call = { startedAt: number; endedAt: number }
+type Gateway = {
+  name: string
+  server: Server
+  credentials: Credential[]
+  /** What the verification of each payment took, ms. */
+  verifications: () => ReadonlyMap<string, number>
+}
 
 const machine = prepareMachine()
-const rpc = startTimedRpc()
-const setting = {
-  candidate: ours,
-  load: { ...load, payers: 1, each: 2 * streams + warmUp, warmUp: 0 },
-  rpcOf: ({ url }: Chain) => rpc.before(url),
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-stream-'))
+try {
+  await withGateway('gateway', '.', async (own, upstream) => {
+    const bare = await machine.serve('bareproxy.ts', [upstream])
+    try {
+      if (values.against === undefined) return await measure(machine, bare, [own])
+      const servers = resolve(values.against, 'test', 'bench', 'paid', 'servers')
+      const other = relative(join(import.meta.dir, 'servers'), servers)
+      await withGateway('the other one', other, (it) => measure(machine, bare, [own, it]))
+    } finally {
+      await bare.stop()
+    }
+  })
+} finally {
+  rmSync(directory, { recursive: true, force: true })
 }
-await withStage(machine, setting, (stage) => measure(machine, stage))
-await rpc.stop()
 process.exit(0)
 
-async function measure(machine: Machine, { server, measured, model }: Stage): Promise<void> {
-  if (model === undefined) throw new Error('no upstream')
-  const bare = await machine.serve('bareproxy.ts', [`${model.url}/v1/chat/completions`])
-  try {
-    const left = measured.flat()
-    const gateway = (length: Length) => read(server, length, left.pop())
-    const proxy = (length: Length) => read(bare, length)
-    for (let i = 0; i < warmUp; i++) {
-      await gateway('large')
-      await proxy('large')
+/** Starts a gateway with a chain and an upstream of its own. */
+async function withGateway(
+  name: string,
+  scripts: string,
+  use: (gateway: Gateway, upstream: string) => Promise<void>,
+): Promise<void> {
+  if (ours === undefined) return
+  const file = join(directory, name)
+  const candidate = { ...ours, script: join(scripts, ours.script) }
+  await withStage(machine, { ...setting, candidate, args: [file] }, async (stage) => {
+    if (stage.model === undefined) throw new Error('no upstream')
+    const verifications = () =>
+      new Map(
+        readFileSync(file, 'utf8')
+          .trim()
+          .split('\n')
+          .map((line) => line.split(' '))
+          .map(([id = '', ms]) => [id, Number(ms)]),
+      )
+    const gateway = {
+      name,
+      server: stage.server,
+      credentials: stage.measured.flat(),
+      verifications,
     }
-    const times = await compareFirstBytes({ gateway, proxy, model })
-    const lines = Object.entries(times).map(([name, list]) => `${name.padEnd(44)}${span(list)} ms`)
-    const cost = async (name: string, of: Server, take: typeof gateway, length: Length) => {
-      const before = machine.cpuSeconds(of.pid)
-      for (let i = 0; i < streams / 2; i++) await take(length)
-      const ms = ((machine.cpuSeconds(of.pid) - before) * 1000) / (streams / 2)
-      lines.push(`${`CPU of a ${length} stream, ${name}`.padEnd(44)}${ms.toFixed(2)} ms`)
-      return ms
-    }
-    const more = async (name: string, of: Server, take: typeof gateway) =>
-      (await cost(name, of, take, 'large')) - (await cost(name, of, take, 'short'))
-    const [own, theirs] = [await more('gateway', server, gateway), await more('bare', bare, proxy)]
-    lines.push(
-      `200 kB more cost ${own.toFixed(2)} ms of CPU in the gateway, ${theirs.toFixed(2)} in the bare proxy:`,
-      `the difference, ${(own - theirs).toFixed(2)} ms, is metering and all else that a payment adds to a byte.`,
-    )
-    process.stdout.write(`\n${lines.join('\n')}\n${notes()}\n`)
-  } finally {
-    await bare.stop()
-  }
+    await use(gateway, `${stage.model.url}/v1/chat/completions`)
+  })
 }
 
-type Length = 'short' | 'large'
-
-type Reading = { sentAt: number; firstMs: number }
-
-type Candidates = {
-  gateway: (length: Length) => Promise<Reading>
-  proxy: (length: Length) => Promise<Reading>
-  model: Model
+async function measure(machine: Machine, bare: Server, gateways: readonly Gateway[]) {
+  for (let i = 0; i < warmUp; i++) {
+    await read(bare, i % 2 === 0 ? 'large' : 'short')
+    for (const each of gateways) await buy(each, i % 2 === 0 ? 'large' : 'short')
+  }
+  const lines = [
+    ...(await compareFirstBytes(bare, gateways)),
+    ...(await compareCpu(machine, bare, gateways)),
+  ]
+  process.stdout.write(`\n${lines.join('\n')}\n${notes()}\n`)
 }
 
-/** In turn, so that others disturb both alike. */
-async function compareFirstBytes({ gateway, proxy, model }: Candidates) {
-  const times: Record<string, number[]> = {
-    'first byte, bare proxy': [],
-    'first byte, gateway by upto': [],
-    'the difference, of neighbours': [],
-    'one verification: eth_calls before the forward': [],
-    'from the request to the upstream, gateway': [],
-  }
-  const [bare, own, difference, verify, forward] = Object.values(times)
+/** In turn, and each first in its round as often as the others, so that others disturb all alike. */
+async function compareFirstBytes(bare: Server, gateways: readonly Gateway[]): Promise<string[]> {
+  const bareMs: number[] = []
+  const own = gateways.map((): { id: string; firstMs: number }[] => [])
+  const turns = [
+    async () => void bareMs.push((await read(bare, 'paced')).firstMs),
+    ...gateways.map(
+      (gateway, index) => async () => void own[index]?.push(await buy(gateway, 'paced')),
+    ),
+  ]
   for (let i = 0; i < streams; i++) {
-    const { firstMs: bareMs } = await proxy('large')
-    rpc.calls.length = 0
-    const { sentAt, firstMs } = await gateway('large')
-    const arrivedAt = model.arrivedAt()
-    const before = rpc.calls.filter(({ startedAt }) => startedAt < arrivedAt)
-    const startedAt = Math.min(...before.map((call) => call.startedAt))
-    const endedAt = Math.max(...before.map((call) => call.endedAt))
-    bare?.push(bareMs)
-    own?.push(firstMs)
-    difference?.push(firstMs - bareMs)
-    verify?.push(endedAt - startedAt)
-    forward?.push(arrivedAt - sentAt)
+    for (let turn = 0; turn < turns.length; turn++) await turns[(i + turn) % turns.length]?.()
   }
-  return times
+  await Bun.sleep(500)
+  const lines = [line('first byte, bare proxy', bareMs)]
+  for (const [index, { name, verifications }] of gateways.entries()) {
+    const times = own[index] ?? []
+    const verified = verifications()
+    const verifyMs = times.map(({ id }) => verified.get(id) ?? Number.NaN)
+    const more = times.map(({ firstMs }, round) => firstMs - (bareMs[round] ?? Number.NaN))
+    lines.push(
+      line(
+        `first byte, ${name}`,
+        times.map(({ firstMs }) => firstMs),
+      ),
+      line('  its verification', verifyMs),
+      line('  later than the bare proxy', more),
+      line(
+        '  later than that and the verification',
+        more.map((ms, round) => ms - (verifyMs[round] ?? Number.NaN)),
+      ),
+    )
+  }
+  return lines
 }
+
+/** CPU of the server alone, with the settlement of the charge. */
+async function compareCpu(
+  machine: Machine,
+  bare: Server,
+  gateways: readonly Gateway[],
+): Promise<string[]> {
+  const takers = [
+    { name: 'bare proxy', server: bare, take: (length: Length) => read(bare, length) },
+    ...gateways.map((gateway) => ({
+      ...gateway,
+      take: (length: Length) => buy(gateway, length),
+    })),
+  ]
+  const costs = takers.map(() => ({ short: 0, large: 0 }))
+  const blocks = Math.ceil(streams / block)
+  for (let i = 0; i < blocks; i++) {
+    for (const [index, { server, take }] of takers.entries()) {
+      for (const length of ['short', 'large'] as const) {
+        const before = machine.cpuSeconds(server.pid)
+        for (let j = 0; j < block; j++) await take(length)
+        const ms = ((machine.cpuSeconds(server.pid) - before) * 1000) / (blocks * block)
+        const cost = costs[index]
+        if (cost) cost[length] += ms
+      }
+    }
+  }
+  return takers.map(({ name }, index) => {
+    const { short = 0, large = 0 } = costs[index] ?? {}
+    const more = `200 kB more cost ${(large - short).toFixed(2)} ms`
+    return `${`CPU of a stream, ${name}`.padEnd(44)}${more}: ${short.toFixed(2)}, ${large.toFixed(2)}`
+  })
+}
+
+type Reading = { headers: Headers; firstMs: number }
 
 /** Reads a whole stream; throws when it is not one. */
 async function read({ url }: Server, length: Length, credential?: Credential): Promise<Reading> {
@@ -117,41 +188,35 @@ async function read({ url }: Server, length: Length, credential?: Credential): P
   }
   if (response.status !== 200 || firstMs === undefined || (length === 'large' && bytes < 200_000))
     throw new Error(`${url} answered ${response.status} with ${bytes} bytes`)
-  return { sentAt, firstMs }
+  return { headers: response.headers, firstMs }
 }
 
-/** Forwards to a node, and notes the times of eth_call. */
-function startTimedRpc() {
-  const calls: Call[] = []
-  let target = ''
-  const server = Bun.serve({
-    port: 0,
-    hostname: '127.0.0.1',
-    async fetch(request) {
-      const startedAt = performance.now()
-      const body = await request.text()
-      const headers = { 'content-type': 'application/json' }
-      const text = await (await fetch(target, { method: 'POST', headers, body })).text()
-      if (body.includes('"eth_call"')) calls.push({ startedAt, endedAt: performance.now() })
-      return new Response(text, { headers })
-    },
-  })
-  return {
-    calls,
-    before(url: string) {
-      target = url
-      return `http://127.0.0.1:${server.port}`
-    },
-    stop: () => server.stop(true),
+/** The same for a payment. Ends when its charge is confirmed, so that it disturbs nothing later. */
+async function buy(
+  { server, credentials }: Gateway,
+  length: Length,
+): Promise<{ id: string; firstMs: number }> {
+  const { headers, firstMs } = await read(server, length, credentials.pop())
+  const id = headers.get('payment-id') ?? ''
+  const token = headers.get('payment-token') ?? ''
+  for (;;) {
+    const answer = await fetch(`${server.url}/api/payments/${id}`, {
+      headers: { 'payment-token': token },
+    })
+    const { state } = (await answer.json()) as { state?: string }
+    if (state === 'confirmed') return { id, firstMs }
+    if (state === undefined) throw new Error(`${server.url} knows no payment ${id}`)
+    await Bun.sleep(5)
   }
 }
 
-function span(values: readonly number[]): string {
-  const { median, min, max } = Stats.summarize(values)
-  return `${median.toFixed(2)} [${min.toFixed(2)}..${max.toFixed(2)}]`
+function line(name: string, times: readonly number[]): string {
+  const { median, min, max } = Stats.summarize(times)
+  return `${name.padEnd(44)}${median.toFixed(2)} [${min.toFixed(2)}..${max.toFixed(2)}] ms`
 }
 
 function notes(): string {
-  return `Bun ${Bun.version}, ${machine.description}. ${streams} streams of each candidate in turn, one after the
-other; medians [min..max]. Node, upstream and payer share the second core.`
+  return `Bun ${Bun.version}, ${machine.description}. ${streams} rounds, after ${warmUp} streams that warm up:
+one stream of each after the other, each first in turn; medians [min..max] of the differences of a round.
+Node, upstream and payer share the second core.`
 }

@@ -1,12 +1,20 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { start } from '../../../../src/app'
+import { type App, start } from '../../../../src/app'
 import type { Config } from '../../../../src/config/Config'
 import { loadSecrets } from '../../../../src/config/env'
 import { createLog } from '../../../../src/log'
 import { shippedEnv } from '../../shipped'
 import { networkId } from '../network'
+
+export type GatewayOptions = {
+  dataDir?: string
+  /** The clock, unix ms. */
+  now?: () => number
+  /** Called before the first request. */
+  onStart?: (app: App) => void
+}
 
 /**
  * Runs the gateway as `serve` does, wired by app.ts, on the one network of the benchmark and without
@@ -14,7 +22,7 @@ import { networkId } from '../network'
  */
 export async function serveGateway(
   config: Config,
-  dataDir = mkdtempSync(join(tmpdir(), 'turnpike-bench-')),
+  { dataDir = mkdtempSync(join(tmpdir(), 'turnpike-bench-')), now, onStart }: GatewayOptions = {},
 ): Promise<void> {
   // A profiler writes at exit. The data is not needed afterwards.
   process.on('SIGTERM', () => {
@@ -27,7 +35,9 @@ export async function serveGateway(
     dataDir,
     log: createLog(),
     isLasting: true,
+    ...(now && { now }),
   })
+  onStart?.(app)
   await app.settlement.ready
   process.stdout.write(`${app.url}\n`)
 }

@@ -6,4 +6,4 @@ import { networkId } from '../network'
 import { serveGateway } from './gateway'
 
 const [rpcUrl = '', dataDir] = process.argv.slice(2)
-await serveGateway(shippedConfig({ [networkId]: rpcUrl }), dataDir)
+await serveGateway(shippedConfig({ [networkId]: rpcUrl }), { ...(dataDir && { dataDir }) })

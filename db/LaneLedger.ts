@@ -1,0 +1,54 @@
+import type { Address } from 'viem'
+import type * as Network from '../src/protocol/Network'
+
+/**
+ * An account of ours on a network, whose nonces one process chooses; or, without a relayer, the
+ * network's duties that need no account: reorganisations, expiry, what no account drives any more.
+ */
+export type Lane = { network: Network.Id; relayer: Address | undefined }
+
+/** A lane that this process has taken; it chooses no account nonce below `nextNonce`. */
+export type TakenLane = Lane & { nextNonce: number }
+
+export type LaneListener = {
+  /**
+   * The process has the lane from now on. It drives what is open there before it signs anything new.
+   * Rejects when that cannot be read: then the lane is given back.
+   */
+  taken(lane: TakenLane): Promise<void>
+  /** Whether the process can do without the lane now. True: it begins nothing there any more. */
+  release(lane: Lane): boolean
+}
+
+/**
+ * Which lanes this process has. Several gateways over one database share the lanes; one process over
+ * SQLite has them all. Answers from memory: the database decides at each write.
+ */
+export type LaneLedger = {
+  /** Whether other processes may use the database at the same time. */
+  isShared: boolean
+  has(lane: Lane): boolean
+  /** Whether another living process has the lane, as far as it is known. */
+  isOfAnother(lane: Lane): boolean
+  /**
+   * Begins to take lanes: the listener hears of each. Resolves after the first look. Does nothing
+   * where the database is not shared.
+   */
+  start(lanes: readonly Lane[], listener: LaneListener): Promise<void>
+}
+
+/** A command beside the service signs nothing. */
+export const lanesOfOthers: LaneLedger = {
+  isShared: true,
+  has: () => false,
+  isOfAnother: () => true,
+  start: () => Promise.resolve(),
+}
+
+/** All lanes are of the one process. */
+export const ownLanes: LaneLedger = {
+  isShared: false,
+  has: () => true,
+  isOfAnother: () => false,
+  start: () => Promise.resolve(),
+}

@@ -1,0 +1,37 @@
+import type { AdminLedger } from '../AdminLedger'
+import { createAdminLedger, type StoryReads } from '../admin-reads'
+import { adminSql } from '../admin-sql'
+import { postgres } from '../dialect'
+import { positional, type Values } from './named'
+import type { Parts } from './parts'
+
+/** Statements of the pages for operators. */
+export const adminStatements = adminSql(postgres, {
+  // The limit keeps the planner from reading all payments: it asks the index for each asset.
+  rowsOfPayer: `SELECT p.id AS "row" FROM assets AS a
+    CROSS JOIN LATERAL (SELECT id FROM payments WHERE network = a.network
+      AND lower(asset) = lower(a.address) AND lower(payer) = lower($payer) LIMIT $limit) AS p
+    LIMIT $limit`,
+  isInRows: 'id = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($rows AS JSONB))))',
+})
+
+/** Twin: db/sqlite/admin.ts. */
+export function createAdmin(
+  { commits, reader }: Pick<Parts, 'commits' | 'reader'>,
+  reads: StoryReads,
+): AdminLedger {
+  return createAdminLedger(
+    {
+      sql: adminStatements,
+      all: <Row>(sql: string, values: Values) => reader.all<Row>(...positional(sql, values)),
+      setMeta: (key, value) =>
+        commits.add({
+          call: 'set_meta',
+          input: { key, value },
+          key: `meta:${key}`,
+          read: () => undefined,
+        }),
+    },
+    reads,
+  )
+}

@@ -1,0 +1,127 @@
+import {
+  type Authorization,
+  type Charge,
+  type Delivered,
+  type State,
+  sourcesOf,
+} from '../Authorization'
+import type { AuthorizationLedger } from '../AuthorizationLedger'
+import { fromRow, toRow } from '../authorization-rows'
+import { authorizations } from '../authorizations'
+import type { Change } from './commits'
+import { isBarred, isDuplicate } from './errors'
+import type { Parts } from './parts'
+import type { Reader } from './reader'
+import { fromJson, type Json, toJson } from './rows'
+
+type Selected = { row: Json }
+
+const select = 'SELECT to_jsonb(authorizations) AS row FROM authorizations'
+const newest = 'ORDER BY created_at DESC LIMIT 1'
+const isOpen = "state IN ('authorized', 'metered')"
+const isOfMoney =
+  'network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3) AND nonce = lower($4)'
+const isOfKey = 'merchant = $1 AND route = $2 AND lower(payer) = lower($3) AND idempotency_key = $4'
+
+/** Authorizations of the scheme `upto`. */
+export function createAuthorizations({
+  commits,
+  reader,
+  gateway,
+}: Pick<Parts, 'commits' | 'reader' | 'gateway'>): AuthorizationLedger {
+  return {
+    ...readAuthorizations(reader, gateway),
+    async insert(authorization) {
+      const { id } = authorization
+      try {
+        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
+        // a success that was told, which a power loss must not undo.
+        const add = authorization.state === 'authorized' ? commits.addSoon : commits.add
+        await add({
+          call: 'insert_authorization',
+          input: { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway },
+          key: id,
+          read: () => undefined,
+        })
+        return 'stored'
+      } catch (error) {
+        if (isDuplicate(error) || isBarred(error)) return 'known'
+        throw error
+      }
+    },
+    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    meter: (id, charge, delivered) =>
+      delivered === undefined
+        ? commits.addSoon(charged(id, 'metered', columnsOf(charge, delivered)))
+        : commits.add(charged(id, 'metered', columnsOf(charge, delivered))),
+    void: (id, charge, delivered) =>
+      commits.addSoon(charged(id, 'void', columnsOf(charge, delivered))),
+    fail: (id) => commits.add(charged(id, 'failed', {})),
+    async markFailed(id, at) {
+      await commits.add(changeOf(id, null, { failed_at: at }))
+    },
+  }
+}
+
+type Reads = Pick<
+  AuthorizationLedger,
+  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid' | 'open' | 'hasFailedSince'
+>
+
+/** What a living gateway forwards is not left behind: only it knows what the answer cost. */
+const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $1
+  OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
+
+function readAuthorizations(reader: Reader, gateway: string): Reads {
+  const one = async (where: string, values: readonly unknown[]) => {
+    const found = await reader.one<Selected>(`${select} WHERE ${where}`, values)
+    return found && decode(found)
+  }
+  return {
+    find: ({ network, asset, payer, nonce }) => one(isOfMoney, [network, asset, payer, nonce]),
+    findById: (id) => one('id = $1', [id]),
+    findByIdempotencyKey: ({ merchant, route, payer, key }) =>
+      one(`${isOfKey} AND ${isOpen} ${newest}`, [merchant, route, payer, key]),
+    findVoid: ({ merchant, route, payer, key }) =>
+      one(`${isOfKey} AND state = 'void' ${newest}`, [merchant, route, payer, key]),
+    open: async () =>
+      (
+        await reader.all<Selected>(
+          `${select} WHERE ${isOpen} AND ${isLeft} ORDER BY created_at DESC`,
+          [gateway],
+        )
+      ).map(decode),
+    hasFailedSince: async (payer, at) =>
+      (await one('lower(payer) = lower($1) AND failed_at > $2 LIMIT 1', [payer, at])) !== undefined,
+  }
+}
+
+function decode({ row }: Selected): Authorization {
+  return fromRow(fromJson(authorizations, row))
+}
+
+type Columns = Readonly<Record<string, Json>>
+
+/** A change into a state, from those that the table of transitions permits. */
+function charged(id: string, into: State, columns: Columns): Change<boolean> {
+  return changeOf(id, sourcesOf(into), { state: into, ...columns })
+}
+
+function changeOf(id: string, from: readonly State[] | null, set: Columns): Change<boolean> {
+  return {
+    call: 'change_authorization',
+    input: { id, from, set },
+    key: id,
+    read: (value) => value === true,
+  }
+}
+
+function columnsOf({ amountAtomic, units }: Charge, delivered: Delivered | undefined): Columns {
+  return {
+    charge_atomic: String(amountAtomic),
+    units: JSON.stringify(units),
+    is_delivered: delivered !== undefined,
+    upstream_status: delivered?.upstreamStatus ?? null,
+    truncated: delivered?.truncated === true,
+  }
+}

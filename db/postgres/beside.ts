@@ -1,0 +1,84 @@
+import { BesideError } from '../BesideError'
+import type { Ledger } from '../Ledger'
+import type { SalesReads } from '../SalesLedger'
+import { functionSchema } from './functions'
+import { createLedger } from './ledger'
+import { type Lines, openLines } from './lines'
+import { misfitOf } from './migrate'
+import { DatabaseStartError, reach } from './reach'
+import { sessionOf } from './session'
+import * as Url from './Url'
+import { clientOf } from './upgrade'
+
+const clocks = { now: Date.now, monotonic: () => performance.now() }
+
+/** One command needs one connection of each kind. */
+const sizes = { commit: 1, soon: 1, read: 1, beat: 0 }
+
+/**
+ * The ledger of a database whose service may be running, for commands of the operator. Write only
+ * what that service expects others to write. Throws `BesideError` when it cannot be used.
+ */
+export async function openLedgerBeside(
+  target: Url.Target,
+): Promise<{ ledger: Ledger; close(): Promise<void> }> {
+  const lines = await openBeside(target)
+  const { ledger, close } = await createLedger({ lines, ...clocks })
+  return {
+    ledger,
+    async close() {
+      await close()
+      lines.close()
+    },
+  }
+}
+
+/** The figures of sales of such a database. The server refuses writes of the connection. */
+export async function openSalesBeside(
+  target: Url.Target,
+): Promise<{ sales: SalesReads; close(): Promise<void> }> {
+  const lines = await openBeside(target)
+  await lines.run('read', (query) => query('SET default_transaction_read_only = on'))
+  const { ledger, close } = await createLedger({ lines, ...clocks })
+  return {
+    sales: ledger.sales,
+    async close() {
+      await close()
+      lines.close()
+    },
+  }
+}
+
+async function openBeside(target: Url.Target): Promise<Lines> {
+  const name = Url.describe(target)
+  try {
+    const { line, servers } = await reach(target)
+    try {
+      await line.run(async (query) => {
+        const misfit = await misfitOf(clientOf(query), { file: `the database ${name}` })
+        if (misfit !== undefined) throw new BesideError(misfit)
+        const functions = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [
+          functionSchema,
+        ])
+        if (functions.length === 0)
+          throw new BesideError(
+            `no turnpike of this version has used the database ${name}: use the version that serves it, ` +
+              'or start serve once',
+          )
+      })
+    } finally {
+      line.close()
+    }
+    return await openLines({
+      servers: servers.map(({ client }) => client),
+      name,
+      session: sessionOf,
+      monotonic: clocks.monotonic,
+      sizes,
+    })
+  } catch (error) {
+    if (error instanceof DatabaseStartError || error instanceof Url.UrlError)
+      throw new BesideError(error.message)
+    throw error
+  }
+}

@@ -1,0 +1,234 @@
+import type { EventType } from '../../src/protocol/Webhook'
+import type { WebhookEvent } from '../WebhookLedger'
+import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
+import type { Query } from './Line'
+import type { Kind, Lines } from './lines'
+import type { Json } from './rows'
+
+/** A change of the ledger: a function of the database and its input. */
+export type Change<T> = {
+  /** Name of the function, which takes and returns jsonb: `{value, payments?, jobs?}`. */
+  call: string
+  /** A function is called when the commit begins, and has one result. */
+  input: Json | (() => Json)
+  /** The first row that it locks. Changes of one commit are sorted by it, against deadlocks. */
+  key: string
+  /** The result of the caller, from `value`. */
+  read: (value: Json) => T
+  /** Events that are written in the same transaction when an endpoint takes one of their types. */
+  events?: Events | undefined
+}
+
+type Events = {
+  types: readonly EventType[]
+  of: (value: Json) => readonly WebhookEvent[]
+}
+
+/** Shares commits. One that may or may not have had its effect is repeated until that is known. */
+export type Commits = {
+  /**
+   * Runs the change together with those that come until a line is free. Resolves once that is on the
+   * disk. Rejects with what its function raised (RefusedError, LaneLostError, PostgresError), which
+   * affects no other change, and with DatabaseGoneError when nothing was written.
+   */
+  add<T>(change: Change<T>): Promise<T>
+  /** The same, but a crash of the server may undo the last ones. */
+  addSoon<T>(change: Change<T>): Promise<T>
+  /** Commits the waiting changes now. */
+  flush(): void
+  /** Commits so far. */
+  commits(): number
+  /** Age of the oldest commit that has not ended, ms; zero without one. */
+  oldestMs(): number
+  /** Resolves when all changes that were added have ended. */
+  idle(): Promise<void>
+}
+
+/** What writes the messages of events. */
+export type Messages = {
+  takes(types: readonly EventType[]): boolean
+  write(query: Query, events: readonly WebhookEvent[]): Promise<void>
+  /** What was written is committed. */
+  notify(): void
+}
+
+export type CommitsOptions = {
+  lines: Lines
+  /** Id of this process, by which it knows its own notifications. */
+  gateway: string
+  messages: Messages
+  /** The payments and jobs that a commit changed. */
+  changed: (ids: { payments: readonly string[]; jobs: readonly string[] }) => void
+  signal: AbortSignal
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+}
+
+type Entry = {
+  change: Change<unknown>
+  resolve: (value: unknown) => void
+  reject: (error: unknown) => void
+}
+
+/** More changes in one statement hold their locks for too long. */
+const changesMax = 128
+/** Most attempts of a commit that the server ended for its locks. */
+const attemptsMax = 20
+const retriedStates = new Set(['40001', '40P01', '55P03', '57014'])
+
+export function createCommits(options: CommitsOptions): Commits {
+  const kinds = { commit: createQueue(options, 'commit'), soon: createQueue(options, 'soon') }
+  return {
+    add: (change) => kinds.commit.enter(change),
+    addSoon: (change) => kinds.soon.enter(change),
+    flush() {
+      kinds.commit.flush()
+      kinds.soon.flush()
+    },
+    commits: () => kinds.commit.commits() + kinds.soon.commits(),
+    oldestMs: () => Math.max(kinds.commit.oldestMs(), kinds.soon.oldestMs()),
+    async idle() {
+      await Promise.all([kinds.commit.idle(), kinds.soon.idle()])
+    },
+  }
+}
+
+function createQueue(options: CommitsOptions, kind: Kind) {
+  const { lines } = options
+  let waiting: Entry[] = []
+  let commits = 0
+  let isDue = false
+  /** The commits under way, and when they began. */
+  const running = new Map<Promise<void>, number>()
+  const flush = () => {
+    isDue = false
+    if (waiting.length === 0) return
+    const entries = waiting.slice(0, changesMax)
+    waiting = waiting.slice(changesMax)
+    commits++
+    const work = commit(options, kind, entries).finally(() => {
+      running.delete(work)
+      next()
+    })
+    running.set(work, options.monotonic())
+    if (waiting.length > 0) next()
+  }
+  // While all lines are busy the changes gather, and the end of a commit sends them.
+  const next = () => {
+    if (isDue || waiting.length === 0 || !lines.isIdle(kind)) return
+    isDue = true
+    setImmediate(flush)
+  }
+  return {
+    enter: <T>(change: Change<T>) =>
+      new Promise<T>((resolve, reject) => {
+        const entry = { change: change as Change<unknown>, reject }
+        waiting.push({ ...entry, resolve: resolve as Entry['resolve'] })
+        next()
+      }),
+    flush,
+    commits: () => commits,
+    oldestMs: () =>
+      Math.max(0, ...[...running.values()].map((since) => options.monotonic() - since)),
+    async idle() {
+      flush()
+      while (running.size > 0) await Promise.all(running.keys())
+    },
+  }
+}
+
+type Answer = {
+  results: readonly ({ ok: Json } | { error: Fault })[]
+  payments: readonly string[]
+  jobs: readonly string[]
+}
+
+/** Commits entries and settles their promises. Never rejects. */
+async function commit(options: CommitsOptions, kind: Kind, entries: readonly Entry[]) {
+  const sorted = entries.toSorted((one, other) => compare(one.change.key, other.change.key))
+  let answer: Answer
+  try {
+    answer = await commitSurely(options, kind, sorted)
+  } catch (error) {
+    for (const { reject } of sorted) reject(error)
+    return
+  }
+  const { results, payments, jobs } = answer
+  if (payments.length + jobs.length > 0) options.changed({ payments, jobs })
+  for (const [index, { change, resolve, reject }] of sorted.entries()) {
+    const result = results[index]
+    if (result === undefined) reject(new Error('the database answered fewer results'))
+    else if ('error' in result) reject(errorOf(result.error))
+    else resolve(change.read(result.ok))
+  }
+}
+
+/**
+ * Repeats a commit whose end is unknown under its id, which the database runs once, and one that the
+ * server ended for its locks.
+ */
+async function commitSurely(
+  options: CommitsOptions,
+  kind: Kind,
+  entries: readonly Entry[],
+): Promise<Answer> {
+  const { lines, signal } = options
+  const id = crypto.randomUUID()
+  let mayHaveRun = false
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await lines.run(kind, (query) => send(options, query, { id, entries }))
+    } catch (error) {
+      const isGone = error instanceof DatabaseGoneError
+      const isRetried = error instanceof PostgresError && retriedStates.has(error.code)
+      if (isGone) mayHaveRun ||= error.mayHaveRun
+      if (signal.aborted || (isGone ? !mayHaveRun : !isRetried)) throw error
+      if (isRetried && attempt >= attemptsMax && !mayHaveRun) throw error
+      if (isGone) await lines.storage.writable(signal)
+    }
+  }
+}
+
+type Commit = { id: string; entries: readonly Entry[] }
+
+/** One statement; with events that an endpoint takes, one transaction. */
+async function send(options: CommitsOptions, query: Query, commit: Commit): Promise<Answer> {
+  const { messages } = options
+  const isTaken = ({ change: { events } }: Entry) =>
+    events !== undefined && messages.takes(events.types)
+  if (!commit.entries.some(isTaken)) return call(options, query, commit)
+  await query('BEGIN')
+  try {
+    const answer = await call(options, query, commit)
+    const events = commit.entries.flatMap(({ change }, index) => {
+      const result = answer.results[index]
+      return result && 'ok' in result ? (change.events?.of(result.ok) ?? []) : []
+    })
+    if (events.length > 0) await messages.write(query, events)
+    await query('COMMIT')
+    if (events.length > 0) messages.notify()
+    return answer
+  } catch (error) {
+    if (!(error instanceof DatabaseGoneError)) await query('ROLLBACK')
+    throw error
+  }
+}
+
+async function call({ gateway }: CommitsOptions, query: Query, { id, entries }: Commit) {
+  const changes = entries.map(({ change: { call, input } }) => ({
+    call,
+    input: typeof input === 'function' ? input() : input,
+  }))
+  const [row] = await query<{ answer: Answer }>(
+    'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb) AS answer',
+    [id, gateway, JSON.stringify(changes)],
+    { name: 'commit_changes' },
+  )
+  if (row === undefined) throw new Error('a commit has no answer')
+  return row.answer
+}
+
+function compare(one: string, other: string): number {
+  if (one === other) return 0
+  return one < other ? -1 : 1
+}

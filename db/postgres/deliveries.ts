@@ -1,0 +1,48 @@
+import type { DeliveryCommits } from '../Ledger'
+import * as Event from '../WebhookEvent'
+import { createBatch } from './batch'
+import type { Parts } from './parts'
+import { decode } from './payments'
+
+/** `gateway` is who delivers: another live gateway neither begins nor ends its delivery. */
+export function createDeliveries({
+  commits,
+  gateway: by,
+}: Pick<Parts, 'commits' | 'gateway'>): DeliveryCommits {
+  const enter = commits.add
+  const begin = createBatch({ call: 'begin_delivery', input: { by }, enter })
+  // A delivered answer has been sent already, so its record need not wait for the disk.
+  const deliver = createBatch({ call: 'deliver', input: { by }, enter: commits.addSoon })
+  const handOver = createBatch({ call: 'hand_over', enter })
+  const markAnswered = createBatch({ call: 'mark_answered', enter })
+  return {
+    async begin(id) {
+      const row = await begin({ id })
+      return row === undefined ? undefined : decode(row)
+    },
+    deliver: async (id, { upstreamStatus: status, truncated }, at) =>
+      (await deliver({ id, status, truncated, at })) === true,
+    // The token must be on the disk before its buyer has it.
+    fail: (id, { upstreamStatus, redeemTokenHash, redeemUntil }, at) =>
+      commits.add({
+        call: 'fail_delivery',
+        input: {
+          id,
+          status: upstreamStatus ?? null,
+          hash: redeemTokenHash,
+          until: redeemUntil,
+          by,
+        },
+        key: id,
+        read: (row) => row !== null,
+        events: {
+          types: ['delivery.failed'],
+          of: (row) => (row === null ? [] : [Event.deliveryFailed(decode(row), at)]),
+        },
+      }),
+    handOver: async (id, at) => (await handOver({ id, at })) === true,
+    async markAnswered(id) {
+      await markAnswered({ id })
+    },
+  }
+}

@@ -1,0 +1,13 @@
+/**
+ * `drizzle-kit generate --config db/postgres/drizzle.config.ts --name <meaning>` writes the next
+ * migration from the generated tables; migrations.ts lists it afterwards. Works offline. Remove
+ * `"public".` from it: the tables are where the search path of a connection says.
+ */
+const config = {
+  dialect: 'postgresql',
+  schema: './db/postgres/schema/*.ts',
+  out: './db/postgres/migrations',
+}
+
+// biome-ignore lint/style/noDefaultExport: drizzle-kit reads nothing else
+export default config

@@ -1,0 +1,83 @@
+-- The functions that every commit of a gateway goes through. Twin: db/sqlite/group.ts.
+
+-- Rolls back the change that calls it. `about`: the id that the reason concerns.
+CREATE FUNCTION refuse(reason text, about text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'TP001', MESSAGE = reason, DETAIL = coalesce(about, '');
+END $$;
+
+-- The first step of every write for a lane. The lock of its row orders the write against a takeover:
+-- no write of an earlier epoch commits after it. `NULL`: the write is not for a lane.
+CREATE FUNCTION fence(input jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  current bigint;
+BEGIN
+  IF input IS NULL OR input = 'null'::jsonb THEN
+    RETURN NULL;
+  END IF;
+  UPDATE lanes
+  SET next_nonce = GREATEST(next_nonce, (input->>'nonce')::bigint + 1)
+  WHERE network = input->>'network' AND relayer = input->>'relayer'
+    AND holder = (input->>'holder')::uuid AND epoch = (input->>'epoch')::bigint
+  RETURNING epoch INTO current;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION USING ERRCODE = 'TP002', MESSAGE = 'lane-lost',
+      DETAIL = (input->>'network') || ' ' || (input->>'relayer');
+  END IF;
+  RETURN current;
+END $$;
+
+-- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
+-- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
+-- waits for the first one, and then has no second effect. Changes of state are notified once.
+-- A gateway deletes its own rows of `commits` when it has their answers.
+CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+  change jsonb;
+  answer jsonb;
+  results jsonb := '[]';
+  payments jsonb := '[]';
+  jobs jsonb := '[]';
+  fault_code text;
+  fault_message text;
+  fault_detail text;
+  fault_constraint text;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended(commit_id::text, 0));
+  SELECT result INTO answer FROM commits WHERE id = commit_id;
+  IF FOUND THEN
+    RETURN answer;
+  END IF;
+  FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
+    BEGIN
+      EXECUTE format('SELECT %I($1)', change->>'call') INTO answer USING change->'input';
+      results := results || jsonb_build_array(jsonb_build_object('ok', answer->'value'));
+      payments := payments || coalesce(answer->'payments', '[]');
+      jobs := jobs || coalesce(answer->'jobs', '[]');
+    EXCEPTION
+      -- A server that cannot write, and a deadlock, end the whole commit.
+      WHEN insufficient_resources OR system_error OR deadlock_detected OR lock_not_available
+        OR query_canceled THEN
+        RAISE;
+      WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS fault_code = RETURNED_SQLSTATE, fault_message = MESSAGE_TEXT,
+          fault_detail = PG_EXCEPTION_DETAIL, fault_constraint = CONSTRAINT_NAME;
+        results := results || jsonb_build_array(jsonb_build_object('error', jsonb_build_object(
+          'code', fault_code, 'message', fault_message, 'detail', fault_detail,
+          'constraint', fault_constraint)));
+    END;
+  END LOOP;
+  answer := jsonb_build_object('results', results, 'payments', payments, 'jobs', jobs);
+  INSERT INTO commits (id, gateway, at, result)
+  VALUES (commit_id, gateway, clock_timestamp(), answer);
+  IF payments <> '[]' OR jobs <> '[]' THEN
+    -- A payload has at most 8,000 bytes. An empty list says that everything may have changed.
+    PERFORM pg_notify('turnpike', CASE
+      WHEN length(payments::text) + length(jobs::text) < 7000
+        THEN jsonb_build_object('by', gateway, 'payments', payments, 'jobs', jobs)::text
+      ELSE jsonb_build_object('by', gateway)::text
+    END);
+  END IF;
+  RETURN answer;
+END $$;

@@ -1,0 +1,327 @@
+import type * as Network from '../../src/protocol/Network'
+import type { Lane, LaneLedger, LaneListener } from '../LaneLedger'
+import { keeper } from './fences'
+import {
+  createLanes,
+  type Gateway,
+  giveLane,
+  type Held,
+  keyOf,
+  type LaneRow,
+  laneOf,
+  leave,
+  raiseLane,
+  readLanes,
+  reap,
+  register,
+  type Seen,
+  sign,
+  takeLane,
+} from './lane-table'
+import type { Lines } from './lines'
+import type { Json } from './rows'
+
+export type GatewaysOptions = {
+  lines: Lines
+  gateway: Gateway
+  /** Unix ms. */
+  now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+  on: {
+    /** Others took this process for dead: it must end, and send nothing more. */
+    fenced(reason: string): void
+    /** Another gateway gave no sign for ten seconds. */
+    reaped(id: string): void
+    /** After a failover the database lacks commits of a lane. */
+    wentBack(lane: Lane): void
+    /** A look or a lane failed; the next beat repeats it. */
+    fault(error: unknown): void
+  }
+  /** Tests shorten them, all by the same factor. */
+  times?: Times
+}
+
+export type Times = {
+  /** Interval of the signs of life, ms. */
+  beatMs: number
+  /** A process without a sign for this long is taken for dead, ms by the clock of the database. */
+  deadMs: number
+  /** Only a process with regular beats for this long may judge others, ms. */
+  steadyMs: number
+  /** A longer time between two beats is not regular, ms. */
+  gapMs: number
+  /** Without a beat for this long nothing new is sent, ms. */
+  freshMs: number
+}
+
+export type Gateways = {
+  id: string
+  lanes: LaneLedger
+  /**
+   * The fence of a write for a lane, as the functions of the database take it. Undefined when this
+   * process does not have the lane.
+   */
+  fenceOf(lane: Lane, nonce?: number): Json | undefined
+  /** A write for the lane at this account nonce is acknowledged. */
+  stored(lane: Lane, nonce: number): void
+  /** Whether the database has heard of this process lately: else it begins no launch. */
+  isFresh(): boolean
+  /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
+  skewMs(): number
+  /** Whether this process has the duties of the first network: of several it is the only one. */
+  isFirst(): boolean
+  /** Other gateways that live. */
+  others(): number
+  /** A write for a lane was refused that this process believes to have. */
+  lost(lane: Lane): void
+  /** Something has changed that a look must see soon. */
+  wake(): void
+  /** Gives the lanes back and leaves. */
+  close(): Promise<void>
+}
+
+const usualTimes: Times = {
+  beatMs: 2_000,
+  deadMs: 10_000,
+  steadyMs: 10_000,
+  gapMs: 4_000,
+  freshMs: 6_000,
+}
+
+type State = {
+  options: GatewaysOptions
+  times: Times
+  wanted: readonly Lane[]
+  listener: LaneListener | undefined
+  held: Map<string, Held>
+  /** Lanes of other living gateways. */
+  ofOthers: Set<string>
+  beatAt: number
+  steadySince: number
+  skewMs: number
+  others: number
+  isOver: boolean
+}
+
+/** Registers this process. Rejects when the database cannot be written. */
+export async function joinGateways(options: GatewaysOptions): Promise<Gateways> {
+  const { monotonic } = options
+  const state: State = {
+    options,
+    times: options.times ?? usualTimes,
+    wanted: [],
+    listener: undefined,
+    held: new Map(),
+    ofOthers: new Set(),
+    beatAt: monotonic(),
+    steadySince: monotonic(),
+    skewMs: 0,
+    others: 0,
+    isOver: false,
+  }
+  await options.lines.run('beat', (query) => register(query, options.gateway))
+  await beat(state)
+  // Apart: what takes a lane may wait for a node, and the signs must go on.
+  const beats = createLoop(state, beat)
+  const looks = createLoop(state, look)
+  return {
+    id: options.gateway.id,
+    lanes: {
+      isShared: true,
+      has: (lane) => state.held.has(keyOf(lane)),
+      isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
+      async start(lanes, listener) {
+        state.wanted = lanes
+        state.listener = listener
+        await options.lines.run('beat', (query) => createLanes(query, lanes))
+        await look(state)
+      },
+    },
+    fenceOf(lane, nonce = -1) {
+      const held = state.held.get(keyOf(lane))
+      if (held === undefined) return undefined
+      const { network, relayer = keeper } = lane
+      return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
+    },
+    stored(lane, nonce) {
+      const held = state.held.get(keyOf(lane))
+      if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
+    },
+    isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
+    skewMs: () => state.skewMs,
+    isFirst() {
+      const [first] = state.wanted
+      return first !== undefined && state.held.has(keyOf(first))
+    },
+    others: () => state.others,
+    lost(lane) {
+      if (state.held.has(keyOf(lane))) fence(state, 'another gateway has its account')
+    },
+    wake: looks.wake,
+    close: () => close(state, [beats, looks]),
+  }
+}
+
+type Loop = { wake(): void; stop(): Promise<void> }
+
+/** Repeats work until it is stopped; `wake` makes the next turn come at once. Faults are reported. */
+function createLoop(state: State, work: (state: State) => Promise<void>): Loop {
+  const { on } = state.options
+  const { beatMs } = state.times
+  let resume: (() => void) | undefined
+  let isWoken = false
+  const pause = () =>
+    new Promise<void>((resolve) => {
+      const end = () => {
+        clearTimeout(timer)
+        resume = undefined
+        resolve()
+      }
+      const timer = setTimeout(end, isWoken ? 0 : beatMs)
+      isWoken = false
+      resume = end
+    })
+  const run = async () => {
+    for (;;) {
+      await pause()
+      if (state.isOver) return
+      try {
+        await work(state)
+      } catch (error) {
+        if (!state.isOver) on.fault(error)
+      }
+    }
+  }
+  const running = run()
+  return {
+    wake() {
+      isWoken = true
+      resume?.()
+    },
+    async stop() {
+      state.isOver = true
+      resume?.()
+      await running
+    },
+  }
+}
+
+/** One sign of life. A process that the others have removed ends. */
+async function beat(state: State): Promise<void> {
+  const { lines, gateway, now, monotonic } = state.options
+  const askedAt = monotonic()
+  const databaseAt = await lines.run('beat', (query) => sign(query, gateway.id))
+  if (databaseAt === undefined) return fence(state, 'it gave no sign of life for ten seconds')
+  const at = monotonic()
+  if (at - state.beatAt > state.times.gapMs) state.steadySince = at
+  // The sign was given after `askedAt`, so it is at least this fresh.
+  state.beatAt = askedAt
+  state.skewMs = Math.round(now() - (at - askedAt) / 2 - databaseAt)
+}
+
+function fence(state: State, reason: string): void {
+  if (state.isOver) return
+  state.isOver = true
+  state.held.clear()
+  state.options.on.fenced(reason)
+}
+
+/** Removes dead gateways, takes what is free, gives what is more than a fair part. */
+async function look(state: State): Promise<void> {
+  const { lines, gateway, monotonic, on } = state.options
+  const { listener } = state
+  if (listener === undefined || state.isOver) return
+  if (monotonic() - state.steadySince >= state.times.steadyMs) {
+    const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
+    for (const id of dead) on.reaped(id)
+  }
+  const seen = await lines.run('beat', readLanes)
+  state.others = seen.gateways.filter((id) => id !== gateway.id).length
+  state.ofOthers = new Set(
+    seen.lanes.flatMap((row) =>
+      row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
+    ),
+  )
+  await compare(state, seen)
+  for (const network of new Set(state.wanted.map((lane) => lane.network))) {
+    await balance(state, network, seen)
+  }
+}
+
+/** Compares the lanes with what was acknowledged: another holder ends the process. */
+async function compare(state: State, { lanes }: Seen): Promise<void> {
+  const { lines, gateway, on } = state.options
+  for (const row of lanes) {
+    const lane = laneOf(row)
+    const held = state.held.get(keyOf(lane))
+    if (held === undefined) continue
+    if (row.epoch > held.epoch) return fence(state, 'another gateway has its account')
+    if (row.epoch === held.epoch && row.next_nonce >= held.next_nonce) continue
+    const raised = await lines.run('beat', (query) =>
+      raiseLane(query, row, { held, id: gateway.id }),
+    )
+    if (raised === undefined) continue
+    state.held.set(keyOf(lane), raised)
+    on.wentBack(lane)
+  }
+}
+
+async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
+  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
+  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
+  const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
+  let own = accounts.filter(isOwn).length
+  for (const row of rows) {
+    if (row.holder !== null || state.isOver) continue
+    if (row.relayer === keeper) await take(state, laneOf(row))
+    else if (own < fair && (await take(state, laneOf(row)))) own++
+  }
+  // One at a time, so that its next holder can begin before the next one is given.
+  if (own > fair) {
+    const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
+    if (idle) await give(state, laneOf(idle))
+  }
+}
+
+function isWanted({ wanted }: State, row: LaneRow): boolean {
+  const key = keyOf(laneOf(row))
+  return wanted.some((lane) => keyOf(lane) === key)
+}
+
+async function take(state: State, lane: Lane): Promise<boolean> {
+  const { lines, gateway, on } = state.options
+  const taken = await lines.run('beat', (query) => takeLane(query, lane, gateway.id))
+  if (taken === undefined) return false
+  state.held.set(keyOf(lane), taken)
+  state.ofOthers.delete(keyOf(lane))
+  try {
+    await state.listener?.taken({ ...lane, nextNonce: taken.next_nonce })
+    return true
+  } catch (error) {
+    on.fault(error)
+    await give(state, lane)
+    return false
+  }
+}
+
+async function give(state: State, lane: Lane): Promise<void> {
+  const { lines, gateway } = state.options
+  state.held.delete(keyOf(lane))
+  await lines.run('beat', (query) => giveLane(query, lane, gateway.id))
+}
+
+/** What is unfinished is driven by the next holder. */
+async function close(state: State, loops: readonly Loop[]): Promise<void> {
+  const { lines, gateway, on } = state.options
+  const wasFenced = state.isOver
+  await Promise.all(loops.map((loop) => loop.stop()))
+  state.held.clear()
+  if (wasFenced) return
+  try {
+    await lines.run('beat', (query) => leave(query, gateway.id))
+  } catch (error) {
+    on.fault(error)
+  }
+}

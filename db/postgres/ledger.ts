@@ -1,0 +1,178 @@
+import type { Address } from 'viem'
+import { type Lane, lanesOfOthers } from '../LaneLedger'
+import type { ChangeListener, Ledger, SettlingCommits } from '../Ledger'
+import type { TransactionRow } from '../schema'
+import { createAdmin } from './admin'
+import { createAnswers } from './answers'
+import { createAuthorizations } from './authorizations'
+import { createCommits } from './commits'
+import { createDeliveries } from './deliveries'
+import { DatabaseGoneError, LaneLostError } from './errors'
+import { type Fence, type Fences, keeper } from './fences'
+import { startGas } from './gas'
+import type { Gateways } from './gateways'
+import { createGrants } from './grants'
+import { createJobReads } from './jobs'
+import type { Lines } from './lines'
+import { createOffers } from './offers'
+import { createOrders } from './orders'
+import { createOutbox } from './outbox'
+import { createPaymentReads } from './payments'
+import { productRows } from './product-rows'
+import { startPruning } from './prune'
+import { createReader } from './reader'
+import { createSales } from './sales'
+import { createSettling } from './settling'
+import type { SettlingParts } from './settling-parts'
+import { createTransactionReads } from './transactions'
+import { createWebhooks } from './webhooks'
+
+export type LedgerOptions = {
+  lines: Lines
+  /** This process among the gateways; undefined for a command beside the service. */
+  gateways?: Gateways | undefined
+  /** Unix ms. */
+  now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+}
+
+export type OpenLedger = {
+  ledger: Ledger
+  /** Takes a notification of the database. */
+  notify(payload: string): void
+  /** Ends the commits; the lines stay open. */
+  close(): Promise<void>
+}
+
+/** Longest time of the last commits, ms. */
+const closeMs = 5_000
+
+/** The ledger over open lines, in a database whose schema and functions are there. */
+export async function createLedger(options: LedgerOptions): Promise<OpenLedger> {
+  const { lines, gateways, now, monotonic } = options
+  const stop = new AbortController()
+  const changes = createChanges()
+  const outbox = createOutbox()
+  const gateway = gateways?.id ?? crypto.randomUUID()
+  const { signal } = stop
+  const { changed } = changes
+  const commits = createCommits({ lines, gateway, messages: outbox, changed, signal, monotonic })
+  const reader = createReader(lines)
+  const gas = await startGas(reader, now)
+  const parts = { commits, reader, changes: changes.listener, gateway }
+  const payments = createPaymentReads(reader)
+  const authorizations = createAuthorizations(parts)
+  const orders = createOrders(parts)
+  const pruning = startPruning({ lines, commits, gateway })
+  return {
+    ledger: {
+      payments,
+      transactions: createTransactionReads(reader),
+      jobs: createJobReads(reader),
+      settling: createFencedSettling({ ...parts, gas, spent: outbox.spent }, gateways),
+      deliveries: createDeliveries(parts),
+      gas: gas.totals,
+      answers: createAnswers(parts),
+      authorizations,
+      offers: createOffers(parts),
+      orders,
+      grants: createGrants(parts),
+      webhooks: createWebhooks({ ...parts, outbox, isSender: () => gateways?.isFirst() ?? false }),
+      sales: createSales(parts),
+      admin: createAdmin(parts, { payments, authorizations, orders }),
+      lanes: gateways?.lanes ?? lanesOfOthers,
+      fault: lines.storage.fault,
+      writable: lines.storage.writable,
+      onChange: changes.listen,
+      flush: commits.flush,
+    },
+    notify(payload) {
+      const { by, lanes, payments: ids = [], jobs = [] } = JSON.parse(payload) as Notification
+      if (by === gateway) return
+      changed({ payments: ids, jobs })
+      if (lanes === true) gateways?.wake()
+    },
+    async close() {
+      gas.close()
+      pruning.close()
+      // Without the database there is nothing to wait for.
+      await Promise.race([commits.idle(), Bun.sleep(closeMs)])
+      stop.abort()
+    },
+  }
+}
+
+/** Passes changes on to the listeners of the ledger. */
+function createChanges() {
+  const listeners: ChangeListener[] = []
+  const listener: ChangeListener = {
+    payment(id) {
+      for (const each of listeners) each.payment(id)
+    },
+    job(id) {
+      for (const each of listeners) each.job(id)
+    },
+  }
+  return {
+    listener,
+    listen: (each: ChangeListener) => void listeners.push(each),
+    changed({ payments, jobs }: Changed) {
+      for (const id of payments) listener.payment(id)
+      for (const id of jobs) listener.job(id)
+    },
+  }
+}
+
+function createFencedSettling(
+  parts: Omit<SettlingParts, 'products' | 'fences'>,
+  gateways: Gateways | undefined,
+): SettlingCommits {
+  const fences = createFences(gateways)
+  const settling = createSettling({ ...parts, products: productRows, fences })
+  return gateways ? noting(settling, gateways) : settling
+}
+
+type Changed = { payments: readonly string[]; jobs: readonly string[] }
+
+/** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
+type Notification = Partial<Changed> & { by?: string; lanes?: boolean }
+
+function createFences(gateways: Gateways | undefined): Fences {
+  return ({ network, relayer, nonce }) => {
+    const lane: Lane = { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
+    // After so long the others may have removed this process, and the write would be refused.
+    if (gateways?.isFresh() === false)
+      throw new DatabaseGoneError('the database has not heard of this process lately', {
+        mayHaveRun: false,
+      })
+    const fence = gateways?.fenceOf(lane, nonce ?? undefined)
+    if (fence === undefined) throw new LaneLostError(`${network} ${relayer}`)
+    return fence as Fence
+  }
+}
+
+/** Tells the gateways which account nonces the database has acknowledged, and which lanes are lost. */
+function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits {
+  const note = async <T>(
+    lane: Pick<TransactionRow, 'network' | 'relayer' | 'nonce'>,
+    write: () => Promise<T>,
+  ): Promise<T> => {
+    try {
+      const result = await write()
+      gateways.stored(lane, lane.nonce)
+      return result
+    } catch (error) {
+      if (error instanceof LaneLostError) gateways.lost(lane)
+      throw error
+    }
+  }
+  return {
+    ...settling,
+    launch: (input) => note(input.transaction, () => settling.launch(input)),
+    launchJob: (input) => note(input.transaction, () => settling.launchJob(input)),
+    replace: (input) => note(input.transaction, () => settling.replace(input)),
+    record: (inclusion, ...rest) =>
+      note(inclusion.included, () => settling.record(inclusion, ...rest)),
+  }
+}

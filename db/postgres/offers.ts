@@ -1,0 +1,29 @@
+import type { MerchantRow, OfferLedger } from '../OfferLedger'
+import { offers } from '../offers'
+import { merchants } from '../schema'
+import type { Parts } from './parts'
+import { fromJson, type Json, toJson } from './rows'
+
+/** Retired offers, and the mirror of the configuration. */
+export function createOffers({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): OfferLedger {
+  return {
+    merchants: () => reader.all<MerchantRow>('SELECT slug, title, hash, json FROM merchants'),
+    async retired() {
+      const rows = await reader.all<{ row: Json }>('SELECT to_jsonb(offers) AS row FROM offers')
+      return rows.map(({ row }) => fromJson(offers, row))
+    },
+    replace: ({ merchants: rows, ended, keptFrom, now }) =>
+      commits.add({
+        call: 'replace_offers',
+        input: {
+          merchants: rows.map(({ slug, title, hash, json }) =>
+            toJson(merchants, { slug, title, hash, json, updatedAt: now }),
+          ),
+          ended: ended.map((each) => toJson(offers, each)),
+          keptFrom,
+        },
+        key: 'offers',
+        read: () => undefined,
+      }),
+  }
+}

@@ -1,0 +1,141 @@
+import { hostname } from 'node:os'
+import type { Secrets } from '../../src/config/env'
+import type { WriteEvent } from '../../src/log'
+import type { Database, Upgrade } from '../Database'
+import { type AdmitOptions, admit } from './admit'
+import { DatabaseGoneError, PostgresError } from './errors'
+import { installFunctions } from './functions'
+import { type Gateways, joinGateways } from './gateways'
+import { assertSameKeys, fingerprintsOf, markDatabase, writeIdentity } from './identity'
+import type { Line } from './Line'
+import { createLedger } from './ledger'
+import { openLines } from './lines'
+import { DatabaseStartError } from './reach'
+import { watchServer } from './server'
+import { sessionOf } from './session'
+import * as Url from './Url'
+import { upgrade as upgradeSchema } from './upgrade'
+
+export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
+  /** Only their fingerprints are kept. */
+  secrets: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets'>
+  /** Version of this program, which the database keeps. */
+  program: string | undefined
+  /** Hash of the configuration, by which operators compare gateways. */
+  configHash?: string | undefined
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
+  log: WriteEvent
+  /** Prints a warning of the start. */
+  warn: (line: string) => void
+  /** The other gateways took this one for dead: this process must end at once. */
+  onFenced: () => void
+}
+
+/**
+ * Opens a PostgreSQL database as one of several gateways: checks it, brings its schema up to date, and
+ * connects. Throws `DatabaseStartError` and `UrlError`, whose messages are for the operator. Nothing
+ * was written when a check fails.
+ */
+export async function openPostgres(options: OpenPostgresOptions): Promise<Database> {
+  try {
+    return await open(options)
+  } catch (error) {
+    const isServer = error instanceof PostgresError || error instanceof DatabaseGoneError
+    if (!isServer) throw error
+    const said = Url.redact(options.target, error.message)
+    throw new DatabaseStartError(
+      `PostgreSQL at ${Url.describe(options.target)} refuses the start: ${said} (${error.code})`,
+    )
+  }
+}
+
+async function open(options: OpenPostgresOptions): Promise<Database> {
+  const { target, secrets, now, monotonic, tests } = options
+  const service = fingerprintsOf(secrets)
+  const name = Url.describe(target)
+  const { line, servers, warnings } = await admit({ ...options, service })
+  for (const warning of warnings) options.warn(warning)
+  const upgrade = await prepare(options, line, service).finally(line.close)
+  const undo: (() => unknown)[] = []
+  let notify: (payload: string) => void = () => undefined
+  try {
+    const lines = await openLines({
+      servers: servers.map(({ client }) => client),
+      name,
+      session: sessionOf,
+      monotonic,
+      onNotification: (payload) => notify(payload),
+    })
+    undo.push(lines.close)
+    const gateways = await join(options, lines, service)
+    undo.push(gateways.close)
+    const opened = await createLedger({ lines, gateways, now, monotonic })
+    notify = opened.notify
+    const server = watchServer(lines, gateways)
+    return {
+      ledger: opened.ledger,
+      // The host is nothing for the public.
+      storage: { ...lines.storage, name: 'postgresql' },
+      upgrade,
+      server: tests?.acceptsSkew ? { ...server, reason: () => undefined } : server,
+      unused: () => [],
+      async close() {
+        server.close()
+        await opened.close()
+        // Last: nothing of ours is on its way when another gateway takes the lanes.
+        await gateways.close()
+        lines.close()
+      },
+    }
+  } catch (error) {
+    for (const each of undo.toReversed()) await each()
+    throw error
+  }
+}
+
+/** Brings schema and functions up to date. */
+async function prepare(
+  { target, dataDir, now, program }: OpenPostgresOptions,
+  line: Line,
+  service: ReturnType<typeof fingerprintsOf>,
+): Promise<Upgrade | undefined> {
+  const name = Url.describe(target)
+  return line.run(async (query) => {
+    await assertSameKeys(query, service)
+    const upgrade = await upgradeSchema(query, { now: now(), program, name })
+    await installFunctions(query)
+    markDatabase(dataDir, await writeIdentity(query, service))
+    return upgrade
+  })
+}
+
+function join(
+  { program, configHash, now, monotonic, log, onFenced }: OpenPostgresOptions,
+  lines: Parameters<typeof joinGateways>[0]['lines'],
+  service: ReturnType<typeof fingerprintsOf>,
+): Promise<Gateways> {
+  const id = crypto.randomUUID()
+  log('gateway-joined', { gateway: id })
+  return joinGateways({
+    lines,
+    gateway: {
+      id,
+      host: hostname(),
+      version: program ?? '',
+      configHash: configHash ?? '',
+      fingerprints: service,
+    },
+    now,
+    monotonic,
+    on: {
+      fenced(reason) {
+        log('gateway-fenced', { gateway: id, reason })
+        onFenced()
+      },
+      reaped: (gateway) => log('gateway-reaped', { gateway }),
+      wentBack: ({ network, relayer }) => log('database-went-back', { network, relayer }),
+      fault: (error) => log('settlement-fault', { error }),
+    },
+  })
+}

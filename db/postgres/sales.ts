@@ -1,0 +1,58 @@
+import { postgres as dialect } from '../dialect'
+import type { AssetRow, RequestCounts, SalesLedger } from '../SalesLedger'
+import { figuresOf, firstOf, idAt } from '../sales-figures'
+import { type FirstRow, type SpanRows, salesSql } from '../sales-sql'
+import { positional } from './named'
+import type { Parts } from './parts'
+
+/** Twins: db/sqlite/sales.ts and sales-writes.ts. */
+export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): SalesLedger {
+  const sql = salesSql(dialect)
+  const spans = [spanSql(false), spanSql(true)] as const
+  return {
+    async ofSpan({ from, to }, { byPayer, redeemable }) {
+      const ids = { from: idAt(from), to: idAt(to) }
+      const values = { ...ids, begin: from, end: to, ...redeemable }
+      const row = await reader.one<{ sums: string }>(...positional(spans[byPayer ? 1 : 0], values))
+      if (row === undefined) throw new Error('the figures have no row')
+      return figuresOf(JSON.parse(row.sums) as SpanRows)
+    },
+    firstAt: async () => firstOf(await reader.one<FirstRow>(sql.first)),
+    assets: () => reader.all<AssetRow>(sql.assets),
+    addRequests: (hour, counts, keptFrom) =>
+      commits.addSoon({
+        call: 'add_requests',
+        input: { hour, counts: counts.map(countsOf), keptFrom },
+        key: 'hours',
+        read: () => undefined,
+      }),
+    describe: (input) =>
+      commits.addSoon({
+        call: 'describe_books',
+        input: { ...input, assets: input.assets.map((each) => ({ ...each })) },
+        key: 'accounts',
+        read: () => undefined,
+      }),
+  }
+}
+
+function countsOf({ merchant, route, asked, paid, failed }: RequestCounts) {
+  return { merchant, route, asked, paid, failed }
+}
+
+/** All figures of a span as one statement, which sees one state of the database. */
+export function spanSql(byPayer: boolean): string {
+  const { payments, orders, orderGas, charges, otherGas, requests } = salesSql(dialect)
+  const parts: Readonly<Record<keyof SpanRows, string>> = {
+    payments: payments(byPayer),
+    orders: orders(byPayer),
+    orderGas: orderGas(byPayer),
+    charges: charges(byPayer),
+    otherGas,
+    requests,
+  }
+  const members = Object.entries(parts).map(
+    ([name, each]) => `'${name}', (SELECT coalesce(json_agg(r), '[]') FROM (${each}) AS r)`,
+  )
+  return `SELECT CAST(json_build_object(${members.join(',\n')}) AS TEXT) AS sums`
+}

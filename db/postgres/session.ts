@@ -1,0 +1,19 @@
+import { searchFunctions } from './functions'
+import type { Kind } from './lines'
+
+/**
+ * Statements that prepare a session: limits, so that no statement or lock of a process that is gone
+ * stays, and what an acknowledged commit means.
+ */
+export function sessionOf(kind: Kind): readonly string[] {
+  return [
+    'SET statement_timeout = 5000',
+    'SET lock_timeout = 2000',
+    'SET idle_in_transaction_session_timeout = 5000',
+    // Compiling a plan takes longer than any of these statements.
+    'SET jit = off',
+    'SET default_transaction_isolation = "read committed"',
+    `SET synchronous_commit = ${kind === 'soon' ? 'off' : 'on'}`,
+    searchFunctions(),
+  ]
+}

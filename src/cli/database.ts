@@ -1,0 +1,79 @@
+import type { Database } from '../../db/Database'
+import type { Ledger } from '../../db/Ledger'
+import type { Target } from '../../db/postgres/Url'
+import type { SalesReads } from '../../db/SalesLedger'
+import * as File from '../../db/sqlite/beside'
+import type { OpenServer } from '../app/options'
+import type { Config } from '../config/Config'
+import { databaseUrlOf, type Env, EnvironmentError, readEnv, type Secrets } from '../config/env'
+
+/**
+ * What DATABASE_URL names; undefined without it, and then no code for a server is loaded. Throws
+ * `EnvironmentError`, without a part of the URL that may be a password.
+ */
+export async function findTarget(env: Env): Promise<Target | undefined> {
+  const url = databaseUrlOf(env)
+  if (url === undefined) return undefined
+  const Url = await import('../../db/postgres/Url')
+  try {
+    return Url.parse(url)
+  } catch (error) {
+    if (error instanceof Url.UrlError) throw new EnvironmentError(error.message)
+    throw error
+  }
+}
+
+/** What `serve` does besides opening. */
+type Serving = {
+  secrets: Secrets
+  /** Prints a warning of the start. */
+  warn: (line: string) => void
+  /** The other gateways took this one for dead: it must end at once. */
+  onFenced: () => void
+}
+
+/** Opens the database of a target for `serve`. Its code is loaded by the call. */
+export function opening(target: Target, serving: Serving): OpenServer {
+  return async (context): Promise<Database> => {
+    const { openPostgres } = await import('../../db/postgres/open')
+    return await openPostgres({ ...context, ...serving, target })
+  }
+}
+
+/** Why the desk cannot start; with a server its account must be named, as all secrets. */
+export function deskKeyFault(config: Pick<Config, 'stock'>, env: Env): string | undefined {
+  if (config.stock === undefined || databaseUrlOf(env) === undefined) return undefined
+  if (readEnv(env)('DESK_KEY') !== undefined) return undefined
+  return (
+    'DESK_KEY is not set. With DATABASE_URL the account of [stock] must be named: set DESK_KEY or ' +
+    'DESK_KEY_FILE (to keep the account that you had without it, the first key of RELAYER_KEYS)'
+  )
+}
+
+type Place = { dataDir: string; env?: Env }
+type Beside<T> = T & { close(): void | Promise<void> }
+
+/**
+ * The ledger of a service that may be running, for commands of the operator. Throws `BesideError` or
+ * `EnvironmentError`.
+ */
+export async function openLedgerBeside({
+  dataDir,
+  env = {},
+}: Place): Promise<Beside<{ ledger: Ledger }>> {
+  const target = await findTarget(env)
+  if (target === undefined) return File.openLedgerBeside({ dataDir })
+  const server = await import('../../db/postgres/beside')
+  return await server.openLedgerBeside(target)
+}
+
+/** The figures of sales of such a service. Nothing can be written by them. */
+export async function openSalesBeside({
+  dataDir,
+  env = {},
+}: Place): Promise<Beside<{ sales: SalesReads }>> {
+  const target = await findTarget(env)
+  if (target === undefined) return File.openSalesBeside({ dataDir })
+  const server = await import('../../db/postgres/beside')
+  return await server.openSalesBeside(target)
+}

@@ -1,0 +1,58 @@
+import type { Address } from 'viem'
+import type { Payment } from '../../db/Payment'
+import type { Context } from './context'
+import type { ChainState } from './state'
+
+/** Whether this process has the duties of a network that need no account. */
+export function keeps({ ledger }: Pick<Context, 'ledger'>, { network }: ChainState): boolean {
+  return ledger.lanes.has({ network: network.id, relayer: undefined })
+}
+
+/** How often a payment of another process is read, beside its notifications, ms. */
+const lookMs = 500
+
+/**
+ * Waits for a payment that another process drives. Resolves with it as soon as `isOver` accepts it,
+ * or after the time (ms) as it is then; undefined while it is not written.
+ */
+export async function waitForOther(
+  { ledger, events, progress }: Pick<Context, 'ledger' | 'events' | 'progress'>,
+  id: string,
+  { isOver, waitMs }: { isOver: (payment: Payment) => boolean; waitMs: number },
+): Promise<Payment | undefined> {
+  for (let leftMs = waitMs; ; leftMs -= lookMs) {
+    const change = events.payments.wait(id, Math.max(0, Math.min(lookMs, leftMs)))
+    try {
+      const payment = await ledger.payments.findById(id)
+      if (payment && isOver(payment)) return payment
+      if (leftMs <= 0 || progress.signal.aborted) return payment
+      await change.changed
+    } finally {
+      change.end()
+    }
+  }
+}
+
+/** Whether another process drives a payment: it has the account of the payment's transaction. */
+export async function isOfAnother(
+  { ledger }: Pick<Context, 'ledger'>,
+  { id, transaction, transfer }: Pick<Payment, 'id' | 'transaction' | 'transfer'>,
+): Promise<boolean> {
+  if (!ledger.lanes.isShared) return false
+  const sent = await ledger.transactions.ofPayment(id)
+  const current = sent.find(({ hash }) => hash === transaction)
+  return current !== undefined && isOthers({ ledger }, transfer.network, current.relayer)
+}
+
+/**
+ * Whether this process must leave an account's transactions alone. One that no process has is left
+ * alone as well: its next holder drives them.
+ */
+export function isOthers(
+  { ledger }: Pick<Context, 'ledger'>,
+  network: Payment['transfer']['network'],
+  relayer: Address,
+): boolean {
+  const { lanes } = ledger
+  return lanes.isShared && !lanes.has({ network, relayer })
+}

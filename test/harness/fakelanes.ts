@@ -1,0 +1,48 @@
+import type { Lane, LaneLedger, LaneListener } from '../../db/LaneLedger'
+
+/**
+ * Lanes that several settlements of one test process share, given and taken by hand. The database
+ * decides nothing here: a test of the fence needs PostgreSQL.
+ */
+export function createFakeLanes() {
+  const holders = new Map<string, string>()
+  const nonces = new Map<string, number>()
+  const processes = new Map<string, { lanes: readonly Lane[]; listener: LaneListener }>()
+  const keyOf = ({ network, relayer = '0x' }: Lane) => `${network} ${relayer}`
+
+  const give = async (process: string, isGiven: (lane: Lane) => boolean = () => true) => {
+    const own = processes.get(process)
+    for (const lane of own?.lanes ?? []) {
+      if (!isGiven(lane) || holders.has(keyOf(lane))) continue
+      holders.set(keyOf(lane), process)
+      await own?.listener.taken({ ...lane, nextNonce: nonces.get(keyOf(lane)) ?? 0 })
+    }
+  }
+  return {
+    /** The lanes as one process sees them. */
+    of: (process: string): LaneLedger => ({
+      isShared: true,
+      has: (lane) => holders.get(keyOf(lane)) === process,
+      isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
+      async start(lanes, listener) {
+        processes.set(process, { lanes, listener })
+      },
+    }),
+    /** Gives a process the free lanes; resolves when it has taken them. */
+    give,
+    /** A process has died, or has left. */
+    free(process: string) {
+      for (const [key, holder] of holders) if (holder === process) holders.delete(key)
+    },
+    /** Whether the process gives the lanes back when it is asked. */
+    release(process: string): boolean[] {
+      const own = processes.get(process)
+      return (own?.lanes ?? []).map((lane) => own?.listener.release(lane) ?? true)
+    },
+    /** What the database has as the next account nonce of every lane. */
+    setNonce(nonce: number) {
+      for (const { lanes } of processes.values())
+        for (const lane of lanes) nonces.set(keyOf(lane), nonce)
+    },
+  }
+}

@@ -1,0 +1,97 @@
+import type { Ledger } from '../../db/Ledger'
+import { installFunctions } from '../../db/postgres/functions'
+import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
+import { createLedger } from '../../db/postgres/ledger'
+import { openLines } from '../../db/postgres/lines'
+import { sessionOf } from '../../db/postgres/session'
+import { freshDatabase } from './postgres'
+
+/** A tenth of the usual times. */
+const times: Times = { beatMs: 200, deadMs: 1_500, steadyMs: 1_000, gapMs: 800, freshMs: 1_200 }
+
+export type TestGateway = {
+  id: string
+  ledger: Ledger
+  gateways: Gateways
+  /** Why the others took it for dead. */
+  fenced: string[]
+  reaped: string[]
+  wentBack: unknown[]
+  faults: unknown[]
+  sql<Row>(text: string, values?: readonly unknown[]): Promise<readonly Row[]>
+  /** Ends its connections without a word, as a dead machine does. */
+  die(): Promise<void>
+  /** Leaves as a stop does. */
+  leave(): Promise<void>
+}
+
+/** A database with the functions of this program. */
+export async function gatewayDatabase(): Promise<string> {
+  const url = await freshDatabase()
+  const lines = await openLines({
+    servers: [{ connectionString: url }],
+    name: 'test',
+    session: () => [],
+    monotonic: () => performance.now(),
+    sizes: { soon: 0, read: 0, beat: 0, commit: 1 },
+  })
+  await lines.run('commit', installFunctions)
+  lines.close()
+  return url
+}
+
+/** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
+export async function startGateway(
+  url: string,
+  options: { now: () => number; times?: Partial<Times> },
+): Promise<TestGateway> {
+  const monotonic = () => performance.now()
+  const id = crypto.randomUUID()
+  let notify: (payload: string) => void = () => undefined
+  const lines = await openLines({
+    servers: [{ connectionString: url }],
+    name: 'test',
+    session: sessionOf,
+    monotonic,
+    onNotification: (payload) => notify(payload),
+  })
+  const fenced: string[] = []
+  const reaped: string[] = []
+  const wentBack: unknown[] = []
+  const faults: unknown[] = []
+  const gateways = await joinGateways({
+    lines,
+    gateway: { id, host: 'test', version: '', configHash: '', fingerprints: {} },
+    // The clock of the database is the real one.
+    now: Date.now,
+    monotonic,
+    on: {
+      fenced: (reason) => void fenced.push(reason),
+      reaped: (each) => void reaped.push(each),
+      wentBack: (lane) => void wentBack.push(lane),
+      fault: (error) => void faults.push(error),
+    },
+    times: { ...times, ...options.times },
+  })
+  const opened = await createLedger({ lines, gateways, now: options.now, monotonic })
+  notify = opened.notify
+  let isOver = false
+  return {
+    ...{ id, ledger: opened.ledger, gateways, fenced, reaped, wentBack, faults },
+    sql: (text, values) => lines.run('read', (query) => query(text, values)),
+    async die() {
+      if (isOver) return
+      isOver = true
+      lines.close()
+      await gateways.close()
+      await opened.close()
+    },
+    async leave() {
+      if (isOver) return
+      isOver = true
+      await opened.close()
+      await gateways.close()
+      lines.close()
+    },
+  }
+}

@@ -1,0 +1,219 @@
+import { describe, expect, test } from 'bun:test'
+import { type Change, createCommits } from '../db/postgres/commits'
+import { LaneLostError, PostgresError, RefusedError } from '../db/postgres/errors'
+import { installFunctions, searchFunctions } from '../db/postgres/functions'
+import { openLines } from '../db/postgres/lines'
+import type { Json } from '../db/postgres/rows'
+import { freshDatabase, hasPostgres, startCluster } from './harness/postgres'
+import { until } from './harness/settlement'
+
+const relayer = `0x${'1'.repeat(40)}`
+const monotonic = () => performance.now()
+
+/** A function that a test may call: it adds a row, and does what its input says. */
+const put = `CREATE FUNCTION put(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO marks (n) VALUES ((input->>'n')::int);
+  IF input ? 'refuse' THEN
+    PERFORM refuse(input->>'refuse', input->>'about');
+  END IF;
+  PERFORM fence(input->'fence');
+  PERFORM pg_sleep(coalesce((input->>'sleep')::float, 0));
+  RETURN jsonb_build_object('value', input->'n', 'payments', jsonb_build_array('pay_' || (input->>'n')));
+END $$`
+
+async function open(options: { answerMs?: number } = {}) {
+  const url = await freshDatabase()
+  const servers = [{ connectionString: url }]
+  const name = 'test'
+  const admin = await openLines({ servers, name, session: () => [searchFunctions()], monotonic })
+  const sql = <Row>(text: string, values?: readonly unknown[]) =>
+    admin.run('read', (query) => query<Row>(text, values))
+  await sql('CREATE TABLE marks (n int PRIMARY KEY)')
+  await admin.run('commit', installFunctions)
+  await sql(put)
+  const lines = await openLines({
+    servers,
+    name,
+    session: () => [searchFunctions(), "SET application_name = 'commits'"],
+    monotonic,
+    ...options,
+  })
+  const stop = new AbortController()
+  const changed: string[] = []
+  const commits = createCommits({
+    lines,
+    gateway: crypto.randomUUID(),
+    messages: { takes: () => false, write: async () => undefined, notify: () => undefined },
+    changed: ({ payments }) => void changed.push(...payments),
+    signal: stop.signal,
+    monotonic,
+  })
+  return {
+    ...{ admin, lines, commits, changed, sql },
+    marks: async () =>
+      (await sql<{ n: number }>('SELECT n FROM marks ORDER BY n')).map(({ n }) => n),
+    /** Ends the connections of the commits, of those that run one or of all. */
+    kill: (isAll = false) =>
+      sql(
+        `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE application_name = 'commits' AND ($1 OR query LIKE '%commit_changes%')
+           AND datname = current_database()`,
+        [isAll],
+      ),
+    async [Symbol.asyncDispose]() {
+      stop.abort()
+      lines.close()
+      admin.close()
+    },
+  }
+}
+
+const change = (n: number, more: Readonly<Record<string, Json>> = {}): Change<Json> => ({
+  call: 'put',
+  input: { n, ...more },
+  key: `mark:${n}`,
+  read: (value) => value,
+})
+const failureOf = (work: Promise<unknown>) =>
+  work.then(
+    () => undefined,
+    (error: unknown) => error,
+  )
+
+describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
+  test('behavior: changes that come together share a commit, and each gets its own result', async () => {
+    await using own = await open()
+    const results = await Promise.all(
+      Array.from({ length: 50 }, (_, n) => own.commits.add(change(n))),
+    )
+    expect(results).toEqual(Array.from({ length: 50 }, (_, n) => n))
+    expect(own.commits.commits()).toBeLessThan(10)
+    expect(own.changed.toSorted()).toEqual(results.map((n) => `pay_${n}`).toSorted())
+  })
+
+  test('error: a change that is refused is rolled back alone, with its reason', async () => {
+    await using own = await open()
+    const [first, refused, again, last] = await Promise.all([
+      own.commits.add(change(1)),
+      failureOf(own.commits.add(change(2, { refuse: 'order-quota', about: 'pay_2' }))),
+      failureOf(own.commits.add(change(1))),
+      own.commits.add(change(3)),
+    ])
+    expect([first, last]).toEqual([1, 3])
+    expect(refused).toBeInstanceOf(RefusedError)
+    expect(refused).toMatchObject({ reason: 'order-quota', detail: 'pay_2' })
+    expect(again).toBeInstanceOf(PostgresError)
+    expect(again).toMatchObject({ code: '23505', constraint: 'marks_pkey' })
+    expect(await own.marks()).toEqual([1, 3])
+  })
+
+  test('error: a write for a lane that another gateway has is refused as a lost lane', async () => {
+    await using own = await open()
+    const holder = crypto.randomUUID()
+    const fence = { network: 'eip155:1', relayer, nonce: 7, holder, epoch: 3 }
+    expect(await failureOf(own.commits.add(change(1, { fence })))).toBeInstanceOf(LaneLostError)
+    await own.sql(
+      `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
+       VALUES ($1, 'h', 'v', 'c', '{}', clock_timestamp())`,
+      [holder],
+    )
+    await own.sql(
+      `INSERT INTO lanes (network, relayer, holder, epoch, next_nonce) VALUES ('eip155:1', '${relayer}', $1, 3, 5)`,
+      [holder],
+    )
+    expect(await own.commits.add(change(1, { fence }))).toBe(1)
+    expect(await own.sql<Json>('SELECT epoch, next_nonce FROM lanes')).toEqual([
+      { epoch: 3, next_nonce: 8 },
+    ])
+    const old = { ...fence, epoch: 2 }
+    expect(await failureOf(own.commits.add(change(2, { fence: old })))).toBeInstanceOf(
+      LaneLostError,
+    )
+    expect(await own.marks()).toEqual([1])
+  })
+
+  test('behavior: each change has its effect once, although connections end during commits', async () => {
+    await using own = await open()
+    const results: Json[] = []
+    for (let round = 0; round < 12; round++) {
+      const work = Array.from({ length: 20 }, (_, i) =>
+        own.commits.add(change(round * 20 + i, { sleep: 0.001 })),
+      )
+      await own.kill()
+      results.push(...(await Promise.all(work)))
+    }
+    expect(results).toEqual(Array.from({ length: 240 }, (_, n) => n))
+    expect(await own.marks()).toEqual(results as number[])
+  })
+
+  test('behavior: a commit whose answer was lost is not made twice', async () => {
+    await using own = await open()
+    // The server goes on after its client has left.
+    const adding = own.commits.add(change(1, { sleep: 0.3 }))
+    const isRunning = async () =>
+      (
+        await own.sql(
+          `SELECT 1 FROM pg_stat_activity WHERE application_name = 'commits'
+         AND state = 'active' AND datname = current_database()`,
+        )
+      ).length > 0
+    while (!(await isRunning())) await Bun.sleep(5)
+    await own.kill(true)
+    expect(await adding).toBe(1)
+    expect(await own.marks()).toEqual([1])
+  })
+
+  test('error: without an answer in time the connection is given up, and the change is still made once', async () => {
+    await using own = await open({ answerMs: 400 })
+    expect(await own.commits.add(change(1, { sleep: 0.6 }))).toBe(1)
+    expect(await own.marks()).toEqual([1])
+  })
+
+  test('behavior: two commits that lock the same rows in other orders both succeed', async () => {
+    await using own = await open()
+    await own.sql('CREATE TABLE sums (id int PRIMARY KEY, n int NOT NULL)')
+    await own.sql('INSERT INTO sums VALUES (1, 0), (2, 0)')
+    await own.sql(`CREATE FUNCTION both_sums(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+      BEGIN
+        UPDATE sums SET n = n + 1 WHERE id = (input->>'first')::int;
+        PERFORM pg_sleep(0.02);
+        UPDATE sums SET n = n + 1 WHERE id = 3 - (input->>'first')::int;
+        RETURN '{"value": true}';
+      END $$`)
+    const both = (first: number) =>
+      own.commits.add({ call: 'both_sums', input: { first }, key: '', read: (value) => value })
+    const first = both(1)
+    // The second line is free: the two commits run at once.
+    await Bun.sleep(0)
+    expect(await Promise.all([first, both(2)])).toEqual([true, true])
+    expect(await own.sql<Json>('SELECT n FROM sums ORDER BY id')).toEqual([{ n: 2 }, { n: 2 }])
+  })
+
+  test('error: without a server changes are refused as a fault, and made after its return', async () => {
+    const cluster = await startCluster()
+    const lines = await openLines({
+      servers: [{ connectionString: cluster.url() }],
+      name: 'test',
+      session: () => [],
+      monotonic,
+    })
+    const stop = new AbortController()
+    await cluster.crash()
+    await until(() => lines.storage.fault() === 'DATABASE_GONE')
+    expect(await failureOf(lines.run('commit', (query) => query('SELECT 1')))).toMatchObject({
+      code: 'DATABASE_GONE',
+      mayHaveRun: false,
+    })
+    const writable = lines.storage.writable(stop.signal)
+    await cluster.start()
+    await writable
+    expect(lines.storage.fault()).toBeUndefined()
+    expect(lines.storage.counts()).toEqual(new Map([['DATABASE_GONE', 1]]))
+    expect(await lines.run('commit', (query) => query<Json>('SELECT 1 AS one'))).toEqual([
+      { one: 1 },
+    ])
+    lines.close()
+    await cluster.stop()
+  })
+})
