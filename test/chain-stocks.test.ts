@@ -374,10 +374,9 @@ describe('the issuer and the explorer', () => {
     reply = () => Response.json({ quotes: [row(nvda.address, { isTradingHalt: true })] })
     time += 60_000
     expect([await issuer.isHalted(nvda), await issuer.isHalted(spcx)]).toEqual([true, undefined])
-    const slow = createIssuer({ ...common, chainId: 4663, timeoutMs: 5_000 })
+    // Longer than this test may take.
+    const slow = createIssuer({ ...common, chainId: 4663, timeoutMs: 600_000 })
     reply = () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) }))
-    const started = performance.now()
     expect(await slow.isHalted(nvda)).toBeUndefined()
-    expect(performance.now() - started).toBeLessThan(2_000)
   })
 })

@@ -76,7 +76,7 @@ describe.concurrent('a ledger that takes its time', () => {
     await using own = await scripted({ ledger: anySpeed('jobs'), settlement: { relayerKeys } })
     const ids = Array.from({ length: 12 }, (_, index) => `refund:${index % 4}`)
     const ends = await Promise.all([
-      ...ids.map((id) => own.settlement.run(jobOf(own.network, { id }), { waitMs: 20_000 })),
+      ...ids.map((id) => own.settlement.run(jobOf(own.network, { id }), { waitMs: 120_000 })),
       ...[1, 2, 3].map((from) => own.pay(own.sign({ from }))),
     ])
     expect(ends.map(({ kind }) => kind)).toEqual(Array(15).fill('confirmed'))
@@ -122,7 +122,7 @@ describe.concurrent('a ledger that takes its time', () => {
       return slowLedger({ ...ledger, settling }, () => 1)
     }
     await using own = await scripted({ ledger: failing })
-    const run = () => own.settlement.run(jobOf(own.network), { waitMs: 20_000 })
+    const run = () => own.settlement.run(jobOf(own.network), { waitMs: 120_000 })
     await expect(run()).rejects.toThrow('the connection is lost')
     expect((await run()).kind).toBe('confirmed')
     expect(noncesOf(own)).toEqual([[0]])

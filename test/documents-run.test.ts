@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { format, parse } from '../src/config/merchants'
@@ -11,8 +11,6 @@ import { type TestWorld, testWorld, until } from './harness/world'
 /** Runs what the documents tell a reader to run, against one world. */
 
 // Each page starts several programs, beside those of the other pages.
-setDefaultTimeout(60_000)
-
 const root = join(import.meta.dir, '..')
 const payout = '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03'
 const shipped = await Bun.file(join(root, 'merchants.toml')).text()

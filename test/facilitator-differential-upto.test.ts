@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, type LocalAccount } from 'viem'
 import { generatePrivateKey, privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
@@ -26,8 +26,6 @@ import { generatedUpto, pairsOfUpto, type UptoFault, type UptoSpec } from './har
  * names the relayer of the facilitator that gets it. The results and codes must be the same, except
  * for the rules below. Each rule names what requires it.
  */
-
-setDefaultTimeout(60_000)
 
 const malformed =
   /^(invalid_payload|invalid_x402_version|unsupported_scheme|invalid_network|invalid_payment_requirements)$/

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import type { Address, Hex, LocalAccount } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
@@ -21,8 +21,6 @@ import { payee, type Shop, startShop } from './harness/shop'
  * The same requests to the reference facilitator and to ours, on the same chains. The results and
  * codes must be the same, except for the rules below. Each rule names what requires it.
  */
-
-setDefaultTimeout(60_000)
 
 const rules: readonly Rule<Spec>[] = [
   {

@@ -131,7 +131,7 @@ describe('the head of a 402', () => {
       expect(chainsOf(headersOf(mpp)).length, place).toBe(networks.length)
     }
     expect(routes.length).toBeGreaterThan(60)
-  }, 60_000)
+  })
 
   test('behavior: the head stays below the limit for the longest URL, which is replaced by the route', async () => {
     for (const [length, isTold] of [

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, CDPSession, Page } from 'playwright-core'
 import {
   chromiumPath,
@@ -8,8 +8,6 @@ import {
   violationsOf,
 } from './harness/browser'
 import { testWorld } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 const isMissing = chromiumPath === undefined
 if (isMissing)

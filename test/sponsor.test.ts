@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import fc from 'fast-check'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
@@ -8,8 +8,6 @@ import * as Permit from '../src/protocol/Permit'
 import { approveCall } from '../src/sponsor/facts'
 import { age, freshWallet, setTokens, signApprove, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
-
-setDefaultTimeout(30_000)
 
 const network = 'eip155:4663'
 const abi = parseAbi(['function setBlocked(address account, bool value)'])

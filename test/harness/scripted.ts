@@ -71,7 +71,7 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
         validBefore: BigInt(Math.floor(clock.ms / 1_000) + 300),
         ...options,
       }),
-    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 20_000) =>
+    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 120_000) =>
       current().settle(transfer, purposeOf(purpose), {
         waitMs,
         receivedAt: clock.ms,

@@ -215,7 +215,7 @@ export async function startFixture(
     ledger,
     settlement,
     events,
-    pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
+    pay: (transfer, changes, { waitMs = 120_000, receivedAt = now() } = {}) =>
       settlement.settle(transfer, purposeOf(changes), {
         waitMs,
         receivedAt,
@@ -309,9 +309,9 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition is true; throws after half a minute. */
+/** Waits until the condition is true; throws after two minutes. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + 30_000
+  const deadline = performance.now() + 120_000
   while (performance.now() < deadline) {
     if (await condition()) return
     await Bun.sleep(5)
