@@ -30,6 +30,8 @@ export type AppOptions = Limits & {
   refundsMax?: number
   /** First wait before a step of a stock order is tried again, ms. */
   orderRetryMs?: number
+  /** Longest read of a stock's price from the chain, ms; 2 s by default. */
+  marketTimeoutMs?: number
   /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
   /** What an operator may start at `/admin`; without it these actions are not offered. */

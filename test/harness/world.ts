@@ -25,6 +25,7 @@ export async function testWorld(
     port: 0,
     chainOf: leaseOf,
     exchange: options.exchange === true,
+    marketTimeoutMs: 60_000,
     ...(options.now === undefined ? {} : { now: options.now }),
   })
   return { ...world, url: world.app.url, logged }
