@@ -11,6 +11,7 @@ import * as Items from '../src/proxy/items'
 import { type Accept, ask, challengesOf, payMppPermit2, type Required } from './harness/buyer'
 import { payout } from './harness/config'
 import { close, connect, request } from './harness/raw'
+import { runs } from './harness/samples'
 import { type Shop, sign, startShop } from './harness/shop'
 
 /** nginx as installed accepts a head of 4,096 bytes: status line, headers, and the empty line. */
@@ -382,7 +383,7 @@ describe('any file with three networks', () => {
           fc.constantFrom('', '?q=1', `?q=${'x'.repeat(400)}`),
           (file, method, query) => check(file, method, refusal, query),
         ),
-        { numRuns: 40 },
+        runs(40),
       )
     })
 })

@@ -3,6 +3,7 @@ import { gzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import { account } from '../src/demo/accounts'
 import { challengesOf, type ParsedChallenge, payMpp, payX402, type Required } from './harness/buyer'
+import { runs } from './harness/samples'
 import { type Shop, startShop } from './harness/shop'
 
 let shop: Shop
@@ -163,7 +164,7 @@ describe('bad messages', () => {
         const text = await response.text()
         expect(text).not.toContain('"code":-32603')
       }),
-      { numRuns: 200 },
+      runs(200),
     )
     expect(shop.counts()).toEqual(before)
   })

@@ -6,6 +6,7 @@ import { buyWithX402 } from '../src/demo/buyers'
 import { balanceOf, type Chain, execute, receiptOf } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import { approveCall } from '../src/sponsor/facts'
+import { runs } from './harness/samples'
 import { age, freshWallet, setTokens, signApprove, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -249,7 +250,7 @@ describe('the request', () => {
         bodies.filter((body) => !body.includes(`"address":"${address}"`)),
         isHarmless,
       ),
-      { numRuns: 300 },
+      runs(300),
     )
   })
 

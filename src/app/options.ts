@@ -24,6 +24,8 @@ export type AppOptions = Limits & {
   payerFailuresMax?: number
   /** The assumed block time of a chain before its blocks are known, ms. */
   blockTimeMs?: number
+  /** Timeout of one call of a node, ms. */
+  rpcTimeoutMs?: number
   /** A network is paused while its blocks prove a larger clock error, ms. */
   clockSkewMaxMs?: number
   /** Most refunded stock orders of one payer in an hour. */

@@ -192,6 +192,8 @@ export async function startFixture(
     checkMs: options.checkMs ?? 200,
     // Local blocks are mined on demand, so short polling intervals find them soon.
     blockTimeMs: options.blockTimeMs ?? 100,
+    // On a busy machine many chains answer late.
+    rpcTimeoutMs: 60_000,
     deskKey: options.deskKey,
     monotonic: () => performance.now(),
     // Tests move one clock without the others.

@@ -291,6 +291,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     blockTimeMs: 100,
     // On a busy machine a chain may take longer than buyers want to wait for a price.
     marketTimeoutMs: 60_000,
+    rpcTimeoutMs: 60_000,
     // Tests move one clock without the others.
     clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
     ...(answersMaxBytes === undefined ? {} : { answersMaxBytes }),
