@@ -309,7 +309,7 @@ describe('the issuer and the explorer', () => {
   afterAll(() => server.stop(true))
   let time = 1_000_000
   const url = `http://127.0.0.1:${server.port}`
-  const common = { url, userAgent: 'test', now: () => time, timeoutMs: 100 }
+  const common = { url, userAgent: 'test', now: () => time, timeoutMs: 60_000 }
   const issuer = createIssuer({ ...common, chainId: 4663 })
   const explorer = createExplorer(common)
   const both = async () => [await issuer.quote(nvda), await explorer.token(nvda)]
@@ -327,12 +327,16 @@ describe('the issuer and the explorer', () => {
       () => Response.json({ quotes: [null, row(spcx.address, { bid: '1' })], holders_count: '5' }),
       () => Response.redirect('http://127.0.0.1:1/', 302),
       () => new Response(`{"quotes":"${'x'.repeat(5_000_000)}"}`),
-      () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) })),
     ]
     for (reply of replies) {
       time += 60_000
       expect(await both()).toEqual([undefined, undefined])
     }
+    // One that never ends.
+    reply = () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) }))
+    const hasty = { ...common, timeoutMs: 20 }
+    expect(await createIssuer({ ...hasty, chainId: 4663 }).quote(nvda)).toBeUndefined()
+    expect(await createExplorer(hasty).token(nvda)).toBeUndefined()
   })
 
   test('behavior: invalid members are null, the others are kept', async () => {

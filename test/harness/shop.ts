@@ -117,6 +117,8 @@ export type Shop = {
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
   now(): number
+  /** Stops the gateway's clock during an action, in which limits of a minute allow no more. */
+  still(action: () => Promise<void>): Promise<void>
   /** The database as another process reads it. */
   rows(sql: string): Record<string, unknown>[]
   /** Rows of every table that a request can write to. */
@@ -198,7 +200,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
-  const gateway: Gateway = { config, secrets, dataDir, logged, db: undefined, offsetMs: 0 }
+  const gateway: Gateway = {
+    ...{ config, secrets, dataDir, logged },
+    ...{ db: undefined, offsetMs: 0, stillAt: undefined },
+  }
   const app = await startGateway(gateway, options)
   const chains = byId(started)
   const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
@@ -219,8 +224,15 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     },
     advance: (ms) => {
       gateway.offsetMs += ms
+      if (gateway.stillAt !== undefined) gateway.stillAt += ms
     },
-    now: () => Date.now() + gateway.offsetMs,
+    now: () => nowOf(gateway),
+    async still(action) {
+      gateway.stillAt = nowOf(gateway)
+      await action().finally(() => {
+        gateway.stillAt = undefined
+      })
+    },
     rows,
     counts: () => Object.fromEntries(tables.map((table) => [table, countOf(rows, table)])),
     async balance(network, holder) {
@@ -272,6 +284,12 @@ type Gateway = {
   db: Db | undefined
   /** Of its clock. */
   offsetMs: number
+  /** Its time while the clock stands still. */
+  stillAt: number | undefined
+}
+
+function nowOf({ offsetMs, stillAt }: Gateway): number {
+  return stillAt ?? Date.now() + offsetMs
 }
 
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
@@ -287,7 +305,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     secrets,
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
-    now: () => Date.now() + gateway.offsetMs,
+    now: () => nowOf(gateway),
     blockTimeMs: 100,
     // On a busy machine a chain may take longer than buyers want to wait for a price.
     marketTimeoutMs: 60_000,
