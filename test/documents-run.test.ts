@@ -211,10 +211,12 @@ describe('the documents', () => {
 
   const executed = [...new Set(all.filter(isRun).map(({ page }) => page))]
   const outputs = new Map<string, Promise<string[]>>()
-  // All pages run at the same time: most of it is the start of programs.
+  // Two pages run at the same time: on a busy machine programs wait only so long for an answer.
   beforeAll(() => {
-    for (const page of executed) {
+    const ended: Promise<unknown>[] = []
+    for (const [index, page] of executed.entries()) {
       const outs = (async () => {
+        await ended[index - 2]
         const place = prepare(page)
         const printed: string[] = []
         for (const fence of all.filter((each) => each.page === page && isRun(each)))
@@ -222,7 +224,7 @@ describe('the documents', () => {
         return printed
       })()
       // It is awaited by the test of its page.
-      outs.catch(() => undefined)
+      ended.push(outs.catch(() => undefined))
       outputs.set(page, outs)
     }
   })

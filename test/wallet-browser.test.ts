@@ -54,9 +54,9 @@ beforeEach(async () => {
   wallet.refused.clear()
   wallet.unknown.clear()
   shop.upstream.script = undefined
+  // A new page, which finds nothing of the test before.
+  if (page.url() !== 'about:blank') await page.evaluate('localStorage.clear()')
   await page.goto(shop.url + path)
-  await page.evaluate('localStorage.clear()')
-  await page.reload()
   complaints = []
 })
 
