@@ -130,7 +130,10 @@ describe.concurrent('a reorganisation', () => {
       await own.fixture.crash()
       await own.reorganise(depth + 1)
       await own.open()
-      expect(own.eventsOf('payment-reorganised')).toHaveLength(depth + 1)
+      const found = own.eventsOf('payment-reorganised').map(({ fields }) => fields?.payment)
+      expect([...new Set(found)].toSorted()).toEqual(
+        [...payments, undelivered.payment].map(({ id }) => id).toSorted(),
+      )
       // A new payment takes no nonce of an old one.
       expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
       await until(async () =>

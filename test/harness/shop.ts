@@ -222,17 +222,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       if (gateway.db === undefined) throw new Error('no database')
       return gateway.db
     },
-    advance: (ms) => {
-      gateway.offsetMs += ms
-      if (gateway.stillAt !== undefined) gateway.stillAt += ms
-    },
-    now: () => nowOf(gateway),
-    async still(action) {
-      gateway.stillAt = nowOf(gateway)
-      await action().finally(() => {
-        gateway.stillAt = undefined
-      })
-    },
+    ...clockOf(gateway),
     rows,
     counts: () => Object.fromEntries(tables.map((table) => [table, countOf(rows, table)])),
     async balance(network, holder) {
@@ -290,6 +280,21 @@ type Gateway = {
 
 function nowOf({ offsetMs, stillAt }: Gateway): number {
   return stillAt ?? Date.now() + offsetMs
+}
+
+function clockOf(gateway: Gateway): Pick<Shop, 'advance' | 'now' | 'still'> {
+  return {
+    advance: (ms) => {
+      gateway.offsetMs += ms
+    },
+    now: () => nowOf(gateway),
+    async still(action) {
+      gateway.stillAt = nowOf(gateway)
+      await action().finally(() => {
+        gateway.stillAt = undefined
+      })
+    },
+  }
 }
 
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {

@@ -40,7 +40,12 @@ async function soak(): Promise<number> {
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
     })
-    const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: Number(values.pause) })
+    const payers = createPayers({
+      setup,
+      url: program.url,
+      random,
+      pauseMaxMs: Number(values.pause),
+    })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
