@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
 import type { Details } from '../src/settlement/availability'
 import { findAsset } from '../src/web/assets'
@@ -12,8 +12,6 @@ import {
 } from './harness/browser'
 import { configOf, small } from './harness/config'
 import { merchant } from './harness/merchants'
-
-setDefaultTimeout(60_000)
 
 const isMissing = chromiumPath === undefined
 if (isMissing)

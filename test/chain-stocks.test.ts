@@ -309,7 +309,7 @@ describe('the issuer and the explorer', () => {
   afterAll(() => server.stop(true))
   let time = 1_000_000
   const url = `http://127.0.0.1:${server.port}`
-  const common = { url, userAgent: 'test', now: () => time, timeoutMs: 100 }
+  const common = { url, userAgent: 'test', now: () => time, timeoutMs: 60_000 }
   const issuer = createIssuer({ ...common, chainId: 4663 })
   const explorer = createExplorer(common)
   const both = async () => [await issuer.quote(nvda), await explorer.token(nvda)]
@@ -327,12 +327,16 @@ describe('the issuer and the explorer', () => {
       () => Response.json({ quotes: [null, row(spcx.address, { bid: '1' })], holders_count: '5' }),
       () => Response.redirect('http://127.0.0.1:1/', 302),
       () => new Response(`{"quotes":"${'x'.repeat(5_000_000)}"}`),
-      () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) })),
     ]
     for (reply of replies) {
       time += 60_000
       expect(await both()).toEqual([undefined, undefined])
     }
+    // One that never ends.
+    reply = () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) }))
+    const hasty = { ...common, timeoutMs: 20 }
+    expect(await createIssuer({ ...hasty, chainId: 4663 }).quote(nvda)).toBeUndefined()
+    expect(await createExplorer(hasty).token(nvda)).toBeUndefined()
   })
 
   test('behavior: invalid members are null, the others are kept', async () => {
@@ -374,10 +378,9 @@ describe('the issuer and the explorer', () => {
     reply = () => Response.json({ quotes: [row(nvda.address, { isTradingHalt: true })] })
     time += 60_000
     expect([await issuer.isHalted(nvda), await issuer.isHalted(spcx)]).toEqual([true, undefined])
-    const slow = createIssuer({ ...common, chainId: 4663, timeoutMs: 5_000 })
+    // Longer than this test may take.
+    const slow = createIssuer({ ...common, chainId: 4663, timeoutMs: 600_000 })
     reply = () => new Response(new ReadableStream({ pull: () => new Promise(() => undefined) }))
-    const started = performance.now()
     expect(await slow.isHalted(nvda)).toBeUndefined()
-    expect(performance.now() - started).toBeLessThan(2_000)
   })
 })

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, describe, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,8 +13,6 @@ import * as Upto from '../src/protocol/Upto'
 import { configOf, lineWith, small } from './harness/config'
 import { executable } from './harness/executable'
 import { testWorld } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-online-'))
 const world = await testWorld({ exchange: true })

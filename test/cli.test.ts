@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import {
   existsSync,
   mkdirSync,
@@ -28,8 +28,6 @@ import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs start in some tests, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 let world: TestWorld
 let directory: string
 /** Values of the receipt headers of two purchases. */

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
@@ -14,8 +14,6 @@ import * as Receipt from '../src/protocol/Receipt'
 import { type TestWorld, testWorld, until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 let world: TestWorld
 beforeAll(async () => {
   world = await testWorld()

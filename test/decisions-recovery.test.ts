@@ -273,7 +273,7 @@ describe.concurrent('a reorganisation', () => {
       await using own = await scripted({ ...watching, ledger: blind })
       const transfer = own.sign()
       if (kind === 'payment') await own.pay(transfer)
-      else await own.settlement.run(jobOf(own.network), { waitMs: 20_000 })
+      else await own.settlement.run(jobOf(own.network), { waitMs: 120_000 })
       const [lost] = own.rows()
       await own.crash()
       own.chain.drop(1)

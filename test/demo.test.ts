@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,8 +7,6 @@ import { main } from './harness/program'
 import { until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 const root = join(import.meta.dir, '..')
 /** Directory of the demo's data, so that a test sees what remains there. */
 let temporary: string

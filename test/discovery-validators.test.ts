@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import {
   checkEndpointSchema,
@@ -16,8 +16,6 @@ import { ask } from './harness/buyer'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Stock programs start in some tests, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 let world: TestWorld
 beforeAll(async () => {
   world = await testWorld()

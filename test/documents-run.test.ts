@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { format, parse } from '../src/config/merchants'
@@ -11,8 +11,6 @@ import { type TestWorld, testWorld, until } from './harness/world'
 /** Runs what the documents tell a reader to run, against one world. */
 
 // Each page starts several programs, beside those of the other pages.
-setDefaultTimeout(60_000)
-
 const root = join(import.meta.dir, '..')
 const payout = '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03'
 const shipped = await Bun.file(join(root, 'merchants.toml')).text()
@@ -213,10 +211,12 @@ describe('the documents', () => {
 
   const executed = [...new Set(all.filter(isRun).map(({ page }) => page))]
   const outputs = new Map<string, Promise<string[]>>()
-  // All pages run at the same time: most of it is the start of programs.
+  // Two pages run at the same time: on a busy machine programs wait only so long for an answer.
   beforeAll(() => {
-    for (const page of executed) {
+    const ended: Promise<unknown>[] = []
+    for (const [index, page] of executed.entries()) {
       const outs = (async () => {
+        await ended[index - 2]
         const place = prepare(page)
         const printed: string[] = []
         for (const fence of all.filter((each) => each.page === page && isRun(each)))
@@ -224,7 +224,7 @@ describe('the documents', () => {
         return printed
       })()
       // It is awaited by the test of its page.
-      outs.catch(() => undefined)
+      ended.push(outs.catch(() => undefined))
       outputs.set(page, outs)
     }
   })

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, type LocalAccount } from 'viem'
 import { generatePrivateKey, privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
@@ -18,6 +18,7 @@ import {
 } from './harness/differential'
 import { type Body, charging, makeBody, post } from './harness/facilitation'
 import { createReference, type Reference } from './harness/reference'
+import { some } from './harness/samples'
 import { payee, type Shop, startShop } from './harness/shop'
 import { generatedUpto, pairsOfUpto, type UptoFault, type UptoSpec } from './harness/uptospecs'
 
@@ -26,8 +27,6 @@ import { generatedUpto, pairsOfUpto, type UptoFault, type UptoSpec } from './har
  * names the relayer of the facilitator that gets it. The results and codes must be the same, except
  * for the rules below. Each rule names what requires it.
  */
-
-setDefaultTimeout(60_000)
 
 const malformed =
   /^(invalid_payload|invalid_x402_version|unsupported_scheme|invalid_network|invalid_payment_requirements)$/
@@ -294,15 +293,17 @@ const { compare, unused } = createComparison(
 
 test('behavior: verify of upto equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(11)
-  const { counts, unexplained } = await compare('verify', [...generatedUpto(), ...pairsOfUpto()])
+  const all = [...generatedUpto(), ...some(pairsOfUpto())]
+  const { counts, unexplained } = await compare('verify', all)
   expect(unexplained).toEqual([])
-  expect(counts.get('same')).toBeGreaterThan(300)
+  expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
 test('behavior: settle of upto equals the reference, except for the named rules', async () => {
-  const { counts, unexplained } = await compare('settle', [...generatedUpto(), ...pairsOfUpto()])
+  const all = [...generatedUpto(), ...some(pairsOfUpto())]
+  const { counts, unexplained } = await compare('settle', all)
   expect(unexplained).toEqual([])
-  expect(counts.get('same')).toBeGreaterThan(300)
+  expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
 test('behavior: every rule applies to at least one request of upto', () => {

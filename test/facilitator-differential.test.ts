@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import type { Address, Hex, LocalAccount } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
@@ -15,14 +15,13 @@ import {
 import { type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Fault, generated, pairs, paxos, type Spec } from './harness/paymentspecs'
 import { createReference, type Reference } from './harness/reference'
+import { some } from './harness/samples'
 import { payee, type Shop, startShop } from './harness/shop'
 
 /**
  * The same requests to the reference facilitator and to ours, on the same chains. The results and
  * codes must be the same, except for the rules below. Each rule names what requires it.
  */
-
-setDefaultTimeout(60_000)
 
 const rules: readonly Rule<Spec>[] = [
   {
@@ -282,15 +281,17 @@ const { compare, unused } = createComparison(
 
 test('behavior: verify equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(12)
-  const { counts, unexplained } = await compare('verify', [...generated(), ...pairs()])
+  const all = [...generated(), ...some(pairs())]
+  const { counts, unexplained } = await compare('verify', all)
   expect(unexplained).toEqual([])
-  expect(counts.get('same')).toBeGreaterThan(400)
+  expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
 test('behavior: settle equals the reference, except for the named rules', async () => {
-  const { counts, unexplained } = await compare('settle', generated().slice(0, 220))
+  const all = generated().slice(0, 230)
+  const { counts, unexplained } = await compare('settle', all)
   expect(unexplained).toEqual([])
-  expect(counts.get('same')).toBeGreaterThan(130)
+  expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
 test('behavior: every rule applies to at least one request', () => {

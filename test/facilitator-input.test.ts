@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { account } from '../src/demo/accounts'
 import * as Facilitation from '../src/protocol/Facilitation'
 import { type Body, charging, type Made, makeBody, post } from './harness/facilitation'
+import { runs } from './harness/samples'
 import { type Shop, startShop } from './harness/shop'
 
 /** Requests that no honest resource server sends: never a 5xx, never a row, never a success. */
@@ -301,8 +302,8 @@ describe('fuzzed requests', () => {
     const paths = [...pathsOf(unsigned), 'paymentPayload.extensions', authorization]
     const permitPaths = pathsOf(permit)
     const upto = await make({ scheme: 'upto', from: account(2).local(), payer: account(1).address })
-    await fc.assert(fc.asyncProperty(fc.string({ maxLength: 300 }), refuse), { numRuns: 60 })
-    await fc.assert(fc.asyncProperty(fc.jsonValue(), refuse), { numRuns: 60 })
+    await fc.assert(fc.asyncProperty(fc.string({ maxLength: 300 }), refuse), runs(60))
+    await fc.assert(fc.asyncProperty(fc.jsonValue(), refuse), runs(60))
     const mutate = (body: Body, of: readonly string[]) =>
       fc
         .array(fc.tuple(fc.constantFrom(...of), values), { minLength: 1, maxLength: 3 })
@@ -315,9 +316,9 @@ describe('fuzzed requests', () => {
             }
           }, body),
         )
-    await fc.assert(fc.asyncProperty(mutate(unsigned, paths), refuse), { numRuns: 250 })
-    await fc.assert(fc.asyncProperty(mutate(permit, permitPaths), refuse), { numRuns: 250 })
-    await fc.assert(fc.asyncProperty(mutate(upto, pathsOf(upto)), refuse), { numRuns: 250 })
+    await fc.assert(fc.asyncProperty(mutate(unsigned, paths), refuse), runs(250))
+    await fc.assert(fc.asyncProperty(mutate(permit, permitPaths), refuse), runs(250))
+    await fc.assert(fc.asyncProperty(mutate(upto, pathsOf(upto)), refuse), runs(250))
     for (const amount of [0, 1, 5000, 5001]) await refuse(charging(upto, amount))
     expect(shop.counts()).toEqual(rows)
   })

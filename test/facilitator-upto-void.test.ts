@@ -315,7 +315,7 @@ describe('money of the gateway', () => {
       units: {},
     })
     await expectUsed(charged)
-    const outcome = await authorizations.settleCharge(metered, { waitMs: 20_000 })
+    const outcome = await authorizations.settleCharge(metered, { waitMs: 120_000 })
     expect(outcome.kind).toBe('confirmed')
     await expectUsed(charged)
   })

@@ -11,6 +11,7 @@ import * as Items from '../src/proxy/items'
 import { type Accept, ask, challengesOf, payMppPermit2, type Required } from './harness/buyer'
 import { payout } from './harness/config'
 import { close, connect, request } from './harness/raw'
+import { runs } from './harness/samples'
 import { type Shop, sign, startShop } from './harness/shop'
 
 /** nginx as installed accepts a head of 4,096 bytes: status line, headers, and the empty line. */
@@ -131,7 +132,7 @@ describe('the head of a 402', () => {
       expect(chainsOf(headersOf(mpp)).length, place).toBe(networks.length)
     }
     expect(routes.length).toBeGreaterThan(60)
-  }, 60_000)
+  })
 
   test('behavior: the head stays below the limit for the longest URL, which is replaced by the route', async () => {
     for (const [length, isTold] of [
@@ -382,7 +383,7 @@ describe('any file with three networks', () => {
           fc.constantFrom('', '?q=1', `?q=${'x'.repeat(400)}`),
           (file, method, query) => check(file, method, refusal, query),
         ),
-        { numRuns: 40 },
+        runs(40),
       )
     })
 })

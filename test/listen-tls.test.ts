@@ -20,7 +20,8 @@ function listen(fetch: ListenOptions['fetch'], options: Partial<ListenOptions> =
     hostname: '127.0.0.1',
     port: 0,
     connectionsMax: 1000,
-    idleSeconds: 1,
+    // Longer than a busy machine lets a connection wait.
+    idleSeconds: 30,
     tls: first,
     fetch,
     onFull: () => undefined,
@@ -36,9 +37,6 @@ function listen(fetch: ListenOptions['fetch'], options: Partial<ListenOptions> =
 const portOf = ({ url }: Listener) => Number(new URL(url).port)
 const get = (path: string) => `GET ${path} HTTP/1.1\r\nHost: localhost\r\n\r\n`
 const to = (listener: Listener) => connected({ port: portOf(listener), name: 'first.example.test' })
-
-/** Longer than a busy machine lets a connection wait. */
-const patient = { idleSeconds: 30 }
 
 /** Sockets that listen on a port, where the system tells them. */
 function listenersOf(port: number): number {
@@ -58,7 +56,7 @@ test('behavior: another certificate comes after answers have ended the connectio
       yield 'ended'
     }
     return new Response(body())
-  }, patient)
+  })
   const [kept, stream, silent] = await Promise.all([to(listener), to(listener), to(listener)])
   kept.send(get('/'))
   stream.send(get('/stream'))
@@ -83,8 +81,31 @@ test('behavior: another certificate comes after answers have ended the connectio
   await until(() => stream.received().includes('ended'))
 })
 
+test('behavior: a request whose body arrives across the change is answered', async () => {
+  let began = false
+  const listener = listen(async (request) => {
+    began ||= request.method === 'POST'
+    return new Response(`read ${(await request.text()).length}`)
+  })
+  const slow = await to(listener)
+  slow.send('POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n\r\nabcd')
+  await until(() => began)
+  listener.renew(second, 1)
+  await until(async () => {
+    const next = await to(listener)
+    next.end()
+    return next.names === 'DNS:second.example.test'
+  })
+  slow.send('efgh')
+  // The replaced server has stopped: no other socket listens.
+  await until(() => listenersOf(portOf(listener)) === 1)
+  slow.send('ijkl')
+  await until(() => slow.received().includes('read ') || slow.isClosed())
+  expect(slow.received()).toEndWith('read 12')
+})
+
 test('behavior: clients that ask all the time lose no request while the certificate changes', async () => {
-  const listener = listen((request) => new Response(new URL(request.url).pathname), patient)
+  const listener = listen((request) => new Response(new URL(request.url).pathname))
   const asked = { names: new Set<string>(), count: 0, isOver: false }
   // Each uses its connection until an answer ends it.
   const client = async (id: number) => {

@@ -55,12 +55,14 @@ describe('a message', () => {
   test('error: more than 16 MiB of one address in a minute are 429, and those of another address are not', async () => {
     const size = 255 * 1024
     const long = message({ name: 'shop-item', arguments: { body: 'x'.repeat(size - 200) } })
-    const answers: number[] = []
-    for (let count = 0; count < 70; count++) answers.push((await post(long, '192.0.2.3')).status)
-    expect(answers.slice(0, 60)).toEqual(Array(60).fill(200))
-    expect(answers.at(-1)).toBe(429)
-    const refused = await post(long, '192.0.2.3')
-    expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
+    await shop.still(async () => {
+      const answers: number[] = []
+      for (let count = 0; count < 70; count++) answers.push((await post(long, '192.0.2.3')).status)
+      expect(answers.slice(0, 60)).toEqual(Array(60).fill(200))
+      expect(answers.at(-1)).toBe(429)
+      const refused = await post(long, '192.0.2.3')
+      expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
+    })
     expect((await post(long, '192.0.2.4')).status).toBe(200)
     // Short messages count by their bytes.
     const short = message({ name: 'shop-item' })

@@ -1,13 +1,5 @@
 import { Database } from 'bun:sqlite'
-import {
-  afterAll,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { account } from '../src/demo/accounts'
 import { mine, request, setAutomine } from '../src/demo/chains'
 import { newState, removeStates, startWallet, type WalletOptions } from './harness/mcpwallet'
@@ -15,8 +7,6 @@ import { payee } from './harness/shop'
 import { answering, body, costOf, type ModelShop, startModels, usage } from './harness/uptoshop'
 
 /** What an agent is told by a real gateway on real chains, and what counts against its limits. */
-
-setDefaultTimeout(60_000)
 
 const base = 'eip155:8453'
 let shop: ModelShop

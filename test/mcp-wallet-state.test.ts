@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { afterAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, describe, expect, test } from 'bun:test'
 import {
   chmodSync,
   copyFileSync,
@@ -18,8 +18,6 @@ import { account } from '../src/demo/accounts'
 import { executable } from './harness/executable'
 import { offer, offers, paid, startFake, tool } from './harness/fakegateway'
 import { newState, removeStates, startWallet } from './harness/mcpwallet'
-
-setDefaultTimeout(60_000)
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-state-'))
 afterAll(() => {

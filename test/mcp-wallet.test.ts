@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
 import { mkdirSync, statSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
@@ -19,8 +19,6 @@ import {
 import { type TestWorld, testWorld, until } from './harness/world'
 
 // Chains and programs start, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 let world: TestWorld
 let tap: ReturnType<typeof startTap>
 const agents: Agent[] = []

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js'
 import { type CallToolResult, McpError } from '@modelcontextprotocol/sdk/types.js'
@@ -13,8 +13,6 @@ import * as Receipt from '../src/protocol/Receipt'
 import * as Payment from '../src/proxy/mcp/Payment'
 import { payX402, type Required } from './harness/buyer'
 import { type TestWorld, testWorld } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 let world: TestWorld
 const open: Client[] = []

@@ -5,6 +5,7 @@ import * as Charge from '../src/meter/Charge'
 import * as Quote from '../src/meter/Quote'
 import { eventMaxBytes } from '../src/meter/Reader'
 import { bytes, fixture, fixtures, headOf, meterOf, paths, units, usage } from './harness/meter'
+import { runs } from './harness/samples'
 
 const names = readdirSync(fixtures)
 const answers = new Map(await Promise.all(names.map(async (n) => [n, await fixture(n)] as const)))
@@ -41,7 +42,7 @@ test('behavior: where chunks end changes no usage, with each end of line', () =>
     const whole = usage(meterFor(name), headOf(name), [body])
     expect(usage(meterFor(name), headOf(name), cut(body, cuts))).toEqual(whole)
   })
-  fc.assert(property, { numRuns: 600 })
+  fc.assert(property, runs(600))
 })
 
 test('behavior: single bytes give the usage of the whole', () => {
@@ -137,7 +138,7 @@ units = [{ name = "input", price = "${decimal(input)}" }, { name = "output", pri
       expect(charge.amountAtomic).toBeGreaterThanOrEqual(0n)
     },
   )
-  fc.assert(property, { numRuns: 300 })
+  fc.assert(property, runs(300))
 })
 
 test('behavior: an answer within its limits never reaches beyond the uncapped ceiling', () => {
@@ -161,7 +162,7 @@ test('behavior: an answer within its limits never reaches beyond the uncapped ce
       expect(Charge.of(meter, free, usage).amountAtomic).toBeLessThanOrEqual(ceilingAtomic)
     },
   )
-  fc.assert(property, { numRuns: 300 })
+  fc.assert(property, runs(300))
 })
 
 test('behavior: only the limits and the usage fields of a body change', () => {
@@ -189,5 +190,5 @@ max_output = 500`)
       })
     },
   )
-  fc.assert(property, { numRuns: 300 })
+  fc.assert(property, runs(300))
 })

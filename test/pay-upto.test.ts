@@ -1,12 +1,4 @@
-import {
-  afterAll,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import { account } from '../src/demo/accounts'
@@ -24,8 +16,6 @@ import { freshWallet, setTokens } from './harness/sponsor'
 /** `turnpike pay --scheme upto`, which pays an answer by what it has used. */
 
 // Programs start in each test, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 const merchant = `
 [[merchants]]
 slug = "model"

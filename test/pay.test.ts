@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import * as Paid from '../src/cli/Credential'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
@@ -18,8 +18,6 @@ import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 const payer = account(1)
 const payee = account(7)
 const secret = new Uint8Array(32).fill(7)

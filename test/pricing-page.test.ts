@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
@@ -11,8 +11,6 @@ import { type TestWorld, testWorld } from './harness/world'
 /** The examples of docs/pricing.md are true. */
 
 // A program starts in a test, perhaps beside other work.
-setDefaultTimeout(60_000)
-
 const root = join(import.meta.dir, '..')
 const page = await Bun.file(join(root, 'docs/pricing.md')).text()
 const block = (language: string) =>

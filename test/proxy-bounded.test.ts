@@ -4,6 +4,7 @@ import { redactHeaders } from '../src/proxy/redact'
 import { compile, createRedactor, type Secret } from '../src/proxy/redactor'
 import { secretsOf } from '../src/proxy/secrets'
 import { merchant, route } from './harness/merchants'
+import { runs } from './harness/samples'
 
 /** The answer that a buyer gets when it arrives in these chunks. */
 function shown(chunks: readonly (string | Uint8Array)[], secrets: readonly Secret[]): string {
@@ -153,7 +154,7 @@ describe('fixed_query with a plain word', () => {
           expect(shown(chunks, secrets)).toBe(shown([text], secrets))
         },
       ),
-      { numRuns: 2000 },
+      runs(2000),
     )
   })
 })

@@ -5,6 +5,7 @@ import { redactAnswer, redactStream, UnreadableError } from '../src/proxy/redact
 import type { Secret } from '../src/proxy/redactor'
 import { secretsOf } from '../src/proxy/secrets'
 import { merchant, route } from './harness/merchants'
+import { runs } from './harness/samples'
 import { until } from './harness/world'
 
 const bytes = (text: string) => new TextEncoder().encode(text)
@@ -83,7 +84,7 @@ describe('streams', () => {
             for (const kept of secrets) expect(part).not.toContain(kept)
         },
       ),
-      { numRuns: 150 },
+      runs(150),
     )
   })
 

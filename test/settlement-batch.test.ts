@@ -251,7 +251,7 @@ describe.concurrent('a batch that fails as a whole', () => {
       await until(async () => {
         const payment = await own.fixture.settlement.find(transfer)
         if (!payment) throw new Error('no payment')
-        const again = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
+        const again = await own.fixture.settlement.resume(payment, transfer, { waitMs: 120_000 })
         return again.kind === 'confirmed'
       })
     }

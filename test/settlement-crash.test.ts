@@ -44,7 +44,7 @@ const program = (url: string, dataDir: string, round: number) => `
     for (let serial = Math.max(0, ${round} - 1) * 1000; ; serial++) {
       if (serial === (${round} - 1) * 1000 + 60) serial = ${round} * 1000
       const job = jobOf(network, { id: index + '/' + serial, relayer })
-      const end = await fixture.settlement.run(job, { waitMs: 20000 })
+      const end = await fixture.settlement.run(job, { waitMs: 120_000 })
       if (end.kind === 'unavailable') process.exit(1)
       if (end.kind !== 'confirmed') console.log(end.kind)
     }
@@ -106,4 +106,4 @@ test('behavior: after repeated kills no payment is lost, doubled or left open', 
     await net.stop()
     directory.remove()
   }
-}, 60_000)
+})

@@ -14,7 +14,7 @@ function settle(
   { fixture }: OwnSettlement,
   transfer: Transfer,
   deliverOnConfirm: () => boolean,
-  waitMs = 20_000,
+  waitMs = 120_000,
 ) {
   const options = { waitMs, receivedAt: Date.now(), isKeySigned: true, deliverOnConfirm }
   return fixture.settlement.settle(transfer, purposeOf(), options)

@@ -2,11 +2,10 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:tes
 import type { Server, ServerWebSocket } from 'bun'
 import { createHeads, type Heads } from '../src/chain/heads'
 import type { Block } from '../src/chain/receipt'
-import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
-import * as Crypto from '../src/protocol/Crypto'
 import { withoutSync } from './harness/ownsettlement'
 import {
+  mineWhile,
   networkOf,
   type SettlementFixture,
   signTransfer,
@@ -14,11 +13,13 @@ import {
   startNetwork,
   temporary,
   until,
+  untilKnown,
 } from './harness/settlement'
 
 const net = await startNetwork('usdg')
-const slow = await startNetwork('usdc', { blockTimeMs: 1_000 })
-for (const { tap } of [net, slow]) tap.intercept = withoutSync
+const other = await startNetwork('usdc')
+await setAutomine(other.chain, false)
+for (const { tap } of [net, other]) tap.intercept = withoutSync
 let directory: ReturnType<typeof temporary>
 let fixture: SettlementFixture
 
@@ -35,7 +36,7 @@ afterEach(async () => {
 
 afterAll(async () => {
   await net.stop()
-  await slow.stop()
+  await other.stop()
 })
 
 const asksForReceipts = () =>
@@ -46,15 +47,15 @@ async function payAfter(looks: number): Promise<void> {
   await setAutomine(net.chain, false)
   const paying = fixture.pay(signTransfer(networkOf(net.tap.url)))
   await until(() => asksForReceipts() >= looks)
-  await mine(net.chain)
-  expect((await paying).kind).toBe('confirmed')
+  // The announcement of a block that comes during a poll is not waited for.
+  expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
 }
 
 describe('without eth_sendRawTransactionSync', () => {
   test('behavior: an announced block confirms, long before the next poll', async () => {
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: net.chain.wsUrl })
-    // The second poll is in half a minute, after the wait of the payment.
-    const options = { checkMs: 60_000, blockTimeMs: 120_000 }
+    // The second poll is in five minutes, after the wait of the payment.
+    const options = { checkMs: 600_000, blockTimeMs: 1_200_000 }
     fixture = await startFixture([network], directory.path, options)
     await until(async () => {
       await mine(net.chain)
@@ -66,26 +67,31 @@ describe('without eth_sendRawTransactionSync', () => {
   test('behavior: a broken socket causes no delay', async () => {
     const dead = Bun.serve({ port: 0, fetch: () => new Response('', { status: 500 }) })
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: `ws://127.0.0.1:${dead.port}` })
-    fixture = await startFixture([network], directory.path, { checkMs: 60_000 })
+    fixture = await startFixture([network], directory.path, { checkMs: 600_000 })
     await payAfter(3)
     await dead.stop(true)
   })
 
   const ways = [
-    ['new heads', slow.chain.wsUrl, 0],
-    ['polling', '', 6],
+    ['new heads', other.chain.wsUrl],
+    ['polling', ''],
   ] as const
-  for (const [name, wsUrl, relayer] of ways)
-    test.concurrent(`behavior: ${name} confirm before the next block`, async () => {
+  for (const [name, wsUrl] of ways)
+    test(`behavior: ${name} confirm before the next block`, async () => {
       const own = temporary()
-      const network = networkOf(slow.tap.url, 'usdc', { wsUrl })
-      const relayerKeys = [Crypto.bytes(account(relayer).privateKey)]
-      const beside = await startFixture([network], own.path, { relayerKeys, blockTimeMs: 1_000 })
+      const network = networkOf(other.tap.url, 'usdc', { wsUrl })
+      const beside = await startFixture([network], own.path, { blockTimeMs: 1_000 })
       try {
-        const outcome = await beside.pay(signTransfer(network))
+        const transfer = signTransfer(network)
+        const paying = beside.pay(transfer)
+        await until(async () => (await beside.settlement.find(transfer)) !== undefined)
+        const sent = await beside.settlement.find(transfer)
+        await untilKnown(other.chain, sent?.transaction ?? '0x')
+        await mine(other.chain)
+        const outcome = await paying
         if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
-        const newest = BigInt((await slow.chain.rpc('eth_blockNumber', [])) as string)
-        expect(newest - (outcome.payment.blockNumber ?? 0n)).toBeLessThanOrEqual(1n)
+        const newest = BigInt((await other.chain.rpc('eth_blockNumber', [])) as string)
+        expect(outcome.payment.blockNumber).toBe(newest)
       } finally {
         await beside.stop()
         own.remove()
@@ -210,10 +216,12 @@ describe('the announcements', () => {
       { silenceMs: 100 },
     )
     await until(() => watched.isLive())
-    expect(peer.connections()).toBe(5)
+    // On a slow machine this one may have been silent for too long, too.
+    const connected = peer.connections()
+    expect(connected).toBeGreaterThanOrEqual(5)
     peer.drop()
-    await until(() => !watched.isLive())
-    await until(() => peer.connections() === 6)
+    await until(() => peer.connections() > connected)
+    await until(() => watched.isLive())
     expect(lines.join()).not.toContain('secret-key')
   })
 

@@ -58,7 +58,7 @@ describe.concurrent('a job', () => {
       return undefined
     }
     const end = await own.fixture.settlement.run(jobOf(network), {
-      waitMs: 10_000,
+      waitMs: 120_000,
       rider: grantOf(network),
     })
     if (end.kind !== 'confirmed') throw new Error(end.kind)
@@ -82,7 +82,7 @@ describe.concurrent('a job', () => {
     await using own = await ownJobs()
     const { network } = own
     const rider = grantOf(network, 0)
-    const end = await own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider })
+    const end = await own.fixture.settlement.run(jobOf(network), { waitMs: 120_000, rider })
     expect(end).toEqual({ kind: 'refused', reason: 'grants-spent' })
     expect(own.transactions()).toEqual([])
     expect(grants(own)).toEqual([])
@@ -96,7 +96,7 @@ describe.concurrent('a job', () => {
     const { network } = own
     const ends = await Promise.all(
       Array.from({ length: 20 }, () =>
-        own.fixture.settlement.run(jobOf(network), { waitMs: 10_000, rider: grantOf(network) }),
+        own.fixture.settlement.run(jobOf(network), { waitMs: 120_000, rider: grantOf(network) }),
       ),
     )
     expect(new Set(ends.map((end) => 'transaction' in end && end.transaction)).size).toBe(1)

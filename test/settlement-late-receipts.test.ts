@@ -35,7 +35,7 @@ test.concurrent('error: a job with a late receipt is not replaced', async () => 
   const balance = async () =>
     BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
   const before = await balance()
-  const running = own.fixture.settlement.run(jobOf(network), { waitMs: 20_000 })
+  const running = own.fixture.settlement.run(jobOf(network), { waitMs: 120_000 })
   await until(() => own.looks() > 3)
   expect(await balance()).toBe(before + 7n)
   // On a chain with ten blocks a second that takes two seconds.
@@ -60,7 +60,7 @@ test.concurrent('error: a payment with a late receipt is not ended', async () =>
   own.lag.isOver = true
   const payment = await own.fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
-  const end = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
+  const end = await own.fixture.settlement.resume(payment, transfer, { waitMs: 120_000 })
   // No answer that would make the buyer pay again.
   expect([first.kind, between, end.kind]).toEqual(['reverted', 'reverted', 'confirmed'])
 })

@@ -89,7 +89,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     if (!payment) throw new Error('the payment is gone')
     expect(payment.transfer.permit2612).toEqual(transfer.permit2612)
     expect(Transfer.call(payment.transfer)).toEqual(Transfer.call(transfer))
-    expect((await fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })).kind).toBe(
+    expect((await fixture.settlement.resume(payment, transfer, { waitMs: 120_000 })).kind).toBe(
       'confirmed',
     )
     expect(await paid()).toBe(5_000n)
@@ -141,7 +141,7 @@ describe('rows that are written with a payment', () => {
   const orders = () => fixture.db.sqlite.query('SELECT payment_id payment, id FROM orders').all()
   const settle = (transfer: Transfer.Transfer, max?: number) =>
     fixture.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
-      waitMs: 10_000,
+      waitMs: 120_000,
       receivedAt: Date.now(),
       rows: rowsOf(transfer, max),
     })
@@ -166,7 +166,7 @@ describe('rows that are written with a payment', () => {
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
     const settling = fixture.settlement.settle(transfer, purposeOf({ bound: true }), {
-      waitMs: 10_000,
+      waitMs: 120_000,
       receivedAt: Date.now(),
       rows: rowsOf(transfer),
     })

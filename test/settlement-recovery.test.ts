@@ -48,10 +48,11 @@ describe.concurrent('an unknown outcome', () => {
       if (isSend(method)) stored ??= transactionRows(own)
       return undefined
     }
-    const outcome = await own.fixture.pay(transfer, {}, { waitMs: 5_000 })
+    const written = await own.begin(transfer)
+    const outcome = await own.fixture.settlement.resume(written, transfer, { waitMs: 100 })
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(stored).toMatchObject([{ state: 'sent', hash: outcome.payment.transaction }])
-    const waiting = own.fixture.settlement.resume(outcome.payment, transfer, { waitMs: 10_000 })
+    const waiting = own.fixture.settlement.resume(outcome.payment, transfer, { waitMs: 120_000 })
     await mine(net.chain)
     expect(await waiting).toMatchObject({
       kind: 'confirmed',

@@ -59,7 +59,7 @@ test.concurrent('behavior: many announced blocks do not count as elapsed time', 
     sentAt ||= performance.now()
     return { result: `0x${'0'.repeat(64)}` }
   }
-  const paying = own.fixture.pay(signTransfer(network), {}, { waitMs: 10_000 })
+  const paying = own.fixture.pay(signTransfer(network), {}, { waitMs: 120_000 })
   await until(() => own.fixture.events.some(({ event }) => event === 'transaction-replaced'))
   expect(performance.now() - sentAt).toBeGreaterThan(replaceAfterSeconds * 900)
   net.tap.intercept = undefined

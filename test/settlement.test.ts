@@ -440,7 +440,7 @@ describe('a failed transaction', () => {
     })
     if (outcome.kind !== 'reverted') throw new Error(outcome.kind)
     const { payment } = outcome
-    const resume = () => fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
+    const resume = () => fixture.settlement.resume(payment, transfer, { waitMs: 120_000 })
     expect(await resume()).toMatchObject({
       kind: 'reverted',
       reason: 'invalid_exact_evm_transaction_simulation_failed',

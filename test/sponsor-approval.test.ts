@@ -1,12 +1,4 @@
-import {
-  afterAll,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { type Hex, keccak256 } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -25,8 +17,6 @@ import {
   weiOf,
   youngAge,
 } from './harness/sponsor'
-
-setDefaultTimeout(30_000)
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 const directory = temporary()
@@ -64,7 +54,7 @@ async function payer(options: { atomic?: bigint; isNew?: boolean; approve?: Chan
 const approveOf = (privateKey: Hex, changes?: Changes) =>
   signApprove(net.chain, privateKey, network.asset.address, changes)
 const rowOf = (address: string) => sponsoring.rows().filter((row) => row.address === address)
-const waiting = { waitMs: 10_000 }
+const waiting = { waitMs: 120_000 }
 const sends = () => net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
 test('behavior: an approve is funded with exactly its maximum cost and sent, and the payment follows', async () => {
@@ -191,7 +181,7 @@ test('behavior: a request and a signed approve that wait for the relayer make on
       granting.grant({ address: wallet.address, client: '10.6.6.6' }),
       approvals.approve(transfer, raw, waiting),
     ])
-    await until(() => estimates() === 18)
+    await until(() => estimates() >= 18)
     // Their results arrive before the next answer of the node.
     await sponsoring.desk.settlement.rpc(network.id, 'eth_chainId', [])
     expect(rowOf(wallet.address)).toEqual([])

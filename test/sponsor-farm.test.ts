@@ -1,9 +1,7 @@
-import { afterAll, beforeAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { farm, flood } from './harness/farm'
 import { describeFlood, describeGain } from './harness/farmreport'
 import { startNetwork } from './harness/settlement'
-
-setDefaultTimeout(60_000)
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 beforeAll(async () => {

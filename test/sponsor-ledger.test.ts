@@ -1,13 +1,4 @@
-import {
-  afterAll,
-  afterEach,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import type { Hex } from 'viem'
 import type { NetworkConfig } from '../src/config/Config'
@@ -26,8 +17,6 @@ import {
   weiOf,
   youngAge,
 } from './harness/sponsor'
-
-setDefaultTimeout(30_000)
 
 const { address } = account(3)
 const id = 'eip155:4663'
@@ -154,7 +143,7 @@ test('attack: of a request and a signed approve that both find no grant one is g
   const fund = (amountWei: bigint, approveHash: Hex | undefined) =>
     funds.fund(
       { network: { ...network, sponsor }, address, amountWei, isSigned: false, approveHash },
-      { waitMs: 20_000 },
+      { waitMs: 120_000 },
     )
   const ends = await Promise.all([fund(1_000n, undefined), fund(1_000n, `0x${'ab'.repeat(32)}`)])
   expect(found.slice(0, 2)).toEqual([undefined, undefined])

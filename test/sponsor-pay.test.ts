@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { maxUint256 } from 'viem'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
@@ -7,8 +7,6 @@ import * as Permit from '../src/protocol/Permit'
 import { executable } from './harness/executable'
 import { age, freshWallet, setTokens, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 const network = 'eip155:4663'
 let world: TestWorld

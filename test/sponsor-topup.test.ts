@@ -1,12 +1,4 @@
-import {
-  afterAll,
-  afterEach,
-  beforeAll,
-  beforeEach,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import { type Address, createWalletClient, defineChain, http, numberToHex } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
@@ -28,8 +20,6 @@ import {
   weiOf,
   youngAge,
 } from './harness/sponsor'
-
-setDefaultTimeout(30_000)
 
 // A grant that became too small because fees rose before it was used is increased, once.
 

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
 import { JsonRpcProvider, Wallet } from 'ethers'
 import { createWalletClient, defineChain, type Hex, http, numberToHex } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
@@ -20,8 +20,6 @@ import {
   weiOf,
   youngAge,
 } from './harness/sponsor'
-
-setDefaultTimeout(30_000)
 
 // Wallets as shipped send the approve with the granted amount, for any suggestion of the node.
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import fc from 'fast-check'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
@@ -6,10 +6,9 @@ import { buyWithX402 } from '../src/demo/buyers'
 import { balanceOf, type Chain, execute, receiptOf } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import { approveCall } from '../src/sponsor/facts'
+import { runs } from './harness/samples'
 import { age, freshWallet, setTokens, signApprove, weiOf } from './harness/sponsor'
 import { type TestWorld, testWorld } from './harness/world'
-
-setDefaultTimeout(30_000)
 
 const network = 'eip155:4663'
 const abi = parseAbi(['function setBlocked(address account, bool value)'])
@@ -251,7 +250,7 @@ describe('the request', () => {
         bodies.filter((body) => !body.includes(`"address":"${address}"`)),
         isHarmless,
       ),
-      { numRuns: 300 },
+      runs(300),
     )
   })
 

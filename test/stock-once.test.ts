@@ -303,7 +303,7 @@ describe('a database of an earlier version', () => {
     const job = { id, kind: 'allowance', product: 'desk', network, relayer: shop.desk } as const
     const approve = Token.approve(asset, stock.router, 1n)
     const sent = { ...job, ...approve, valueWei: 0n, gasLimit: 100_000n }
-    expect((await shop.app.settlement.run(sent, { waitMs: 10_000 })).kind).toBe('confirmed')
+    expect((await shop.app.settlement.run(sent, { waitMs: 120_000 })).kind).toBe('confirmed')
     await shop.app.stop()
     // The rows of the earlier version.
     const other = new Database(`${shop.dataDir}/turnpike.sqlite`)

@@ -56,7 +56,7 @@ describe('a charge that is decided after its attempt', () => {
       expect(await authorize(own, ceilingOf(own))).toMatchObject(busy)
       await setAutomine(chain, false)
       const charged = await authorizations.charge(first, cost)
-      const pending = await authorizations.settleCharge(charged, { waitMs: 20_000 })
+      const pending = await authorizations.settleCharge(charged, { waitMs: 120_000 })
       expect(pending.kind).toBe('pending')
       expect(await authorize(own, ceilingOf(own))).toMatchObject(busy)
       if (!isGood) await setTokens(chain, own.network.asset.address, [account(1).address], 5n)
@@ -102,11 +102,11 @@ describe('a charge', () => {
       await expect(authorizations.charge(one, { amountAtomic, units: {} })).rejects.toThrow()
     expect((await authorizations.findById(one.id))?.charge).toEqual(cost)
     const outcomes = await Promise.all(
-      Array.from({ length: 5 }, () => authorizations.settleCharge(charged, { waitMs: 20_000 })),
+      Array.from({ length: 5 }, () => authorizations.settleCharge(charged, { waitMs: 120_000 })),
     )
     expect(outcomes.map(({ kind }) => kind)).toEqual(Array(5).fill('confirmed'))
     expect(await own.paid()).toBe(700n)
-    expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe('confirmed')
+    expect((await authorizations.settleCharge(charged, { waitMs: 120_000 })).kind).toBe('confirmed')
     expect(await own.paid()).toBe(700n)
   })
 
@@ -118,7 +118,7 @@ describe('a charge', () => {
     const voided = await authorizations.charge(one, nothing)
     expect(voided.state).toBe('void')
     const forced = { ...voided, charge: cost }
-    expect((await authorizations.settleCharge(forced, { waitMs: 20_000 })).kind).not.toBe(
+    expect((await authorizations.settleCharge(forced, { waitMs: 120_000 })).kind).not.toBe(
       'confirmed',
     )
     expect(await own.paid()).toBe(0n)
@@ -141,7 +141,7 @@ describe('a charge', () => {
       },
     ])
     const charged = await authorizations.charge(one, cost)
-    const outcome = await authorizations.settleCharge(charged, { waitMs: 20_000 })
+    const outcome = await authorizations.settleCharge(charged, { waitMs: 120_000 })
     expect(outcome).toMatchObject({ reason: 'permit2_invalid_nonce' })
     expect((await authorizations.findById(one.id))?.state).toBe('failed')
     expect(await authorize(own, ceilingOf(own))).toMatchObject({ reason: 'unsupported_scheme' })
@@ -232,7 +232,7 @@ describe('the table of states', () => {
     const transfer = ceilingOf(own, 1_000n)
     const one = await authorized(own, transfer)
     const charged = await authorizations.charge(one, cost)
-    expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe('confirmed')
+    expect((await authorizations.settleCharge(charged, { waitMs: 120_000 })).kind).toBe('confirmed')
     const other = await authorized(own, ceilingOf(own, 1_000n))
     const { sqlite } = own.fixture.db
     const names = sqlite

@@ -1,12 +1,4 @@
-import {
-  afterAll,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Browser, Page, Route } from 'playwright-core'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -14,8 +6,6 @@ import { chromiumPath, startBrowser } from './harness/browser'
 import { payee, type Shop, startShop } from './harness/shop'
 import { type BrowserWallet, installWallet } from './harness/wallet'
 import { until } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 const isMissing = chromiumPath === undefined
 if (isMissing)
@@ -46,15 +36,15 @@ beforeEach(async () => {
   Object.assign(wallet, { account: buyer, chainId: 8453, asked: [], signed: [] })
   shop.upstream.script = undefined
   await page.unrouteAll()
+  // A new page, which finds nothing of the test before.
+  if (page.url() !== 'about:blank') await page.evaluate('localStorage.clear()')
   await page.goto(shop.url + path)
-  await page.evaluate('localStorage.clear()')
-  await page.reload()
 })
 
 const progressOf = (from: Page) => from.locator('.progress').textContent()
 const payButton = (from = page) => from.getByRole('button', { name: 'Pay with Demo Wallet' })
 const again = (from = page) => from.getByRole('button', { name: 'Fetch the answer' })
-const shown = () => page.locator('.result pre').first().textContent({ timeout: 5_000 })
+const shown = () => page.locator('.result pre').first().textContent()
 const kept = () => page.evaluate<string>('JSON.stringify(Object.keys(localStorage))')
 const idle = (from = page) => from.locator('.wallet[data-busy=false]').waitFor()
 
@@ -217,7 +207,7 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
     }
     await payButton().click()
     const stream = page.locator('.result pre', { hasText: 'data: first' })
-    await stream.waitFor({ timeout: 10_000 })
+    await stream.waitFor()
     await page.getByRole('button', { name: 'Stop here' }).click()
     await idle()
     expect(await progressOf(page)).toBe('Paid and delivered.')

@@ -1,12 +1,4 @@
-import {
-  afterAll,
-  beforeAll,
-  beforeEach,
-  describe,
-  expect,
-  setDefaultTimeout,
-  test,
-} from 'bun:test'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -21,8 +13,6 @@ import {
 import { payee, type Shop, startShop } from './harness/shop'
 import { type BrowserWallet, installWallet } from './harness/wallet'
 import { until } from './harness/world'
-
-setDefaultTimeout(60_000)
 
 const isMissing = chromiumPath === undefined
 if (isMissing)
@@ -64,9 +54,9 @@ beforeEach(async () => {
   wallet.refused.clear()
   wallet.unknown.clear()
   shop.upstream.script = undefined
+  // A new page, which finds nothing of the test before.
+  if (page.url() !== 'about:blank') await page.evaluate('localStorage.clear()')
   await page.goto(shop.url + path)
-  await page.evaluate('localStorage.clear()')
-  await page.reload()
   complaints = []
 })
 

@@ -1,5 +1,5 @@
 import { Database } from 'bun:sqlite'
-import { afterAll, expect, setDefaultTimeout, test } from 'bun:test'
+import { afterAll, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,8 +13,6 @@ import { configText } from './harness/target'
 import { until } from './harness/world'
 
 /** The program with a webhook, whose networks do not answer: each start reports them as paused. */
-
-setDefaultTimeout(60_000)
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-webhooks-'))
 const dataDir = join(directory, 'data')
@@ -54,7 +52,7 @@ function serve() {
   return { child, said: () => said.join('') }
 }
 
-async function command(verb: string, id = '', waitMs = 20_000) {
+async function command(verb: string, id = '', waitMs = 120_000) {
   const lines: string[] = []
   const out = (line: string) => void lines.push(line)
   const code = await webhooks({ dataDir, verb, id, now: Date.now, out, waitMs })

@@ -166,11 +166,16 @@ describe('an endpoint that fails', () => {
 
   test('behavior: after five failures one message at a time tries it, and success ends that', async () => {
     await using own = await start()
-    receiver.answer = () => status(502)
+    const together = Promise.withResolvers<void>()
+    receiver.answer = async () => {
+      if (receiver.received.length === 16) together.resolve()
+      await together.promise
+      return status(502)
+    }
     for (let i = 0; i < 40; i++) await own.add(`pay_${i}`)
     await own.pass(0)
-    // All that began together are one failure.
-    expect(receiver.received.length).toBeLessThanOrEqual(16)
+    // Each of the first four failures lets another message begin; the fifth one pauses.
+    expect(receiver.received.length).toBeLessThanOrEqual(16 + 4)
     expect(own.events()).toEqual(['webhook-failing'])
     expect(own.logged[0]).toMatchObject({ level: 'warn', origin: receiver.url, status: 502 })
     const before = receiver.received.length
@@ -238,12 +243,36 @@ describe('an endpoint that fails', () => {
     expect(serials(receiver.received)).toEqual([1, 4])
   })
 
+  test('behavior: a look for messages that a 410 outruns begins none of them', async () => {
+    const found = Promise.withResolvers<void>()
+    let looks = 0
+    await using own = await start({
+      due: (due) => async (query) => {
+        const messages = await due(query)
+        if (messages.length === 2 && ++looks === 1) await found.promise
+        return messages
+      },
+    })
+    const answer = Promise.withResolvers<Response>()
+    receiver.answer = () => answer.promise
+    await own.add('pay_1')
+    await until('it arrived', () => receiver.received.length === 1)
+    await own.add('pay_2')
+    await until('a look has both', () => looks === 1)
+    answer.resolve(status(410))
+    await until('both are given up', () => states(own).every((state) => state === 'failed'))
+    found.resolve()
+    await own.sender.idle()
+    expect(serials(receiver.received)).toEqual([1])
+  })
+
   test('behavior: a slow endpoint does not hold back another one, and a stop ends its attempts', async () => {
     const endpoints = [endpointOf(receiver.url), endpointOf(other.url)]
     const own = await start({ endpoints })
     receiver.answer = () => new Promise(() => {})
     for (let i = 0; i < 50; i++) await own.add(`pay_${i}`)
     await until('the other one has all', () => other.received.length === 50)
+    await until('all places are taken', () => receiver.received.length >= 16)
     // At most 16 at once.
     expect(receiver.received.length).toBe(16)
     await own.sender.stop(0)

@@ -28,6 +28,7 @@ export async function startMoney(base: Base): Promise<Money> {
     meter: registry,
     payerFailuresMax: options.payerFailuresMax,
     blockTimeMs: options.blockTimeMs,
+    rpcTimeoutMs: options.rpcTimeoutMs,
     networks: config.networks,
     relayerKeys: secrets.relayerKeys,
     deskKey: config.stock && secrets.deskKey,

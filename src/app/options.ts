@@ -25,6 +25,8 @@ export type AppOptions = Limits & {
   payerFailuresMax?: number
   /** The assumed block time of a chain before its blocks are known, ms. */
   blockTimeMs?: number
+  /** Timeout of one call of a node, ms. */
+  rpcTimeoutMs?: number
   /** A network is paused while its blocks prove a larger clock error, ms. */
   clockSkewMaxMs?: number
   /** Most refunded stock orders of one payer in an hour. */
@@ -34,6 +36,9 @@ export type AppOptions = Limits & {
   /** Opens the database of a server, in place of the file in the data directory. */
   openServer?: OpenServer | undefined
   /** Opens the file. Tests keep the connection, to let its writes fail. */
+  /** Longest read of a stock's price from the chain, ms; 2 s by default. */
+  marketTimeoutMs?: number
+  /** Opens the database. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
   /** What an operator may start at `/admin`; without it these actions are not offered. */
   operator?: Operator | undefined

@@ -73,7 +73,11 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     issuer: { key: receiptKey, address: receiptAddress },
     now,
   })
-  const exchange = openMarket(options.config, { read: settlement.read, now })
+  const exchange = openMarket(options.config, {
+    read: settlement.read,
+    now,
+    timeoutMs: options.marketTimeoutMs,
+  })
   const startedStock =
     exchange &&
     startStock({

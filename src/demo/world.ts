@@ -41,6 +41,8 @@ export type WorldOptions = {
   progress?: (step: string) => void
   /** A prepared chain for a network in place of a new one; `stop()` gives it back. */
   chainOf?: (network: NetworkConfig) => Promise<Chain>
+  /** Longest read of a stock's price from the chain, ms; that of the service by default. */
+  marketTimeoutMs?: number
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -104,13 +106,14 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
     const secrets = loadSecrets({ dataDir, env })
-    const { now } = options
+    const { now, marketTimeoutMs } = options
     const app = await App.start({
       config,
       secrets,
       dataDir,
       log,
       ...(now === undefined ? {} : { now }),
+      ...(marketTimeoutMs === undefined ? {} : { marketTimeoutMs }),
     })
     endings.push(() => app.stop())
     const { adminToken } = secrets

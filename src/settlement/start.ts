@@ -26,7 +26,7 @@ import { restore } from './restore'
 import type { ChainState, Relayer } from './state'
 
 /** Timeout of one attempt, ms; a settlement waits for several of them. */
-const rpcTimeoutMs = 8_000
+const rpcTimeoutMsDefault = 8_000
 
 export type SettlementOptions = {
   ledger: Ledger
@@ -78,6 +78,8 @@ export type SettlementOptions = {
   isOwnPayee?: ((payee: Address) => boolean) | undefined
   /** Time between two health checks of a network, ms. */
   checkMs?: number
+  /** Timeout of one call of a node, ms; 8 s by default. */
+  rpcTimeoutMs?: number | undefined
   /** Assumed block time of a network before its blocks are known; a second by default. */
   blockTimeMs?: number | undefined
   /**
@@ -244,6 +246,7 @@ type ChainOptions = Pick<
   | 'deskNetwork'
   | 'walletFactories'
   | 'blockTimeMs'
+  | 'rpcTimeoutMs'
   | 'now'
   | 'monotonic'
 >
@@ -251,7 +254,8 @@ type ChainOptions = Pick<
 function createChainState(network: NetworkConfig, options: ChainOptions): ChainState {
   const { log } = options
   const head = createHead(options.blockTimeMs)
-  const client = createClient({ urls: network.rpcUrls, timeoutMs: rpcTimeoutMs, log })
+  const timeoutMs = options.rpcTimeoutMs ?? rpcTimeoutMsDefault
+  const client = createClient({ urls: network.rpcUrls, timeoutMs, log })
   const monotonic = options.monotonic ?? options.now
   const clock = createClock()
   const onBlock = (block: Block) => {

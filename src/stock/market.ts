@@ -75,7 +75,7 @@ export type MarketOptions = {
   /** Whether the issuer halts trading; undefined when it does not answer. Must answer fast. */
   isHalted?: (token: StockToken) => Promise<boolean | undefined>
   /** Longest time that a snapshot may take, ms. */
-  timeoutMs?: number
+  timeoutMs?: number | undefined
 }
 
 const maxAgeMs = 1_000

@@ -2,9 +2,8 @@ import type { Config, NetworkConfig, Stock } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import { createExplorer } from './explorer'
 import { createIssuer } from './issuer'
-import { createMarket, type Market } from './market'
+import { createMarket, type Market, type MarketOptions } from './market'
 import { createMarketData, type MarketData } from './marketdata'
-import type { Read } from './reader'
 
 /** The parts of `[stock]` that the products share. */
 export type OpenMarket = {
@@ -22,7 +21,7 @@ export type OpenMarket = {
 /** The market of a configuration with its sources; undefined without `[stock]`. */
 export function openMarket(
   { stock, networks, service }: Pick<Config, 'stock' | 'networks' | 'service'>,
-  { read, now }: { read: Read; now: () => number },
+  { read, now, timeoutMs }: Pick<MarketOptions, 'read' | 'now' | 'timeoutMs'>,
 ): OpenMarket | undefined {
   const network = networks.find(({ id }) => id === stock?.network)
   if (stock === undefined || network === undefined) return undefined
@@ -34,7 +33,10 @@ export function openMarket(
   }
   const issuer = issuerUrl ? createIssuer({ ...common, url: issuerUrl, chainId }) : undefined
   const explorer = explorerUrl ? createExplorer({ ...common, url: explorerUrl }) : undefined
-  const options = { stock, asset, read, now, ...(issuer && { isHalted: issuer.isHalted }) }
+  const options = {
+    ...{ stock, asset, read, now, timeoutMs },
+    ...(issuer && { isHalted: issuer.isHalted }),
+  }
   const market = createMarket(options)
   const data = createMarketData({ market, asset, issuer, explorer, now })
   const [paidMarket, deskMarket] = [createMarket(options), createMarket(options)]

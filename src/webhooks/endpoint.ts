@@ -75,23 +75,28 @@ function isAgain({ look }: Endpoint): boolean {
   return look === 'again'
 }
 
+/** Attempts that may begin at a time. */
+function places(endpoint: Endpoint, at: number, signal: AbortSignal): number {
+  if (signal.aborted || endpoint.isEnded || at < endpoint.pausedUntil) return 0
+  // Of a failing endpoint one message at a time finds out whether it works again.
+  const most = endpoint.failures < failuresMax ? concurrencyMax : 1
+  return Math.max(0, most - endpoint.inFlight.size)
+}
+
 async function start(
   options: SendingOptions,
   endpoint: Endpoint,
   signal: AbortSignal,
 ): Promise<void> {
   const { inFlight, config } = endpoint
-  // Of a failing endpoint one message at a time finds out whether it works again.
-  const most = endpoint.failures < failuresMax ? concurrencyMax : 1
   const at = options.now()
-  if (signal.aborted || endpoint.isEnded || at < endpoint.pausedUntil) return
-  if (inFlight.size >= most) return
-  const query = { endpoint: config.id, at, limit: concurrencyMax + most }
-  const due = await options.ledger.due(query)
-  // Without waiting, so that no other look can start the same messages.
-  const free = due.filter(({ seq }) => !inFlight.has(seq)).slice(0, most - inFlight.size)
-  for (const message of free) {
-    if (signal.aborted) return
+  if (places(endpoint, at, signal) === 0) return
+  // The longest due messages may all be in progress.
+  const due = await options.ledger.due({ endpoint: config.id, at, limit: 2 * concurrencyMax })
+  // Answers of the meantime may have paused or ended the endpoint. From here on nothing waits, so
+  // that no other look can start the same messages.
+  const free = due.filter(({ seq }) => !inFlight.has(seq))
+  for (const message of free.slice(0, places(endpoint, at, signal))) {
     const attempt = send(options, endpoint, message, signal).finally(() => {
       inFlight.delete(message.seq)
       void pump(options, endpoint, signal)

@@ -12,14 +12,25 @@ export const chromiumPath =
     ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
     : process.env.CHROMIUM || undefined
 
+/** Longest wait for a page: on a busy machine half a minute, the default, is short. */
+const waitMs = 120_000
+
 /** Starts it without a window. Throws without a Chromium. */
-export function startBrowser(): Promise<Browser> {
+export async function startBrowser(): Promise<Browser> {
   if (chromiumPath === undefined) throw new Error('there is no Chromium')
-  return chromium.launch({
+  const browser = await chromium.launch({
+    timeout: waitMs,
     executablePath: chromiumPath,
     // Containers have neither its sandbox nor much shared memory.
     args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--process-per-site'],
   })
+  const newContext = browser.newContext.bind(browser)
+  browser.newContext = async (options) => {
+    const context = await newContext(options)
+    context.setDefaultTimeout(waitMs)
+    return context
+  }
+  return browser
 }
 
 /** Reports the errors of a page while it is open. */

@@ -14,7 +14,7 @@ export async function ownJobs() {
     BigInt((await net.chain.rpc('eth_getBalance', [account(8).address, 'latest'])) as string)
   const before = await received()
   const told: string[] = []
-  const run = (changes: Partial<Job> = {}, waitMs = 20_000) =>
+  const run = (changes: Partial<Job> = {}, waitMs = 120_000) =>
     own.fixture.settlement.run(jobOf(network, changes), { waitMs })
   const listen = ({ settlement }: SettlementFixture) => {
     told.length = 0

@@ -63,7 +63,7 @@ export async function startLatePaywall(shop: Shop) {
       quoter,
       tally: createTally(),
       sponsor: undefined,
-      settleWaitMs: 20_000,
+      settleWaitMs: 120_000,
       heldMaxBytes: 1024,
       now: Date.now,
       log: () => undefined,

@@ -155,7 +155,7 @@ export function startWallet({ url, state = newState(), ...options }: WalletOptio
     scheme: options.scheme ?? 'exact',
     network: options.network,
     rpc: options.rpc,
-    patienceMs: options.patienceMs ?? 20_000,
+    patienceMs: options.patienceMs ?? 120_000,
   })
   const never = new AbortController().signal
   return {

@@ -1,6 +1,6 @@
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
-import type { WebhookEvent } from '../../db/WebhookLedger'
+import type { WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
 import type { Webhook } from '../../src/config/Config'
 import { createLog } from '../../src/log'
 import { parseSecret } from '../../src/protocol/Webhook'
@@ -26,10 +26,12 @@ type Options = {
   posting?: Partial<PostOptions>
   bounds?: SenderOptions['bounds']
   gasPerDay?: SenderOptions['gasPerDay']
+  /** Where messages are looked for; the database by default. */
+  due?: ((due: WebhookLedger['due']) => WebhookLedger['due']) | undefined
 }
 
 /** A sender over a database in memory, whose clock the test moves. */
-export async function startSender({ endpoints, posting, bounds, gasPerDay = [] }: Options) {
+export async function startSender({ endpoints, posting, bounds, gasPerDay = [], due }: Options) {
   // Verifiers refuse messages that are old by the time of this machine.
   const clock = { ms: Date.now() }
   const now = () => clock.ms
@@ -39,7 +41,7 @@ export async function startSender({ endpoints, posting, bounds, gasPerDay = [] }
   const counts = new Map<string, number>()
   const create = () =>
     createSender({
-      ledger: ledger.webhooks,
+      ledger: due ? { ...ledger.webhooks, due: due(ledger.webhooks.due) } : ledger.webhooks,
       post: createPost({ now, ...posting }),
       now,
       random: () => 0.5,

@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import type { Id } from '../../src/protocol/Network'
+import { countOf } from './samples'
 
 export const paxos = 'eip155:4663'
 
@@ -77,7 +78,7 @@ const specs: fc.Arbitrary<Spec> = fc
 
 const seed = 4663
 
-/** Every fault alone with every kind of payer, and random combinations. */
+/** Every kind of payer, every fault alone, and combinations. */
 export function generated(): Spec[] {
   const kinds = [
     ['eip155:8453', 'eip3009'],
@@ -90,7 +91,12 @@ export function generated(): Spec[] {
   const plain = [...new Set(payers)].flatMap((payer) =>
     kinds.map(([network, method]): Spec => ({ network, method, payer, faults: [] })),
   )
-  return [...plain, ...alone, ...fc.sample(specs, { seed, numRuns: 250 })]
+  // Differences that are named, and that only these show.
+  const named = kinds.flatMap(([network, method]): Spec[] => [
+    { network, method, payer: 'delegated', faults: ['lowV'] },
+    { network, method, payer: 'rich', faults: ['usedNonce', 'expired'] },
+  ])
+  return [...plain, ...named, ...alone, ...fc.sample(specs, { seed, numRuns: countOf(250) })]
 }
 
 /** Two faults at a time, to show which one is reported first. */

@@ -6,7 +6,7 @@ export type Answer = { status: number; headers: Headers; body: string }
 /**
  * Writes text, one byte a character, and reads all answers until the other side closes. The last
  * request should contain `Connection: close`. `next` is written when the first answer arrives.
- * Throws when the connection is still open after 30 seconds.
+ * Throws when the connection is still open after two minutes.
  */
 export function exchange(url: string, text: string, next?: string): Promise<Answer[]> {
   return new Promise((resolve, reject) => {
@@ -17,10 +17,10 @@ export function exchange(url: string, text: string, next?: string): Promise<Answ
       socket.destroy()
       reject(
         new Error(
-          `still open after 30 seconds: ${text.slice(0, 80)} after ${Buffer.concat(chunks)}`,
+          `still open after two minutes: ${text.slice(0, 80)} after ${Buffer.concat(chunks)}`,
         ),
       )
-    }, 30_000)
+    }, 120_000)
     socket.on('data', (chunk) => {
       chunks.push(Buffer.from(chunk))
       if (following === undefined || !/HTTP\/1\.1 [2-5]/.test(Buffer.concat(chunks).toString()))

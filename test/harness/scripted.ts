@@ -50,6 +50,8 @@ function prepare(changes: Changes) {
       checkMs: 3_600_000,
       // Polls run as fast as possible.
       blockTimeMs: 1,
+      // A call that a busy machine delays must not pause the network: nothing checks it again.
+      rpcTimeoutMs: 60_000,
       // Only tests that request it send bytes again that a node accepted.
       resendMs: 3_600_000,
       jobProofMs: 0,
@@ -71,7 +73,7 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
         validBefore: BigInt(Math.floor(clock.ms / 1_000) + 300),
         ...options,
       }),
-    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 20_000) =>
+    pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 120_000) =>
       current().settle(transfer, purposeOf(purpose), {
         waitMs,
         receivedAt: clock.ms,
@@ -79,8 +81,16 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
       }),
     /** Pays without waiting for the end, and continues when the bytes were sent. */
     async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
-      own.pay(transfer, purpose).catch(() => undefined)
+      let refused: string | undefined
+      const paying = own.pay(transfer, purpose)
+      paying.then(
+        (end) => {
+          if ('detail' in end) refused = end.detail
+        },
+        () => undefined,
+      )
       await until(async () => {
+        if (refused !== undefined) throw new Error(refused)
         const written = await current().find(transfer)
         return node.sends.some(({ hash }) => hash === written?.transaction)
       })

@@ -192,6 +192,8 @@ export async function startFixture(
     checkMs: options.checkMs ?? 200,
     // Local blocks are mined on demand, so short polling intervals find them soon.
     blockTimeMs: options.blockTimeMs ?? 100,
+    // On a busy machine many chains answer late.
+    rpcTimeoutMs: 60_000,
     deskKey: options.deskKey,
     monotonic: () => performance.now(),
     // Tests move one clock without the others.
@@ -215,7 +217,7 @@ export async function startFixture(
     ledger,
     settlement,
     events,
-    pay: (transfer, changes, { waitMs = 20_000, receivedAt = now() } = {}) =>
+    pay: (transfer, changes, { waitMs = 120_000, receivedAt = now() } = {}) =>
       settlement.settle(transfer, purposeOf(changes), {
         waitMs,
         receivedAt,
@@ -309,9 +311,9 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition is true; throws after half a minute. */
+/** Waits until the condition is true; throws after two minutes. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + 30_000
+  const deadline = performance.now() + 120_000
   while (performance.now() < deadline) {
     if (await condition()) return
     await Bun.sleep(5)

@@ -1,5 +1,4 @@
 import { Database } from 'bun:sqlite'
-import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -31,8 +30,6 @@ import { startTap } from './settlement'
 import { type ScriptedUpstream, startScripted } from './upstream'
 
 // Three chains run on two busy cores. Waits for a condition fail by themselves after ten seconds.
-setDefaultTimeout(30_000)
-
 /** Account that the merchants of a shop are paid to. */
 export const payee = account(7).address
 
@@ -120,6 +117,8 @@ export type Shop = {
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
   now(): number
+  /** Stops the gateway's clock during an action, in which limits of a minute allow no more. */
+  still(action: () => Promise<void>): Promise<void>
   /** The database as another process reads it. */
   rows(sql: string): Record<string, unknown>[]
   /** Rows of every table that a request can write to. */
@@ -201,7 +200,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
-  const gateway: Gateway = { config, secrets, dataDir, logged, db: undefined, offsetMs: 0 }
+  const gateway: Gateway = {
+    ...{ config, secrets, dataDir, logged },
+    ...{ db: undefined, offsetMs: 0, stillAt: undefined },
+  }
   const app = await startGateway(gateway, options)
   const chains = byId(started)
   const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
@@ -220,10 +222,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       if (gateway.db === undefined) throw new Error('no database')
       return gateway.db
     },
-    advance: (ms) => {
-      gateway.offsetMs += ms
-    },
-    now: () => Date.now() + gateway.offsetMs,
+    ...clockOf(gateway),
     rows,
     counts: () => Object.fromEntries(tables.map((table) => [table, countOf(rows, table)])),
     async balance(network, holder) {
@@ -275,6 +274,27 @@ type Gateway = {
   db: Db | undefined
   /** Of its clock. */
   offsetMs: number
+  /** Its time while the clock stands still. */
+  stillAt: number | undefined
+}
+
+function nowOf({ offsetMs, stillAt }: Gateway): number {
+  return stillAt ?? Date.now() + offsetMs
+}
+
+function clockOf(gateway: Gateway): Pick<Shop, 'advance' | 'now' | 'still'> {
+  return {
+    advance: (ms) => {
+      gateway.offsetMs += ms
+    },
+    now: () => nowOf(gateway),
+    async still(action) {
+      gateway.stillAt = nowOf(gateway)
+      await action().finally(() => {
+        gateway.stillAt = undefined
+      })
+    },
+  }
 }
 
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
@@ -290,8 +310,11 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     secrets,
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
-    now: () => Date.now() + gateway.offsetMs,
+    now: () => nowOf(gateway),
     blockTimeMs: 100,
+    // On a busy machine a chain may take longer than buyers want to wait for a price.
+    marketTimeoutMs: 60_000,
+    rpcTimeoutMs: 60_000,
     // Tests move one clock without the others.
     clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
     ...(answersMaxBytes === undefined ? {} : { answersMaxBytes }),
@@ -316,7 +339,8 @@ function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL |
     },
   })
   if (config === undefined) throw new Error(faults.map(format).join('\n'))
-  return config
+  // On a busy machine a settlement may take longer than the file allows.
+  return { ...config, service: { ...config.service, settleWaitSeconds: 120 } }
 }
 
 /**

@@ -57,7 +57,7 @@ export async function startSponsoring(
   dataDir: string,
   options: { now?: () => number; waitMs?: number; recover?: boolean } = {},
 ): Promise<Sponsoring> {
-  const { now = Date.now, waitMs = 20_000, recover = true } = options
+  const { now = Date.now, waitMs = 120_000, recover = true } = options
   const registry = createRegistry()
   const fixture = await startFixture(networks, dataDir, { now, meter: registry, recover })
   const logged: string[] = []

@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import type { Id } from '../../src/protocol/Network'
+import { countOf } from './samples'
 
 const payers = [
   'rich',
@@ -94,7 +95,7 @@ export function generatedUpto(): UptoSpec[] {
     ...permits.map((fault): UptoSpec => ({ network, payer: 'fresh', faults: [fault] })),
     { network, payer: 'fresh', faults: ['permit', 'nothing'] },
     { network, payer: 'fresh', faults: ['permit', 'more'] },
-    ...fc.sample(specs, { seed: 402 + index, numRuns: 120 }),
+    ...fc.sample(specs, { seed: 402 + index, numRuns: countOf(120) }),
   ])
 }
 

@@ -25,6 +25,7 @@ export async function testWorld(
     port: 0,
     chainOf: leaseOf,
     exchange: options.exchange === true,
+    marketTimeoutMs: 60_000,
     ...(options.now === undefined ? {} : { now: options.now }),
   })
   return { ...world, url: world.app.url, logged }
@@ -36,7 +37,7 @@ async function leaseOf(network: NetworkConfig): Promise<Chain> {
 }
 
 /**
- * Waits until a condition holds; fails after half a minute with what was waited for. The pauses leave
+ * Waits until a condition holds; fails after two minutes with what was waited for. The pauses leave
  * the processor to the processes that are waited for: chains, browsers, other tests. They are four
  * times as long as the condition takes, so that a request in it cannot keep a chain busy.
  */
@@ -44,7 +45,7 @@ export async function until(
   what: string,
   condition: () => boolean | Promise<boolean>,
 ): Promise<void> {
-  const deadline = performance.now() + 30_000
+  const deadline = performance.now() + 120_000
   for (;;) {
     const startedAt = performance.now()
     if (await condition()) return

@@ -13,7 +13,12 @@ import { startUpstream, type Upstream } from './upstream'
  */
 
 const { values } = parseArgs({
-  options: { kills: { type: 'string', default: '200' }, seed: { type: 'string' } },
+  options: {
+    kills: { type: 'string', default: '200' },
+    seed: { type: 'string' },
+    /** Longest pause of a payer between two purchases, ms. */
+    pause: { type: 'string', default: '300' },
+  },
 })
 const kills = Number(values.kills)
 const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
@@ -35,7 +40,12 @@ async function soak(): Promise<number> {
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
     })
-    const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
+    const payers = createPayers({
+      setup,
+      url: program.url,
+      random,
+      pauseMaxMs: Number(values.pause),
+    })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
