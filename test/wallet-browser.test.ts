@@ -77,6 +77,14 @@ const again = () => page.getByRole('button', { name: 'Fetch the answer' })
 const signatures = () => wallet.asked.filter((method) => method === 'eth_signTypedData_v4').length
 const kept = () => page.evaluate('JSON.stringify(Object.keys(localStorage))')
 
+/** Whether the upper edge of each element is in the window. */
+function inView(...selectors: string[]): Promise<boolean[]> {
+  return page.evaluate(`${JSON.stringify(selectors)}.map((selector) => {
+    const { top } = document.querySelector(selector).getBoundingClientRect()
+    return top >= 0 && top < innerHeight
+  })`)
+}
+
 /** Presses a button and waits for the end of what it starts. */
 async function press(button = payButton()): Promise<string> {
   await button.click()
@@ -151,6 +159,44 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(await kept()).toBe('["turnpike:receipts"]')
       expect(complaints.filter((text) => !text.includes('status of 402'))).toEqual([])
     })
+
+  test('behavior: after a payment the answer is in view, and the button says that it pays again', async () => {
+    await page.setViewportSize({ width: 390, height: 700 })
+    // Nothing scrolls smoothly, so the place is final at once.
+    await page.emulateMedia({ reducedMotion: 'reduce' })
+    try {
+      expect(await press()).toBe('Paid and delivered.')
+      expect(await inView('.progress', '.result pre')).toEqual([true, true])
+      expect(await page.evaluate('document.activeElement.textContent')).toBe('The answer')
+      const more = page.getByRole('button', { name: 'Pay again with Demo Wallet' })
+      expect([await payButton().count(), await more.count()]).toEqual([0, 1])
+      expect(await press(more)).toBe('Paid and delivered.')
+      expect(signatures()).toBe(2)
+    } finally {
+      await page.emulateMedia({ reducedMotion: null })
+      await page.setViewportSize({ width: 1280, height: 720 })
+    }
+  })
+
+  test('behavior: a press goes to the same button when another payment or wallet is announced', async () => {
+    // What another window keeps of another purchase, and a wallet that announces itself again.
+    const announced = `for (const type of ['storage', 'turnpike:wallets', 'eip6963:requestProvider'])
+      dispatchEvent(new Event(type))`
+    const { x = 0, y = 0 } = (await payButton().boundingBox()) ?? {}
+    await page.mouse.move(x + 5, y + 5)
+    await page.mouse.down()
+    await page.evaluate(announced)
+    await page.mouse.up()
+    await page.getByText('Paid and delivered.').waitFor()
+  })
+
+  test('behavior: a refusal leaves the focus on the button', async () => {
+    wallet.refused.add('eth_requestAccounts')
+    await payButton().focus()
+    await page.keyboard.press('Enter')
+    await page.getByText('You did not connect the wallet.').waitFor()
+    await page.locator('.wallets button:focus').waitFor()
+  })
 
   test('behavior: a wallet that has not approved Permit2 signs a permit of exactly the price', async () => {
     wallet.account = account(4).local()

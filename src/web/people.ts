@@ -95,7 +95,6 @@ ${faultsOf(problem)}
 <p class="request"><span class="method">GET</span> <code>${target}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
-<p>You sign a transfer. When the payment is settled, the answer appears here with a receipt.</p>
 ${walletPanel({ method: 'GET', target, body: '', offers })}
 </section>
 <section class="programs" aria-labelledby="programs"><h2 id="programs">Pay by a command</h2>

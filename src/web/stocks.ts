@@ -69,7 +69,13 @@ function buyForm(stock: Stock, network: NetworkConfig, chosen: StockToken): Html
 <input id="usdg" name="usdg" inputmode="decimal" value="${usdg}" autocomplete="off"></div>
 <p class="quote" role="status"></p>
 </form>
-${walletPanel({ method: 'POST', target, body: '', offers: [{ network }] })}
+${walletPanel({
+  method: 'POST',
+  target,
+  body: '',
+  offers: [{ network }],
+  note: 'You sign a transfer in your wallet. The order appears here, until its end.',
+})}
 </section>`
 }
 
