@@ -41,6 +41,8 @@ export type WorldOptions = {
   progress?: (step: string) => void
   /** A prepared chain for a network in place of a new one; `stop()` gives it back. */
   chainOf?: (network: NetworkConfig) => Promise<Chain>
+  /** As buyers see it; by default the port on localhost. */
+  baseUrl?: string
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -69,7 +71,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const overrides = {
       payout: payoutAccount.address,
       // With port 0 the port is not known yet; only the text of URLs depends on it.
-      baseUrl: port === 0 ? 'http://localhost' : `http://localhost:${port}`,
+      baseUrl: options.baseUrl ?? (port === 0 ? 'http://localhost' : `http://localhost:${port}`),
       listen: `127.0.0.1:${port}`,
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
     }

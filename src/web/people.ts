@@ -92,13 +92,13 @@ function paywallPage(
 <h1>${description || 'A paid answer'}</h1>
 <p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
 ${faultsOf(problem)}
-<p class="request"><span class="method">GET</span> <code>${target}</code></p>
+<p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
 ${walletPanel({ method: 'GET', target, body: '', offers })}
 </section>
-<section class="programs" aria-labelledby="programs"><h2 id="programs">Pay by a command</h2>
-${commandTabs(commands)}
+<section class="programs" aria-labelledby="programs"><h2 id="programs">Or pay from a program</h2>
+${commandTabs(commands.filter(({ pays }) => pays))}
 </section>
 </div>
 <p><a href="/">All that is sold here</a></p>`

@@ -17,10 +17,11 @@ export function stocksPage(
   const isSold = isLive && network !== undefined && chosen !== undefined
   return html`<div class="head"><h1>Tokenized stocks</h1>
 <p class="lead">Buy ${Parts.count(stock.tokens.length, 'token')} on ${network?.name ?? stock.network} with one signature. ${coin} leaves your wallet, and the token arrives at your address. The gas is paid for you.</p>
+${isSold && html`<p class="actions"><a class="button" href="#buy">Buy a stock</a></p>`}
 <ul class="facts">
-<li><span>Order</span> <strong>$${Parts.dollars(stock.minAtomic)} to $${Parts.dollars(stock.maxAtomic)}</strong></li>
+<li><span>One order</span> <strong>${money(stock.minAtomic)} to ${money(stock.maxAtomic)}</strong></li>
 <li><span>Fee</span> <strong>${percent(stock.feeBps)}</strong></li>
-<li><span>Below the floor</span> <strong>all of it comes back</strong></li>
+<li><span>If the price moves too far</span> <strong>all of it comes back</strong></li>
 </ul></div>
 <div class="market">
 ${table(stock, isLive)}
@@ -36,13 +37,12 @@ ${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><
 <div class="scroll" role="region" aria-label="Tokens and prices" tabindex="0">
 <table class="stocks"${isLive && html` data-list="/api/stock/list"`}>
 <thead><tr><th scope="col">Stock</th>${
-    isLive &&
-    html`<th scope="col" class="number">Price</th><th scope="col">State</th><th scope="col"><span class="hidden">Buy</span></th>`
-  }<th scope="col" class="number">Floor</th><th scope="col">Contract</th></tr></thead>
+    isLive && html`<th scope="col" class="number">Price</th><th scope="col">State</th>`
+  }<th scope="col" class="number">Slippage</th><th scope="col">Contract</th>${isLive && html`<th scope="col" class="order">Order</th>`}</tr></thead>
 <tbody>${stock.tokens.map((token) => row(token, isLive))}</tbody>
 </table>
 </div>
-<p class="quiet">The floor is the most that the price may fall between the quote and the purchase.</p>
+<p class="quiet">Slippage is how far a price may move against you between the quote and the purchase. Beyond it, the whole amount comes back to you.</p>
 </section>`
 }
 
@@ -50,15 +50,18 @@ function row({ symbol, name, slippageBps, address }: StockToken, isLive: boolean
   const query = new URLSearchParams({ symbol }).toString()
   return html`<tr data-symbol="${symbol}"><th scope="row"><span class="symbol">${symbol}</span> <span class="quiet">${name}</span></th>${
     isLive &&
-    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td><td><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
-  }<td class="number">-${percent(slippageBps)}</td><td>${Parts.address(address)}</td></tr>`
+    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td>`
+  }<td class="number">${percent(slippageBps)}</td><td>${Parts.address(address)}</td>${
+    isLive &&
+    html`<td class="order"><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
+  }</tr>`
 }
 
 function buyForm(stock: Stock, network: NetworkConfig, chosen: StockToken): Html {
   const usdg = Parts.dollars(stock.minAtomic)
   const target = `/api/stock/buy?${new URLSearchParams({ symbol: chosen.symbol, usdg }).toString()}`
-  return html`<section class="buy" aria-labelledby="buy">
-<h2 id="buy">Buy</h2>
+  return html`<section class="buy" id="buy" aria-labelledby="order">
+<h2 id="order">Buy</h2>
 <form class="order">
 <div class="field"><label for="symbol">Stock</label>
 <select id="symbol" name="symbol">${stock.tokens.map(
@@ -95,6 +98,13 @@ function programs({ service }: Config, stock: Stock): Html {
 <ol class="numbered">${steps.map(
     ([note, text]) => html`<li><p>${note}</p>${Parts.command(note.toLowerCase(), text)}</li>`,
   )}</ol></section>`
+}
+
+/** `$1`, `$1,000`, `$0.50`. */
+function money(atomic: bigint): string {
+  const [whole = '', cents = ''] = Parts.dollars(atomic).split('.')
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ',')
+  return `$${grouped}${/^0+$/.test(cents) ? '' : `.${cents}`}`
 }
 
 function percent(bps: number): string {

@@ -58,7 +58,11 @@ logo = "${logoFile}"`
 mkdirSync(directory, { recursive: true })
 writeFileSync(logoFile, logo)
 const [world, browser] = await Promise.all([
-  testWorld({ exchange: true, edit: (text) => text.replace('title = "Turnpike"', brand) }),
+  testWorld({
+    exchange: true,
+    baseUrl: 'https://api.northwind.example',
+    edit: (text) => text.replace('title = "Turnpike"', brand),
+  }),
   startBrowser(),
 ])
 try {

@@ -12,7 +12,12 @@ export type TestWorld = World & { url: string; logged: string[] }
  * stock tokens and feeds of `[stock]`.
  */
 export async function testWorld(
-  options: { edit?: (text: string) => string; now?: () => number; exchange?: boolean } = {},
+  options: {
+    edit?: (text: string) => string
+    now?: () => number
+    exchange?: boolean
+    baseUrl?: string
+  } = {},
 ): Promise<TestWorld> {
   const file = `${import.meta.dir}/../../merchants.toml`
   const shipped = await Bun.file(file).text()
@@ -26,6 +31,7 @@ export async function testWorld(
     chainOf: leaseOf,
     exchange: options.exchange === true,
     ...(options.now === undefined ? {} : { now: options.now }),
+    ...(options.baseUrl === undefined ? {} : { baseUrl: options.baseUrl }),
   })
   return { ...world, url: world.app.url, logged }
 }
