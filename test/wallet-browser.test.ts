@@ -323,6 +323,38 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   })
 })
 
+describe.skipIf(isMissing)('a wallet in a window of its own', () => {
+  test('behavior: it can answer to the page that opened it, and a page that opens ours cannot', async () => {
+    const told = "if (opener) opener.postMessage('from the wallet', '*')"
+    const opening = `<a href="${shop.url}${path}" target="_blank" rel="opener">Open</a>`
+    const other = Bun.serve({
+      port: 0,
+      hostname: '127.0.0.1',
+      fetch: ({ url }) =>
+        new Response(url.endsWith('/wallet') ? `<script>${told}</script>` : opening, {
+          headers: { 'content-type': 'text/html' },
+        }),
+    })
+    try {
+      const answered = page.evaluate<string>(`new Promise((resolve) => {
+        addEventListener('message', ({ data }) => resolve(data))
+        open('${other.url}wallet')
+      })`)
+      expect(await answered).toBe('from the wallet')
+      const visitor = await page.context().newPage()
+      await visitor.goto(other.url.href)
+      const opened = visitor.waitForEvent('popup')
+      await visitor.getByText('Open').click()
+      const ours = await opened
+      await ours.waitForLoadState()
+      expect(await ours.evaluate('window.opener === null')).toBe(true)
+      for (const each of page.context().pages()) if (each !== page) await each.close()
+    } finally {
+      await other.stop(true)
+    }
+  })
+})
+
 describe.skipIf(isMissing)('texts of strangers', () => {
   test('attack: an answer with markup and scripts is shown as text', async () => {
     const markup = '<!doctype html><img src=x onerror="document.title=1"><script>alert(1)</script>'

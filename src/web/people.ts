@@ -53,7 +53,7 @@ export async function forPeople(
   }
   const headers = new Headers(response.headers)
   headers.delete('content-length')
-  for (const [name, value] of Object.entries(pageHeaders())) headers.set(name, value)
+  for (const [name, value] of Object.entries(pageHeaders(config.service))) headers.set(name, value)
   return new Response(layout(config, page), { status: response.status, headers })
 }
 
