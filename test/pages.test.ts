@@ -26,6 +26,7 @@ function pages(options: Partial<PagesOptions> = {}) {
   const made = createPages({
     config,
     hasMarket: false,
+    pricesOf: () => [],
     toolOf: () => undefined,
     isReady: () => true,
     healthOf: () => 'available',

@@ -8,12 +8,15 @@ import { createCataloguePage, type Live } from './catalogue'
 import { respond } from './layout'
 import { merchantPage, readQuery } from './merchant'
 import { forPeople, problemPage } from './people'
+import type { Point } from './Sparkline'
 import { stocksPage } from './stocks'
 
 export type PagesOptions = Live & {
   config: Config
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
+  /** Prices of a stock token in the last day, the oldest first. */
+  pricesOf(symbol: string): readonly Point[]
   /** Name of the MCP tool of a route. */
   toolOf(route: Route): string | undefined
   rateLimit: RateLimit.RateLimit
@@ -63,8 +66,8 @@ export function createPages(options: PagesOptions) {
     if (config.stock === undefined)
       throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
     const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
-    const { hasMarket } = options
-    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol })
+    const { hasMarket, pricesOf } = options
+    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
     const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
     return respond(config, request, page)
   }

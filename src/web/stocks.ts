@@ -2,14 +2,21 @@ import type { Config, NetworkConfig, Stock, StockToken } from '../config/Config'
 import { type Html, html } from './html'
 import { walletPanel } from './panel'
 import * as Parts from './parts'
+import { type Point, sparkline } from './Sparkline'
 
 export type StockQuery = { symbol: string | undefined }
+
+type Live = {
+  isLive: boolean
+  /** Prices of a token in the last day. */
+  pricesOf: (symbol: string) => readonly Point[]
+}
 
 /** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
 export function stocksPage(
   config: Config,
   stock: Stock,
-  { isLive, symbol }: StockQuery & { isLive: boolean },
+  { isLive, symbol, pricesOf }: StockQuery & Live,
 ): Html {
   const network = config.networks.find(({ id }) => id === stock.network)
   const coin = network?.asset.symbol ?? ''
@@ -24,13 +31,15 @@ ${isSold && html`<p class="actions"><a class="button" href="#buy">Buy a stock</a
 <li><span>If the price moves too far</span> <strong>all of it comes back</strong></li>
 </ul></div>
 <div class="market">
-${table(stock, isLive)}
+${table(stock, { isLive, pricesOf })}
 ${isSold && buyForm(stock, network, chosen)}
 </div>
 ${programs(config, stock)}`
 }
 
-function table(stock: Stock, isLive: boolean): Html {
+function table(stock: Stock, { isLive, pricesOf }: Live): Html {
+  const lines = stock.tokens.map(({ symbol }) => sparkline(symbol, pricesOf(symbol)))
+  const hasLines = lines.some((line) => line !== undefined)
   return html`<section aria-labelledby="tokens">
 <div class="heading"><h2 id="tokens">Tokens</h2>
 ${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><p class="quiet scriptless">Live prices need JavaScript here. <a href="/api/stock/list">The list for programs</a> has them, too.</p>`}</div>
@@ -38,20 +47,24 @@ ${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><
 <table class="stocks"${isLive && html` data-list="/api/stock/list"`}>
 <thead><tr><th scope="col">Stock</th>${
     isLive && html`<th scope="col" class="number">Price</th><th scope="col">State</th>`
-  }<th scope="col" class="number">Slippage</th><th scope="col">Contract</th>${isLive && html`<th scope="col" class="order">Order</th>`}</tr></thead>
-<tbody>${stock.tokens.map((token) => row(token, isLive))}</tbody>
+  }${hasLines && html`<th scope="col">Last day</th>`}<th scope="col" class="number">Slippage</th><th scope="col">Contract</th>${isLive && html`<th scope="col" class="order">Order</th>`}</tr></thead>
+<tbody>${stock.tokens.map((token, at) => row(token, { isLive, line: hasLines && (lines[at] ?? none) }))}</tbody>
 </table>
 </div>
 <p class="quiet">Slippage is how far a price may move against you between the quote and the purchase. Beyond it, the whole amount comes back to you.</p>
 </section>`
 }
 
-function row({ symbol, name, slippageBps, address }: StockToken, isLive: boolean): Html {
+const none = html`<span class="quiet">-</span>`
+
+type Cells = { isLive: boolean; line: Html | false }
+
+function row({ symbol, name, slippageBps, address }: StockToken, { isLive, line }: Cells): Html {
   const query = new URLSearchParams({ symbol }).toString()
   return html`<tr data-symbol="${symbol}"><th scope="row"><span class="symbol">${symbol}</span> <span class="quiet">${name}</span></th>${
     isLive &&
     html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td>`
-  }<td class="number">${percent(slippageBps)}</td><td>${Parts.address(address)}</td>${
+  }${line && html`<td>${line}</td>`}<td class="number">${percent(slippageBps)}</td><td>${Parts.address(address)}</td>${
     isLive &&
     html`<td class="order"><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
   }</tr>`

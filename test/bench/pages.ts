@@ -9,7 +9,8 @@ const rounds = 9
 /** Of one visit, in ms from its start. A page that is painted and whose scripts ran is interactive. */
 type Visit = { answer: number; painted: number; interactive: number; bytes: number }
 
-const nothing = '<!doctype html><html lang="en"><title>Empty</title><link rel="icon" href="data:,"><p>Text'
+const nothing =
+  '<!doctype html><html lang="en"><title>Empty</title><link rel="icon" href="data:,"><p>Text'
 
 /**
  * How long Chromium takes until a visitor can use the catalogue, on loopback and each time with an
