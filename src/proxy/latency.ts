@@ -21,15 +21,15 @@ export function createLatency(meter: Pick<Registry, 'histogram'>): Latency {
     bucketsSeconds,
     ['merchant'],
   )
-  /** A ring for each merchant: the next one replaces the oldest. */
+  /** At `next` is the oldest one of a merchant. */
   const kept = new Map<string, { times: number[]; next: number }>()
   return {
     observe(merchant, ms) {
       seconds.observe(ms / 1000, { merchant })
-      const ring = kept.get(merchant) ?? { times: [], next: 0 }
-      kept.set(merchant, ring)
-      ring.times[ring.next] = ms
-      ring.next = (ring.next + 1) % keptMax
+      const own = kept.get(merchant) ?? { times: [], next: 0 }
+      kept.set(merchant, own)
+      own.times[own.next] = ms
+      own.next = (own.next + 1) % keptMax
     },
     of(merchant) {
       const sorted = kept.get(merchant)?.times.toSorted((a, b) => a - b)

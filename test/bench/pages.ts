@@ -37,11 +37,7 @@ export async function benchPages(
       ...(await machine.serve('catalogue.ts', [rpcUrls, large])),
     },
   ]
-  const empty = Bun.serve({
-    port: 0,
-    hostname: '127.0.0.1',
-    fetch: () => new Response(nothing, { headers: { 'content-type': 'text/html' } }),
-  })
+  const empty = serveNothing()
   const browser = await startBrowser()
   const visit = async (url: string): Promise<Visit> => {
     const context = await browser.newContext()
@@ -62,9 +58,8 @@ export async function benchPages(
       for (let round = -1; round < rounds; round++) {
         const emptySeen = await machine.sample(() => visit(empty.url.href))
         const seen = await machine.sample(() => visit(url))
-        if (round < 0) continue
-        emptyVisits.push(emptySeen)
-        visits.push(seen)
+        if (round >= 0) emptyVisits.push(emptySeen)
+        if (round >= 0) visits.push(seen)
       }
       const waits = visits.map((each) => each.interactive)
       const { median, min, max } = Stats.summarize(waits)
@@ -91,6 +86,14 @@ export async function benchPages(
     await Promise.all(servers.map((server) => server.stop()))
     await Promise.all(chains.map((chain) => chain.stop()))
   }
+}
+
+function serveNothing() {
+  return Bun.serve({
+    port: 0,
+    hostname: '127.0.0.1',
+    fetch: () => new Response(nothing, { headers: { 'content-type': 'text/html' } }),
+  })
 }
 
 const timings = `new Promise((resolve) => {
