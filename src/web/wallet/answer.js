@@ -71,11 +71,15 @@ async function present(panel, { response, settlement }, say) {
     )
 }
 
-/** Scrolls to what a panel says when its answer is not in view. */
+/** How much of an answer is in view without scrolling, CSS pixels: its title and some lines. */
+const seenPixels = 200
+
+/** Scrolls to what a panel says when the first part of its answer is not in view. */
 function reveal(panel) {
   const status = panel.querySelector('.progress')
-  const { bottom } = panel.querySelector('.result').getBoundingClientRect()
-  if (status.getBoundingClientRect().top >= 0 && bottom <= innerHeight) return
+  const { top, height } = panel.querySelector('.result').getBoundingClientRect()
+  const isSeen = top + Math.min(height, seenPixels) <= innerHeight
+  if (status.getBoundingClientRect().top >= 0 && isSeen) return
   const isCalm = matchMedia('(prefers-reduced-motion: reduce)').matches
   status.scrollIntoView({ behavior: isCalm ? 'auto' : 'smooth' })
 }
