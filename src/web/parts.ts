@@ -50,7 +50,7 @@ function shortened(text: string): string {
 
 /** A path with its query, which may take a new line before each part of it. */
 export function breakable(target: string): Html[] {
-  return target.split(/(?=[/?&,=])/).map((part, at) => html`${at > 0 && html`<wbr>`}${part}`)
+  return target.split(/(?=[/?&,])/).map((part, at) => html`${at > 0 && html`<wbr>`}${part}`)
 }
 
 /** Copies a text; without one, the code beside it. It has no use, and no place, without scripts. */
