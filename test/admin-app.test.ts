@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
 import { sales } from '../src/cli/sales'
-import { cookieOf, formHeaders, isIn } from './harness/admin'
+import { isIn, operatorOf } from './harness/admin'
 import { ask } from './harness/buyer'
 import { exchange } from './harness/raw'
 import { buy, type Shop, sign, startShop } from './harness/shop'
@@ -19,30 +19,13 @@ afterEach(() => {
 
 const item = () => `${shop.url}/m/shop/item`
 const base = 'eip155:8453'
-const headersOf = () => {
-  const { host: _, ...headers } = formHeaders
-  return headers
-}
-const post = (path: string, fields: Record<string, string>, cookie = '') =>
-  fetch(shop.url + path, {
-    method: 'POST',
-    body: new URLSearchParams(fields).toString(),
-    headers: { ...headersOf(), cookie },
-    redirect: 'manual',
-  })
-
 /** A session in this process. */
 async function signIn() {
-  const answer = await post('/admin', { token: shop.secrets.adminToken })
-  const cookie = cookieOf(answer)
-  const read = async (path: string) =>
-    (await fetch(shop.url + path, { headers: { cookie } })).text()
-  const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read('/admin'))?.[1] ?? ''
+  const operator = await operatorOf(shop.url, shop.secrets.adminToken)
   const act = async (action: string, subject: string) => {
-    const { status } = await post(`/admin/actions/${action}`, { csrf, subject }, cookie)
-    expect([action, subject, status]).toEqual([action, subject, 303])
+    expect([action, subject, await operator.act(action, subject)]).toEqual([action, subject, 303])
   }
-  return { cookie, read, act }
+  return { ...operator, act }
 }
 
 const codeOf = async (response: Response) => ((await response.json()) as { code?: string }).code

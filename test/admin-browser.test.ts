@@ -58,7 +58,17 @@ beforeAll(async () => {
     sources: {
       networks: () => [network],
       merchants: () =>
-        [one, two].flatMap((each) => (each ? [{ merchant: each, health: 'available' }] : [])),
+        [one, two].flatMap((each) =>
+          each
+            ? [
+                {
+                  merchant: each,
+                  health: 'available',
+                  times: { medianMs: 120, p95Ms: 480, answers: 20 },
+                },
+              ]
+            : [],
+        ),
       openCircuits: () => ['https://up.example.com'],
       heldOrders: async () => [],
     },

@@ -98,7 +98,7 @@ describe('the pages', () => {
       networks: () => [
         { ...network, hosts: [hostile], relayers: [pausedRelayer] } as unknown as Details,
       ],
-      merchants: () => [{ merchant: own, health: 'out-of-service' }],
+      merchants: () => [{ merchant: own, health: 'out-of-service', times: undefined }],
       openCircuits: () => [hostile],
       heldOrders: () => Promise.resolve([orderOf(hostile)]),
       spentBudgets: async () => [{ network: hostile, reason: hostile }],

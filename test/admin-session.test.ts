@@ -303,6 +303,8 @@ describe('headers', () => {
       expect(headers.get('referrer-policy')).toBe('no-referrer')
       expect(headers.get('x-content-type-options')).toBe('nosniff')
       expect(headers.get('etag')).toBeNull()
+      // The length of a compressed text shows what it has in common with the request (BREACH).
+      expect(headers.get('content-encoding')).toBeNull()
       expect(headers.get('access-control-allow-origin')).toBeNull()
       const policy = headers.get('content-security-policy') ?? ''
       expect(policy).toContain("default-src 'none'")

@@ -210,6 +210,22 @@ describe('a repeat with the same key', () => {
     expect(shop.counts()).toEqual({ ...counts, answers: (counts.answers ?? 0) + 1 })
     expect(await isSpent(credential)).toBe(false)
   })
+
+  test('behavior: a repeat with the same credential redeems, as the redeem token may be lost', async () => {
+    for (const [name, terms] of [
+      ['exact', x402],
+      ['permit2', permit2],
+    ] as const) {
+      const [credential, own] = [await sign(item(), terms), key(name)]
+      shop.upstream.script = (_, reply) => reply.send(500)
+      expect((await pay(credential, own)).status).toBe(502)
+      shop.upstream.script = undefined
+      const counts = shop.counts()
+      expect((await pay(credential, key('another'))).status).toBe(402)
+      expect((await pay(credential, own)).status).toBe(200)
+      expect(shop.counts()).toEqual({ ...counts, answers: (counts.answers ?? 0) + 1 })
+    }
+  })
 })
 
 describe('the same key', () => {

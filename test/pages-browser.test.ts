@@ -89,13 +89,13 @@ describe.skipIf(isMissing)('every page', () => {
       }))
 })
 
-/** Words of up to 20 characters, outside of code, that are broken over two lines. */
+/** Words of up to 20 characters, also of commands, that are broken over two lines. */
 const brokenWords = `(() => {
   const broken = []
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
   while (walker.nextNode()) {
     const node = walker.currentNode
-    if (node.parentElement.closest('code, pre, script, template')) continue
+    if (node.parentElement.closest('script, template, :not(pre) > code')) continue
     for (const { 0: word, index } of node.data.matchAll(/(?<!\\S)[\\w$%.,:()]{2,20}(?!\\S)/g)) {
       const range = document.createRange()
       range.setStart(node, index)
@@ -117,7 +117,7 @@ describe.skipIf(isMissing)('words', () => {
   }
   const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
 
-  for (const path of ['/', '/merchants/chain-stocks', '/stocks'])
+  for (const path of ['/', forecast, '/merchants/chain-stocks', '/stocks'])
     test(`behavior: no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
       look({}, path, async (page) => {
         if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
@@ -155,6 +155,28 @@ describe.skipIf(isMissing)('the first look', () => {
           expect([selector, box !== null && box.y + box.height <= height]).toEqual([selector, true])
         }
       }
+    }))
+
+  test('behavior: a merchant and the stocks have one thing to press, which leads to the order', () =>
+    look({}, '/', async (page) => {
+      for (const [path, selector] of [
+        [forecast, '#try'],
+        ['/stocks', '#buy'],
+      ] as const)
+        for (const [width, height] of [
+          [1280, 640],
+          [390, 844],
+        ] as const) {
+          await page.setViewportSize({ width, height })
+          await page.goto(world.url + path)
+          const button = page.locator('.head .button')
+          expect(await button.count()).toBe(1)
+          const box = await button.boundingBox()
+          expect([path, width, (box?.y ?? height) < height - 40]).toEqual([path, width, true])
+          await button.click()
+          expect(page.url()).toEndWith(selector)
+          expect(await page.locator(selector).getByRole('heading').first().isVisible()).toBe(true)
+        }
     }))
 
   test('behavior: nothing moves while a page loads', () =>
@@ -294,7 +316,7 @@ describe.skipIf(isMissing)('the stock tokens', () => {
       expect(await page.locator('.scriptless').first().isVisible()).toBe(false)
       await page.getByRole('link', { name: 'Buy AMZN' }).click()
       expect(await page.getByLabel('Stock').inputValue()).toBe('AMZN')
-      await page.getByText(/About [\d.]+ AMZN now/).waitFor()
+      await page.getByText(/about [\d.]+ AMZN, and at least [\d.]+\./).waitFor()
       const target = '/api/stock/buy?symbol=AMZN&usdg=1.00'
       expect(await page.locator('.wallet').getAttribute('data-target')).toBe(target)
       expect(found).toEqual([])

@@ -82,6 +82,29 @@ describe('the commands of the page', () => {
     expect(answers[2]).toContain('temperature_2m')
   })
 
+  test.skipIf(Bun.which('python3') === null)(
+    'behavior: the Python of a GET and of a POST compiles, and asks for what the page shows',
+    async () => {
+      for (const path of ['/merchants/weather?route=/forecast', '/merchants/assistant']) {
+        const program = (await commandsOf(path)).find((code) => code.startsWith('import os')) ?? ''
+        const check = `import ast, sys
+tree = ast.parse(sys.stdin.read())
+compile(tree, 'program', 'exec')
+calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+print([ast.literal_eval(call.args[0]) for call in calls
+       if isinstance(call.func, ast.Attribute) and call.func.attr in ('get', 'post')][0])`
+        const child = Bun.spawn(['python3', '-c', check], {
+          stdin: new Blob([program]),
+          stdout: 'pipe',
+          stderr: 'pipe',
+        })
+        const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
+        expect(problems).toBe('')
+        expect(out).toStartWith(`${world.url}/m/`)
+      }
+    },
+  )
+
   test.concurrent('behavior: a POST is bought with its body', async () => {
     const [, mppx = '', program = ''] = await commandsOf('/merchants/assistant')
     const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)

@@ -5,6 +5,7 @@ import { execute, mine, revert, setAutomine, snapshot } from '../src/demo/chains
 import { samplePrice } from '../src/demo/exchange'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402Payload from '../src/protocol/X402Payload'
+import { operatorOf } from './harness/admin'
 import { settlementOf } from './harness/buyer'
 import { block, drain, movePrice, pause } from './harness/exchange'
 import {
@@ -298,7 +299,7 @@ describe('at the swap', () => {
     expect(sends).toBeGreaterThan(1)
   })
 
-  test('error: a swap that succeeded without a Transfer is held, never refunded; when a node shows it, a retry delivers', async () => {
+  test('error: a swap that succeeded without a Transfer is held, never refunded; when a node shows it, a retry at /admin delivers', async () => {
     shop.tap.intercept = async ({ method }, forward) => {
       if (!/Receipt|Sync/.test(method)) return undefined
       const answer = (await (await forward()).json()) as {
@@ -328,7 +329,9 @@ describe('at the swap', () => {
     expect(shop.logged.some((line) => line.includes('order-held-still'))).toBe(true)
     // The node had not indexed the log; now it has.
     shop.tap.intercept = undefined
-    requestRetry(shop, order.id)
+    const operator = await operatorOf(shop.url, shop.secrets.adminToken)
+    expect(await operator.read('/admin/orders')).toContain(`actions/retry?subject=${order.id}`)
+    expect(await operator.act('retry', order.id)).toBe(303)
     await until('it is delivered', () => stateOf(order.id) === 'delivered')
     const { deliveredSharesAtomic = '0' } = await shop.order(order.id)
     expect((await books()).shares - start.shares).toBe(BigInt(deliveredSharesAtomic))

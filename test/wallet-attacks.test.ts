@@ -123,6 +123,53 @@ describe.skipIf(isMissing)('paying twice', () => {
     await other.close()
   })
 
+  test('attack: without locks, two windows sign, and one payment is sent', async () => {
+    const before = await shop.balance(base, payee)
+    const { other, second } = await openWindow()
+    for (const each of [page, other])
+      await each.evaluate("Object.defineProperty(navigator, 'locks', { value: undefined })")
+    const slow = slowSigner()
+    wallet.account = second.account = slow.account
+    broken()
+    // Each window has its signature to give before one of them keeps a payment.
+    for (const [at, each] of [page, other].entries()) {
+      await payButton(each).click()
+      await until('the window asks', () => slow.asked.length === at + 1)
+    }
+    slow.sign()
+    await Promise.all([idle(), idle(other)])
+    shop.upstream.script = undefined
+    expect(await press(again())).toBe('Paid and delivered.')
+    expect(await shop.balance(base, payee)).toBe(before + price)
+    await other.close()
+  })
+
+  test('attack: without locks, a refusal in one window does not forget what another one can fetch', async () => {
+    const before = await shop.balance(base, payee)
+    broken()
+    const refused = Promise.withResolvers<void>()
+    await intercept((route) => {
+      if (!('payment-signature' in route.request().headers())) return undefined
+      return refused.promise.then(() =>
+        route.fulfill({ status: 402, json: { code: 'invalid-challenge', detail: 'Used.' } }),
+      )
+    })
+    const { other } = await openWindow()
+    for (const each of [page, other])
+      await each.evaluate("Object.defineProperty(navigator, 'locks', { value: undefined })")
+    await payButton().click()
+    await again(other).click()
+    await idle(other)
+    expect(await progressOf(other)).toContain('The upstream answered 500')
+    refused.resolve()
+    await idle()
+    expect(await progressOf(page)).toContain('The upstream answered 500')
+    shop.upstream.script = undefined
+    expect(await press(again())).toBe('Paid and delivered.')
+    expect(await shop.balance(base, payee)).toBe(before + price)
+    await other.close()
+  })
+
   test('attack: a window offers nothing of a payment that another one has finished', async () => {
     broken()
     await press()

@@ -67,6 +67,14 @@ const again = () => page.getByRole('button', { name: 'Fetch the answer' })
 const signatures = () => wallet.asked.filter((method) => method === 'eth_signTypedData_v4').length
 const kept = () => page.evaluate('JSON.stringify(Object.keys(localStorage))')
 
+/** Whether the upper edge of each element is in the window. */
+function inView(...selectors: string[]): Promise<boolean[]> {
+  return page.evaluate(`${JSON.stringify(selectors)}.map((selector) => {
+    const { top } = document.querySelector(selector).getBoundingClientRect()
+    return top >= 0 && top < innerHeight
+  })`)
+}
+
 /** Presses a button and waits for the end of what it starts. */
 async function press(button = payButton()): Promise<string> {
   await button.click()
@@ -141,6 +149,44 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(await kept()).toBe('["turnpike:receipts"]')
       expect(complaints.filter((text) => !text.includes('status of 402'))).toEqual([])
     })
+
+  test('behavior: after a payment the answer is in view, and the button says that it pays again', async () => {
+    await page.setViewportSize({ width: 390, height: 700 })
+    // Nothing scrolls smoothly, so the place is final at once.
+    await page.emulateMedia({ reducedMotion: 'reduce' })
+    try {
+      expect(await press()).toBe('Paid and delivered.')
+      expect(await inView('.progress', '.result pre')).toEqual([true, true])
+      expect(await page.evaluate('document.activeElement.textContent')).toBe('The answer')
+      const more = page.getByRole('button', { name: 'Pay again with Demo Wallet' })
+      expect([await payButton().count(), await more.count()]).toEqual([0, 1])
+      expect(await press(more)).toBe('Paid and delivered.')
+      expect(signatures()).toBe(2)
+    } finally {
+      await page.emulateMedia({ reducedMotion: null })
+      await page.setViewportSize({ width: 1280, height: 720 })
+    }
+  })
+
+  test('behavior: a press goes to the same button when another payment or wallet is announced', async () => {
+    // What another window keeps of another purchase, and a wallet that announces itself again.
+    const announced = `for (const type of ['storage', 'turnpike:wallets', 'eip6963:requestProvider'])
+      dispatchEvent(new Event(type))`
+    const { x = 0, y = 0 } = (await payButton().boundingBox()) ?? {}
+    await page.mouse.move(x + 5, y + 5)
+    await page.mouse.down()
+    await page.evaluate(announced)
+    await page.mouse.up()
+    await page.getByText('Paid and delivered.').waitFor()
+  })
+
+  test('behavior: a refusal leaves the focus on the button', async () => {
+    wallet.refused.add('eth_requestAccounts')
+    await payButton().focus()
+    await page.keyboard.press('Enter')
+    await page.getByText('You did not connect the wallet.').waitFor()
+    await page.locator('.wallets button:focus').waitFor()
+  })
 
   test('behavior: a wallet that has not approved Permit2 signs a permit of exactly the price', async () => {
     wallet.account = account(4).local()
@@ -264,6 +310,38 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
     }
     expect([cuts, signatures()]).toEqual([1, 1])
     expect(await shop.balance(base, payee)).toBe(before + price)
+  })
+})
+
+describe.skipIf(isMissing)('a wallet in a window of its own', () => {
+  test('behavior: it can answer to the page that opened it, and a page that opens ours cannot', async () => {
+    const told = "if (opener) opener.postMessage('from the wallet', '*')"
+    const opening = `<a href="${shop.url}${path}" target="_blank" rel="opener">Open</a>`
+    const other = Bun.serve({
+      port: 0,
+      hostname: '127.0.0.1',
+      fetch: ({ url }) =>
+        new Response(url.endsWith('/wallet') ? `<script>${told}</script>` : opening, {
+          headers: { 'content-type': 'text/html' },
+        }),
+    })
+    try {
+      const answered = page.evaluate<string>(`new Promise((resolve) => {
+        addEventListener('message', ({ data }) => resolve(data))
+        open('${other.url}wallet')
+      })`)
+      expect(await answered).toBe('from the wallet')
+      const visitor = await page.context().newPage()
+      await visitor.goto(other.url.href)
+      const opened = visitor.waitForEvent('popup')
+      await visitor.getByText('Open').click()
+      const ours = await opened
+      await ours.waitForLoadState()
+      expect(await ours.evaluate('window.opener === null')).toBe(true)
+      for (const each of page.context().pages()) if (each !== page) await each.close()
+    } finally {
+      await other.stop(true)
+    }
   })
 })
 

@@ -5,7 +5,7 @@ import type { Parts } from './parts'
 
 /** What the pages for operators show and do, under one configuration. */
 export function createAdminSources(config: Config, parts: Parts): Sources {
-  const { settlement, breaker, exchange, startedStock, ledger, now } = parts
+  const { settlement, breaker, latency, exchange, startedStock, ledger, now } = parts
   const { storage } = parts.database
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   const origins = new Set(config.merchants.flatMap((each) => originsOf(each, exchange?.data)))
@@ -15,6 +15,7 @@ export function createAdminSources(config: Config, parts: Parts): Sources {
       config.merchants.map((merchant) => ({
         merchant,
         health: availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
+        times: latency.of(merchant.slug),
       })),
     openCircuits: () => [...origins].filter(isOpen),
     pending: parts.pending,

@@ -13,6 +13,7 @@ import { attemptsMax, cutAttemptsMax } from '../paywall/undelivered'
 import * as Crypto from '../protocol/Crypto'
 import { createBreaker } from '../proxy/breaker'
 import { createConcurrency } from '../proxy/concurrency'
+import { createLatency, type Latency } from '../proxy/latency'
 import type { GatewayOptions } from '../proxy/merchant'
 import { createUpstream } from '../proxy/upstream'
 import { createSessions, type Sessions } from '../web/admin/sessions'
@@ -36,6 +37,7 @@ export type Parts = Pick<
     GatewayOptions,
     'upstream' | 'breaker' | 'concurrency' | 'budget' | 'rateLimit' | 'accepts'
   > & {
+    latency: Latency
     /** Counts the calls of the facilitator. */
     calls: ReturnType<Registry['counter']>
     settling: Settling
@@ -84,6 +86,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     deskAddress: Crypto.addressOf(secrets.deskKey),
     upstream: createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax }),
     breaker: createBreaker(),
+    latency: createLatency(registry),
     concurrency: createConcurrency(options.fetchesMax),
     budget: createBudget(config.service.bufferedMaxBytes),
     facilitatorBudget: createBudget(bufferedBytes(config.service.bufferedMaxBytes)),

@@ -6,7 +6,7 @@ import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
 /** The state of the service for health endpoints and pages. All values come from memory. */
-export type State = Sources & Pick<PagesOptions, 'hasMarket' | 'isReady' | 'healthOf'>
+export type State = Sources & Pick<PagesOptions, 'hasMarket' | 'pricesOf' | 'isReady' | 'healthOf'>
 
 /** The state under one configuration. `isReady`: whether the gateway can sell on a network. */
 export function createState(
@@ -34,6 +34,7 @@ export function createState(
     certificateFaults: parts.certificateFaults,
     ...(server !== undefined && { database: server }),
     hasMarket: exchange !== undefined,
+    pricesOf: (symbol) => exchange?.history.of(symbol) ?? [],
     isReady: ({ id }) => isReady(id),
     healthOf: (merchant) =>
       parts.pauses.has('merchant', merchant.slug)

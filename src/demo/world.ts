@@ -43,6 +43,8 @@ export type WorldOptions = {
   chainOf?: (network: NetworkConfig) => Promise<Chain>
   /** Longest read of a stock's price from the chain, ms; that of the service by default. */
   marketTimeoutMs?: number
+  /** As buyers see it; by default the port on localhost. */
+  baseUrl?: string
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -71,7 +73,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const overrides = {
       payout: payoutAccount.address,
       // With port 0 the port is not known yet; only the text of URLs depends on it.
-      baseUrl: port === 0 ? 'http://localhost' : `http://localhost:${port}`,
+      baseUrl: options.baseUrl ?? (port === 0 ? 'http://localhost' : `http://localhost:${port}`),
       listen: `127.0.0.1:${port}`,
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
     }

@@ -225,6 +225,8 @@ async function assertUndelivered(
         throw Denial.mismatch('The credential pays for another request.')
       }
       if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
+      // The answer with the redeem token may be lost on its way, and the key is as secret as a token.
+      if (key !== undefined && key === payment.purpose.idempotencyKey) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
         throw Denial.spent(payment)

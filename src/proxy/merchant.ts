@@ -20,6 +20,7 @@ import type { Concurrency } from './concurrency'
 import type { Documents } from './documents'
 import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
+import type { Latency } from './latency'
 import * as Route from './Route'
 import type { Upstream } from './upstream'
 
@@ -30,6 +31,7 @@ export type GatewayOptions = {
   isPlausible: IsPlausible
   upstream: Upstream
   breaker: Breaker
+  latency: Pick<Latency, 'observe'>
   concurrency: Concurrency
   budget: Budget
   documents: Documents
@@ -90,10 +92,10 @@ export function createGateway(options: GatewayOptions): Gateway {
  */
 function admissionOf(options: GatewayOptions): Admission {
   const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
-  const { upstream, breaker, stocks, log, isPaused } = options
+  const { upstream, breaker, latency, stocks, log, isPaused } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax } = service
-  const sources = { upstream, breaker, stocks, isPaused, now, log, failureKeys: new Map() }
+  const sources = { upstream, breaker, latency, stocks, isPaused, now, log, failureKeys: new Map() }
   const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
   return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }

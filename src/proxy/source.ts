@@ -6,6 +6,7 @@ import { type Breaker, type Failure, isGatewayFailure } from './breaker'
 import { originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
+import type { Latency } from './latency'
 import { chargeOf } from './metering'
 import type { Match } from './Route'
 import type { Asked, Forwarded, Upstream } from './upstream'
@@ -15,6 +16,7 @@ import { UpstreamError } from './watch'
 export type Sources = {
   readonly upstream: Upstream
   readonly breaker: Breaker
+  readonly latency: Pick<Latency, 'observe'>
   /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   readonly stocks: Stocks | undefined
   /** Whether an operator has paused the sales of a merchant. */
@@ -96,8 +98,12 @@ export async function fulfil(
   body: Uint8Array,
   payment: Attempt,
 ): Promise<Fulfilled> {
+  const startedAt = sources.now()
+  const { slug } = incoming.match.merchant
+  const observe = () => sources.latency.observe(slug, sources.now() - startedAt)
   if (incoming.match.merchant.builtin !== undefined) {
     const answer = await serveBuiltin(sources, incoming, body)
+    observe()
     note(sources, incoming, payment, answer.delivered ? 'answer' : 'connect')
     return answer
   }
@@ -110,6 +116,7 @@ export async function fulfil(
       paymentId: payment.id,
       ...(payment.signal === undefined ? {} : { signal: payment.signal }),
     })
+    observe()
     note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
     if (isDelivery(answer.status)) {
       const chargeOfAnswer = chargeOf(incoming.match, body, answer.usage)

@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Call } from '../chain/multicall'
 import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
+import type { History } from './history'
 import { createReader, type Read } from './reader'
 import * as Snapshot from './Snapshot'
 import * as Verdict from './Verdict'
@@ -67,6 +68,8 @@ export type SwapTerms = {
 export type SnapshotOptions = { people?: readonly Address[]; fresh?: boolean }
 
 export type MarketOptions = {
+  /** Gets all snapshots of the list. */
+  history?: Pick<History, 'add'>
   stock: Stock
   asset: NetworkConfig['asset']
   read: Read
@@ -150,13 +153,14 @@ function createAsk({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: Mar
 }
 
 /** All listed tokens with the smallest order; read at most once a second. */
-function createSnapshots({ stock, now }: MarketOptions, ask: Ask): Market['snapshots'] {
+function createSnapshots({ stock, now, history }: MarketOptions, ask: Ask): Market['snapshots'] {
   const { minAtomic, tokens } = stock
   let last: readonly Snapshot.Snapshot[] | undefined
   let refreshing: { askedAt: number; snapshots: Promise<readonly Snapshot.Snapshot[]> } | undefined
 
   async function refresh(): Promise<readonly Snapshot.Snapshot[]> {
     last = await Promise.all(tokens.map((token) => ask(token, minAtomic, [])))
+    history?.add(last)
     return last
   }
 

@@ -1,6 +1,7 @@
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import { createExplorer } from './explorer'
+import { createHistory, type History } from './history'
 import { createIssuer } from './issuer'
 import { createMarket, type Market, type MarketOptions } from './market'
 import { createMarketData, type MarketData } from './marketdata'
@@ -13,6 +14,8 @@ export type OpenMarket = {
   /** For paid orders: any client can sign credentials without money, which would fill the queue. */
   deskMarket: Market
   data: MarketData
+  /** Prices of the last day, as far as the list was read. */
+  history: History
   stock: Stock
   network: NetworkConfig
   asset: Asset
@@ -37,8 +40,9 @@ export function openMarket(
     ...{ stock, asset, read, now, timeoutMs },
     ...(issuer && { isHalted: issuer.isHalted }),
   }
-  const market = createMarket(options)
+  const history = createHistory(now)
+  const market = createMarket({ ...options, history })
   const data = createMarketData({ market, asset, issuer, explorer, now })
   const [paidMarket, deskMarket] = [createMarket(options), createMarket(options)]
-  return { market, paidMarket, deskMarket, data, stock, network, asset }
+  return { market, paidMarket, deskMarket, data, history, stock, network, asset }
 }

@@ -3,7 +3,13 @@ import type { Example } from './Example'
 import { dollars } from './parts'
 
 /** Shell commands and programs that make a request, to copy. */
-export type Command = { name: string; note: string; text: string }
+export type Command = {
+  name: string
+  note: string
+  text: string
+  /** Whether it pays, once it is set up. */
+  pays: boolean
+}
 
 export type Terms = {
   baseUrl: string
@@ -39,11 +45,13 @@ export function templates(shape: Shape, terms: Terms): Command[] {
   const list: Command[] = [
     {
       name: 'curl',
-      note: 'Asks for the price. Nothing is paid.',
+      pays: false,
+      note: 'Shows the price. Nothing is paid.',
       text: `curl -i${verb}${json} @@sh:url@@`,
     },
     {
       name: 'mppx',
+      pays: true,
       note: 'Pays by MPP. PAY_KEY holds a private key.',
       text: `MPPX_PRIVATE_KEY="$PAY_KEY" npx mppx @@sh:url@@ --protocol mpp${
         hasBody ? ' -J @@sh:body@@' : verb
@@ -83,7 +91,7 @@ function program(shape: Shape, { id, name, asset }: NetworkConfig, priceAtomic: 
     'console.log(await answer.text())',
   ]
   const note = `Pays by x402 on ${name}. npm install @x402/fetch @x402/evm viem`
-  return { name: '@x402/fetch', note, text: lines.join('\n') }
+  return { name: '@x402/fetch', pays: true, note, text: lines.join('\n') }
 }
 
 /** The arguments of `fetch`. */
@@ -123,7 +131,7 @@ function python(shape: Shape, { id, name, asset }: NetworkConfig, priceAtomic: b
     '    print(answer.text)',
   ]
   const note = `Pays by x402 on ${name}. pip install "x402[evm,requests]"`
-  return { name: 'Python', note, text: lines.join('\n') }
+  return { name: 'Python', pays: true, note, text: lines.join('\n') }
 }
 
 /** Permit2 needs an approval first. */
@@ -140,6 +148,7 @@ function mcp(baseUrl: string, priceAtomic: bigint, tool: string): Command {
   )
   return {
     name: 'MCP',
+    pays: true,
     note: `For the settings of an MCP client. The tool is ${tool}.`,
     text: text.replace(
       /\[\s+([^\]]*?)\s+\]/,

@@ -22,9 +22,12 @@ import wallets from './wallet/wallets.js' with { type: 'text' }
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: Packed; contentType: string; hash: string }
 
-type Scripts = Readonly<Record<'script' | 'wallet', Asset>>
+/** An asset that a page can also contain. */
+type Inline = Asset & { text: string }
+
+type Scripts = Readonly<Record<'script' | 'wallet', Asset>> & { copy: Inline }
 type Assets = Scripts &
-  Readonly<Record<'style' | 'admin' | 'icon', Asset>> & { logo: Asset | undefined }
+  Readonly<Record<'admin' | 'icon', Asset>> & { style: Inline; logo: Asset | undefined }
 
 /** One script whose names the wallet's script uses, too. */
 const page = [elements, answers, copy, tabs, compose, stocks]
@@ -43,6 +46,7 @@ function madeScripts(): Scripts {
       minified(`(() => {\n${wallet.join('\n')}\n})()`, { keepsNames: false }),
       javascript,
     ),
+    copy: inline('copy', 'js', minified(copy, { keepsNames: true }).trim(), javascript),
   }
   return scripts
 }
@@ -58,7 +62,7 @@ export function assetsOf(service: Brand): Assets {
   if (known !== undefined) return known
   const made = {
     ...madeScripts(),
-    style: asset('style', 'css', styleOf(service), 'text/css; charset=utf-8'),
+    style: inline('style', 'css', styleOf(service), 'text/css; charset=utf-8'),
     admin: asset('admin', 'css', admin, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
     logo: logoAsset(service.logo),
@@ -88,15 +92,16 @@ function minified(text: string, { keepsNames }: { keepsNames: boolean }): string
 }
 
 /**
- * Runs our scripts and nothing else, by their hashes: nothing inline, nothing from another host. Text
- * cannot become markup at run time.
+ * Runs our scripts and nothing else, by their hashes: nothing else inline, nothing from another host.
+ * Text cannot become markup at run time.
  */
-export function securityPolicy(): string {
-  const { script, wallet } = madeScripts()
+export function securityPolicy(service: Brand): string {
+  const { script, wallet, copy, style } = assetsOf(service)
+  const scripts = [script, wallet, copy].map(({ hash }) => `'sha256-${hash}'`)
   return [
     "default-src 'none'",
-    `script-src 'sha256-${script.hash}' 'sha256-${wallet.hash}'`,
-    "style-src 'self'",
+    `script-src ${scripts.join(' ')}`,
+    `style-src 'self' 'sha256-${style.hash}'`,
     // Icons of wallets are data, and images that were bought are blobs.
     "img-src 'self' data: blob:",
     "connect-src 'self'",
@@ -124,6 +129,9 @@ export function findAsset(service: Brand, request: Request): Response | undefine
   return sendPacked(request, found.body, { headers })
 }
 
+/** The icon as part of a page. */
+export const iconData = `data:image/svg+xml,${encodeURIComponent(icon.trim())}`
+
 /** A toll bar, which indexers show beside the service. */
 const favicon =
   '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">' +
@@ -139,6 +147,10 @@ export function sendFavicon(): Response {
       'x-content-type-options': 'nosniff',
     },
   })
+}
+
+function inline(name: string, extension: string, text: string, contentType: string): Inline {
+  return { ...asset(name, extension, text, contentType), text }
 }
 
 function asset(

@@ -1,6 +1,6 @@
 import type { Config, Logo, Service } from '../config/Config'
 import { isKnown, tagOf } from '../http/etag'
-import { assetsOf, securityPolicy } from './assets'
+import { assetsOf, iconData, securityPolicy } from './assets'
 import { type Html, html } from './html'
 import { createPackedCache, sendPacked, takesGzip, withVary } from './packed'
 
@@ -12,19 +12,21 @@ export type Page = {
   main: Html
   /** Whether something can be paid on the page. */
   isPayable?: boolean
+  /**
+   * Whether the page contains its style and its script, as a first visit waits longer for a file than
+   * for its bytes. It can only copy.
+   */
+  isWhole?: boolean
 }
 
 /** A whole HTML document. */
-export function layout(
-  { service, stock }: Config,
-  { title, path, main, isPayable = false }: Page,
-): string {
+export function layout({ service, stock }: Config, page: Page): string {
+  const { title, path, main, isWhole = false } = page
   const links = [
     { href: '/', text: 'Catalogue' },
     ...(stock === undefined ? [] : [{ href: '/stocks', text: 'Stocks' }]),
   ]
-  const { script, style, icon, wallet, logo } = assetsOf(service)
-  const { path: iconPath, contentType } = logo ?? icon
+  const { copy, logo } = assetsOf(service)
   return html`<!doctype html>
 <html lang="en">
 <head>
@@ -33,10 +35,7 @@ export function layout(
 <meta name="color-scheme" content="light dark">
 <meta name="description" content="${service.lead ?? service.guidance}">
 <title>${title === service.title ? title : `${title} - ${service.title}`}</title>
-<link rel="icon" href="${iconPath}" type="${contentType}">
-<link rel="stylesheet" href="${style.path}">
-<script src="${script.path}" integrity="sha256-${script.hash}" defer></script>
-${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>`}
+${filesOf(service, page)}
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
@@ -51,9 +50,28 @@ ${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash
 ${main}
 </main>
 ${footer(service)}
+${isWhole && own('script', copy.text)}
 </body>
 </html>
 `.markup
+}
+
+/** The icon, the style and the scripts in the head of a page. */
+function filesOf(service: Service, { isPayable = false, isWhole = false }: Page): Html {
+  const { script, style, icon, wallet, logo } = assetsOf(service)
+  const { path: iconPath, contentType } = logo ?? icon
+  if (isWhole)
+    return html`<link rel="icon" href="${logo?.path ?? iconData}" type="${contentType}">
+${own('style', style.text)}`
+  return html`<link rel="icon" href="${iconPath}" type="${contentType}">
+<link rel="stylesheet" href="${style.path}">
+<script src="${script.path}" integrity="sha256-${script.hash}" defer></script>
+${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>`}`
+}
+
+/** A file of ours as an element: it is no text of anyone else, so it is not escaped. */
+function own(name: 'style' | 'script', text: string): Html {
+  return { markup: `<${name}>${text}</${name}>` }
 }
 
 const current = html` aria-current="page"`
@@ -83,41 +101,31 @@ ${contact !== undefined && html`<li>Contact <a href="mailto:${contact}">${contac
 }
 
 /** Headers of every page. */
-export function pageHeaders() {
+export function pageHeaders(service: Service) {
   return {
     'content-type': 'text/html; charset=utf-8',
-    'content-security-policy': securityPolicy(),
+    'content-security-policy': securityPolicy(service),
     'x-content-type-options': 'nosniff',
     'referrer-policy': 'no-referrer',
-    'cross-origin-opener-policy': 'same-origin',
+    // A wallet that opens a window of its own answers to the page that opened it.
+    'cross-origin-opener-policy': 'same-origin-allow-popups',
   } as const
 }
 
 const packed = createPackedCache()
 
-/**
- * Answers a document, or 304 when the client already has it. `isPrivate` forbids every cache to
- * store it. A private document is not compressed, because the length of a compressed text shows what
- * it has in common with the request (BREACH).
- */
+/** Answers a page, or 304 when the client already has it. */
 export function respond(
+  config: Config,
   request: Request,
-  markup: string,
-  options: {
-    status?: number
-    isPrivate?: boolean
-    headers?: Readonly<Record<string, string>>
-  } = {},
+  page: Page,
+  { status = 200, headers: more }: { status?: number; headers?: Record<string, string> } = {},
 ): Response {
-  const { status = 200, isPrivate = false } = options
-  if (isPrivate) {
-    const headers = { ...pageHeaders(), 'cache-control': 'no-store', ...options.headers }
-    return new Response(markup, { status, headers })
-  }
+  const markup = layout(config, page)
   const whole = tagOf(markup)
   // Each encoding is a representation of its own. RFC 9110 section 8.8.3.3.
   const etag = takesGzip(request) ? whole.replace(/"$/, '.gz"') : whole
-  const headers = { ...pageHeaders(), 'cache-control': 'no-cache', etag, ...options.headers }
+  const headers = { ...pageHeaders(config.service), 'cache-control': 'no-cache', etag, ...more }
   if (status === 200 && isKnown(request, etag))
     return new Response(null, { status: 304, headers: withVary(headers) })
   return sendPacked(request, packed(whole, markup), { status, headers })

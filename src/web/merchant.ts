@@ -58,7 +58,6 @@ export function merchantPage(
   query: Query,
 ): Html {
   const { title, tag, description, slug, routes } = merchant
-  const networks = Parts.networksOf(config.networks, merchant)
   const chosen = routes.find(({ path }) => path === query.route)
   const found = Search.group(Search.find(Search.entriesOf({ merchants: [merchant] }), query.text))
   const matching = found[0]?.routes ?? []
@@ -68,7 +67,7 @@ export function merchantPage(
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
 <p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(live.healthOf(merchant))}</p>
 <p class="lead">${description}</p>
-<p class="quiet">${networks.map(Parts.coinOn).join(', ')}. For programs: <a href="/m/${slug}/openapi.json">openapi.json</a></p>
+<p class="actions">${route !== undefined && html`<a class="button" href="#try">Try it for ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
 </div>
 ${
   route === undefined
@@ -121,8 +120,7 @@ function routeSection(config: Config, merchant: Merchant, route: Route, shown: S
 <div class="columns">
 <div class="ask">
 ${priceOf(config, merchant, route)}
-${form(merchant, route, example, shown.values)}
-${tryIt(config, merchant, route, example)}
+${tryIt(config, merchant, route, { example, values: shown.values })}
 </div>
 <div class="code">
 <h3>In a program</h3>
@@ -237,18 +235,27 @@ function factsOf({ schema, in: place }: Param): string {
   return facts.length === 0 ? '' : `(${facts.join(', ')})`
 }
 
-function tryIt(config: Config, merchant: Merchant, route: Route, example: Example.Example): Html {
+type Composed = { example: Example.Example; values: Example.Values }
+
+/** The fields of a request, the 402 that it gets, and the wallet that pays for it. */
+function tryIt(
+  config: Config,
+  merchant: Merchant,
+  route: Route,
+  { example, values }: Composed,
+): Html {
   const { method, target, body } = example
   const offers = Parts.networksOf(config.networks, merchant).map((network) =>
     route.meter === undefined ? { network, amountAtomic: route.priceAtomic } : { network },
   )
-  return html`<div class="try">
-<h3>Try it</h3>
-<p class="request scriptless"><code>${target}</code></p>
+  return html`<section class="try" id="try" aria-labelledby="try-title">
+<h3 id="try-title">Try it</h3>
+${form(merchant, route, example, values)}
+<p class="request scriptless"><code>${Parts.breakable(target)}</code></p>
 <form><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button></form>
 ${walletPanel({ method, target, body: body ?? '', offers })}
 <div class="answer" aria-live="polite"></div>
-</div>`
+</section>`
 }
 
 function tabsOf(
@@ -275,7 +282,7 @@ function tabsOf(
 function answerOf(route: Route): Html {
   const example = Example.answerOf(route)
   if (example !== undefined)
-    return html`<pre tabindex="0" aria-label="Example of the answer"><code>${example}</code></pre>`
+    return html`<pre class="example" tabindex="0" aria-label="Example of the answer"><code>${example}</code></pre>`
   const types = [route.answer?.type ?? 'object'].flat().join(' or ')
   return html`<p>JSON (${types}), as the upstream sends it, with the header <code>Payment-Receipt</code> or <code>PAYMENT-RESPONSE</code>.</p>`
 }

@@ -5,15 +5,18 @@ import { searchOf } from '../http/url'
 import * as Problem from '../protocol/Problem'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
-import { layout, respond } from './layout'
+import { respond } from './layout'
 import { merchantPage, readQuery } from './merchant'
 import { forPeople, problemPage } from './people'
+import type { Point } from './Sparkline'
 import { stocksPage } from './stocks'
 
 export type PagesOptions = Live & {
   config: Config
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
+  /** Prices of a stock token in the last day, the oldest first. */
+  pricesOf(symbol: string): readonly Point[]
   /** Name of the MCP tool of a route. */
   toolOf(route: Route): string | undefined
   rateLimit: RateLimit.RateLimit
@@ -46,7 +49,8 @@ export function createPages(options: PagesOptions) {
     if (text !== '') limit(request, 'search', searchesPerMinute)
     const page = Number(searchParams.get('page') ?? 1)
     const main = catalogue(options, { text, page })
-    return respond(request, layout(config, { title: config.service.title, path: '/', main }))
+    const { title } = config.service
+    return respond(config, request, { title, path: '/', main, isWhole: true })
   }
   const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
   const merchant = (request: Request, slug: string): Response => {
@@ -55,19 +59,17 @@ export function createPages(options: PagesOptions) {
     const query = readQuery(new URLSearchParams(searchOf(request.url)))
     if (query.text !== '') limit(request, 'search', searchesPerMinute)
     const main = merchantPage(options, options, found, query)
-    return respond(
-      request,
-      layout(config, { title: found.title, path: undefined, main, isPayable: true }),
-    )
+    const { title } = found
+    return respond(config, request, { title, path: undefined, main, isPayable: true })
   }
   const stocks = (request: Request): Response => {
     if (config.stock === undefined)
       throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
     const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
-    const { hasMarket } = options
-    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol })
+    const { hasMarket, pricesOf } = options
+    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
     const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
-    return respond(request, layout(config, page))
+    return respond(config, request, page)
   }
   const asset = (request: Request): Response => {
     const found = findAsset(config.service, request)
@@ -90,5 +92,5 @@ function unknownMerchant(config: Config, request: Request): Response {
   const { title, status, detail, code } = problem
   const main = problemPage({ title, status, detail, code })
   const page = { title, path: undefined, main }
-  return respond(request, layout(config, page), { status: 404 })
+  return respond(config, request, page, { status: 404 })
 }

@@ -10,22 +10,29 @@ export type Purchase = {
   /** The body of the request; '' without one. */
   body: string
   offers: readonly PageOffer[]
+  /** What happens after the button. */
+  note?: string
 }
+
+const settled =
+  'You sign a transfer in your wallet. When it is settled, the answer appears here with a receipt.'
 
 /** Without an amount it depends on what the user enters. */
 export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
- * The panel that `wallet.js` fills. What is signed is an offer of the 402 which the script asks for;
+ * The panel that `wallet.js` fills. An answer is above the buttons, which buy it once more. What is signed is an offer of the 402 which the script asks for;
  * it refuses one above the amount here.
  */
-export function walletPanel({ method, target, body, offers }: Purchase): Html {
+export function walletPanel({ method, target, body, offers, note = settled }: Purchase): Html {
   const networks = offers.map(({ network: { id, chainId, name, asset }, amountAtomic }) => {
     const { address, symbol, decimals } = asset
     const amount = amountAtomic?.toString()
     return { id, chain: chainId, name, asset: address, symbol, decimals, amount }
   })
   return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet">
+<div class="progress" role="status">${note}</div>
+<div class="result"></div>
 <label>Network <select name="network">
 <option value="">The network of my wallet</option>
 ${offers.map(
@@ -34,8 +41,6 @@ ${offers.map(
 )}
 </select></label>
 <div class="wallets"></div>
-<div class="progress" role="status"></div>
-<div class="result"></div>
 </section>
 <p class="notice scriptless">Paying in the browser needs JavaScript. The commands need none.</p>`
 }

@@ -53,7 +53,7 @@ export async function forPeople(
   }
   const headers = new Headers(response.headers)
   headers.delete('content-length')
-  for (const [name, value] of Object.entries(pageHeaders())) headers.set(name, value)
+  for (const [name, value] of Object.entries(pageHeaders(config.service))) headers.set(name, value)
   return new Response(layout(config, page), { status: response.status, headers })
 }
 
@@ -92,14 +92,13 @@ function paywallPage(
 <h1>${description || 'A paid answer'}</h1>
 <p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
 ${faultsOf(problem)}
-<p class="request"><span class="method">GET</span> <code>${target}</code></p>
+<p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
-<p>You sign a transfer. When the payment is settled, the answer appears here with a receipt.</p>
 ${walletPanel({ method: 'GET', target, body: '', offers })}
 </section>
-<section class="programs" aria-labelledby="programs"><h2 id="programs">Pay by a command</h2>
-${commandTabs(commands)}
+<section class="programs" aria-labelledby="programs"><h2 id="programs">Or pay from a program</h2>
+${commandTabs(commands.filter(({ pays }) => pays))}
 </section>
 </div>
 <p><a href="/">All that is sold here</a></p>`

@@ -3,7 +3,7 @@ import { isKnown, tagOf } from '../http/etag'
 import * as Problem from '../protocol/Problem'
 import { all, type Meaning, meaningOf } from '../protocol/ProblemMeaning'
 import { type Html, html } from './html'
-import { layout, respond } from './layout'
+import { respond } from './layout'
 
 /**
  * The pages that the types of problems name: `/problems` lists all codes, `/problems/{code}` says
@@ -13,8 +13,8 @@ export function createProblemPages(config: Config) {
   const answer = (request: Request, title: string, page: { main: Html; text: string }) => {
     const vary = { vary: 'Accept' }
     if (!wantsHtml(request)) return plain(request, page.text, vary)
-    const markup = layout(config, { title, path: '/problems', main: page.main })
-    return respond(request, markup, { headers: vary })
+    const { main } = page
+    return respond(config, request, { title, path: '/problems', main }, { headers: vary })
   }
   return {
     list: (request: Request): Response =>

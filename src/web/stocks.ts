@@ -2,14 +2,21 @@ import type { Config, NetworkConfig, Stock, StockToken } from '../config/Config'
 import { type Html, html } from './html'
 import { walletPanel } from './panel'
 import * as Parts from './parts'
+import { type Point, sparkline } from './Sparkline'
 
 export type StockQuery = { symbol: string | undefined }
+
+type Live = {
+  isLive: boolean
+  /** Prices of a token in the last day. */
+  pricesOf: (symbol: string) => readonly Point[]
+}
 
 /** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
 export function stocksPage(
   config: Config,
   stock: Stock,
-  { isLive, symbol }: StockQuery & { isLive: boolean },
+  { isLive, symbol, pricesOf }: StockQuery & Live,
 ): Html {
   const network = config.networks.find(({ id }) => id === stock.network)
   const coin = network?.asset.symbol ?? ''
@@ -17,48 +24,57 @@ export function stocksPage(
   const isSold = isLive && network !== undefined && chosen !== undefined
   return html`<div class="head"><h1>Tokenized stocks</h1>
 <p class="lead">Buy ${Parts.count(stock.tokens.length, 'token')} on ${network?.name ?? stock.network} with one signature. ${coin} leaves your wallet, and the token arrives at your address. The gas is paid for you.</p>
+${isSold && html`<p class="actions"><a class="button" href="#buy">Buy a stock</a></p>`}
 <ul class="facts">
-<li><span>Order</span> <strong>$${Parts.dollars(stock.minAtomic)} to $${Parts.dollars(stock.maxAtomic)}</strong></li>
+<li><span>One order</span> <strong>${money(stock.minAtomic)} to ${money(stock.maxAtomic)}</strong></li>
 <li><span>Fee</span> <strong>${percent(stock.feeBps)}</strong></li>
-<li><span>Below the floor</span> <strong>all of it comes back</strong></li>
+<li><span>If the price moves too far</span> <strong>all of it comes back</strong></li>
 </ul></div>
 <div class="market">
-${table(stock, isLive)}
+${table(stock, { isLive, pricesOf })}
 ${isSold && buyForm(stock, network, chosen)}
 </div>
 ${programs(config, stock)}`
 }
 
-function table(stock: Stock, isLive: boolean): Html {
+function table(stock: Stock, { isLive, pricesOf }: Live): Html {
+  const lines = stock.tokens.map(({ symbol }) => sparkline(symbol, pricesOf(symbol)))
+  const hasLines = lines.some((line) => line !== undefined)
   return html`<section aria-labelledby="tokens">
 <div class="heading"><h2 id="tokens">Tokens</h2>
 ${isLive && html`<p class="quiet live" role="status">Reading the prices ...</p><p class="quiet scriptless">Live prices need JavaScript here. <a href="/api/stock/list">The list for programs</a> has them, too.</p>`}</div>
 <div class="scroll" role="region" aria-label="Tokens and prices" tabindex="0">
 <table class="stocks"${isLive && html` data-list="/api/stock/list"`}>
 <thead><tr><th scope="col">Stock</th>${
-    isLive &&
-    html`<th scope="col" class="number">Price</th><th scope="col">State</th><th scope="col"><span class="hidden">Buy</span></th>`
-  }<th scope="col" class="number">Floor</th><th scope="col">Contract</th></tr></thead>
-<tbody>${stock.tokens.map((token) => row(token, isLive))}</tbody>
+    isLive && html`<th scope="col" class="number">Price</th><th scope="col">State</th>`
+  }${hasLines && html`<th scope="col">Last day</th>`}<th scope="col" class="number">Slippage</th><th scope="col">Contract</th>${isLive && html`<th scope="col" class="order">Order</th>`}</tr></thead>
+<tbody>${stock.tokens.map((token, at) => row(token, { isLive, line: hasLines && (lines[at] ?? none) }))}</tbody>
 </table>
 </div>
-<p class="quiet">The floor is the most that the price may fall between the quote and the purchase.</p>
+<p class="quiet">Slippage is how far a price may move against you between the quote and the purchase. Beyond it, the whole amount comes back to you.</p>
 </section>`
 }
 
-function row({ symbol, name, slippageBps, address }: StockToken, isLive: boolean): Html {
+const none = html`<span class="quiet">-</span>`
+
+type Cells = { isLive: boolean; line: Html | false }
+
+function row({ symbol, name, slippageBps, address }: StockToken, { isLive, line }: Cells): Html {
   const query = new URLSearchParams({ symbol }).toString()
   return html`<tr data-symbol="${symbol}"><th scope="row"><span class="symbol">${symbol}</span> <span class="quiet">${name}</span></th>${
     isLive &&
-    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td><td><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
-  }<td class="number">-${percent(slippageBps)}</td><td>${Parts.address(address)}</td></tr>`
+    html`<td class="number"><span data-field="price">-</span></td><td><span data-field="status">-</span></td>`
+  }${line && html`<td>${line}</td>`}<td class="number">${percent(slippageBps)}</td><td>${Parts.address(address)}</td>${
+    isLive &&
+    html`<td class="order"><a class="button plain" href="/stocks?${query}#buy" data-buy="${symbol}" aria-label="Buy ${symbol}">Buy</a></td>`
+  }</tr>`
 }
 
 function buyForm(stock: Stock, network: NetworkConfig, chosen: StockToken): Html {
   const usdg = Parts.dollars(stock.minAtomic)
   const target = `/api/stock/buy?${new URLSearchParams({ symbol: chosen.symbol, usdg }).toString()}`
-  return html`<section class="buy" aria-labelledby="buy">
-<h2 id="buy">Buy</h2>
+  return html`<section class="buy" id="buy" aria-labelledby="order">
+<h2 id="order">Buy</h2>
 <form class="order">
 <div class="field"><label for="symbol">Stock</label>
 <select id="symbol" name="symbol">${stock.tokens.map(
@@ -69,7 +85,13 @@ function buyForm(stock: Stock, network: NetworkConfig, chosen: StockToken): Html
 <input id="usdg" name="usdg" inputmode="decimal" value="${usdg}" autocomplete="off"></div>
 <p class="quote" role="status"></p>
 </form>
-${walletPanel({ method: 'POST', target, body: '', offers: [{ network }] })}
+${walletPanel({
+  method: 'POST',
+  target,
+  body: '',
+  offers: [{ network }],
+  note: 'You sign a transfer in your wallet. The order appears here, until its end.',
+})}
 </section>`
 }
 
@@ -89,6 +111,13 @@ function programs({ service }: Config, stock: Stock): Html {
 <ol class="numbered">${steps.map(
     ([note, text]) => html`<li><p>${note}</p>${Parts.command(note.toLowerCase(), text)}</li>`,
   )}</ol></section>`
+}
+
+/** `$1`, `$1,000`, `$0.50`. */
+function money(atomic: bigint): string {
+  const [whole = '', cents = ''] = Parts.dollars(atomic).split('.')
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ',')
+  return `$${grouped}${/^0+$/.test(cents) ? '' : `.${cents}`}`
 }
 
 function percent(bps: number): string {

@@ -9,9 +9,13 @@ const rounds = 9
 /** Of one visit, in ms from its start. A page that is painted and whose scripts ran is interactive. */
 type Visit = { answer: number; painted: number; interactive: number; bytes: number }
 
+const nothing =
+  '<!doctype html><html lang="en"><title>Empty</title><link rel="icon" href="data:,"><p>Text'
+
 /**
  * How long Chromium takes until a visitor can use the catalogue, on loopback and each time with an
- * empty cache.
+ * empty cache. A page that has only a paragraph, in the same rounds, shows what the browser and the
+ * machine take of that.
  */
 export async function benchPages(
   machine: Machine,
@@ -33,6 +37,7 @@ export async function benchPages(
       ...(await machine.serve('catalogue.ts', [rpcUrls, large])),
     },
   ]
+  const empty = serveNothing()
   const browser = await startBrowser()
   const visit = async (url: string): Promise<Visit> => {
     const context = await browser.newContext()
@@ -49,8 +54,11 @@ export async function benchPages(
     const notes: string[] = []
     for (const { what, url, atMost } of servers) {
       const visits: Visit[] = []
+      const emptyVisits: Visit[] = []
       for (let round = -1; round < rounds; round++) {
+        const emptySeen = await machine.sample(() => visit(empty.url.href))
         const seen = await machine.sample(() => visit(url))
+        if (round >= 0) emptyVisits.push(emptySeen)
         if (round >= 0) visits.push(seen)
       }
       const waits = visits.map((each) => each.interactive)
@@ -63,18 +71,29 @@ export async function benchPages(
         ours: `${median.toFixed(0)} ms`,
         theirs: `${atMost} ms`,
       })
+      const emptyMs = Stats.median(emptyVisits.map((each) => each.interactive))
       const of = (name: keyof Visit) => Stats.median(visits.map((each) => each[name])).toFixed(0)
       notes.push(
         `pages: / ${what}: ${of('bytes')} bytes, answered after ${of('answer')} ms, painted after ` +
-          `${of('painted')} ms, interactive after ${median.toFixed(0)} ms [${min.toFixed(0)}..${max.toFixed(0)}]`,
+          `${of('painted')} ms, interactive after ${median.toFixed(0)} ms [${min.toFixed(0)}..${max.toFixed(0)}], ` +
+          `an empty page after ${emptyMs.toFixed(0)} ms`,
       )
     }
     return { rows, notes }
   } finally {
     await browser.close()
+    await empty.stop(true)
     await Promise.all(servers.map((server) => server.stop()))
     await Promise.all(chains.map((chain) => chain.stop()))
   }
+}
+
+function serveNothing() {
+  return Bun.serve({
+    port: 0,
+    hostname: '127.0.0.1',
+    fetch: () => new Response(nothing, { headers: { 'content-type': 'text/html' } }),
+  })
 }
 
 const timings = `new Promise((resolve) => {

@@ -143,6 +143,24 @@ export function cookieOf(answer: Response): string {
   return answer.headers.get('set-cookie')?.split(';')[0] ?? ''
 }
 
+/** An operator that is signed in at `/admin` of a running service. */
+export async function operatorOf(url: string, token: string) {
+  const { host: _, ...own } = formHeaders
+  const post = (path: string, fields: Record<string, string>, cookie = '') =>
+    fetch(url + path, {
+      method: 'POST',
+      body: new URLSearchParams(fields).toString(),
+      headers: { ...own, cookie },
+      redirect: 'manual',
+    })
+  const cookie = cookieOf(await post('/admin', { token }))
+  const read = async (path: string) => (await fetch(url + path, { headers: { cookie } })).text()
+  const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read('/admin'))?.[1] ?? ''
+  const act = async (action: string, subject: string): Promise<number> =>
+    (await post(`/admin/actions/${action}`, { csrf, subject }, cookie)).status
+  return { cookie, post, read, act }
+}
+
 /** Whether an answer has the overview. */
 export async function isIn(answer: Response): Promise<boolean> {
   return (await answer.text()).includes('What needs attention')

@@ -33,6 +33,8 @@ const pictures: readonly Picture[] = [
   { name: 'merchant', path: merchant, size: wide },
   { name: 'paid', path: forecast, size: wide, prepare: pay },
   { name: 'stocks', path: '/stocks', size: wide, prepare: seePrices },
+  { name: 'admin', path: '/admin', size: wide, prepare: signIn },
+  { name: 'admin-merchants', path: '/admin/merchants', size: wide },
   { name: 'catalogue-phone', path: '/', size: phone, scheme: 'dark' },
   { name: 'merchant-phone', path: merchant, size: phone, scheme: 'dark' },
 ]
@@ -44,6 +46,12 @@ async function pay(page: Page): Promise<void> {
 
 function seePrices(page: Page): Promise<unknown> {
   return page.locator('[data-symbol=NVDA] .badge').waitFor()
+}
+
+async function signIn(page: Page): Promise<void> {
+  await page.getByLabel('Token').fill(world.adminToken)
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.getByRole('heading', { name: 'Overview' }).waitFor()
 }
 
 const logo =
@@ -58,7 +66,11 @@ logo = "${logoFile}"`
 mkdirSync(directory, { recursive: true })
 writeFileSync(logoFile, logo)
 const [world, browser] = await Promise.all([
-  testWorld({ exchange: true, edit: (text) => text.replace('title = "Turnpike"', brand) }),
+  testWorld({
+    exchange: true,
+    baseUrl: 'https://api.northwind.example',
+    edit: (text) => text.replace('title = "Turnpike"', brand),
+  }),
   startBrowser(),
 ])
 try {

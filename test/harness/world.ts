@@ -12,7 +12,12 @@ export type TestWorld = World & { url: string; logged: string[] }
  * stock tokens and feeds of `[stock]`.
  */
 export async function testWorld(
-  options: { edit?: (text: string) => string; now?: () => number; exchange?: boolean } = {},
+  options: {
+    edit?: (text: string) => string
+    now?: () => number
+    exchange?: boolean
+    baseUrl?: string
+  } = {},
 ): Promise<TestWorld> {
   const file = `${import.meta.dir}/../../merchants.toml`
   const shipped = await Bun.file(file).text()
@@ -27,6 +32,7 @@ export async function testWorld(
     exchange: options.exchange === true,
     marketTimeoutMs: 60_000,
     ...(options.now === undefined ? {} : { now: options.now }),
+    ...(options.baseUrl === undefined ? {} : { baseUrl: options.baseUrl }),
   })
   return { ...world, url: world.app.url, logged }
 }

@@ -20,6 +20,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     return [
       html`<strong>${title}</strong><br><code>${slug}</code>`,
       html`${stateOf(state)}${paused && html` ${badge('fair', 'sales paused')}`}`,
+      timesOf(state),
       pricesOf(state.merchant),
       routes.length,
       usd(paid),
@@ -31,13 +32,14 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
   })
   const number = (title: string) => ({ title, isNumber: true })
   return html`<h1>Merchants</h1>
-<p class="quiet">Figures of the last 30 days. The health follows the last paid requests; their time is in <code>/metrics</code>.</p>
+<p class="quiet">Figures of the last 30 days. The health follows the last paid requests. "Answers in" is the median of the newest 200 since the start, and the time in which 95 % of them were answered.</p>
 ${!isWhole && html`<p class="note" role="status">The figures of earlier days are being added up. Load the page again in a moment.</p>`}
 ${table(
   'Merchants',
   [
     'Merchant',
     'State',
+    number('Answers in'),
     number('Price'),
     number('Routes'),
     number('Revenue'),
@@ -65,6 +67,16 @@ function stateOf({ health, merchant }: MerchantState): Html {
         ? badge('bad', 'out of service')
         : html`${badge('bad', 'out of service')} <code>${merchant.outOfService}</code> is not set`
   }
+}
+
+/** `120 ms (95 % in 480 ms)`. */
+function timesOf({ times }: MerchantState): Html {
+  if (times === undefined) return html`<span class="quiet">none yet</span>`
+  return html`${milliseconds(times.medianMs)}<br><span class="quiet">95 % in ${milliseconds(times.p95Ms)}</span>`
+}
+
+function milliseconds(ms: number): string {
+  return `${ms.toLocaleString('en')} ms`
 }
 
 /** `$0.005` or `$0.005 to $0.02`; by use the price is the most that a request costs. */

@@ -35,6 +35,8 @@ export type Sources = {
 export type MerchantState = {
   merchant: Merchant
   health: 'available' | 'partly' | 'unavailable' | 'out-of-service'
+  /** How fast the newest paid requests since the start were answered. */
+  times: { medianMs: number; p95Ms: number; answers: number } | undefined
 }
 
 /** What an operator may do. None of them rejects for a reason that an operator can mend. */

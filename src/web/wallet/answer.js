@@ -5,11 +5,11 @@ const shownMaxCharacters = 200_000
 const finalStates = ['delivered', 'refunded', 'held', 'failed']
 
 /** Reads an order that was paid until it has ended. An operator decides about one that is held. */
-async function followOrder(path, { settlement }, say) {
+async function followOrder(path, paid, say) {
   for (let waitMs = 1000; ; waitMs = Math.min(waitMs * 1.2, 15_000)) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
-    if (finalStates.includes(status)) return { response, settlement }
+    if (finalStates.includes(status)) return { ...paid, response }
     say(`Paid. The order is ${status ?? 'not readable now'} ...`)
     await pause(waitMs)
   }
@@ -62,12 +62,26 @@ async function present(panel, { response, settlement }, say) {
   if (settlement?.success === true) parts.push(...receiptOf(settlement, panel))
   place.replaceChildren(...parts)
   title.tabIndex = -1
-  title.focus()
+  title.focus({ preventScroll: true })
+  reveal(panel)
   if (isCut)
     throw new Stopped(
       'The answer was cut off. What arrived and the receipt are below. Fetch it again: that costs nothing, but a very long answer is not kept.',
       { isOver: false },
     )
+}
+
+/** How much of an answer is in view without scrolling, CSS pixels: its title and some lines. */
+const seenPixels = 200
+
+/** Scrolls to what a panel says when the first part of its answer is not in view. */
+function reveal(panel) {
+  const status = panel.querySelector('.progress')
+  const { top, height } = panel.querySelector('.result').getBoundingClientRect()
+  const isSeen = top + Math.min(height, seenPixels) <= innerHeight
+  if (status.getBoundingClientRect().top >= 0 && isSeen) return
+  const isCalm = matchMedia('(prefers-reduced-motion: reduce)').matches
+  status.scrollIntoView({ behavior: isCalm ? 'auto' : 'smooth' })
 }
 
 /**

@@ -37,7 +37,10 @@ function storeOf({ method, target, body }) {
         throw new Stopped(nothingKept)
       }
     },
-    remove: () => localStorage.removeItem(key),
+    /** Removes the payment with this credential: another window may have kept a later one. */
+    remove(credential) {
+      if (this.read()?.credential === credential) localStorage.removeItem(key)
+    },
     /**
      * Runs a purchase while no other window of this browser runs the same one. Browsers have the locks
      * on https and on localhost.

@@ -20,7 +20,7 @@ function prepareOrder(form) {
     if (own !== latest) return
     const { estimatedShares, minimumShares, invalidParams, detail } = quote
     status.textContent = response.ok
-      ? `About ${sixDigits(estimatedShares)} ${symbol.value} now. Below ${sixDigits(minimumShares)} the whole amount goes back.`
+      ? `You get about ${sixDigits(estimatedShares)} ${symbol.value}, and at least ${sixDigits(minimumShares)}. Otherwise the whole amount comes back.`
       : (invalidParams ?? []).map(({ reason }) => reason).join(', ') || detail
   }
   form.addEventListener('submit', (event) => event.preventDefault())

@@ -90,18 +90,24 @@ async function finish(purchase, store, say) {
     }
     const settlement = settlementOf(response)
     // An upstream's own 404 was delivered and paid for. Proxies on the way can answer 200, too.
-    if (settlement?.success === true && response.status < 500) return { response, settlement }
+    if (settlement?.success === true && response.status < 500)
+      return { response, settlement, credential: kept.credential }
     const problem = await problemOf(response)
+    // Without locks, another window may present the same payment at the same time.
+    const current = store.read()
+    if (current?.credential !== kept.credential)
+      throw new Stopped('This payment has ended in another window.')
     const { code, detail = `The answer was ${response.status}, and it is none of this service.` } =
       problem
     if (problem.redeem?.token) store.write({ ...kept, redeem: problem.redeem.token })
+    else if (current.redeem !== kept.redeem) continue
     if (code === 'settlement-pending' || code === 'payment-in-progress') {
       if (Date.now() > until) throw new Stopped(detail, { isOver: false })
       say('The payment was sent. Waiting for its confirmation ...')
       await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
       continue
     }
-    if (isLast(response, problem, kept)) store.remove()
+    if (isLast(response, problem, kept)) store.remove(kept.credential)
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
     throw new Stopped(detail, { isOver: store.read() === undefined, details })
   }

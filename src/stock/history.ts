@@ -1,0 +1,38 @@
+import * as Snapshot from './Snapshot'
+
+/** A price that was read then, unix ms. */
+export type Point = { at: number; priceAtomic: bigint }
+
+/** The prices of the last day that were read for the list. Nothing asks for the sake of them. */
+export type History = {
+  add(snapshots: readonly Snapshot.Snapshot[]): void
+  /** Of a token by its symbol, the oldest first. */
+  of(symbol: string): readonly Point[]
+}
+
+const dayMs = 24 * 60 * 60 * 1000
+/** One price is kept of each time of this length, the newest. */
+const slotMs = 15 * 60 * 1000
+
+export function createHistory(now: () => number): History {
+  const bySymbol = new Map<string, Map<number, Point>>()
+  const pointsOf = (symbol: string) => {
+    const known = bySymbol.get(symbol) ?? new Map<number, Point>()
+    bySymbol.set(symbol, known)
+    return known
+  }
+  return {
+    add(snapshots) {
+      for (const snapshot of snapshots) {
+        const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
+        if (priceAtomic === undefined) continue
+        const at = snapshot.readAt
+        const points = pointsOf(snapshot.token.symbol)
+        points.set(Math.floor(at / slotMs), { at, priceAtomic })
+        for (const [slot, point] of points) if (point.at < at - dayMs) points.delete(slot)
+      }
+    },
+    of: (symbol) =>
+      [...(bySymbol.get(symbol)?.values() ?? [])].filter(({ at }) => at >= now() - dayMs),
+  }
+}
