@@ -237,7 +237,7 @@ describe('settle', () => {
   })
 
   test('behavior: a pending charge succeeds for the same call only, and is valid meanwhile', async () => {
-    const body = await make({ requirements: { maxTimeoutSeconds: 0.2 } })
+    const body = await make({ requirements: { maxTimeoutSeconds: 2 } })
     const chain = chainOf(base)
     const before = await shop.balance(base, payee)
     await setAutomine(chain, false)

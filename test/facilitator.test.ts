@@ -129,7 +129,7 @@ describe('settle', () => {
   })
 
   test('behavior: a pending settlement is reported as pending, and succeeds for a repeated call', async () => {
-    const body = await make(base, { requirements: { maxTimeoutSeconds: 0.2 } })
+    const body = await make(base, { requirements: { maxTimeoutSeconds: 2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
     await setAutomine(chain, false)
@@ -159,7 +159,7 @@ describe('settle', () => {
   })
 
   test('behavior: a settlement that is pending across a restart succeeds for the first call after it', async () => {
-    const body = await make(base, { requirements: { maxTimeoutSeconds: 0.2 } })
+    const body = await make(base, { requirements: { maxTimeoutSeconds: 2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
     await setAutomine(chain, false)

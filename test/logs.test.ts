@@ -93,7 +93,7 @@ async function pendingOnce(): Promise<void> {
   await chain?.rpc('evm_setAutomine', [false])
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
   credentials.push(credential)
-  await setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 2)
   expect((await send(item(), { headers: credential })).status).toBe(503)
   await setSettleWait(shop, 25)
   await chain?.rpc('evm_setAutomine', [true])

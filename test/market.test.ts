@@ -42,6 +42,8 @@ function spied(options: Partial<MarketOptions> = {}) {
     stock: stock as NonNullable<typeof stock>,
     asset,
     now,
+    // On a busy machine a chain answers late.
+    timeoutMs: 60_000,
     ...options,
     read: (...call) => {
       reads.push(call)

@@ -8,7 +8,7 @@ import { until } from './harness/world'
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
-    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 0.5 } }),
+    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 1.5 } }),
   })
 })
 afterAll(() => shop.stop())

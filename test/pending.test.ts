@@ -18,7 +18,7 @@ let shop: Shop
 beforeAll(async () => {
   // Shorter than the file allows, because every pending answer waits for it.
   shop = await startShop({
-    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 0.3 } }),
+    adjust: (config) => ({ ...config, service: { ...config.service, settleWaitSeconds: 1.5 } }),
   })
 })
 afterAll(() => shop.stop())
@@ -74,7 +74,7 @@ describe('a slow transfer', () => {
       const payments = shop.counts().payments ?? 0
       await setAutomine(chainOf(network), false)
       // Long enough for the second request to arrive while the first one waits.
-      await setSettleWait(shop, 2)
+      await setSettleWait(shop, 4)
       const first = fetch(item(), { headers: credential })
       await inPool(network, 1)
 
@@ -84,7 +84,7 @@ describe('a slow transfer', () => {
       expect(await meanwhile.json()).toMatchObject({ code: 'payment-in-progress' })
 
       const pending = await first
-      await setSettleWait(shop, 0.3)
+      await setSettleWait(shop, 1.5)
       expect(pending.status).toBe(503)
       expect(pending.headers.get('retry-after')).toBe('2')
       expect(pending.headers.has('www-authenticate')).toBe(false)

@@ -73,7 +73,7 @@ test('behavior: waiting payments, replacements and node faults have metrics', as
   // A node that delays the answer until the block is polled for receipts after seconds.
   tap.intercept = withoutSync
   await setAutomine(chain, false)
-  await setSettleWait(shop, 0.3)
+  await setSettleWait(shop, 2)
   expect((await fetch(item(), { headers: credential })).status).toBe(503)
   await setSettleWait(shop, 25)
   expect(await more(`payments_total{network="${base}",protocol="mpp",outcome="pending"}`)).toBe(1)

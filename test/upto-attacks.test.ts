@@ -174,7 +174,7 @@ describe('the same credential', () => {
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
     await setAutomine(shop.chain(), false)
-    await setSettleWait(shop, 0.2)
+    await setSettleWait(shop, 2)
     try {
       const first = await shop.pay(credential)
       expect(first.status).not.toBe(200)

@@ -171,7 +171,7 @@ describe('a payment that is pending', () => {
   test('attack: polling with a rebuilt credential does not take the place of the buyer', async () => {
     const own = await sign(item(), x402)
     await setAutomine(chain(), false)
-    await setSettleWait(shop, 0.3)
+    await setSettleWait(shop, 2)
     expect((await fetch(item(), { headers: own })).status).toBe(503)
     const forms = await stolen()
     const polls = [...forms, ...forms].map((headers) => fetch(item(), { headers }))
@@ -235,7 +235,7 @@ describe('over MCP', () => {
   async function begin(meta: Meta): Promise<void> {
     await setAutomine(chain(), false)
     const { payments = 0 } = shop.counts()
-    setSettleWait(shop, 0.3)
+    setSettleWait(shop, 2)
     expect((await call(meta)).structuredContent).toMatchObject({ code: 'settlement-pending' })
     setSettleWait(shop, 25)
     await until('the payment is written', () => (shop.counts().payments ?? 0) > payments)
@@ -322,7 +322,7 @@ describe('the facilitator', () => {
   async function pending(): Promise<Body> {
     const network = shop.config.networks.find(({ id }) => id === base)
     if (network === undefined) throw new Error('no network')
-    const body = await makeBody(network, { requirements: { maxTimeoutSeconds: 0.2 } })
+    const body = await makeBody(network, { requirements: { maxTimeoutSeconds: 2 } })
     await setAutomine(chain(), false)
     expect((await settle(body)).json).toMatchObject({ success: false, status: 'pending' })
     return body
