@@ -42,9 +42,9 @@ function grantOf({ id, asset }: NetworkConfig, grants = 100): JobRider {
 }
 
 const grants = ({ fixture }: OwnJobs) =>
-  fixture.db.sqlite.query('SELECT transaction_hash hash FROM grants').all()
+  fixture.sql.query('SELECT transaction_hash hash FROM grants').all()
 const job = ({ fixture }: OwnJobs) =>
-  fixture.db.sqlite
+  fixture.sql
     .query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'")
     .get()
 
@@ -458,6 +458,6 @@ test.concurrent('behavior: a job in progress has a valid row on the disk', async
   const row = createJobs(own.fixture.db).find('refund:1')
   expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
   expect(() =>
-    own.fixture.db.sqlite.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
+    own.fixture.sql.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
   ).toThrow()
 })

@@ -24,7 +24,7 @@ async function stateOf(
 }
 
 function transactionRows({ fixture }: OwnSettlement) {
-  return fixture.db.sqlite
+  return fixture.sql
     .query<{ nonce: number; state: string; kind: string; hash: string }, []>(
       'SELECT nonce, state, kind, hash FROM transactions ORDER BY nonce, created_at, rowid',
     )
@@ -33,8 +33,8 @@ function transactionRows({ fixture }: OwnSettlement) {
 
 /** The state after another transaction used the account's nonce. */
 function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void {
-  fixture.db.sqlite.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
-  fixture.db.sqlite.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
+  fixture.sql.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
+  fixture.sql.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
 }
 
 describe.concurrent('an unknown outcome', () => {
@@ -162,9 +162,9 @@ describe.concurrent('after a restart', () => {
     expect(await stateOf(own, transfer)).toBe('reverted')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    own.fixture.db.sqlite.run('PRAGMA query_only = ON')
+    own.fixture.sql.run('PRAGMA query_only = ON')
     const asked = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
-    own.fixture.db.sqlite.run('PRAGMA query_only = OFF')
+    own.fixture.sql.run('PRAGMA query_only = OFF')
     expect(asked.kind).toBe('pending')
   })
 
@@ -347,7 +347,7 @@ describe.concurrent('the relayer', () => {
       "transactions WHERE state = 'mined'",
       "payments WHERE state = 'confirmed'",
     ])
-      own.fixture.db.sqlite.run(`DELETE FROM ${of}`)
+      own.fixture.sql.run(`DELETE FROM ${of}`)
     await own.fixture.crash()
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync

@@ -102,12 +102,12 @@ test.concurrent('behavior: a failed write of a replacement does not end the watc
   const transfer = signTransfer(network)
   const paying = own.fixture.pay(transfer)
   await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
-  own.fixture.db.sqlite.run(
+  own.fixture.sql.run(
     "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
   )
   await until(() => own.fixture.events.some(({ event }) => event === 'settlement-fault'))
   expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toHaveLength(1)
+  expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toHaveLength(1)
 })
 
 test.concurrent('error: a payment whose window closed while it waited for a relayer is not sent', async () => {
