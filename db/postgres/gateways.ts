@@ -333,16 +333,20 @@ async function compare(state: State, { lanes }: Seen): Promise<void> {
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
-  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  const rows = seen.lanes.filter((row) => row.network === network)
+  const accounts = rows.filter((row) => row.relayer !== keeper && isWanted(state, row))
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: Row) => state.held.has(keyOf(laneOf(row)))
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
     if (row.holder !== null || state.isOver) continue
     if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (own < fair && (await take(state, laneOf(row)))) own++
+    else if (isWanted(state, row) && own < fair && (await take(state, laneOf(row)))) own++
   }
+  // No gateway has their keys any more; the keeper of the network records what they had sent.
+  const strange = rows.filter((row) => row.holder === null && !isWanted(state, row))
+  for (const row of state.held.has(keyOf({ network, relayer: undefined })) ? strange : [])
+    if (!state.isOver) await take(state, laneOf(row))
   // One at a time, so that its next holder can begin before the next one is given.
   if (own > fair) {
     const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
