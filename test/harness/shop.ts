@@ -1,8 +1,9 @@
-import { Database } from 'bun:sqlite'
 import { setDefaultTimeout } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Ledger } from '../../db/Ledger'
+import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open as openDatabase } from '../../db/sqlite/open'
 import * as App from '../../src/app'
 import type { AppOptions } from '../../src/app/options'
@@ -28,6 +29,7 @@ import { placeDatabase } from './database'
 import { leaseChains, returnChain } from './lease'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
+import { dropDatabaseOf, isPostgres, notSqlite, openTestServer, sqlBeside } from './testledger'
 import { type ScriptedUpstream, startScripted } from './upstream'
 
 // Three chains run on two busy cores. Waits for a condition fail by themselves after ten seconds.
@@ -114,8 +116,10 @@ export type Shop = {
   /** Every line that was logged. */
   logged: string[]
   dataDir: string
-  /** The gateway's own connection. */
-  db: Db
+  /** The gateway's own connection to SQLite. */
+  readonly db: Db
+  /** A ledger over the gateway's database. */
+  readonly ledger: Ledger
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
@@ -197,15 +201,18 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configOf(text, rpcUrls, upstream.url)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
-  placeDatabase(dataDir)
+  if (!isPostgres) placeDatabase(dataDir)
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
-  const gateway: Gateway = { config, secrets, dataDir, logged, db: undefined, offsetMs: 0 }
+  const gateway: Gateway = {
+    ...{ config, secrets, dataDir, logged, offsetMs: 0 },
+    ...{ db: undefined, ledger: undefined },
+  }
   const app = await startGateway(gateway, options)
   const chains = byId(started)
-  const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
-  const rows = (sql: string) => reader.query(sql).all() as Record<string, unknown>[]
+  const reader = sqlBeside(dataDir, { isReader: true })
+  const rows = (sql: string) => reader.query<Record<string, unknown>>(sql).all()
   const shop: Shop = {
     url: app.url,
     app,
@@ -217,8 +224,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     logged,
     dataDir,
     get db() {
-      if (gateway.db === undefined) throw new Error('no database')
-      return gateway.db
+      return gateway.db ?? notSqlite()
+    },
+    get ledger() {
+      return gateway.ledger ?? createLedger(shop.db)
     },
     advance: (ms) => {
       gateway.offsetMs += ms
@@ -246,6 +255,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       for (const tap of taps) tap.stop()
       upstream.stop()
       if (options.chains === undefined) await Promise.all(started.map(returnChain))
+      await dropDatabaseOf(dataDir)
       rmSync(dataDir, { recursive: true, force: true })
     },
   }
@@ -271,8 +281,10 @@ type Gateway = {
   readonly secrets: Secrets
   readonly dataDir: string
   readonly logged: string[]
-  /** Its own connection, once it was started. */
+  /** Its own connection to SQLite, once it was started. */
   db: Db | undefined
+  /** Its ledger in PostgreSQL. */
+  ledger: Ledger | undefined
   /** Of its clock. */
   offsetMs: number
 }
@@ -280,7 +292,13 @@ type Gateway = {
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
   const { config, secrets, dataDir, logged } = gateway
   const { answersMaxBytes, refundsMax, orderRetryMs, transferRateMin } = options
+  const openServer: AppOptions['openServer'] = async (context) => {
+    const database = await openTestServer(context, secrets)
+    gateway.ledger = database.ledger
+    return database
+  }
   return App.start({
+    ...(isPostgres && { openServer }),
     openDatabase: (from) => {
       const db = (options.openDatabase ?? openDatabase)(from)
       gateway.db = db

@@ -1,10 +1,11 @@
+import { Database as Sqlite } from 'bun:sqlite'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Database } from '../../db/Database'
 import type { Ledger } from '../../db/Ledger'
 import type { Times } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/sqlite/ledger'
-import { type Db, open, openInMemory } from '../../db/sqlite/open'
+import { type Db, databaseName, open, openInMemory } from '../../db/sqlite/open'
 import type { ServerContext } from '../../src/app/options'
 import type { Secrets } from '../../src/config/env'
 import { placeDatabase } from './database'
@@ -119,4 +120,22 @@ export async function openTestServer(
     // A cluster of tests does not wait for the disk, and tests move one clock without the others.
     tests: { acceptsLoss: true, acceptsSkew: true },
   })
+}
+
+/** The database of a data directory, which was opened before, as another process sees it. */
+export function sqlBeside(dataDir: string, { isReader = false } = {}): Sql & { close(): void } {
+  if (isPostgres) return postgresSql(readFileSync(join(dataDir, nameOfUrl), 'utf8'))
+  const sqlite = new Sqlite(join(dataDir, databaseName), isReader ? { readonly: true } : undefined)
+  sqlite.run('PRAGMA busy_timeout = 5000')
+  return { ...sqliteSql(sqlite), close: () => sqlite.close() }
+}
+
+/** Changes rows as another process does. */
+export function tamper(dataDir: string, text: string, values?: string[]): void {
+  const sql = sqlBeside(dataDir)
+  try {
+    sql.run(text, values)
+  } finally {
+    sql.close()
+  }
 }
