@@ -31,6 +31,7 @@ import { connect, request } from './raw'
 import { startTap } from './settlement'
 import { dropDatabaseOf, isPostgres, notSqlite, openTestServer, sqlBeside } from './testledger'
 import { type ScriptedUpstream, startScripted } from './upstream'
+import { until } from './world'
 
 // Three chains run on two busy cores. Waits for a condition fail by themselves after ten seconds.
 setDefaultTimeout(30_000)
@@ -347,6 +348,14 @@ export async function setSettleWait(
 ): Promise<void> {
   const places = await app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
   if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
+}
+
+/** Resolves when the end of every delivery is stored: an answer may reach its buyer before that. */
+export async function untilEnded({ rows }: Pick<Shop, 'rows'>): Promise<void> {
+  await until('every delivery has ended', () => {
+    const open = rows("SELECT id FROM payments WHERE delivery = 'delivering'")
+    return open.length === 0
+  })
 }
 
 export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'

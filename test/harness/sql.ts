@@ -80,11 +80,14 @@ function startThread(): Thread {
 }
 
 /**
- * The statement as PostgreSQL takes it: numbered parameters, names with capitals in quotes, and `seq`
- * where SQLite counts rows by itself. Texts in quotes stay.
+ * The statement as PostgreSQL takes it: numbered parameters, names with capitals in quotes, and where
+ * SQLite counts rows by itself `seq`, or the time and the id. Texts in quotes stay.
  */
 export function translate(text: string): string {
   let count = 0
+  const isCounted = /\bFROM (transactions|webhooks)\b/i.test(text)
+  const ordering = (_: string, direction = '') =>
+    isCounted ? `seq${direction}` : `created_at${direction}, id${direction}`
   return text
     .split(/('[^']*'|"[^"]*")/)
     .map((part, at) =>
@@ -92,7 +95,7 @@ export function translate(text: string): string {
         ? part
         : part
             .replace(/\?(\d*)/g, (_, number: string) => `$${number || ++count}`)
-            .replace(/\browid\b/g, 'seq')
+            .replace(/\browid\b( DESC)?/gi, ordering)
             .replace(/\b[a-z]+[A-Z]\w*\b/g, '"$&"'),
     )
     .join('')
