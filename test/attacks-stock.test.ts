@@ -1,6 +1,4 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import { decodeFunctionData, type Hex, parseAbi } from 'viem'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
@@ -9,6 +7,7 @@ import * as Abi from '../src/protocol/Abi'
 import * as Permit from '../src/protocol/Permit'
 import { movePrice } from './harness/exchange'
 import { before, buyStock, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
+import { sqlBeside, tamper } from './harness/testledger'
 
 // Attacks 38 and 39 of the catalogue: refunds, and the price of a swap.
 
@@ -130,11 +129,10 @@ describe('attack 38: refunds', () => {
 
   test('attack 38: a retry of the operator cannot refund what was delivered', async () => {
     const order = (await (await buyStock(shop.buyUrl())).json()) as OrderJson
-    const { Database } = await import('bun:sqlite')
-    const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
+    const other = sqlBeside(shop.dataDir)
     try {
       const set = (text: string) =>
-        other.run(`UPDATE orders SET ${text} WHERE id = ?`, [order.id]).changes
+        other.run(`UPDATE orders SET ${text} WHERE id = ?`, [order.id])
       expect(() => set('retry_at = 1')).toThrow()
       expect(() => set("state = 'refunding', refund_reason = 'no-quote'")).toThrow()
       expect(() => set("state = 'held', held_reason = 'refund-failed'")).toThrow()
@@ -339,9 +337,7 @@ test('attack: a credential rebuilt from the chain does not show what the buyer b
 
   // An earlier version stored no credential bytes. Then only the key is secret to the buyer.
   await shop.app.stop()
-  const db = new Database(join(shop.dataDir, 'turnpike.sqlite'))
-  db.run('UPDATE payments SET credential_hash = NULL')
-  db.close()
+  tamper(shop.dataDir, 'UPDATE payments SET credential_hash = NULL')
   await shop.restart()
   url = shop.buyUrl({ usdg: '26' })
   await expectNothing([stolen, guess, own])

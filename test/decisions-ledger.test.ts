@@ -20,8 +20,8 @@ const relayerKeys = [relayerKey, Crypto.bytes(account(9).privateKey)]
 type Row = { relayer: string; nonce: number }
 
 /** Account nonces by relayer, in their order. */
-function noncesOf({ db }: Scripted): number[][] {
-  const rows = db.sqlite.query<Row, []>('SELECT relayer, nonce FROM transactions').all()
+function noncesOf({ sql }: Scripted): number[][] {
+  const rows = sql.query<Row, []>('SELECT relayer, nonce FROM transactions').all()
   const relayers = [...new Set(rows.map(({ relayer }) => relayer))]
   return relayers.map((each) =>
     rows
@@ -50,11 +50,9 @@ describe.concurrent('a ledger that takes its time', () => {
         [...transfers, ...transfers].map((each) => own.pay(each)),
       )
       expect(outcomes.map(({ kind }) => kind)).toEqual(Array(48).fill('confirmed'))
-      const { rows } = { rows: own.db.sqlite.query('SELECT id FROM payments').all() }
+      const { rows } = { rows: own.sql.query('SELECT id FROM payments').all() }
       expect(rows).toHaveLength(24)
-      expect(own.db.sqlite.query('SELECT payment_id FROM transaction_members').all()).toHaveLength(
-        24,
-      )
+      expect(own.sql.query('SELECT payment_id FROM transaction_members').all()).toHaveLength(24)
       expectNoGap(own)
     })
 
@@ -70,7 +68,7 @@ describe.concurrent('a ledger that takes its time', () => {
         ended.push(kind)
         return kind
       })
-      const written = () => own.db.sqlite.query('SELECT id FROM payments').all().length
+      const written = () => own.sql.query('SELECT id FROM payments').all().length
       await until(() => written() === 3 && ended.length === 5)
       expect(written()).toBe(3)
       // What was sent is not decided.
@@ -87,7 +85,7 @@ describe.concurrent('a ledger that takes its time', () => {
       ...[1, 2, 3].map((from) => own.pay(own.sign({ from }))),
     ])
     expect(ends.map(({ kind }) => kind)).toEqual(Array(15).fill('confirmed'))
-    const jobs = own.db.sqlite.query("SELECT hash FROM transactions WHERE kind = 'refund'").all()
+    const jobs = own.sql.query("SELECT hash FROM transactions WHERE kind = 'refund'").all()
     expect(jobs).toHaveLength(4)
     expectNoGap(own)
   })

@@ -1,11 +1,10 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import type { Hex } from 'viem'
 import { account } from '../src/demo/accounts'
 import { setAutomine } from '../src/demo/chains'
 import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Shop, startShop } from './harness/shop'
+import { tamper } from './harness/testledger'
 import { until } from './harness/world'
 
 /** Several calls with one authorization, one of which is being settled. */
@@ -209,14 +208,12 @@ test('behavior: a payment that a reorganisation removes before its success is pe
   const { handOver } = settlement
   settlement.handOver = (id) => {
     settlement.handOver = handOver
-    const database = new Database(join(shop.dataDir, 'turnpike.sqlite'))
-    database.run('PRAGMA busy_timeout = 5000')
-    database.run(
+    tamper(
+      shop.dataDir,
       `UPDATE payments SET state = 'broadcast', log_index = NULL, block_number = NULL,
        confirmed_at = NULL WHERE id = ?`,
       [id],
     )
-    database.close()
     return handOver(id)
   }
   expect((await settle(body)).json).toMatchObject({ success: false, status: 'pending' })

@@ -5,7 +5,7 @@ import { deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { RowsRefusedError } from '../src/settlement/Outcome'
 import { receiptOf, settlementOf } from './harness/buyer'
-import { type Shop, sign, startShop, type Terms } from './harness/shop'
+import { type Shop, sign, startShop, type Terms, untilEnded } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -80,6 +80,7 @@ describe('a repeat with the same key', () => {
       const { payer: _, ...receipt } = name === 'mpp' ? receiptOf(bought) : settlementOf(bought)
 
       for (const credential of [second, first, second]) {
+        await untilEnded(shop)
         const repeat = await pay(credential, key())
         expect(repeat.status).toBe(200)
         expect(repeat.headers.get('idempotency-replayed')).toBe('true')
@@ -255,6 +256,7 @@ describe('the same key', () => {
   test('error: the same key with the spent credential for another request is 409', async () => {
     const credential = await sign(item())
     await pay(credential, key())
+    await untilEnded(shop)
     const response = await pay(credential, key(), `${item()}?a=1`)
     expect(response.status).toBe(409)
     expect(await response.json()).toMatchObject({ code: 'idempotency-conflict' })

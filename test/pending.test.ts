@@ -11,6 +11,7 @@ import {
   sign,
   startShop,
   type Terms,
+  untilEnded,
 } from './harness/shop'
 import { until } from './harness/world'
 
@@ -123,6 +124,7 @@ describe('a slow transfer', () => {
       expect(shop.counts().payments).toBe(payments + 1)
       expect(await shop.balance(network, payee)).toBe(before + 5000n)
       expect(shop.upstream.requests).toHaveLength(1)
+      await untilEnded(shop)
       expect((await fetch(item(), { headers: credential })).status).toBe(402)
     })
 

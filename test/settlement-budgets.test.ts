@@ -78,7 +78,7 @@ const relayerWei = async () =>
   BigInt((await net.chain.rpc('eth_getBalance', [account(0).address, 'latest'])) as string)
 
 function transactions() {
-  return fixture.db.sqlite
+  return fixture.sql
     .query<{ state: string; gas_limit: string; raw: string }, []>(
       'SELECT state, gas_limit, raw FROM transactions ORDER BY nonce, created_at, rowid',
     )
@@ -140,7 +140,7 @@ describe('a wallet whose transactions fail (attack 13)', () => {
       expect(locked.retryAfterSeconds).toBeLessThanOrEqual(120)
       expect(net.tap.calls.filter(({ method }) => method === 'eth_call')).toEqual([])
       // An old credential may not try again either.
-      const old = fixture.db.sqlite
+      const old = fixture.sql
         .query<{ id: string }, []>("SELECT id FROM payments WHERE state = 'reverted' LIMIT 1")
         .get()
       const known = await fixture.settlement.findById(old?.id ?? '')

@@ -83,7 +83,7 @@ test('behavior: after repeated kills no payment is lost, doubled or left open', 
       deskKey: Crypto.bytes(deskKey),
     })
     const count = (sql: string) =>
-      fixture.db.sqlite.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
+      fixture.sql.query<{ n: number }, []>(`SELECT count(*) n FROM ${sql}`).get()?.n ?? -1
     await until(() => count("payments WHERE state IN ('broadcast', 'reverted')") === 0)
     await until(() => count("jobs WHERE state = 'broadcast'") === 0)
     const jobs = count('jobs')
@@ -93,7 +93,7 @@ test('behavior: after repeated kills no payment is lost, doubled or left open', 
     const payments = count('payments')
     expect(payments).toBeGreaterThan(100)
     expect(count("payments WHERE state = 'confirmed'")).toBe(payments)
-    const paid = fixture.db.sqlite
+    const paid = fixture.sql
       .query<{ sum: number }, []>('SELECT sum(CAST(amount_atomic AS INTEGER)) sum FROM payments')
       .get()
     const after = await balanceOf(net.chain, network.asset.address, payee)

@@ -16,7 +16,7 @@ const suggesting =
     method === 'eth_maxPriorityFeePerGas' ? { result: hex(wei) } : undefined
 
 const sent = ({ fixture }: OwnSettlement) =>
-  fixture.db.sqlite
+  fixture.sql
     .query<{ raw: `0x02${string}` }, []>('SELECT raw FROM transactions ORDER BY rowid')
     .all()
     .map(({ raw }) => parseTransaction(raw))

@@ -35,7 +35,7 @@ const tells = {
 type Row = { kind: string; state: string; members: number }
 
 const rows = ({ fixture }: OwnSettlement) =>
-  fixture.db.sqlite
+  fixture.sql
     .query<Row, []>(
       `SELECT kind, state, (SELECT count(*) FROM transaction_members
          WHERE transaction_hash = hash) members FROM transactions ORDER BY rowid`,
@@ -243,7 +243,7 @@ function beforeBatch(own: OwnSettlement, action: () => Promise<unknown>): void {
 
 /** How many payments of the payer shared a transaction. */
 const sharedBy = ({ fixture }: OwnSettlement, payer: Address) =>
-  fixture.db.sqlite
+  fixture.sql
     .query<{ n: number }, [string]>(
       `SELECT count(*) n FROM payments JOIN transaction_members ON payment_id = id
          JOIN transactions ON hash = transaction_members.transaction_hash

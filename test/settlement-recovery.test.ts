@@ -13,6 +13,7 @@ import {
   withoutSync,
 } from './harness/ownsettlement'
 import { type SettlementFixture, signTransfer, until, untilKnown } from './harness/settlement'
+import { isPostgres } from './harness/testledger'
 
 const rejection = (message: string) => ({ error: { code: -32000, message } })
 
@@ -24,7 +25,7 @@ async function stateOf(
 }
 
 function transactionRows({ fixture }: OwnSettlement) {
-  return fixture.db.sqlite
+  return fixture.sql
     .query<{ nonce: number; state: string; kind: string; hash: string }, []>(
       'SELECT nonce, state, kind, hash FROM transactions ORDER BY nonce, created_at, rowid',
     )
@@ -33,8 +34,8 @@ function transactionRows({ fixture }: OwnSettlement) {
 
 /** The state after another transaction used the account's nonce. */
 function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void {
-  fixture.db.sqlite.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
-  fixture.db.sqlite.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
+  fixture.sql.run("UPDATE transactions SET state = 'replaced' WHERE hash = ?", [transaction])
+  fixture.sql.run("UPDATE payments SET state = 'reverted' WHERE id = ?", [id])
 }
 
 describe.concurrent('an unknown outcome', () => {
@@ -150,7 +151,7 @@ describe.concurrent('after a restart', () => {
     expect(new Set(transactionRows(own).map(({ nonce }) => nonce)).size).toBe(4)
   })
 
-  test('error: a payment whose expiry cannot be recorded is pending, not reverted', async () => {
+  test.skipIf(isPostgres)('error: a payment whose expiry cannot be recorded is pending, not reverted', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -163,9 +164,9 @@ describe.concurrent('after a restart', () => {
     expect(await stateOf(own, transfer)).toBe('reverted')
     await net.chain.rpc('evm_increaseTime', [120])
     await mine(net.chain)
-    own.fixture.db.sqlite.run('PRAGMA query_only = ON')
+    own.fixture.sql.run('PRAGMA query_only = ON')
     const asked = await own.fixture.settlement.resume(payment, transfer, { waitMs: 10_000 })
-    own.fixture.db.sqlite.run('PRAGMA query_only = OFF')
+    own.fixture.sql.run('PRAGMA query_only = OFF')
     expect(asked.kind).toBe('pending')
   })
 
@@ -348,7 +349,7 @@ describe.concurrent('the relayer', () => {
       "transactions WHERE state = 'mined'",
       "payments WHERE state = 'confirmed'",
     ])
-      own.fixture.db.sqlite.run(`DELETE FROM ${of}`)
+      own.fixture.sql.run(`DELETE FROM ${of}`)
     await own.fixture.crash()
     await net.chain.rpc('evm_revert', [id])
     net.tap.intercept = withoutSync
@@ -393,7 +394,8 @@ describe.concurrent('a reorganisation', () => {
       delivery: 'delivered',
       attempts: 1,
     })
-    expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
+    await until(() => transactionRows(own)[0]?.state === 'mined')
+    expect(transactionRows(own)).toHaveLength(1)
   })
 })
 
@@ -455,7 +457,7 @@ describe.concurrent('readiness', () => {
     })
   }
 
-  test('error: a relayer without gas is told the amount to send, once for each change', async () => {
+  test.skipIf(isPostgres)('error: a relayer without gas is told the amount to send, once for each change', async () => {
     await using own = await ownSettlement()
     const { address } = account(0)
     await own.net.chain.rpc('anvil_setBalance', [address, '0x1'])

@@ -56,7 +56,7 @@ describe('accounts without code that delegate to gas-wasting code in the block o
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
     await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])
     const sizes = () =>
-      own.fixture.db.sqlite
+      own.fixture.sql
         .query<{ kind: string; n: number }, []>(
           `SELECT kind, count(*) n FROM transactions GROUP BY kind ORDER BY kind`,
         )

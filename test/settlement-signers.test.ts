@@ -19,7 +19,7 @@ function forge(
 
 const refused = { kind: 'refused', reason: 'invalid_exact_evm_signature' }
 const payments = ({ fixture }: OwnSettlement) =>
-  fixture.db.sqlite.query('SELECT id FROM payments').all().length
+  fixture.sql.query('SELECT id FROM payments').all().length
 
 test.concurrent('error: a forged signature in the name of a payer that never paid causes no call to a node', async () => {
   await using own = await ownSettlement()
@@ -62,7 +62,7 @@ test.concurrent('behavior: a payer that has code since it paid is settled as one
   expect(codes()).toBe(asked)
   expect((await pay()).kind).toBe('confirmed')
   expect(codes()).toBe(asked + 1)
-  const gas = fixture.db.sqlite.query('SELECT gas_limit FROM transactions ORDER BY nonce').values()
+  const gas = fixture.sql.query('SELECT gas_limit FROM transactions ORDER BY nonce').values()
   expect(gas.flat().map(Number)).toEqual([200_000, 600_000, 600_000])
 })
 

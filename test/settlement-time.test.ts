@@ -92,7 +92,7 @@ test.concurrent('error: where blocks are not rare and our clock is ahead, nothin
   const validAfter = BigInt(Math.floor(Date.now() / 1000) + 4)
   const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
-  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
+  expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toEqual([])
 })
 
 test.concurrent("error: a clock that is proven to be ahead does not override the block's time", async () => {
@@ -106,7 +106,7 @@ test.concurrent("error: a clock that is proven to be ahead does not override the
   const validAfter = BigInt(Math.floor(ahead() / 1000) - 5)
   const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
-  expect(own.fixture.db.sqlite.query('SELECT hash FROM transactions').all()).toEqual([])
+  expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toEqual([])
 })
 
 for (const [name, intercept] of Object.entries(nodes))

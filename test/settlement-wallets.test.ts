@@ -86,7 +86,7 @@ function wrap(transfer: Transfer.Transfer, to: Address, data: Hex): Transfer.Tra
 }
 
 const transactions = () =>
-  fixture.db.sqlite
+  fixture.sql
     .query<{ raw: `0x02${string}`; state: string }, []>('SELECT raw, state FROM transactions')
     .all()
 const codeOf = (address: Address) => net.chain.rpc('eth_getCode', [address, 'latest'])

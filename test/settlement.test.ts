@@ -54,7 +54,7 @@ async function settleByOther(chain: typeof usdg.chain, transfer: Transfer.Transf
 
 function paymentCount(): number {
   return (
-    fixture.db.sqlite.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
+    fixture.sql.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
   )
 }
 
@@ -131,7 +131,7 @@ describe('a payment', () => {
     )
     const outcomes = await Promise.all(transfers.map((transfer) => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(transfers.map(() => 'confirmed'))
-    const rows = fixture.db.sqlite
+    const rows = fixture.sql
       .query<{ nonce: number; state: string }, []>(
         'SELECT nonce, state FROM transactions ORDER BY nonce',
       )
@@ -139,7 +139,7 @@ describe('a payment', () => {
     const first = rows[0]?.nonce ?? 0
     expect(rows).toEqual(rows.map((_, index) => ({ nonce: first + index, state: 'mined' })))
     expect(rows.length).toBeLessThan(32)
-    const logs = fixture.db.sqlite
+    const logs = fixture.sql
       .query('SELECT DISTINCT transaction_hash, log_index FROM payments')
       .all()
     expect(logs).toHaveLength(32)
@@ -150,7 +150,7 @@ describe('a payment', () => {
     const outcomes = await Promise.all([1, 2, 3, 4].map(() => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(Array(4).fill('confirmed'))
     expect(paymentCount()).toBe(1)
-    expect(fixture.db.sqlite.query('SELECT * FROM transactions').all()).toHaveLength(1)
+    expect(fixture.sql.query('SELECT * FROM transactions').all()).toHaveLength(1)
     expect(await fixture.pay(transfer, { fingerprint: 'e'.repeat(64) })).toMatchObject({
       kind: 'refused',
       reason: 'invalid_exact_evm_nonce_already_used',
@@ -169,7 +169,7 @@ describe('a payment', () => {
 
   test('behavior: gas is counted to the product and the day', async () => {
     await fixture.pay(signTransfer(network))
-    const rows = fixture.db.sqlite
+    const rows = fixture.sql
       .query<{ product: string; wei: string }, []>('SELECT product, wei FROM gas_spent')
       .all()
     expect(rows).toHaveLength(1)

@@ -63,7 +63,7 @@ let clients = 0
 const ask = (address: string, of = sponsoring) =>
   of.granting.grant({ address, client: `10.9.${++clients}.1` })
 const topUps = () =>
-  sponsoring.desk.db.sqlite
+  sponsoring.desk.sql
     .query<{ address: string; amount_wei: string }, []>('SELECT * FROM grant_top_ups')
     .all()
 

@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi, parseTransaction } from 'viem'
 import { account } from '../src/demo/accounts'
@@ -15,6 +14,7 @@ import {
   signOrder,
   startStockShop,
 } from './harness/stockshop'
+import { tamper as change } from './harness/testledger'
 import { until } from './harness/world'
 
 // Rare events that would cost a buyer an order: other accounts that settle first, nodes that answer
@@ -46,13 +46,7 @@ const stateOf = (id: unknown) => shop.rows(`SELECT state FROM orders WHERE id = 
 
 /** A change by another process to the database. */
 function tamper(sql: string): void {
-  const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
-  try {
-    other.run('PRAGMA busy_timeout = 5000')
-    other.run(sql)
-  } finally {
-    other.close()
-  }
+  change(shop.dataDir, sql)
 }
 
 describe('another account settles first', () => {

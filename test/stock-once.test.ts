@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
 import * as Multicall from '../src/chain/multicall'
@@ -20,6 +19,7 @@ import {
   signOrder,
   startStockShop,
 } from './harness/stockshop'
+import { sqlBeside } from './harness/testledger'
 import { until } from './harness/world'
 
 // Swap and refund of an order use one nonce, so on every fork of the chain only one of them moves
@@ -306,7 +306,7 @@ describe('a database of an earlier version', () => {
     expect((await shop.app.settlement.run(sent, { waitMs: 120_000 })).kind).toBe('confirmed')
     await shop.app.stop()
     // The rows of the earlier version.
-    const other = new Database(`${shop.dataDir}/turnpike.sqlite`)
+    const other = sqlBeside(shop.dataDir)
     const hash = `(SELECT transaction_hash FROM jobs WHERE id = '${id}')`
     other.run(
       `UPDATE transactions SET state = 'sent', block_number = NULL, cost_wei = NULL WHERE hash = ${hash}`,

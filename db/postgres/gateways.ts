@@ -236,6 +236,8 @@ async function look(state: State): Promise<void> {
     const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
     for (const id of dead) on.reaped(id)
   }
+  // A write that is acknowledged after this may be missing in what the database answers.
+  const known = new Map([...state.held].map(([key, held]) => [key, { ...held }]))
   const seen = await lines.run('beat', readLanes)
   state.others = seen.gateways.filter((id) => id !== gateway.id).length
   state.ofOthers = new Set(
@@ -243,21 +245,26 @@ async function look(state: State): Promise<void> {
       row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
     ),
   )
-  await compare(state, seen)
+  await compare(state, seen, known)
   for (const network of new Set(state.wanted.map((lane) => lane.network))) {
     await balance(state, network, seen)
   }
 }
 
 /** Compares the lanes with what was acknowledged: another holder ends the process. */
-async function compare(state: State, { lanes }: Seen): Promise<void> {
+async function compare(
+  state: State,
+  { lanes }: Seen,
+  known: ReadonlyMap<string, Held>,
+): Promise<void> {
   const { lines, gateway, on } = state.options
   for (const row of lanes) {
     const lane = laneOf(row)
     const held = state.held.get(keyOf(lane))
-    if (held === undefined) continue
+    const before = known.get(keyOf(lane))
+    if (held === undefined || before?.epoch !== held.epoch) continue
     if (row.epoch > held.epoch) return fence(state, 'another gateway has its account')
-    if (row.epoch === held.epoch && row.next_nonce >= held.next_nonce) continue
+    if (row.epoch === held.epoch && row.next_nonce >= before.next_nonce) continue
     const raised = await lines.run('beat', (query) =>
       raiseLane(query, row, { held, id: gateway.id }),
     )
@@ -268,16 +275,20 @@ async function compare(state: State, { lanes }: Seen): Promise<void> {
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
-  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  const rows = seen.lanes.filter((row) => row.network === network)
+  const accounts = rows.filter((row) => row.relayer !== keeper && isWanted(state, row))
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
     if (row.holder !== null || state.isOver) continue
     if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (own < fair && (await take(state, laneOf(row)))) own++
+    else if (isWanted(state, row) && own < fair && (await take(state, laneOf(row)))) own++
   }
+  // No gateway has their keys any more; the keeper of the network records what they had sent.
+  const strange = rows.filter((row) => row.holder === null && !isWanted(state, row))
+  for (const row of state.held.has(keyOf({ network, relayer: undefined })) ? strange : [])
+    if (!state.isOver) await take(state, laneOf(row))
   // One at a time, so that its next holder can begin before the next one is given.
   if (own > fair) {
     const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))

@@ -157,10 +157,12 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
   const note = async <T>(
     lane: Pick<TransactionRow, 'network' | 'relayer' | 'nonce'>,
     write: () => Promise<T>,
+    // What was refused is rolled back, the fence's account nonce with it.
+    isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
     try {
       const result = await write()
-      gateways.stored(lane, lane.nonce)
+      if (isStored(result)) gateways.stored(lane, lane.nonce)
       return result
     } catch (error) {
       if (error instanceof LaneLostError) gateways.lost(lane)
@@ -169,8 +171,18 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
   }
   return {
     ...settling,
-    launch: (input) => note(input.transaction, () => settling.launch(input)),
-    launchJob: (input) => note(input.transaction, () => settling.launchJob(input)),
+    launch: (input) =>
+      note(
+        input.transaction,
+        () => settling.launch(input),
+        ({ kind }) => kind === 'stored',
+      ),
+    launchJob: (input) =>
+      note(
+        input.transaction,
+        () => settling.launchJob(input),
+        (refusal) => refusal === undefined,
+      ),
     replace: (input) => note(input.transaction, () => settling.replace(input)),
     record: (inclusion, ...rest) =>
       note(inclusion.included, () => settling.record(inclusion, ...rest)),

@@ -39,7 +39,7 @@ export async function ownJobs() {
     stateOf: async (id = 'refund:1') => (await own.fixture.settlement.job(id))?.state,
     moved: async () => (await received()) - before,
     transactions: () =>
-      own.fixture.db.sqlite
+      own.fixture.sql
         .query<Row, []>('SELECT * FROM transactions ORDER BY nonce, created_at, rowid')
         .all(),
   })

@@ -1,4 +1,3 @@
-import { createLedger } from '../../db/sqlite/ledger'
 import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
 import { extract } from '../../src/paywall/extract'
@@ -36,7 +35,7 @@ export async function startLatePaywall(shop: Shop) {
   const network = shop.config.networks.find(({ id }) => id === networkId)
   if (network === undefined) throw new Error(`no ${networkId}`)
   const gates = createGates()
-  const answers = await createAnswers(createLedger(shop.db).answers)
+  const answers = await createAnswers(shop.ledger.answers)
   const settlement = lateSettlement(shop.app.settlement, gates)
   const item = itemOf({ network, payTo: payee, amountAtomic: 5_000n })
   const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }

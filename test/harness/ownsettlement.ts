@@ -76,7 +76,7 @@ export async function ownSettlement(
       await own.open(changes, more)
     },
     untilSent(hash) {
-      const row = own.fixture.db.sqlite
+      const row = own.fixture.sql
         .query<{ raw: string }, [string]>('SELECT raw FROM transactions WHERE hash = ?')
         .get(hash)
       return until(() =>

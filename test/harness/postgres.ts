@@ -235,6 +235,13 @@ async function create(template: string): Promise<string> {
   return cluster.url(name)
 }
 
+/** Removes a database of `emptyDatabase` or `freshDatabase`, even one to which somebody is connected. */
+export async function dropDatabase(url: string): Promise<void> {
+  const name = new URL(url).pathname.slice(1)
+  const cluster = await sharedCluster()
+  await cluster.run(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`)
+}
+
 /** Nothing stays connected to it, because a template in use cannot be copied. */
 async function createTemplate(): Promise<string> {
   const cluster = await sharedCluster()

@@ -1,8 +1,6 @@
 import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
-import { createLedger } from '../../db/sqlite/ledger'
-import { openInMemory } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import type { Transfer } from '../../src/protocol/Transfer'
@@ -14,6 +12,7 @@ import {
 import { createScriptedChain, startSeconds } from './scriptedchain'
 import { startScriptedNode } from './scriptednode'
 import { networkOf, purposeOf, relayerKey, signTransfer, until } from './settlement'
+import { createTestLedger, type OpenedLedger } from './testledger'
 
 type Changes = {
   network?: Partial<NetworkConfig>
@@ -29,7 +28,7 @@ type Row = { hash: string; nonce: number; kind: string; state: string; maxFeeWei
 export const relayer: Address = account(0).address
 
 /** The parts of a settlement, and functions to start it. */
-function prepare(changes: Changes) {
+async function prepare(changes: Changes) {
   const plain = networkOf('http://127.0.0.1', 'usdc', { replaceAfterSeconds: 3_600 })
   const chain = createScriptedChain(plain.asset.address)
   const nodes = Array.from({ length: changes.nodes ?? 1 }, () => startScriptedNode(chain, plain))
@@ -38,11 +37,12 @@ function prepare(changes: Changes) {
   const network = { ...plain, rpcUrls: nodes.map(({ url }) => url), ...changes.network }
   const clock = { ms: startSeconds * 1_000 }
   const now = () => clock.ms
-  const db = openInMemory({ now })
+  const store = await createTestLedger({ now })
   const events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[] = []
-  const start = (more: Partial<SettlementOptions> = {}) =>
-    createSettlement({
-      ledger: changes.ledger?.(createLedger(db)) ?? createLedger(db),
+  const start = async (more: Partial<SettlementOptions> = {}): Promise<Started> => {
+    const opened = await store.open()
+    const settlement = await createSettlement({
+      ledger: changes.ledger?.(opened.ledger) ?? opened.ledger,
       networks: [network],
       relayerKeys: [relayerKey],
       now,
@@ -59,10 +59,15 @@ function prepare(changes: Changes) {
       ...changes.settlement,
       ...more,
     })
-  return { chain, nodes, node, second, network, clock, db, events, start }
+    return Object.assign(settlement, { leave: opened.close })
+  }
+  const { sql } = store
+  return { chain, nodes, node, second, network, clock, store, sql, events, start }
 }
 
-type Prepared = ReturnType<typeof prepare>
+/** A settlement, and the end of its ledger. */
+type Started = Settlement & { leave: OpenedLedger['close'] }
+type Prepared = Awaited<ReturnType<typeof prepare>>
 
 /** Actions of a buyer, and their results. */
 function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
@@ -110,11 +115,11 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
 }
 
 /** Rows, events and calls of the settlement. */
-function observer({ db, events, node }: Prepared) {
+function observer({ sql, events, node }: Prepared) {
   return {
     heard: (event: string) => events.filter((each) => each.event === event),
     rows: () =>
-      db.sqlite
+      sql
         .query<Omit<Row, 'maxFeeWei'> & { maxFeeWei: string }, []>(
           'SELECT hash, nonce, kind, state, max_fee_wei maxFeeWei FROM transactions ORDER BY nonce, rowid',
         )
@@ -135,9 +140,9 @@ function observer({ db, events, node }: Prepared) {
  * allows, and the health check only at the start, unless `checkMs` is given.
  */
 export async function scripted(changes: Changes = {}) {
-  const prepared = prepare(changes)
-  const { start, db, nodes } = prepared
-  let settlement: Settlement = await start()
+  const prepared = await prepare(changes)
+  const { start, store, nodes } = prepared
+  let settlement = await start()
   await settlement.recover()
   return {
     ...prepared,
@@ -146,17 +151,25 @@ export async function scripted(changes: Changes = {}) {
     get settlement() {
       return settlement
     },
+    /** SQLite's own connection. */
+    get db() {
+      return store.db
+    },
     /** Ends the settlement as a crash would. */
-    crash: () => settlement.stop(0),
+    async crash() {
+      await settlement.stop(0)
+      await settlement.leave()
+    },
     /** Starts a settlement over the stored data; returns when it has read everything once. */
     async restart(more: Partial<SettlementOptions> = {}) {
       await settlement.stop(0)
+      await settlement.leave()
       settlement = await start(more)
       await settlement.recover()
     },
     async [Symbol.asyncDispose]() {
       await settlement.stop(0)
-      db.close()
+      await store.close()
       for (const each of nodes) each.stop()
     },
   }

@@ -4,8 +4,7 @@ import { join } from 'node:path'
 import type { Address, Hex } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
-import { createLedger } from '../../db/sqlite/ledger'
-import { type Db, open } from '../../db/sqlite/open'
+import type { Db } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import {
@@ -21,8 +20,9 @@ import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/Job'
 import type { Meter } from '../../src/settlement/metrics'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
-import { placeDatabase } from './database'
 import { leaseChain, returnChain } from './lease'
+import type { Sql } from './sql'
+import { createTestLedger, dropDatabaseOf } from './testledger'
 
 /** Behaviour of USDG (a used nonce only emits a log) or USDC (it reverts). */
 export function networkOf(
@@ -141,7 +141,9 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
 }
 
 export type SettlementFixture = {
-  db: Db
+  sql: Sql
+  /** SQLite's own connection. */
+  readonly db: Db
   ledger: Ledger
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]
@@ -179,9 +181,8 @@ export async function startFixture(
   } = {},
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
-  placeDatabase(dataDir)
-  const db = open({ dataDir, now })
-  const ledger = createLedger(db)
+  const store = await createTestLedger({ dataDir, now })
+  const { ledger } = await store.open()
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
     ledger,
@@ -210,10 +211,13 @@ export async function startFixture(
   else await settlement.recover()
   const end = async (limitMs: number) => {
     await settlement.stop(limitMs)
-    db.close()
+    await store.close()
   }
   return {
-    db,
+    sql: store.sql,
+    get db() {
+      return store.db
+    },
     ledger,
     settlement,
     events,
@@ -231,7 +235,11 @@ export async function startFixture(
 /** A directory that is removed by `remove`. */
 export function temporary(): { path: string; remove(): void } {
   const path = mkdtempSync(join(tmpdir(), 'turnpike-test-'))
-  return { path, remove: () => rmSync(path, { recursive: true, force: true }) }
+  const remove = () => {
+    void dropDatabaseOf(path)
+    rmSync(path, { recursive: true, force: true })
+  }
+  return { path, remove }
 }
 
 export type RpcCall = { method: string; params: readonly unknown[] }

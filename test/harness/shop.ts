@@ -1,7 +1,8 @@
-import { Database } from 'bun:sqlite'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Ledger } from '../../db/Ledger'
+import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open as openDatabase } from '../../db/sqlite/open'
 import * as App from '../../src/app'
 import type { AppOptions } from '../../src/app/options'
@@ -27,9 +28,10 @@ import { placeDatabase } from './database'
 import { leaseChains, returnChain } from './lease'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
+import { dropDatabaseOf, isPostgres, notSqlite, openTestServer, sqlBeside } from './testledger'
 import { type ScriptedUpstream, startScripted } from './upstream'
+import { until } from './world'
 
-// Three chains run on two busy cores. Waits for a condition fail by themselves after ten seconds.
 /** Account that the merchants of a shop are paid to. */
 export const payee = account(7).address
 
@@ -111,8 +113,10 @@ export type Shop = {
   /** Every line that was logged. */
   logged: string[]
   dataDir: string
-  /** The gateway's own connection. */
-  db: Db
+  /** The gateway's own connection to SQLite. */
+  readonly db: Db
+  /** A ledger over the gateway's database. */
+  readonly ledger: Ledger
   /** Moves the gateway's clock; the chains keep theirs. */
   advance(ms: number): void
   /** The gateway's clock, unix ms. */
@@ -196,18 +200,18 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const parsed = configOf(text, rpcUrls, upstream.url)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
-  placeDatabase(dataDir)
+  if (!isPostgres) placeDatabase(dataDir)
   const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
   const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
   const gateway: Gateway = {
     ...{ config, secrets, dataDir, logged },
-    ...{ db: undefined, offsetMs: 0, stillAt: undefined },
+    ...{ db: undefined, ledger: undefined, offsetMs: 0, stillAt: undefined },
   }
   const app = await startGateway(gateway, options)
   const chains = byId(started)
-  const reader = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
-  const rows = (sql: string) => reader.query(sql).all() as Record<string, unknown>[]
+  const reader = sqlBeside(dataDir, { isReader: true })
+  const rows = (sql: string) => reader.query<Record<string, unknown>>(sql).all()
   const shop: Shop = {
     url: app.url,
     app,
@@ -219,8 +223,10 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     logged,
     dataDir,
     get db() {
-      if (gateway.db === undefined) throw new Error('no database')
-      return gateway.db
+      return gateway.db ?? notSqlite()
+    },
+    get ledger() {
+      return gateway.ledger ?? createLedger(shop.db)
     },
     ...clockOf(gateway),
     rows,
@@ -245,6 +251,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       for (const tap of taps) tap.stop()
       upstream.stop()
       if (options.chains === undefined) await Promise.all(started.map(returnChain))
+      await dropDatabaseOf(dataDir)
       rmSync(dataDir, { recursive: true, force: true })
     },
   }
@@ -270,8 +277,10 @@ type Gateway = {
   readonly secrets: Secrets
   readonly dataDir: string
   readonly logged: string[]
-  /** Its own connection, once it was started. */
+  /** Its own connection to SQLite, once it was started. */
   db: Db | undefined
+  /** Its ledger in PostgreSQL. */
+  ledger: Ledger | undefined
   /** Of its clock. */
   offsetMs: number
   /** Its time while the clock stands still. */
@@ -300,7 +309,13 @@ function clockOf(gateway: Gateway): Pick<Shop, 'advance' | 'now' | 'still'> {
 function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> {
   const { config, secrets, dataDir, logged } = gateway
   const { answersMaxBytes, refundsMax, orderRetryMs, transferRateMin } = options
+  const openServer: AppOptions['openServer'] = async (context) => {
+    const database = await openTestServer(context, secrets)
+    gateway.ledger = database.ledger
+    return database
+  }
   return App.start({
+    ...(isPostgres && { openServer }),
     openDatabase: (from) => {
       const db = (options.openDatabase ?? openDatabase)(from)
       gateway.db = db
@@ -353,6 +368,14 @@ export async function setSettleWait(
 ): Promise<void> {
   const places = await app.reload({ ...config, service: { ...config.service, settleWaitSeconds } })
   if (places.length > 0) throw new Error(`needs a restart: ${places.join()}`)
+}
+
+/** Resolves when the end of every delivery is stored: an answer may reach its buyer before that. */
+export async function untilEnded({ rows }: Pick<Shop, 'rows'>): Promise<void> {
+  await until('every delivery has ended', () => {
+    const open = rows("SELECT id FROM payments WHERE delivery = 'delivering'")
+    return open.length === 0
+  })
 }
 
 export type Scheme = 'mpp' | 'mpp-permit2' | 'x402-eip3009' | 'x402-permit2'

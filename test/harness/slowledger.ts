@@ -18,7 +18,8 @@ export function slowLedger(ledger: Ledger, turns: () => number): Ledger {
         typeof value === 'function' ? (...args: unknown[]) => late(() => value(...args)) : value,
       ]),
     )
-  const { gas, fault, writable, onChange, flush, ...groups } = ledger
+  // What answers from memory does so on any host.
+  const { gas, lanes, fault, writable, onChange, flush, ...groups } = ledger
   const slowed = Object.entries(groups).map(([name, group]) => [name, slow(group)])
-  return { gas, fault, writable, onChange, flush, ...Object.fromEntries(slowed) }
+  return { gas, lanes, fault, writable, onChange, flush, ...Object.fromEntries(slowed) }
 }

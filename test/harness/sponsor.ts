@@ -71,7 +71,7 @@ export async function startSponsoring(
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     waitMs: () => waitMs,
   })
-  const query = fixture.db.sqlite.query<Record<string, unknown>, []>('SELECT * FROM grants')
+  const query = fixture.sql.query<Record<string, unknown>, []>('SELECT * FROM grants')
   const { approvals } = sponsor
   if (approvals === undefined) throw new Error('no network is sponsored')
   return { ...sponsor, approvals, desk: fixture, registry, logged, rows: () => query.all() }

@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import {
   type Address,
   encodeFunctionData,
@@ -13,6 +12,7 @@ import { balanceOf, type Chain, execute } from '../../src/demo/chains'
 import { type Asked, ask } from './buyer'
 import type { Scheme, Shop, ShopOptions, Tap, Terms } from './shop'
 import { sign, startShop } from './shop'
+import { tamper } from './testledger'
 
 /** A shop with the stock desk on real Uniswap contracts. */
 export type StockShop = Shop & {
@@ -151,13 +151,7 @@ export function freeze(shop: StockShop, person: Address, isFrozen = true): Promi
 
 /** The request that `turnpike orders retry` writes while the service runs. */
 export function requestRetry({ dataDir }: StockShop, id: string): void {
-  const other = new Database(`${dataDir}/turnpike.sqlite`)
-  try {
-    other.run('PRAGMA busy_timeout = 5000')
-    other.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
-  } finally {
-    other.close()
-  }
+  tamper(dataDir, "UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id])
 }
 
 /** Gives USDG. */

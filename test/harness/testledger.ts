@@ -1,0 +1,141 @@
+import { Database as Sqlite } from 'bun:sqlite'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Database } from '../../db/Database'
+import type { Ledger } from '../../db/Ledger'
+import type { Times } from '../../db/postgres/gateways'
+import { createLedger } from '../../db/sqlite/ledger'
+import { type Db, databaseName, open, openInMemory } from '../../db/sqlite/open'
+import type { ServerContext } from '../../src/app/options'
+import type { Secrets } from '../../src/config/env'
+import { placeDatabase } from './database'
+import { postgresSql, type Sql, sqliteSql } from './sql'
+
+/**
+ * The ledger of a test: SQLite, or with TURNPIKE_TEST_LEDGER=postgres a PostgreSQL database of which
+ * this process is one gateway. `bun run test:postgres` runs the tests of money with it.
+ */
+export const isPostgres = process.env.TURNPIKE_TEST_LEDGER === 'postgres'
+
+/** Nothing dies here but processes, so a busy machine must not look like death. */
+const times: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
+
+/** The ledger of one process, or what stands for it. */
+export type OpenedLedger = { ledger: Ledger; close(): Promise<void> }
+
+export type TestLedger = {
+  sql: Sql
+  /** SQLite's own; a test that needs it is not one of both ledgers. */
+  readonly db: Db
+  /** The ledger of a process that starts now; the one before has closed its own. */
+  open(): Promise<OpenedLedger>
+  /** Ends everything that is still open, and removes the rows unless a directory keeps them. */
+  close(): Promise<void>
+}
+
+type Options = {
+  now: () => number
+  /** Keeps the rows; memory without it. */
+  dataDir?: string | undefined
+}
+
+export async function createTestLedger({ now, dataDir }: Options): Promise<TestLedger> {
+  if (isPostgres) return createPostgres({ now, dataDir })
+  if (dataDir !== undefined) placeDatabase(dataDir)
+  const db = dataDir === undefined ? openInMemory({ now }) : open({ dataDir, now })
+  return {
+    sql: sqliteSql(db.sqlite),
+    db,
+    // The rows outlive it, because the connection is the test's.
+    open: async () => ({ ledger: createLedger(db), close: async () => undefined }),
+    close: async () => db.close(),
+  }
+}
+
+async function createPostgres({ now, dataDir }: Options): Promise<TestLedger> {
+  const { gatewayDatabase, startGateway } = await import('./gatewaypair')
+  const url = dataDir === undefined ? await gatewayDatabase() : await databaseOf(dataDir)
+  const sql = postgresSql(url)
+  const opened: OpenedLedger[] = []
+  return {
+    sql,
+    get db(): Db {
+      return notSqlite()
+    },
+    async open() {
+      const { ledger, leave } = await startGateway(url, { now, times })
+      const one = { ledger, close: leave }
+      opened.push(one)
+      return one
+    },
+    async close() {
+      for (const each of opened) await each.close()
+      sql.close()
+      if (dataDir === undefined) await drop(url)
+    },
+  }
+}
+
+export function notSqlite(): never {
+  throw new Error('this test is about SQLite: run it without TURNPIKE_TEST_LEDGER')
+}
+
+const nameOfUrl = 'postgres-url'
+
+/** URL of the database that stands for the file in a data directory, also in other processes. */
+export async function databaseOf(dataDir: string): Promise<string> {
+  const file = join(dataDir, nameOfUrl)
+  const { gatewayDatabase } = await import('./gatewaypair')
+  if (!existsSync(file)) writeFileSync(file, await gatewayDatabase())
+  return readFileSync(file, 'utf8')
+}
+
+/** Drops the database of a directory that is removed. Resolves also when there is none. */
+export async function dropDatabaseOf(dataDir: string): Promise<void> {
+  const file = join(dataDir, nameOfUrl)
+  if (existsSync(file)) await drop(readFileSync(file, 'utf8'))
+}
+
+async function drop(url: string): Promise<void> {
+  const { dropDatabase } = await import('./postgres')
+  await dropDatabase(url)
+}
+
+/** What a service opens in place of the file in its data directory. */
+export async function openTestServer(
+  { dataDir, ...context }: ServerContext,
+  secrets: Secrets,
+): Promise<Database> {
+  const [{ openPostgres }, Url] = await Promise.all([
+    import('../../db/postgres/open'),
+    import('../../db/postgres/Url'),
+  ])
+  return openPostgres({
+    ...context,
+    dataDir,
+    secrets,
+    target: Url.parse(await databaseOf(dataDir)),
+    warn: () => undefined,
+    onFenced: () => undefined,
+    // A cluster of tests does not wait for the disk, and tests move one clock without the others.
+    tests: { acceptsLoss: true, acceptsSkew: true },
+  })
+}
+
+/** The database of a data directory, which was opened before, as another process sees it. */
+export function sqlBeside(dataDir: string, { isReader = false } = {}): Sql & { close(): void } {
+  if (isPostgres) return postgresSql(readFileSync(join(dataDir, nameOfUrl), 'utf8'))
+  const sqlite = new Sqlite(join(dataDir, databaseName), isReader ? { readonly: true } : undefined)
+  sqlite.run('PRAGMA busy_timeout = 5000')
+  return { ...sqliteSql(sqlite), close: () => sqlite.close() }
+}
+
+/** Changes rows as another process does. */
+export function tamper(dataDir: string, text: string, values?: string[]): void {
+  const sql = sqlBeside(dataDir)
+  try {
+    sql.run(text, values)
+  } finally {
+    sql.close()
+  }
+}

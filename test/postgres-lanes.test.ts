@@ -1,0 +1,88 @@
+import { afterEach, describe, expect, test } from 'bun:test'
+import { type Gateways, joinGateways } from '../db/postgres/gateways'
+import { type Lines, openLines } from '../db/postgres/lines'
+import { sessionOf } from '../db/postgres/session'
+import { relayer } from './harness/scripted'
+import { gatewayDatabase } from './harness/gatewaypair'
+import { hasPostgres } from './harness/postgres'
+import { until } from './harness/settlement'
+
+/** What a gateway concludes from its looks at the lanes, while writes for them are on their way. */
+
+const lane = { network: 'eip155:8453', relayer } as const
+const opened: (() => unknown)[] = []
+afterEach(async () => {
+  for (const close of opened.splice(0).toReversed()) await close()
+})
+
+/** A gateway with one lane. `afterLook` runs between a look's answer and the gateway's own reading of it. */
+async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<void>) {
+  const real = await openLines({
+    servers: [{ connectionString: await gatewayDatabase() }],
+    name: 'test',
+    session: sessionOf,
+    monotonic: () => performance.now(),
+  })
+  opened.push(real.close)
+  const told: string[] = []
+  let looks = 0
+  const lines: Lines = {
+    ...real,
+    async run(kind, work) {
+      const answer = await real.run(kind, work)
+      const isLook = typeof answer === 'object' && answer !== null && 'lanes' in answer
+      if (isLook && gateways.lanes.has(lane)) {
+        looks++
+        await afterLook(gateways, real)
+      }
+      return answer
+    },
+  }
+  const gateways = await joinGateways({
+    lines,
+    gateway: { id: crypto.randomUUID(), host: '', version: '', configHash: '', fingerprints: {} },
+    now: Date.now,
+    monotonic: () => performance.now(),
+    on: {
+      fenced: () => void told.push('fenced'),
+      reaped: () => void told.push('reaped'),
+      wentBack: () => void told.push('went back'),
+      fault: (error) => void told.push(String(error)),
+    },
+    times: { beatMs: 5, deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 },
+  })
+  opened.push(gateways.close)
+  await gateways.lanes.start([lane], { taken: async () => undefined, release: () => false })
+  return { gateways, lines: real, told, looks: () => looks }
+}
+
+const setNonce = (lines: Lines, nonce: number) =>
+  lines.run('commit', (query) => query('UPDATE lanes SET next_nonce = $1', [nonce]))
+
+describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
+  test('behavior: a write that is acknowledged after a look began is no loss', async () => {
+    let nonce = 0
+    const { told, looks, gateways, lines } = await join(async (gateways, lines) => {
+      await setNonce(lines, ++nonce)
+      gateways.stored(lane, nonce - 1)
+    })
+    await until(() => looks() > 3)
+    expect(told).toEqual([])
+    expect(gateways.lanes.has(lane)).toBe(true)
+    const rows = await lines.run('read', (query) => query('SELECT epoch FROM lanes'))
+    expect(rows).toEqual([{ epoch: 1 }])
+  })
+
+  test('error: a database that lacks an acknowledged write gets it again, with a new epoch', async () => {
+    const { told, lines } = await join(async () => undefined).then(async (joined) => {
+      await setNonce(joined.lines, 7)
+      joined.gateways.stored(lane, 6)
+      await setNonce(joined.lines, 3)
+      return joined
+    })
+    await until(() => told.length > 0)
+    expect(told).toEqual(['went back'])
+    const rows = await lines.run('read', (query) => query('SELECT epoch, next_nonce FROM lanes'))
+    expect(rows).toEqual([{ epoch: 2, next_nonce: 7 }])
+  })
+})
