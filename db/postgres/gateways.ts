@@ -63,6 +63,8 @@ export type Gateways = {
    * process does not have the lane.
    */
   fenceOf(lane: Lane, nonce?: number): Json | undefined
+  /** Whether no living gateway has the lane, as far as it is known, and this one does not want it. */
+  isNobodys(lane: Lane): boolean
   /** A write for the lane at this account nonce is acknowledged. */
   stored(lane: Lane, nonce: number): void
   /** Whether the database has heard of this process lately: else it begins no launch. */
@@ -144,6 +146,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const { network, relayer = keeper } = lane
       return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
     },
+    isNobodys: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
     stored(lane, nonce) {
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
@@ -268,7 +271,7 @@ async function compare(state: State, { lanes }: Seen): Promise<void> {
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
+  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, laneOf(row)))
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
@@ -285,9 +288,9 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   }
 }
 
-function isWanted({ wanted }: State, row: LaneRow): boolean {
-  const key = keyOf(laneOf(row))
-  return wanted.some((lane) => keyOf(lane) === key)
+function isWanted({ wanted }: State, lane: Lane): boolean {
+  const key = keyOf(lane)
+  return wanted.some((each) => keyOf(each) === key)
 }
 
 async function take(state: State, lane: Lane): Promise<boolean> {
