@@ -103,6 +103,8 @@ type State = {
   steadySince: number
   skewMs: number
   others: number
+  /** The end of the running look. */
+  looking: Promise<void>
   isOver: boolean
 }
 
@@ -120,6 +122,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     steadySince: monotonic(),
     skewMs: 0,
     others: 0,
+    looking: Promise.resolve(),
     isOver: false,
   }
   await options.lines.run('beat', (query) => register(query, options.gateway))
@@ -230,8 +233,15 @@ function fence(state: State, reason: string): void {
   state.options.on.fenced(reason)
 }
 
+/** One look at a time: two could take one lane twice, and then the first epoch's writes are refused. */
+function look(state: State): Promise<void> {
+  const next = state.looking.then(() => lookOnce(state))
+  state.looking = next.catch(() => undefined)
+  return next
+}
+
 /** Removes dead gateways, takes what is free, gives what is more than a fair part. */
-async function look(state: State): Promise<void> {
+async function lookOnce(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
   const { listener } = state
   if (listener === undefined || state.isOver) return
@@ -275,11 +285,14 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
+  // A take or a return whose answer was lost: the database has this process as the holder.
+  const isUnknown = (row: LaneRow) => row.holder === state.options.gateway.id && !isOwn(row)
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
-    if (row.holder !== null || state.isOver) continue
+    if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
     if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (own < fair && (await take(state, laneOf(row)))) own++
+    else if (own < fair) own += (await take(state, laneOf(row))) ? 1 : 0
+    else if (isUnknown(row)) await give(state, laneOf(row))
   }
   // One at a time, so that its next holder can begin before the next one is given.
   if (own > fair) {
