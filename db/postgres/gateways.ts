@@ -63,6 +63,8 @@ export type Gateways = {
    * process does not have the lane.
    */
   fenceOf(lane: Lane, nonce?: number): Json | undefined
+  /** Whether no living gateway has the lane, as far as it is known, and this one does not want it. */
+  isNobodys(lane: Lane): boolean
   /** A write for the lane at this account nonce is acknowledged. */
   stored(lane: Lane, nonce: number): void
   /** Whether the database has heard of this process lately: else it begins no launch. */
@@ -101,6 +103,8 @@ type State = {
   steadySince: number
   skewMs: number
   others: number
+  /** The end of the running look. */
+  looking: Promise<void>
   isOver: boolean
 }
 
@@ -118,6 +122,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     steadySince: monotonic(),
     skewMs: 0,
     others: 0,
+    looking: Promise.resolve(),
     isOver: false,
   }
   await options.lines.run('beat', (query) => register(query, options.gateway))
@@ -144,6 +149,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const { network, relayer = keeper } = lane
       return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
     },
+    isNobodys: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
     stored(lane, nonce) {
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
@@ -227,8 +233,15 @@ function fence(state: State, reason: string): void {
   state.options.on.fenced(reason)
 }
 
+/** One look at a time: two could take one lane twice, and then the first epoch's writes are refused. */
+function look(state: State): Promise<void> {
+  const next = state.looking.then(() => lookOnce(state))
+  state.looking = next.catch(() => undefined)
+  return next
+}
+
 /** Removes dead gateways, takes what is free, gives what is more than a fair part. */
-async function look(state: State): Promise<void> {
+async function lookOnce(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
   const { listener } = state
   if (listener === undefined || state.isOver) return
@@ -275,15 +288,18 @@ async function compare(
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network)
-  const accounts = rows.filter((row) => row.relayer !== keeper && isWanted(state, row))
+  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, laneOf(row)))
+  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
+  // A take or a return whose answer was lost: the database has this process as the holder.
+  const isUnknown = (row: LaneRow) => row.holder === state.options.gateway.id && !isOwn(row)
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
-    if (row.holder !== null || state.isOver) continue
+    if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
     if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (isWanted(state, row) && own < fair && (await take(state, laneOf(row)))) own++
+    else if (own < fair) own += (await take(state, laneOf(row))) ? 1 : 0
+    else if (isUnknown(row)) await give(state, laneOf(row))
   }
   // No gateway has their keys any more; the keeper of the network records what they had sent.
   const strange = rows.filter((row) => row.holder === null && !isWanted(state, row))
@@ -296,9 +312,9 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   }
 }
 
-function isWanted({ wanted }: State, row: LaneRow): boolean {
-  const key = keyOf(laneOf(row))
-  return wanted.some((lane) => keyOf(lane) === key)
+function isWanted({ wanted }: State, lane: Lane): boolean {
+  const key = keyOf(lane)
+  return wanted.some((each) => keyOf(each) === key)
 }
 
 async function take(state: State, lane: Lane): Promise<boolean> {

@@ -90,12 +90,16 @@ export async function readLanes(query: Query): Promise<Seen> {
   return { lanes, gateways: gateways.map(({ id }) => id) }
 }
 
-/** Takes a lane that nobody has, with the next epoch. Undefined when another gateway was faster. */
+/**
+ * Takes a lane that nobody else has, with the next epoch: also one that this gateway has by a take
+ * whose answer it did not get. Undefined when another gateway was faster.
+ */
 export async function takeLane(query: Query, lane: Lane, id: string): Promise<Held | undefined> {
   const { network, relayer = keeper } = lane
   const [taken] = await query<Held>(
     `UPDATE lanes SET holder = $3, epoch = epoch + 1
-     WHERE network = $1 AND relayer = $2 AND holder IS NULL RETURNING epoch, next_nonce`,
+     WHERE network = $1 AND relayer = $2 AND (holder IS NULL OR holder = $3)
+     RETURNING epoch, next_nonce`,
     [network, relayer, id],
     { name: 'take' },
   )

@@ -146,7 +146,10 @@ function createFences(gateways: Gateways | undefined): Fences {
       throw new DatabaseGoneError('the database has not heard of this process lately', {
         mayHaveRun: false,
       })
-    const fence = gateways?.fenceOf(lane, nonce ?? undefined)
+    // The keeper of the network records what an account sent that is not configured any more.
+    const fence = gateways?.isNobodys(lane)
+      ? gateways.fenceOf({ network: lane.network, relayer: undefined })
+      : gateways?.fenceOf(lane, nonce ?? undefined)
     if (fence === undefined) throw new LaneLostError(`${network} ${relayer}`)
     return fence as Fence
   }

@@ -33,26 +33,33 @@ export async function waitForOther(
   }
 }
 
-/** Whether another process drives a payment: it has the account of the payment's transaction. */
+/**
+ * Whether another process drives a payment: it has the account of the payment's open transaction. A
+ * reverted payment has none, so any process may send it again.
+ */
 export async function isOfAnother(
-  { ledger }: Pick<Context, 'ledger'>,
-  { id, transaction, transfer }: Pick<Payment, 'id' | 'transaction' | 'transfer'>,
+  { ledger, chains }: Pick<Context, 'ledger' | 'chains'>,
+  { id, state, transaction, transfer }: Pick<Payment, 'id' | 'state' | 'transaction' | 'transfer'>,
 ): Promise<boolean> {
-  if (!ledger.lanes.isShared) return false
+  if (!ledger.lanes.isShared || state === 'reverted') return false
   const sent = await ledger.transactions.ofPayment(id)
   const current = sent.find(({ hash }) => hash === transaction)
-  return current !== undefined && isOthers({ ledger }, transfer.network, current.relayer)
+  return current !== undefined && isOthers({ ledger, chains }, transfer.network, current.relayer)
 }
 
 /**
- * Whether this process must leave an account's transactions alone. One that no process has is left
- * alone as well: its next holder drives them.
+ * Whether this process must leave an account's transactions alone. One of ours that no process has is
+ * left alone as well: its next holder drives them. An account that is not configured any more gets no
+ * holder, so the network's keeper drives what it sent.
  */
 export function isOthers(
-  { ledger }: Pick<Context, 'ledger'>,
+  { ledger, chains }: Pick<Context, 'ledger' | 'chains'>,
   network: Payment['transfer']['network'],
   relayer: Address,
 ): boolean {
   const { lanes } = ledger
-  return lanes.isShared && !lanes.has({ network, relayer })
+  const lane = { network, relayer }
+  if (!lanes.isShared || lanes.has(lane)) return false
+  const isOurs = chains.get(network)?.relayers.some(({ address }) => address === relayer)
+  return isOurs === true || lanes.isOfAnother(lane)
 }

@@ -4,7 +4,7 @@ import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import * as Confirm from './confirm'
 import { type Context, unattended } from './context'
-import { isOfAnother, keeps } from './ownership'
+import { isOfAnother, isOthers, keeps } from './ownership'
 import * as Queue from './queue'
 import { readReceipt } from './reads'
 import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
@@ -65,7 +65,7 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
     if (only && relayer !== only) continue
     // Their holder drives them. While it takes an account, `only` is that one.
     if (relayer && !relayer.isHeld && !only) continue
-    if (!relayer && !keeps(context, chain)) continue
+    if (!relayer && !isLeftBehind(context, chain, first.transaction)) continue
     // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
     if (!relayer) unowned.push(watchUnowned(context, chain, rows))
     else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
@@ -73,6 +73,15 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
     }
   }
   await Promise.all(unowned)
+}
+
+/** Whether this process looks after what an account sent that is not configured any more. */
+function isLeftBehind(
+  context: Context,
+  chain: ChainState,
+  { network, relayer }: TransactionRow,
+): boolean {
+  return keeps(context, chain) && !isOthers(context, network, relayer)
 }
 
 /**

@@ -2,7 +2,7 @@ import type { Ledger } from '../../db/Ledger'
 import { installFunctions } from '../../db/postgres/functions'
 import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
-import { openLines } from '../../db/postgres/lines'
+import { type Lines, openLines } from '../../db/postgres/lines'
 import { sessionOf } from '../../db/postgres/session'
 import { freshDatabase } from './postgres'
 
@@ -43,18 +43,19 @@ export async function gatewayDatabase(): Promise<string> {
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
 export async function startGateway(
   url: string,
-  options: { now: () => number; times?: Partial<Times> },
+  options: { now: () => number; times?: Partial<Times>; lines?: (lines: Lines) => Lines },
 ): Promise<TestGateway> {
   const monotonic = () => performance.now()
   const id = crypto.randomUUID()
   let notify: (payload: string) => void = () => undefined
-  const lines = await openLines({
+  const opening = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',
     session: sessionOf,
     monotonic,
     onNotification: (payload) => notify(payload),
   })
+  const lines = options.lines?.(opening) ?? opening
   const fenced: string[] = []
   const reaped: string[] = []
   const wentBack: unknown[] = []

@@ -1,0 +1,59 @@
+import { describe, expect, test } from 'bun:test'
+import { beginAt, cluster, payAt, relayerKeys, sellsAt } from './harness/cluster'
+import { hasPostgres } from './harness/postgres'
+import { until } from './harness/settlement'
+
+const [firstKey, secondKey] = relayerKeys
+
+describe.skipIf(!hasPostgres)('payments whose account changes its holder', () => {
+  test('behavior: a payment of an account that no gateway has any more is confirmed', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    chain.node.onSend = () => 'keep'
+    const paid = chain.sign()
+    const old = await own.start({ relayerKeys: [firstKey] })
+    await beginAt(old, chain, paid)
+    await own.leave(old)
+    const next = await own.start({ relayerKeys: [secondKey], checkMs: 20 })
+    await until(() => sellsAt(next, chain))
+    chain.chain.mine()
+    await until(async () => (await next.settlement.find(paid))?.state === 'confirmed')
+    await until(async () => {
+      const rows = await next.sql<{ state: string }>('SELECT state FROM transactions')
+      return rows.every(({ state }) => state === 'mined')
+    })
+  })
+
+  test('behavior: a reverted payment is sent again by the gateway that its buyer asks', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const keys = { relayerKeys: [firstKey, secondKey] }
+    const one = await own.start(keys)
+    const other = await own.start(keys)
+    await until(() => sellsAt(other, chain))
+    const paid = chain.sign()
+    chain.chain.failing.add(paid.nonce)
+    expect((await payAt(one, chain, paid)).kind).toBe('reverted')
+    chain.chain.failing.delete(paid.nonce)
+    expect((await payAt(other, chain, paid)).kind).toBe('confirmed')
+  })
+
+  test('behavior: a reverted payment that another sender settled is found, with its account elsewhere', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const keys = { relayerKeys: [firstKey, secondKey], checkMs: 20 }
+    const keeper = await own.start(keys)
+    const other = await own.start(keys)
+    await until(() => sellsAt(other, chain))
+    const paid = chain.sign()
+    chain.chain.failing.add(paid.nonce)
+    expect((await payAt(other, chain, paid)).kind).toBe('reverted')
+    chain.chain.failing.delete(paid.nonce)
+    chain.chain.settleExternally(paid)
+    chain.chain.mine()
+    chain.clock.ms += 400_000
+    chain.chain.seconds += 400n
+    chain.chain.mine()
+    await until(async () => (await keeper.settlement.find(paid))?.state !== 'reverted')
+  })
+})
