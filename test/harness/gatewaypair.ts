@@ -43,7 +43,7 @@ export async function gatewayDatabase(): Promise<string> {
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
 export async function startGateway(
   url: string,
-  options: { now: () => number; times?: Partial<Times> },
+  options: { now: () => number; times?: Partial<Times>; configHash?: () => string },
 ): Promise<TestGateway> {
   const monotonic = () => performance.now()
   const id = crypto.randomUUID()
@@ -61,7 +61,10 @@ export async function startGateway(
   const faults: unknown[] = []
   const gateways = await joinGateways({
     lines,
-    gateway: { id, host: 'test', version: '', configHash: '', fingerprints: {} },
+    gateway: {
+      ...{ id, host: 'test', version: '1.2.3', fingerprints: {} },
+      configHash: options.configHash ?? (() => ''),
+    },
     // The clock of the database is the real one.
     now: Date.now,
     monotonic,
