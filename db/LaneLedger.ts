@@ -37,6 +37,21 @@ export type LaneLedger = {
   start(lanes: readonly Lane[], listener: LaneListener): Promise<void>
 }
 
+/** The gateways of a shared database and what each has, for operators. */
+export type Overview = {
+  gateways: readonly {
+    id: string
+    host: string
+    version: string
+    /** SHA-256 of the configuration file in force. */
+    configHash: string
+    /** Since its last sign of life, by the clock of the database, ms. */
+    seenMsAgo: number
+  }[]
+  /** `epoch`: holders so far. `holder`: the id of a gateway. */
+  lanes: readonly (TakenLane & { epoch: number; holder: string | undefined })[]
+}
+
 /** A command beside the service signs nothing. */
 export const lanesOfOthers: LaneLedger = {
   isShared: true,

@@ -1,7 +1,9 @@
 import { BesideError } from '../BesideError'
+import type { Overview } from '../LaneLedger'
 import type { Ledger } from '../Ledger'
 import type { SalesReads } from '../SalesLedger'
 import { functionSchema } from './functions'
+import { readOverview } from './lane-table'
 import { createLedger } from './ledger'
 import { type Lines, openLines } from './lines'
 import { misfitOf } from './migrate'
@@ -46,6 +48,16 @@ export async function openSalesBeside(
       await close()
       lines.close()
     },
+  }
+}
+
+/** The gateways of such a database. Nothing is written. */
+export async function readGateways(target: Url.Target): Promise<Overview> {
+  const lines = await openBeside(target)
+  try {
+    return await lines.run('read', readOverview)
+  } finally {
+    lines.close()
   }
 }
 

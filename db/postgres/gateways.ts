@@ -217,7 +217,7 @@ function createLoop(state: State, work: (state: State) => Promise<void>): Loop {
 async function beat(state: State): Promise<void> {
   const { lines, gateway, now, monotonic } = state.options
   const askedAt = monotonic()
-  const databaseAt = await lines.run('beat', (query) => sign(query, gateway.id))
+  const databaseAt = await lines.run('beat', (query) => sign(query, gateway))
   if (databaseAt === undefined) return fence(state, 'it gave no sign of life for ten seconds')
   const at = monotonic()
   if (at - state.beatAt > state.times.gapMs) state.steadySince = at

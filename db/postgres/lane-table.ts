@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
-import type { Lane } from '../LaneLedger'
+import type { Lane, Overview } from '../LaneLedger'
 import { keeper } from './fences'
 import type { Query } from './Line'
 import type { Json } from './rows'
@@ -13,8 +13,8 @@ export type Gateway = {
   id: string
   host: string
   version: string
-  /** Hash of the configuration file. */
-  configHash: string
+  /** Hash of the configuration in force. */
+  configHash(): string
   /** Short hashes of the keys that all gateways must share, by name. */
   fingerprints: Readonly<Record<string, Json>>
 }
@@ -40,16 +40,19 @@ export async function register(query: Query, gateway: Gateway): Promise<void> {
   await query(
     `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
      VALUES ($1, $2, $3, $4, $5, clock_timestamp())`,
-    [id, host, version, configHash, JSON.stringify(fingerprints)],
+    [id, host, version, configHash(), JSON.stringify(fingerprints)],
   )
 }
 
 /** A sign of life: the time of the database (unix ms), undefined when the others removed this one. */
-export async function sign(query: Query, id: string): Promise<number | undefined> {
+export async function sign(
+  query: Query,
+  { id, configHash }: Pick<Gateway, 'id' | 'configHash'>,
+): Promise<number | undefined> {
   const [row] = await query<{ at: number }>(
-    `UPDATE gateways SET seen_at = clock_timestamp() WHERE id = $1
+    `UPDATE gateways SET seen_at = clock_timestamp(), config_hash = $2 WHERE id = $1
      RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS at`,
-    [id],
+    [id, configHash()],
     { name: 'beat' },
   )
   return row?.at
@@ -90,10 +93,33 @@ export async function readLanes(query: Query): Promise<Seen> {
   return { lanes, gateways: gateways.map(({ id }) => id) }
 }
 
+<<<<<<< HEAD
 /**
  * Takes a lane that nobody else has, with the next epoch: also one that this gateway has by a take
  * whose answer it did not get. Undefined when another gateway was faster.
  */
+=======
+/** What an operator sees of both tables. */
+export async function readOverview(query: Query): Promise<Overview> {
+  const gateways = await query<Overview['gateways'][number]>(
+    `SELECT id, host, version, config_hash AS "configHash",
+       (extract(epoch FROM clock_timestamp() - seen_at) * 1000)::bigint AS "seenMsAgo"
+     FROM gateways ORDER BY host, id`,
+  )
+  const { lanes } = await readLanes(query)
+  return {
+    gateways,
+    lanes: lanes.map((row) => ({
+      ...laneOf(row),
+      holder: row.holder ?? undefined,
+      epoch: row.epoch,
+      nextNonce: row.next_nonce,
+    })),
+  }
+}
+
+/** Takes a lane that nobody has, with the next epoch. Undefined when another gateway was faster. */
+>>>>>>> clusterdocs
 export async function takeLane(query: Query, lane: Lane, id: string): Promise<Held | undefined> {
   const { network, relayer = keeper } = lane
   const [taken] = await query<Held>(

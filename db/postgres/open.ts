@@ -21,8 +21,8 @@ export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now
   secrets: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets'>
   /** Version of this program, which the database keeps. */
   program: string | undefined
-  /** Hash of the configuration, by which operators compare gateways. */
-  configHash?: string | undefined
+  /** Hash of the configuration in force, by which operators compare gateways. */
+  configHash?: (() => string) | undefined
   /** Milliseconds that never decrease. */
   monotonic: () => number
   log: WriteEvent
@@ -123,7 +123,7 @@ function join(
       id,
       host: hostname(),
       version: program ?? '',
-      configHash: configHash ?? '',
+      configHash: configHash ?? (() => ''),
       fingerprints: service,
     },
     now,

@@ -7,7 +7,7 @@ import { requestIds } from '../http/ids'
 import { createRegistry, type Registry } from '../http/metrics'
 import { createMiddleware, type Middleware } from '../http/middleware'
 import type { Log } from '../log'
-import type { AppOptions } from './options'
+import type { AppOptions, ServerContext } from './options'
 import { reportDroppedLines, reportServer, reportStorage } from './report'
 import { startingRoutes } from './routes'
 
@@ -55,7 +55,10 @@ export async function openBase(
 ): Promise<Base> {
   const { now, monotonic } = clocks
   const { config, log } = options
-  const database = await openDatabase(options, clocks)
+  const requestId = requestIds()
+  const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
+  const current = { config, app: startingRoutes(middleware), isStopping: false }
+  const database = await openDatabase(options, { ...clocks, configHash: () => current.config.hash })
   onFailure(database.close)
   const { ledger, upgrade } = database
   if (upgrade !== undefined) log('database-migrated', upgrade)
@@ -63,9 +66,6 @@ export async function openBase(
   reportStorage(database.storage, registry, log)
   reportServer(database.server, registry)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
-  const requestId = requestIds()
-  const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
-  const current = { config, app: startingRoutes(middleware), isStopping: false }
   return {
     options,
     current,
@@ -82,9 +82,12 @@ export async function openBase(
 }
 
 /** The server that the environment names, or the file in the data directory. */
-async function openDatabase(options: AppOptions, clocks: Clocks): Promise<Database> {
+async function openDatabase(
+  options: AppOptions,
+  context: Clocks & Pick<ServerContext, 'configHash'>,
+): Promise<Database> {
   const { dataDir, version: program } = options
   if (options.openServer !== undefined)
-    return await options.openServer({ ...clocks, dataDir, program, log: options.log })
-  return databaseOf((options.openDatabase ?? open)({ dataDir, now: clocks.now, program }))
+    return await options.openServer({ ...context, dataDir, program, log: options.log })
+  return databaseOf((options.openDatabase ?? open)({ dataDir, now: context.now, program }))
 }

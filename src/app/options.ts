@@ -57,6 +57,8 @@ export type OpenServer = (context: ServerContext) => Promise<Database>
 export type ServerContext = Pick<AppOptions, 'dataDir' | 'log'> & {
   /** Version of this program, which the database keeps. */
   program: string | undefined
+  /** Hash of the configuration in force. */
+  configHash: () => string
   /** Unix ms. */
   now: () => number
   /** Milliseconds that never decrease. */

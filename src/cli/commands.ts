@@ -1,5 +1,5 @@
 import type { Command, Option } from './Command'
-import { backup, move, orders, sales, webhooks } from './datacommands'
+import { backup, gateways, move, orders, sales, webhooks } from './datacommands'
 import { config, data, places, print } from './places'
 
 const domain: Option = {
@@ -269,6 +269,7 @@ export const commands = {
   sales,
   orders,
   webhooks,
+  gateways,
   meter,
   backup,
   move,

@@ -1,4 +1,5 @@
 import type { Database } from '../../db/Database'
+import type { Overview } from '../../db/LaneLedger'
 import type { Ledger } from '../../db/Ledger'
 import type { Target } from '../../db/postgres/Url'
 import type { SalesReads } from '../../db/SalesLedger'
@@ -76,4 +77,12 @@ export async function openSalesBeside({
   if (target === undefined) return File.openSalesBeside({ dataDir })
   const server = await import('../../db/postgres/beside')
   return await server.openSalesBeside(target)
+}
+
+/** The gateways that share the database; undefined when it is a file. Nothing is written. */
+export async function readGateways(env: Env): Promise<Overview | undefined> {
+  const target = await findTarget(env)
+  if (target === undefined) return undefined
+  const server = await import('../../db/postgres/beside')
+  return await server.readGateways(target)
 }

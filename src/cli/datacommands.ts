@@ -59,6 +59,19 @@ resend ID  send one again, with the same webhook-id; serve may be running`,
   },
 }
 
+export const gateways: Command = {
+  summary: 'gateways that share a PostgreSQL, and who has which relayer',
+  details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
+relayer on each network, and the network's other duties (keeper), with the gateway that has it.
+It needs DATABASE_URL.`,
+  options: { json: { help: 'JSON, with times in milliseconds' } },
+  examples: ['gateways', 'gateways --json'],
+  async run({ values }) {
+    const { gateways } = await import('./gateways')
+    return gateways({ env: process.env, json: values.json, out: print })
+  },
+}
+
 export const backup: Command = {
   summary: 'consistent copy of the live database; serve may be running',
   operands: ['a file'],

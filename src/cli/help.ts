@@ -1,7 +1,6 @@
 import type { Command, Option } from './Command'
 
 const introduction = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
-
 Usage: turnpike [command] [options]
 `
 

@@ -82,7 +82,7 @@ export const paymentEvents = {
   'nonce-used-by-others': {
     level: 'error',
     meaning: 'Another program sent a transaction with the key of a relayer.',
-    action: 'Find the program. Use each relayer key in one process only.',
+    action: 'Find the program. Use each relayer key in this service only.',
   },
   'nonce-gap': {
     level: 'warn',

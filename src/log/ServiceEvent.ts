@@ -117,7 +117,7 @@ export const serviceEvents = {
   'grant-lost': {
     level: 'error',
     meaning: 'A grant failed on chain or its nonce was used by another transaction.',
-    action: 'Use the relayer key in one process only. The address can ask again.',
+    action: 'Use the relayer key in this service only. The address can ask again.',
   },
   'admin-signed-in': { level: 'info', meaning: 'An operator signed in at `/admin`.' },
   'admin-signed-out': {

@@ -43,7 +43,11 @@ export async function gatewayDatabase(): Promise<string> {
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
 export async function startGateway(
   url: string,
+<<<<<<< HEAD
   options: { now: () => number; times?: Partial<Times>; lines?: (lines: Lines) => Lines },
+=======
+  options: { now: () => number; times?: Partial<Times>; configHash?: () => string },
+>>>>>>> clusterdocs
 ): Promise<TestGateway> {
   const monotonic = () => performance.now()
   const id = crypto.randomUUID()
@@ -62,7 +66,10 @@ export async function startGateway(
   const faults: unknown[] = []
   const gateways = await joinGateways({
     lines,
-    gateway: { id, host: 'test', version: '', configHash: '', fingerprints: {} },
+    gateway: {
+      ...{ id, host: 'test', version: '1.2.3', fingerprints: {} },
+      configHash: options.configHash ?? (() => ''),
+    },
     // The clock of the database is the real one.
     now: Date.now,
     monotonic,
