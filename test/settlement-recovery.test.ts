@@ -12,10 +12,9 @@ import {
   ownSettlement,
   withoutSync,
 } from './harness/ownsettlement'
+import { errorOf } from './harness/scriptednode'
 import { type SettlementFixture, signTransfer, until, untilKnown } from './harness/settlement'
 import { isPostgres } from './harness/testledger'
-
-const rejection = (message: string) => ({ error: { code: -32000, message } })
 
 async function stateOf(
   { fixture }: OwnSettlement,
@@ -93,7 +92,7 @@ describe.concurrent('an unknown outcome', () => {
     net.tap.intercept = async ({ method }, forward) => {
       if (!isSend(method)) return undefined
       await (await forward()).text()
-      return rejection('already known')
+      return errorOf('already known')
     }
     expect(await own.fixture.pay(signTransfer(network))).toMatchObject({ kind: 'confirmed' })
   })
@@ -233,7 +232,7 @@ describe.concurrent('the relayer', () => {
     const { net, network } = own
     const transfer = signTransfer(network)
     net.tap.intercept = ({ method }) =>
-      isSend(method) ? rejection('insufficient funds for gas * price + value') : undefined
+      isSend(method) ? errorOf('insufficient funds for gas * price + value') : undefined
     const payment = await own.begin(transfer)
     await until(() => !own.fixture.settlement.isReady(network.id))
     expect(own.fixture.settlement.status()).toMatchObject([

@@ -19,6 +19,7 @@ import {
   takeLane,
 } from './lane-table'
 import type { Lines } from './lines'
+import { createLoop, type Loop, type LoopOptions } from './loop'
 import type { Json } from './rows'
 
 export type GatewaysOptions = {
@@ -128,8 +129,8 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   await options.lines.run('beat', (query) => register(query, options.gateway))
   await beat(state)
   // Apart: what takes a lane may wait for a node, and the signs must go on.
-  const beats = createLoop(state, beat)
-  const looks = createLoop(state, look)
+  const beats = createLoop(loopOf(state, beat))
+  const looks = createLoop(loopOf(state, look))
   return {
     id: options.gateway.id,
     lanes: {
@@ -169,47 +170,12 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   }
 }
 
-type Loop = { wake(): void; stop(): Promise<void> }
-
-/** Repeats work until it is stopped; `wake` makes the next turn come at once. Faults are reported. */
-function createLoop(state: State, work: (state: State) => Promise<void>): Loop {
-  const { on } = state.options
-  const { beatMs } = state.times
-  let resume: (() => void) | undefined
-  let isWoken = false
-  const pause = () =>
-    new Promise<void>((resolve) => {
-      const end = () => {
-        clearTimeout(timer)
-        resume = undefined
-        resolve()
-      }
-      const timer = setTimeout(end, isWoken ? 0 : beatMs)
-      isWoken = false
-      resume = end
-    })
-  const run = async () => {
-    for (;;) {
-      await pause()
-      if (state.isOver) return
-      try {
-        await work(state)
-      } catch (error) {
-        if (!state.isOver) on.fault(error)
-      }
-    }
-  }
-  const running = run()
+function loopOf(state: State, work: (state: State) => Promise<void>): LoopOptions {
   return {
-    wake() {
-      isWoken = true
-      resume?.()
-    },
-    async stop() {
-      state.isOver = true
-      resume?.()
-      await running
-    },
+    work: () => work(state),
+    everyMs: state.times.beatMs,
+    isOver: () => state.isOver,
+    fault: state.options.on.fault,
   }
 }
 
@@ -302,7 +268,7 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
     else if (isUnknown(row)) await give(state, laneOf(row))
   }
   // No gateway has their keys any more; the keeper of the network records what they had sent.
-  const strange = rows.filter((row) => row.holder === null && !isWanted(state, row))
+  const strange = rows.filter((row) => row.holder === null && !isWanted(state, laneOf(row)))
   for (const row of state.held.has(keyOf({ network, relayer: undefined })) ? strange : [])
     if (!state.isOver) await take(state, laneOf(row))
   // One at a time, so that its next holder can begin before the next one is given.
@@ -343,6 +309,7 @@ async function give(state: State, lane: Lane): Promise<void> {
 async function close(state: State, loops: readonly Loop[]): Promise<void> {
   const { lines, gateway, on } = state.options
   const wasFenced = state.isOver
+  state.isOver = true
   await Promise.all(loops.map((loop) => loop.stop()))
   state.held.clear()
   if (wasFenced) return

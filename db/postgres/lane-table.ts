@@ -93,12 +93,6 @@ export async function readLanes(query: Query): Promise<Seen> {
   return { lanes, gateways: gateways.map(({ id }) => id) }
 }
 
-<<<<<<< HEAD
-/**
- * Takes a lane that nobody else has, with the next epoch: also one that this gateway has by a take
- * whose answer it did not get. Undefined when another gateway was faster.
- */
-=======
 /** What an operator sees of both tables. */
 export async function readOverview(query: Query): Promise<Overview> {
   const gateways = await query<Overview['gateways'][number]>(
@@ -118,8 +112,10 @@ export async function readOverview(query: Query): Promise<Overview> {
   }
 }
 
-/** Takes a lane that nobody has, with the next epoch. Undefined when another gateway was faster. */
->>>>>>> clusterdocs
+/**
+ * Takes a lane that nobody else has, with the next epoch: also one that this gateway has by a take
+ * whose answer it did not get. Undefined when another gateway was faster.
+ */
 export async function takeLane(query: Query, lane: Lane, id: string): Promise<Held | undefined> {
   const { network, relayer = keeper } = lane
   const [taken] = await query<Held>(

@@ -43,11 +43,12 @@ export async function gatewayDatabase(): Promise<string> {
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
 export async function startGateway(
   url: string,
-<<<<<<< HEAD
-  options: { now: () => number; times?: Partial<Times>; lines?: (lines: Lines) => Lines },
-=======
-  options: { now: () => number; times?: Partial<Times>; configHash?: () => string },
->>>>>>> clusterdocs
+  options: {
+    now: () => number
+    times?: Partial<Times>
+    lines?: (lines: Lines) => Lines
+    configHash?: () => string
+  },
 ): Promise<TestGateway> {
   const monotonic = () => performance.now()
   const id = crypto.randomUUID()

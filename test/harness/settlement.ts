@@ -158,27 +158,29 @@ export type SettlementFixture = {
   stop(): Promise<void>
 }
 
+type FixtureOptions = {
+  now?: () => number
+  recover?: boolean
+  checkMs?: number
+  blockTimeMs?: number
+  jobProofMs?: number
+  resendMs?: number
+  chargeAttemptMs?: number
+  meter?: Meter
+  relayerKeys?: readonly Uint8Array[]
+  deskKey?: Uint8Array
+  walletFactories?: readonly Address[]
+  payoutExclusive?: boolean
+  isOwnPayee?: (payee: Address) => boolean
+  /** Undefined: the limit of the service; without it there is no limit. */
+  clockSkewMaxMs?: number | undefined
+}
+
 /** Starts settlement over a data directory. */
 export async function startFixture(
   networks: readonly NetworkConfig[],
   dataDir: string,
-  options: {
-    now?: () => number
-    recover?: boolean
-    checkMs?: number
-    blockTimeMs?: number
-    jobProofMs?: number
-    resendMs?: number
-    chargeAttemptMs?: number
-    meter?: Meter
-    relayerKeys?: readonly Uint8Array[]
-    deskKey?: Uint8Array
-    walletFactories?: readonly Address[]
-    payoutExclusive?: boolean
-    isOwnPayee?: (payee: Address) => boolean
-    /** Undefined: the limit of the service; without it there is no limit. */
-    clockSkewMaxMs?: number | undefined
-  } = {},
+  options: FixtureOptions = {},
 ): Promise<SettlementFixture> {
   const now = options.now ?? Date.now
   const store = await createTestLedger({ dataDir, now })

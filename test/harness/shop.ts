@@ -201,13 +201,8 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
   if (!isPostgres) placeDatabase(dataDir)
-  const env = { RELAYER_KEYS: account(0).privateKey, ...options.env }
-  const secrets = loadSecrets({ dataDir, env })
-  const logged: string[] = []
-  const gateway: Gateway = {
-    ...{ config, secrets, dataDir, logged },
-    ...{ db: undefined, ledger: undefined, offsetMs: 0, stillAt: undefined },
-  }
+  const gateway = gatewayOf(config, dataDir, options.env)
+  const { secrets, logged } = gateway
   const app = await startGateway(gateway, options)
   const chains = byId(started)
   const reader = sqlBeside(dataDir, { isReader: true })
@@ -256,6 +251,14 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
     },
   }
   return shop
+}
+
+function gatewayOf(config: Config, dataDir: string, env: ShopOptions['env']): Gateway {
+  const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey, ...env } })
+  return {
+    ...{ config, secrets, dataDir, logged: [] },
+    ...{ db: undefined, ledger: undefined, offsetMs: 0, stillAt: undefined },
+  }
 }
 
 function countOf(rows: Shop['rows'], table: string): number {

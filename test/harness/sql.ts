@@ -21,19 +21,19 @@ export type Sql = {
 /** SQLite's own connection, with values of `run` in a list as PostgreSQL takes them. */
 export function sqliteSql(sqlite: Database): Sql {
   return {
-    query: (text) => sqlite.query(text) as never,
-    run: (text, values = []) => sqlite.run(text, values as never),
+    query: <Row, Values extends Value[]>(text: string) => sqlite.query<Row, Values>(text),
+    run: (text, values = []) => sqlite.run(text, values),
   }
 }
 
 /** What the thread beside this one answers. */
 export type Answer = { names: string[]; rows: unknown[][] } | { error: string; code: string }
-export type Request = { url: string; text: string; values: readonly Value[] } | { ended: string }
+export type Question = { url: string; text: string; values: readonly Value[] } | { ended: string }
 
 /** Longest time of a statement, ms. */
 const limitMs = 30_000
 
-type Thread = { ask(request: Request): Answer }
+type Thread = { ask(request: Question): Answer }
 let thread: Thread | undefined
 
 /**

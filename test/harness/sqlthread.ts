@@ -1,6 +1,6 @@
 import { type MessagePort, workerData } from 'node:worker_threads'
 import { Client, types } from 'pg'
-import type { Answer, Request } from './sql'
+import type { Answer, Question } from './sql'
 
 /** The thread of `postgresSql`: one statement at a time, answered by the port and the flag. */
 
@@ -20,7 +20,7 @@ async function connect(connectionString: string): Promise<Client> {
   return client
 }
 
-async function answer(request: Request): Promise<Answer> {
+async function answer(request: Question): Promise<Answer> {
   if ('ended' in request) {
     const client = clients.get(request.ended)
     clients.delete(request.ended)
@@ -39,7 +39,7 @@ async function answer(request: Request): Promise<Answer> {
   return { names: fields.map(({ name }) => name), rows }
 }
 
-port.on('message', async (request: Request) => {
+port.on('message', async (request: Question) => {
   let result: Answer
   try {
     result = await answer(request)
