@@ -496,6 +496,5 @@ function seconds(): bigint {
   return BigInt(Math.floor(Date.now() / 1000))
 }
 
-function printBigint(_: string, value: unknown): unknown {
-  return typeof value === 'bigint' ? value.toString() : value
-}
+const printBigint = (_: string, value: unknown) =>
+  typeof value === 'bigint' ? value.toString() : value
