@@ -131,8 +131,7 @@ describe('attack 38: refunds', () => {
     const order = (await (await buyStock(shop.buyUrl())).json()) as OrderJson
     const other = sqlBeside(shop.dataDir)
     try {
-      const set = (text: string) =>
-        other.run(`UPDATE orders SET ${text} WHERE id = ?`, [order.id])
+      const set = (text: string) => other.run(`UPDATE orders SET ${text} WHERE id = ?`, [order.id])
       expect(() => set('retry_at = 1')).toThrow()
       expect(() => set("state = 'refunding', refund_reason = 'no-quote'")).toThrow()
       expect(() => set("state = 'held', held_reason = 'refund-failed'")).toThrow()

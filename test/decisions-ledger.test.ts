@@ -52,9 +52,7 @@ describe.concurrent('a ledger that takes its time', () => {
       expect(outcomes.map(({ kind }) => kind)).toEqual(Array(48).fill('confirmed'))
       const { rows } = { rows: own.sql.query('SELECT id FROM payments').all() }
       expect(rows).toHaveLength(24)
-      expect(own.sql.query('SELECT payment_id FROM transaction_members').all()).toHaveLength(
-        24,
-      )
+      expect(own.sql.query('SELECT payment_id FROM transaction_members').all()).toHaveLength(24)
       expectNoGap(own)
     })
 

@@ -2,9 +2,9 @@ import { afterEach, describe, expect, test } from 'bun:test'
 import { type Gateways, joinGateways } from '../db/postgres/gateways'
 import { type Lines, openLines } from '../db/postgres/lines'
 import { sessionOf } from '../db/postgres/session'
-import { relayer } from './harness/scripted'
 import { gatewayDatabase } from './harness/gatewaypair'
 import { hasPostgres } from './harness/postgres'
+import { relayer } from './harness/scripted'
 import { until } from './harness/settlement'
 
 /** What a gateway concludes from its looks at the lanes, while writes for them are on their way. */

@@ -45,9 +45,7 @@ function grantOf({ id, asset }: NetworkConfig, grants = 100): JobRider {
 const grants = ({ fixture }: OwnJobs) =>
   fixture.sql.query('SELECT transaction_hash hash FROM grants').all()
 const job = ({ fixture }: OwnJobs) =>
-  fixture.sql
-    .query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'")
-    .get()
+  fixture.sql.query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'").get()
 
 describe.concurrent('a job', () => {
   test("behavior: a job is written before its bytes are sent, together with its owner's rows", async () => {
@@ -453,12 +451,15 @@ describe.concurrent("another transaction at a job's nonce", () => {
   })
 })
 
-test.concurrent.skipIf(isPostgres)('behavior: a job in progress has a valid row on the disk', async () => {
-  await using own = await ownJobs()
-  await own.run()
-  const row = createJobs(own.fixture.db).find('refund:1')
-  expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
-  expect(() =>
-    own.fixture.sql.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
-  ).toThrow()
-})
+test.concurrent.skipIf(isPostgres)(
+  'behavior: a job in progress has a valid row on the disk',
+  async () => {
+    await using own = await ownJobs()
+    await own.run()
+    const row = createJobs(own.fixture.db).find('refund:1')
+    expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
+    expect(() =>
+      own.fixture.sql.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
+    ).toThrow()
+  },
+)

@@ -233,25 +233,28 @@ describe('the start of a delivery', () => {
   })
 })
 
-test.skipIf(isPostgres)('behavior: a listener gets every state of a payment after it is on the disk', async () => {
-  const heard: unknown[] = []
-  const { settlement } = fixture
-  settlement.onPayment(() => {
-    throw new Error('a bad listener')
-  })
-  settlement.onPayment(async (id) => {
-    // Reads in the middle of a change are not allowed.
-    write(fixture.db, () => undefined)
-    heard.push((await settlement.findById(id))?.state)
-  })
-  const transfer = signTransfer(network)
-  expect((await fixture.pay(transfer)).kind).toBe('confirmed')
-  expect(heard).toEqual(['confirmed'])
-  await net.chain.rpc('anvil_reorg', [1, []])
-  await until(() => heard.length === 3)
-  expect(heard).toEqual(['confirmed', 'broadcast', 'confirmed'])
-  expect(fixture.events.some(({ event }) => event === 'settlement-fault')).toBe(true)
-})
+test.skipIf(isPostgres)(
+  'behavior: a listener gets every state of a payment after it is on the disk',
+  async () => {
+    const heard: unknown[] = []
+    const { settlement } = fixture
+    settlement.onPayment(() => {
+      throw new Error('a bad listener')
+    })
+    settlement.onPayment(async (id) => {
+      // Reads in the middle of a change are not allowed.
+      write(fixture.db, () => undefined)
+      heard.push((await settlement.findById(id))?.state)
+    })
+    const transfer = signTransfer(network)
+    expect((await fixture.pay(transfer)).kind).toBe('confirmed')
+    expect(heard).toEqual(['confirmed'])
+    await net.chain.rpc('anvil_reorg', [1, []])
+    await until(() => heard.length === 3)
+    expect(heard).toEqual(['confirmed', 'broadcast', 'confirmed'])
+    expect(fixture.events.some(({ event }) => event === 'settlement-fault')).toBe(true)
+  },
+)
 
 describe('reads', () => {
   const balance = () => ({

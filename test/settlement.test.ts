@@ -53,9 +53,7 @@ async function settleByOther(chain: typeof usdg.chain, transfer: Transfer.Transf
 }
 
 function paymentCount(): number {
-  return (
-    fixture.sql.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
-  )
+  return fixture.sql.query<{ n: number }, []>('SELECT count(*) n FROM payments').get()?.n ?? -1
 }
 
 describe('a payment', () => {

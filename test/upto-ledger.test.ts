@@ -161,39 +161,42 @@ const shapes: Readonly<Record<State, string>> = {
 const states = Object.keys(transitions) as State[]
 
 describe('the table of states', () => {
-  test.skipIf(isPostgres)('behavior: the database refuses exactly the transitions that the code does not have', async () => {
-    await using own = await ownSettlement()
-    const { sqlite } = own.fixture.db
-    const before = await authorized(own, ceilingOf(own, 1_000n))
-    for (const from of states)
-      for (const to of states) {
-        if (from === to) continue
-        const id = `${from} ${to}`
-        const nonce = Crypto.hex(Crypto.keccak256(id))
-        const names = sqlite
-          .query<{ name: string }, []>("SELECT name FROM pragma_table_info('authorizations')")
-          .all()
-          .map(({ name }) => name)
-        const values = names.map((name) =>
-          name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name,
-        )
-        sqlite
-          .query(
-            `INSERT INTO authorizations (${names}) SELECT ${values} FROM authorizations WHERE id = $from`,
+  test.skipIf(isPostgres)(
+    'behavior: the database refuses exactly the transitions that the code does not have',
+    async () => {
+      await using own = await ownSettlement()
+      const { sqlite } = own.fixture.db
+      const before = await authorized(own, ceilingOf(own, 1_000n))
+      for (const from of states)
+        for (const to of states) {
+          if (from === to) continue
+          const id = `${from} ${to}`
+          const nonce = Crypto.hex(Crypto.keccak256(id))
+          const names = sqlite
+            .query<{ name: string }, []>("SELECT name FROM pragma_table_info('authorizations')")
+            .all()
+            .map(({ name }) => name)
+          const values = names.map((name) =>
+            name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name,
           )
-          .run({ id, nonce, from: before.id })
-        const path: readonly State[] =
-          from === 'sent' || from === 'failed' ? ['metered', from] : [from]
-        const change = (state: State) =>
           sqlite
-            .query(`UPDATE authorizations SET state = $state, ${shapes[state]} WHERE id = $id`)
-            .run({ state, id })
-        if (from !== 'authorized') for (const state of path) change(state)
-        const attempt = () => change(to)
-        if (transitions[from].includes(to)) expect(attempt, id).not.toThrow()
-        else expect(attempt, id).toThrow()
-      }
-  })
+            .query(
+              `INSERT INTO authorizations (${names}) SELECT ${values} FROM authorizations WHERE id = $from`,
+            )
+            .run({ id, nonce, from: before.id })
+          const path: readonly State[] =
+            from === 'sent' || from === 'failed' ? ['metered', from] : [from]
+          const change = (state: State) =>
+            sqlite
+              .query(`UPDATE authorizations SET state = $state, ${shapes[state]} WHERE id = $id`)
+              .run({ state, id })
+          if (from !== 'authorized') for (const state of path) change(state)
+          const attempt = () => change(to)
+          if (transitions[from].includes(to)) expect(attempt, id).not.toThrow()
+          else expect(attempt, id).toThrow()
+        }
+    },
+  )
 
   const impossible: readonly (readonly [string, string])[] = [
     ['a charge above the ceiling', "state = 'metered', charge_atomic = '1001', units = '{}'"],
@@ -210,49 +213,57 @@ describe('the table of states', () => {
     ['another payee', `payee = '${account(9).address}'`],
     ['another nonce', `nonce = '0x${'1'.repeat(64)}'`],
   ]
-  test.skipIf(isPostgres)('error: the database refuses rows that cannot be, and what was agreed does not change', async () => {
-    await using own = await ownSettlement()
-    const { sqlite } = own.fixture.db
-    const { id } = await authorized(own, ceilingOf(own, 1_000n))
-    for (const [name, set] of impossible)
-      expect(
-        () => sqlite.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`),
-        name,
-      ).toThrow()
-    sqlite.run(
-      `UPDATE authorizations SET state = 'metered', charge_atomic = '900', units = '{}' WHERE id = '${id}'`,
-    )
-    const raise = `UPDATE authorizations SET charge_atomic = '901' WHERE id = '${id}'`
-    expect(() => sqlite.run(raise)).toThrow()
-    expect(() => sqlite.run(`DELETE FROM authorizations WHERE id = '${id}'`)).toThrow()
-  })
+  test.skipIf(isPostgres)(
+    'error: the database refuses rows that cannot be, and what was agreed does not change',
+    async () => {
+      await using own = await ownSettlement()
+      const { sqlite } = own.fixture.db
+      const { id } = await authorized(own, ceilingOf(own, 1_000n))
+      for (const [name, set] of impossible)
+        expect(
+          () => sqlite.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`),
+          name,
+        ).toThrow()
+      sqlite.run(
+        `UPDATE authorizations SET state = 'metered', charge_atomic = '900', units = '{}' WHERE id = '${id}'`,
+      )
+      const raise = `UPDATE authorizations SET charge_atomic = '901' WHERE id = '${id}'`
+      expect(() => sqlite.run(raise)).toThrow()
+      expect(() => sqlite.run(`DELETE FROM authorizations WHERE id = '${id}'`)).toThrow()
+    },
+  )
 
-  test.skipIf(isPostgres)('error: a payment settles an authorization only when it is sent, with its charge', async () => {
-    await using own = await ownSettlement()
-    const { authorizations } = own.fixture.settlement
-    const transfer = ceilingOf(own, 1_000n)
-    const one = await authorized(own, transfer)
-    const charged = await authorizations.charge(one, cost)
-    expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe('confirmed')
-    const other = await authorized(own, ceilingOf(own, 1_000n))
-    const { sqlite } = own.fixture.db
-    const names = sqlite
-      .query<{ name: string }, []>("SELECT name FROM pragma_table_info('payments')")
-      .all()
-      .map(({ name }) => name)
-    const copy = (id: string, nonce: string) => () =>
-      sqlite
-        .query(
-          `INSERT INTO payments (${names}) SELECT ${names.map((name) => (name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name))} FROM payments WHERE id = $from`,
-        )
-        .run({ id, nonce, from: one.id })
-    const { nonce } = other.transfer
-    expect(copy('another', nonce)).toThrow('money-authorized')
-    expect(copy(other.id, nonce)).toThrow('money-authorized')
-    await authorizations.charge(other, { amountAtomic: 699n, units: {} })
-    expect(copy(other.id, nonce)).toThrow('money-authorized')
-    sqlite.run(`UPDATE authorizations SET state = 'sent' WHERE id = '${other.id}'`)
-    // Another charge than the payment has.
-    expect(copy(other.id, nonce)).toThrow('money-authorized')
-  })
+  test.skipIf(isPostgres)(
+    'error: a payment settles an authorization only when it is sent, with its charge',
+    async () => {
+      await using own = await ownSettlement()
+      const { authorizations } = own.fixture.settlement
+      const transfer = ceilingOf(own, 1_000n)
+      const one = await authorized(own, transfer)
+      const charged = await authorizations.charge(one, cost)
+      expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe(
+        'confirmed',
+      )
+      const other = await authorized(own, ceilingOf(own, 1_000n))
+      const { sqlite } = own.fixture.db
+      const names = sqlite
+        .query<{ name: string }, []>("SELECT name FROM pragma_table_info('payments')")
+        .all()
+        .map(({ name }) => name)
+      const copy = (id: string, nonce: string) => () =>
+        sqlite
+          .query(
+            `INSERT INTO payments (${names}) SELECT ${names.map((name) => (name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name))} FROM payments WHERE id = $from`,
+          )
+          .run({ id, nonce, from: one.id })
+      const { nonce } = other.transfer
+      expect(copy('another', nonce)).toThrow('money-authorized')
+      expect(copy(other.id, nonce)).toThrow('money-authorized')
+      await authorizations.charge(other, { amountAtomic: 699n, units: {} })
+      expect(copy(other.id, nonce)).toThrow('money-authorized')
+      sqlite.run(`UPDATE authorizations SET state = 'sent' WHERE id = '${other.id}'`)
+      // Another charge than the payment has.
+      expect(copy(other.id, nonce)).toThrow('money-authorized')
+    },
+  )
 })

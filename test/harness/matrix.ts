@@ -40,6 +40,10 @@ const child = Bun.spawn(
     ...[process.execPath, 'test', '--parallel=3', '--no-isolate'],
     ...files.map((name) => join(directory, `${name}.test.ts`)),
   ],
-  { env: { ...process.env, TURNPIKE_TEST_LEDGER: 'postgres' }, stdout: 'inherit', stderr: 'inherit' },
+  {
+    env: { ...process.env, TURNPIKE_TEST_LEDGER: 'postgres' },
+    stdout: 'inherit',
+    stderr: 'inherit',
+  },
 )
 process.exit(await child.exited)
