@@ -1,8 +1,7 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import { settlementOf } from './harness/buyer'
 import { buy, openConnection, payee, type Shop, sign, startShop, type Terms } from './harness/shop'
+import { tamper } from './harness/testledger'
 import type { Reply, Script } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -240,13 +239,11 @@ describe('Payment-Redeem', () => {
     const { redeem: given, transaction } = await failureOf(await buy(item()))
     shop.upstream.script = undefined
     const leave = (attempts: number) => {
-      const other = new Database(join(shop.dataDir, 'turnpike.sqlite'))
-      other.run('PRAGMA busy_timeout = 5000')
-      other.run(
+      tamper(
+        shop.dataDir,
         "UPDATE payments SET delivery = 'delivering', attempts = ? WHERE transaction_hash = ?",
-        [attempts, transaction],
+        [String(attempts), String(transaction)],
       )
-      other.close()
     }
     leave(12)
     expect((await redeem(given.token)).status).toBe(410)

@@ -241,7 +241,7 @@ describe('the table of states', () => {
       const transfer = ceilingOf(own, 1_000n)
       const one = await authorized(own, transfer)
       const charged = await authorizations.charge(one, cost)
-      expect((await authorizations.settleCharge(charged, { waitMs: 120_000 })).kind).toBe(
+      expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe(
         'confirmed',
       )
       const other = await authorized(own, ceilingOf(own, 1_000n))

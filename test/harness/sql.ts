@@ -79,6 +79,9 @@ function startThread(): Thread {
   }
 }
 
+const ofPayment = `SELECT min(seq) FROM transactions JOIN transaction_members
+  ON transaction_hash = hash WHERE payment_id = payments.id`
+
 /**
  * The statement as PostgreSQL takes it: numbered parameters, names with capitals in quotes, and where
  * SQLite counts rows by itself `seq`, or the time and the id. Texts in quotes stay.
@@ -86,8 +89,13 @@ function startThread(): Thread {
 export function translate(text: string): string {
   let count = 0
   const isCounted = /\bFROM (transactions|webhooks)\b/i.test(text)
-  const ordering = (_: string, direction = '') =>
-    isCounted ? `seq${direction}` : `created_at${direction}, id${direction}`
+  const isPayments = /\bFROM payments\b/i.test(text)
+  const ordering = (_: string, direction = '') => {
+    if (isCounted) return `seq${direction}`
+    // Tests move the clock back, too: payments come in the order of their transactions.
+    const first = isPayments ? `(${ofPayment})` : 'created_at'
+    return `${first}${direction}, id${direction}`
+  }
   return text
     .split(/('[^']*'|"[^"]*")/)
     .map((part, at) =>
