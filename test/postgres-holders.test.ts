@@ -39,7 +39,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     expect((await payAt(other, chain, paid)).kind).toBe('confirmed')
   })
 
-  test('behavior: a reverted payment that another sender settled is found, with its account elsewhere', async () => {
+  test('behavior: a reverted payment that another sender settled is found, though another gateway has its account', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey], checkMs: 20 }
