@@ -147,6 +147,23 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual(results as number[])
   })
 
+  test('behavior: a repeated commit writes, so that its answer waits for a synchronous standby', async () => {
+    await using own = await open()
+    const id = crypto.randomUUID()
+    const changes = JSON.stringify([{ call: 'put', input: { n: 1 } }])
+    const commit = async () => {
+      const text = 'SELECT commit_changes($1::uuid, $1::uuid, $2::jsonb) AS answer'
+      const [row] = await own.sql<{ answer: Json }>(text, [id, changes])
+      const [written] = await own.sql<{ by: string }>('SELECT xmin::text AS by FROM commits')
+      return { answer: row?.answer, by: written?.by }
+    }
+    const first = await commit()
+    const second = await commit()
+    expect(second.answer).toEqual(first.answer)
+    expect(second.by).not.toBe(first.by)
+    expect(await own.marks()).toEqual([1])
+  })
+
   test('behavior: a commit whose answer was lost is not made twice', async () => {
     await using own = await open()
     // The server goes on after its client has left.

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { beginAt, cluster, payAt, relayerKeys, sellsAt } from './harness/cluster'
 import { hasPostgres } from './harness/postgres'
+import { relayer } from './harness/scripted'
 import { until } from './harness/settlement'
 
 const [firstKey, secondKey] = relayerKeys
@@ -38,7 +39,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     expect((await payAt(other, chain, paid)).kind).toBe('confirmed')
   })
 
-  test('behavior: a reverted payment that another sender settled is found, with the account of another gateway', async () => {
+  test('behavior: a reverted payment that another sender settled is found, though another gateway has its account', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey], checkMs: 20 }
@@ -55,5 +56,35 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     chain.chain.seconds += 400n
     chain.chain.mine()
     await until(async () => (await keeper.settlement.find(paid))?.state !== 'reverted')
+  })
+})
+
+describe.skipIf(!hasPostgres)('a job of two gateways', () => {
+  test('behavior: the same id at both at once is sent once, and both learn its end', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const keys = { relayerKeys: [firstKey, secondKey] }
+    const one = await own.start(keys)
+    const other = await own.start(keys)
+    await until(() => sellsAt(other, chain))
+    for (let round = 0; round < 5; round++) {
+      const job = {
+        id: `refund:${round}`,
+        kind: 'refund' as const,
+        product: 'desk' as const,
+        network: chain.network.id,
+        relayer: undefined,
+        to: relayer,
+        data: '0x' as const,
+        valueWei: 1n,
+        gasLimit: 100_000n,
+      }
+      const ends = await Promise.all(
+        [one, other].map(({ settlement }) => settlement.run(job, { waitMs: 20_000 })),
+      )
+      expect(ends.map(({ kind }) => kind)).toEqual(['confirmed', 'confirmed'])
+    }
+    const [sent] = await one.sql<{ count: number }>('SELECT count(*) FROM transactions')
+    expect(sent?.count).toBe(5)
   })
 })

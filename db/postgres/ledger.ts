@@ -88,7 +88,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       flush: commits.flush,
     },
     notify(payload) {
-      const { by, lanes, payments: ids = [], jobs = [] } = JSON.parse(payload) as Notification
+      const { by, lanes, payments: ids = [], jobs = [] } = parse(payload)
       if (by === gateway) return
       changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
@@ -137,6 +137,18 @@ type Changed = { payments: readonly string[]; jobs: readonly string[] }
 
 /** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
 type Notification = Partial<Changed> & { by?: string; lanes?: boolean }
+
+/** Anybody with an account of the database can notify, so what is not ours says nothing. */
+function parse(payload: string): Notification {
+  try {
+    const given: unknown = JSON.parse(payload)
+    if (typeof given !== 'object' || given === null) return {}
+    const { payments = [], jobs = [] } = given as Notification
+    return Array.isArray(payments) && Array.isArray(jobs) ? given : {}
+  } catch {
+    return {}
+  }
+}
 
 function createFences(gateways: Gateways | undefined): Fences {
   return ({ network, relayer, nonce }) => {

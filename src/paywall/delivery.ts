@@ -1,8 +1,10 @@
+import { storageCode } from '../../db/fault'
 import type { Payment, Protocol } from '../../db/Payment'
 import type { WriteEvent } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
+import { inProgress } from './Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createReceipts, type Receipts, type Usage } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
@@ -173,9 +175,26 @@ async function begin(
   if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
     throw gone(payment, 'The time to redeem this payment is over.')
   }
-  const started = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
+  const started = deliveryStarted
+    ? payment
+    : await settlement
+        .beginDelivery(payment.id)
+        .catch((error) => explain(settlement, payment, error))
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
+}
+
+/** Why a delivery could not begin: the claims of a process say nothing of those of other gateways. */
+async function explain(
+  settlement: Pick<Settlement, 'findById'>,
+  payment: Payment,
+  error: unknown,
+): Promise<never> {
+  if (storageCode(error) !== undefined) throw error
+  const current = await settlement.findById(payment.id)
+  if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
+  if (current?.delivery === 'delivering') throw inProgress()
+  throw error
 }
 
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {

@@ -19,6 +19,7 @@ export type Ceilings = {
   /** What the simulation of an authorization showed of a payer without code. */
   verifiedOf(id: string): Verified | undefined
   has(id: string): boolean
+  ids(): readonly string[]
   /** A payment reserves the charge from now on, so the ceiling reserves nothing more. */
   handOver(id: string): void
   /** The authorization has ended. Repeatable. */
@@ -53,6 +54,7 @@ export function createCeilings(): Ceilings {
     add: (id, transfer, verified) => void open.set(id, { transfer, verified, isReserved: true }),
     verifiedOf: (id) => open.get(id)?.verified,
     has: (id) => open.has(id),
+    ids: () => [...open.keys()],
     handOver(id) {
       const own = open.get(id)
       if (own) own.isReserved = false

@@ -128,21 +128,41 @@ async function drive(
 
 /**
  * Ends the ceilings of charges that are decided after their attempt: of those the payment reports the
- * end, and no sweep looks at them again.
+ * end, and with one process no sweep looks at them again.
  */
-export function followEnds({ events, ceilings, progress, ledger, now, log }: Context): void {
-  const end = async (id: string) => {
-    const payment = await ledger.payments.findById(id)
-    if (payment === undefined || payment.state === 'broadcast') return
-    ceilings.release(id)
-    const isByPayer = payment.state === 'reverted' || payment.nonceUsed
-    if (payment.state !== 'confirmed' && isByPayer)
-      await ledger.authorizations.markFailed(id, now())
-  }
+export function followEnds(context: Context): void {
+  const { events, ceilings, progress, log } = context
   events.payments.on((id) => {
     if (!ceilings.has(id) || progress.charging.has(id)) return
-    end(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+    end(context, id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
   })
+}
+
+/** Ends the ceiling of a charge whose payment is decided. */
+async function end({ ceilings, ledger, now }: Context, id: string): Promise<void> {
+  const payment = await ledger.payments.findById(id)
+  if (payment === undefined || payment.state === 'broadcast') return
+  ceilings.release(id)
+  const isByPayer = payment.state === 'reverted' || payment.nonceUsed
+  if (payment.state !== 'confirmed' && isByPayer) await ledger.authorizations.markFailed(id, now())
+}
+
+/**
+ * Ends the ceilings of charges that other processes settle or give up. A charge that fails has no
+ * payment that reports it, and a notification may be lost.
+ */
+async function endOthers(context: Context): Promise<void> {
+  const { ledger, ceilings, progress } = context
+  if (!ledger.lanes.isShared) return
+  for (const id of ceilings.ids()) {
+    if (progress.charging.has(id)) continue
+    const authorization = await ledger.authorizations.findById(id)
+    // Undefined: it is being written.
+    if (authorization === undefined || !isOfAnother(context, authorization.transfer)) continue
+    const { state } = authorization
+    if (state === 'void' || state === 'failed') ceilings.release(id)
+    else if (state === 'sent') await end(context, id)
+  }
 }
 
 /**
@@ -152,6 +172,7 @@ export function followEnds({ events, ceilings, progress, ledger, now, log }: Con
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
   const isOver = createOver(context)
+  await endOthers(context)
   /** Charges that have failed, the oldest last, by payer. */
   const failing = new Map<string, Authorization[]>()
   for (const authorization of await ledger.authorizations.open()) {

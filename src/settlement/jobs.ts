@@ -255,10 +255,13 @@ async function launch(
   // Before it is written, so that the budgets count it.
   occupy(slot)
   const writing = ledger.settling.launchJob({ transaction, job: row, rider })
-  const reason = await writing.catch((error: unknown) => {
+  const reason = await writing.catch(async (error: unknown) => {
     vacate(slot)
+    // Another process may have written the same id since it was looked for: then that one is waited for.
+    if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
     throw error
   })
+  if (reason === 'written') return undefined
   if (reason !== undefined) {
     vacate(slot)
     return { kind: 'refused', reason }

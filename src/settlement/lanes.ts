@@ -30,7 +30,13 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
     relayer.next = undefined
     relayer.lag = undefined
   })
-  await Recover.resumeSlots(context, relayer)
+  try {
+    await Recover.resumeSlots(context, relayer)
+  } catch (error) {
+    // What is driven here must not get another holder: the next sweep resumes the rest.
+    if (relayer.slots.size === 0) throw error
+    context.log('settlement-fault', { network: lane.network, error })
+  }
   const count = await readCount(chain, relayer, 'pending').catch(() => undefined)
   // Without an answer the next health check reads it.
   if (count !== undefined) relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)

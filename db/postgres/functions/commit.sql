@@ -47,6 +47,8 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(commit_id::text, 0));
   SELECT result INTO answer FROM commits WHERE id = commit_id;
   IF FOUND THEN
+    -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
+    UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
     RETURN answer;
   END IF;
   FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP

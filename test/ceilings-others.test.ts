@@ -1,0 +1,48 @@
+import { describe, expect, test } from 'bun:test'
+import { account } from '../src/demo/accounts'
+import { createCeilings } from '../src/settlement/ceilings'
+import * as Charges from '../src/settlement/charges'
+import type { Intake } from '../src/settlement/intake'
+import { networkOf, signTransfer } from './harness/settlement'
+
+const network = networkOf('http://127.0.0.1', 'usdc')
+const facilitator = account(0).address
+const transfer = { ...signTransfer(network), upto: { facilitator, ceilingAtomic: 10n } }
+
+/** A process without the relayer that the payer named, and what the ledger has of the charge. */
+async function sweepWith(state: string | undefined, payment?: string) {
+  const ceilings = createCeilings()
+  ceilings.add('pay_1', transfer, undefined)
+  const context = {
+    ledger: {
+      lanes: { isShared: true, has: () => false, isOfAnother: () => true },
+      authorizations: {
+        open: async () => [],
+        findById: async () => state && { id: 'pay_1', state, transfer },
+      },
+      payments: { findById: async () => payment && { id: 'pay_1', state: payment, transfer } },
+    },
+    chains: new Map([[network.id, { relayers: [{ address: facilitator }] }]]),
+    progress: { charging: new Map() },
+    ceilings,
+  }
+  await Charges.resume(context as unknown as Intake, false)
+  return ceilings.has('pay_1')
+}
+
+describe.concurrent('the ceiling of a charge that another process settles', () => {
+  test('behavior: a sweep ends it when the charge has failed without a payment', async () => {
+    expect(await sweepWith('failed')).toBe(false)
+  })
+
+  test('behavior: a sweep ends it when the payment is decided and no notification has come', async () => {
+    expect(await sweepWith('sent', 'confirmed')).toBe(false)
+  })
+
+  test('behavior: it stays while the charge may be settled, and while it is written', async () => {
+    expect(await sweepWith(undefined)).toBe(true)
+    expect(await sweepWith('authorized')).toBe(true)
+    expect(await sweepWith('metered')).toBe(true)
+    expect(await sweepWith('sent', 'broadcast')).toBe(true)
+  })
+})

@@ -1,0 +1,57 @@
+import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
+import { createDeliveries } from '../src/paywall/delivery'
+import { createAnswers } from '../src/paywall/store'
+import { cluster, type Process, payAt } from './harness/cluster'
+import { hasPostgres } from './harness/postgres'
+
+const secret = new Uint8Array(32).fill(7)
+
+/** Delivers at a gateway. Resolves with the status, or with the code of the problem. */
+async function deliverAt({ settlement, ledger }: Process, payment: Payment) {
+  const deliveries = createDeliveries({
+    settlement,
+    answers: await createAnswers(ledger.answers),
+    challengeSecrets: [secret],
+    receiptKey: secret,
+    now: Date.now,
+    log: () => undefined,
+  })
+  let forwards = 0
+  const request = {
+    method: 'GET',
+    resource: 'http://gate/thing',
+    requestId: 'req',
+    signal: new AbortController().signal,
+    fulfil: async () => {
+      forwards++
+      const body = new TextEncoder().encode('paid')
+      return { delivered: true as const, status: 200, headers: new Headers(), body }
+    },
+  }
+  const said = await deliveries
+    .deliver(request, { payment }, 'mpp', () => undefined)
+    .then(({ status }) => status)
+    .catch((error: Error & { code?: string }) => error.code)
+  await deliveries.stop()
+  return { said, forwards }
+}
+
+describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
+  test('error: the second one says that it is in progress, then that it is delivered', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const first = await own.start()
+    const second = await own.start()
+    const paid = chain.sign()
+    const outcome = await payAt(first, chain, paid)
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const { payment } = outcome
+    await first.settlement.beginDelivery(payment.id)
+    // Both gateways have read the payment before.
+    expect(await deliverAt(second, payment)).toEqual({ said: 'payment-in-progress', forwards: 0 })
+    const result = { delivered: true, upstreamStatus: 200, truncated: false } as const
+    await first.settlement.endDelivery(payment.id, result)
+    expect(await deliverAt(second, payment)).toEqual({ said: 'redeem-exhausted', forwards: 0 })
+  })
+})
