@@ -67,7 +67,10 @@ async function priceAt(gateway: App.App): Promise<string | undefined> {
 
 describe.skipIf(!hasPostgres)('two gateways with different files', () => {
   beforeAll(async () => {
-    shop = await startShop()
+    // A refused credential is presented again until it is accepted.
+    const edit = (text: string) =>
+      text.replace('[service]\n', '[service]\npaid_per_minute = 1000000\n')
+    shop = await startShop({ edit })
     const url = await emptyDatabase()
     for (const name of ['a', 'b']) gateways.push(await startGateway(url, name))
     await until('both gateways sell', async () => {
