@@ -69,7 +69,7 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
   beforeAll(async () => {
     // A refused credential is presented again until it is accepted.
     const edit = (text: string) =>
-      text.replace('[service]\n', '[service]\npaid_per_minute = 1000000\n')
+      text.replace(/^#? ?paid_per_minute = .*$/m, 'paid_per_minute = 1000000')
     shop = await startShop({ edit })
     const url = await emptyDatabase()
     for (const name of ['a', 'b']) gateways.push(await startGateway(url, name))
