@@ -29,4 +29,6 @@ export type OfferLedger = {
     keptFrom: number
     now: number
   }): Promise<void>
+  /** Calls back when another process may have called `replace`. */
+  onReplace(listener: () => void): void
 }

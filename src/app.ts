@@ -76,12 +76,14 @@ async function begin(
   const sales = await startSales(base, money)
   const parts = createParts(base, server, money, sales)
   const first = await prepare(base, parts, options.config)
-  base.current.app = first.app
+  Object.assign(base.current, { app: first.app(), offers: first.version })
   // Recover after binding: the health endpoints must answer while a chain does not.
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
   await first.write()
   webhooks.watch(money.settlement.status)
+  const turn = inTurn((work: () => Promise<readonly Path[]>) => work())
+  await followOffers(base, parts, turn)
   // Last, so that a start that fails orders no certificate.
   server.certificates?.start()
   warmUp(base)
@@ -90,7 +92,7 @@ async function begin(
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
     metrics: base.registry.describe,
-    reload: inTurn((config) => reload(base, { ...parts, webhooks }, config)),
+    reload: (config) => turn(() => reload(base, { ...parts, webhooks }, config)),
     stop: () => stop(base, server, { ...parts, webhooks }),
     upgrade: base.database.upgrade,
     certificateFaults: () => server.certificates?.faults() ?? [],
@@ -101,11 +103,13 @@ async function begin(
  * Builds the routes of a configuration, and a function that records the configuration in the
  * database.
  */
-async function prepare({ ledger, now }: Base, parts: Parts, config: Config) {
-  const { retired, write } = await succeed(ledger.offers, config, now())
+async function prepare({ ledger, now }: Base, parts: Parts, config: Config, previous?: Config) {
+  const { retired, version, write } = await succeed(ledger.offers, config, { now: now(), previous })
   const accounts = [...parts.relayers, parts.deskAddress]
   return {
-    app: createRoutes(createHandlers(config, retired, parts)),
+    /** Made by the call. */
+    app: () => createRoutes(createHandlers(config, retired, parts)),
+    version,
     async write() {
       await write()
       await describe(ledger, config, { accounts, now: now() })
@@ -131,13 +135,36 @@ function webhooksOf({ options, ledger, registry, now, log, onFailure }: Base): W
 async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<readonly Path[]> {
   const places = needsRestart(base.current.config, config)
   if (places.length > 0) return places
-  const { app, write } = await prepare(base, parts, config)
+  const { app, version, write } = await prepare(base, parts, config, base.current.config)
+  const next = app()
   await write()
-  Object.assign(base.current, { config, app })
+  Object.assign(base.current, { config, app: next, offers: version })
   parts.webhooks.apply(config.webhooks)
   // Accounts and assets may be others now.
   parts.recent.clear()
   return []
+}
+
+/**
+ * Accepts the offers of other gateways, whose configuration may be another one while it is changed on
+ * all of them. Resolves when those of now are accepted.
+ */
+async function followOffers(
+  base: Base,
+  parts: Parts,
+  turn: (work: () => Promise<readonly Path[]>) => Promise<unknown>,
+): Promise<void> {
+  const { current, ledger, log } = base
+  const look = async () => {
+    if (current.isStopping) return []
+    const { app, version } = await prepare(base, parts, current.config)
+    if (version !== current.offers) Object.assign(current, { app: app(), offers: version })
+    return []
+  }
+  // Until the next change such an offer is refused, and nothing is charged.
+  const follow = () => turn(look).catch((error: unknown) => log('settlement-fault', { error }))
+  ledger.offers.onReplace(() => void follow())
+  if (ledger.lanes.isShared) await follow()
 }
 
 /** Runs one call after the other, in their order. */

@@ -74,3 +74,15 @@ describe.skipIf(!hasPostgres)('a lane when a connection is lost', () => {
     await until(async () => (await second.settlement.find(paid))?.state === 'confirmed')
   })
 })
+
+describe.skipIf(!hasPostgres)('notifications of others', () => {
+  test('attack: what is no notification of a gateway is ignored', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const process = await own.start({ relayerKeys: [key] })
+    for (const payload of ['', 'x', 'null', '7', '{"payments":7}', '{"jobs":{}}'])
+      await process.sql("SELECT pg_notify('turnpike', $1)", [payload])
+    expect((await payAt(process, chain, chain.sign())).kind).toBe('confirmed')
+    expect(process.faults).toEqual([])
+  })
+})

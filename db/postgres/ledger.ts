@@ -53,6 +53,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const { lines, gateways, now, monotonic } = options
   const stop = new AbortController()
   const changes = createChanges()
+  const offerListeners: (() => void)[] = []
   const outbox = createOutbox()
   const gateway = gateways?.id ?? crypto.randomUUID()
   const { signal } = stop
@@ -75,7 +76,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       gas: gas.totals,
       answers: createAnswers(parts),
       authorizations,
-      offers: createOffers(parts),
+      offers: createOffers(parts, (listener) => void offerListeners.push(listener)),
       orders,
       grants: createGrants(parts),
       webhooks: createWebhooks({ ...parts, outbox, isSender: () => gateways?.isFirst() ?? false }),
@@ -88,8 +89,10 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       flush: commits.flush,
     },
     notify(payload) {
-      const { by, lanes, payments: ids = [], jobs = [] } = parse(payload)
+      const { by, lanes, offers, payments: ids = [], jobs = [] } = parse(payload)
       if (by === gateway) return
+      // Without a sender the connection was lost, and with it what was notified meanwhile.
+      if (offers === true || by === undefined) for (const each of offerListeners) each()
       changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
     },
@@ -136,7 +139,7 @@ function createFencedSettling(
 type Changed = { payments: readonly string[]; jobs: readonly string[] }
 
 /** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
-type Notification = Partial<Changed> & { by?: string; lanes?: boolean }
+type Notification = Partial<Changed> & { by?: string; lanes?: boolean; offers?: boolean }
 
 /** Anybody with an account of the database can notify, so what is not ours says nothing. */
 function parse(payload: string): Notification {

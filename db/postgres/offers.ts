@@ -5,7 +5,10 @@ import type { Parts } from './parts'
 import { fromJson, type Json, toJson } from './rows'
 
 /** Retired offers, and the mirror of the configuration. */
-export function createOffers({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): OfferLedger {
+export function createOffers(
+  { commits, reader, gateway }: Pick<Parts, 'commits' | 'reader' | 'gateway'>,
+  onReplace: OfferLedger['onReplace'],
+): OfferLedger {
   return {
     merchants: () => reader.all<MerchantRow>('SELECT slug, title, hash, json FROM merchants'),
     async retired() {
@@ -21,9 +24,11 @@ export function createOffers({ commits, reader }: Pick<Parts, 'commits' | 'reade
           ),
           ended: ended.map((each) => toJson(offers, each)),
           keptFrom,
+          by: gateway,
         },
         key: 'offers',
         read: () => undefined,
       }),
+    onReplace,
   }
 }

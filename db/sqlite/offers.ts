@@ -17,6 +17,8 @@ export function createOffers(db: Db): OfferLedger {
         mirrorMerchants(db, rows, now)
       })
     },
+    // No other process uses the file.
+    onReplace: () => undefined,
   }
 }
 

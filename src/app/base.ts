@@ -17,6 +17,8 @@ export type Current = {
   config: Config
   /** The routes of that configuration; during a start, routes that answer 503. */
   app: { fetch(request: Request): Response | Promise<Response> }
+  /** Version of the retired offers that `app` accepts. */
+  offers: string
   isStopping: boolean
 }
 
@@ -57,7 +59,7 @@ export async function openBase(
   const { config, log } = options
   const requestId = requestIds()
   const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
-  const current = { config, app: startingRoutes(middleware), isStopping: false }
+  const current = { config, app: startingRoutes(middleware), offers: '', isStopping: false }
   const database = await openDatabase(options, { ...clocks, configHash: () => current.config.hash })
   onFailure(database.close)
   const { ledger, upgrade } = database

@@ -15,25 +15,49 @@ export const honouredMs = 360_000
 /** A known payment needs its offer for as long as it may be redeemed, ms. */
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
+export type Succession = {
+  retired: RetiredOffers
+  /** Differs when other offers are retired, or for another time. */
+  version: string
+  write(): Promise<void>
+}
+
 /**
  * The retired offers that a configuration must still accept, from this process or another one.
- * `write` makes it the served one: it mirrors the merchants in the database and keeps the offers
+ * An offer that another process makes now is accepted as one that is retired now. `previous`: the
+ * configuration that this process had, which may not be the last one that was written. `write` makes it the served one: it mirrors the merchants in the database and keeps the offers
  * that ended. Until then a crash changes nothing: the next start gets the same result. Between this
- * and `write` no other configuration may be applied, because its offers would be lost.
+ * and `write` this process may apply no other configuration, because its offers would be lost.
  */
 export async function succeed(
   ledger: OfferLedger,
   config: Config,
-  now: number,
-): Promise<{ retired: RetiredOffers; write(): Promise<void> }> {
-  const merchants = config.merchants.map((merchant) => rowOf(merchant, config))
-  const ended = endedOf(await ledger.merchants(), merchants, now)
-  const all = [...(await ledger.retired()), ...ended]
-  const kept = new Map(all.map((offer) => [keyOf(offer), offer]))
+  { now, previous }: { now: number; previous?: Config | undefined },
+): Promise<Succession> {
+  const merchants = rowsOf(config)
+  const before = previous === undefined ? [] : endedOf(rowsOf(previous), merchants, now)
+  const endedNow = async () =>
+    unique([...before, ...endedOf(await ledger.merchants(), merchants, now)])
+  const ended = await endedNow()
+  const earlier = await ledger.retired()
+  const times = earlier.map((offer) => `${keyOf(offer)} ${offer.retiredAt}`)
   return {
-    retired: find(kept.values(), config),
-    write: () => ledger.replace({ merchants, ended, keptFrom: now - keptMs, now }),
+    retired: find(unique([...earlier, ...ended]), config),
+    version: [...times, '', ...ended.map(keyOf)].toSorted().join('\n'),
+    async write() {
+      // Read again: another process may have applied its configuration meanwhile.
+      await ledger.replace({ merchants, ended: await endedNow(), keptFrom: now - keptMs, now })
+    },
   }
+}
+
+function rowsOf(config: Config): readonly MerchantRow[] {
+  return config.merchants.map((merchant) => rowOf(merchant, config))
+}
+
+/** Of equal offers the last one. */
+function unique(all: readonly RetiredRow[]): RetiredRow[] {
+  return [...new Map(all.map((offer) => [keyOf(offer), offer])).values()]
 }
 
 /** The stored row of a merchant. Header values may be secret and are left out. */

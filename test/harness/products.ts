@@ -174,7 +174,7 @@ export async function postgresProducts(url: string): Promise<Products> {
     grants: grantsOnPostgres(parts),
     authorizations: authorizationsOnPostgres(parts),
     answers: answersOnPostgres(parts, { portion }),
-    offers: offersOnPostgres(parts),
+    offers: offersOnPostgres(parts, () => undefined),
     ...settlementOf(commits),
     async insert(table, row) {
       const name = getTableName(table)

@@ -1,7 +1,8 @@
 -- Retired offers and the mirror of the configuration. Twin: db/sqlite/offers.ts.
 
--- input: {"merchants": [rows], "ended": [rows], "keptFrom": ...}. Of two gateways that apply a
--- configuration, one waits for the other, so the tables have one of the two.
+-- input: {"merchants": [rows], "ended": [rows], "keptFrom": ..., "by": gateway}. Of two gateways that
+-- apply a configuration, one waits for the other, so the tables have one of the two. The others are
+-- notified, because they accept its offers.
 CREATE FUNCTION replace_offers(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   ended offers;
@@ -27,5 +28,6 @@ BEGIN
     updated_at = excluded.updated_at
   -- The hash does not cover values from other tables, such as the payout.
   WHERE merchants.hash <> excluded.hash OR merchants.json <> excluded.json;
+  PERFORM pg_notify('turnpike', jsonb_build_object('by', input->'by', 'offers', true)::text);
   RETURN '{"value": null}';
 END $$;
