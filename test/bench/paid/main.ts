@@ -94,7 +94,7 @@ async function measure(load: Load): Promise<Tables.Measured> {
           if (isCounted) await addFormed(formed, chain)
         })
       // A short run does not wait for an idle machine, because it checks no targets.
-      const result = await (values.quick ? take() : machine.sample(take))
+      const result = await (values.quick || values.rounds ? take() : machine.sample(take))
       samples.get(candidate)?.push(result)
     }
   }
