@@ -24,6 +24,7 @@ import { createReader } from './reader'
 import { createSales } from './sales'
 import { createSettling } from './settling'
 import type { SettlingParts } from './settling-parts'
+import { startStatistics } from './statistics'
 import { createTransactionReads } from './transactions'
 import { createWebhooks } from './webhooks'
 
@@ -66,6 +67,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
   const pruning = startPruning({ lines, commits, gateway })
+  const statistics = startStatistics({ lines, commits })
   return {
     ledger: {
       payments,
@@ -99,6 +101,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
     async close() {
       gas.close()
       pruning.close()
+      statistics.close()
       // Without the database there is nothing to wait for.
       await Promise.race([commits.idle(), Bun.sleep(closeMs)])
       stop.abort()

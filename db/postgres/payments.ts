@@ -9,11 +9,21 @@ import { readPending } from './pending'
 import type { Reader } from './reader'
 import { createRecent } from './recent'
 import { fromJson, type Json } from './rows'
+import { readTogether } from './together'
 
 export type Selected = { row: Json }
 
 const select = 'SELECT to_jsonb(payments) AS row FROM payments'
-const byMoney = `${select} WHERE network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3) AND nonce = $4`
+// One row for each that is asked for. The limit keeps the planner at the index, whatever it guesses.
+const byMoney = `SELECT found.row
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+    WITH ORDINALITY AS asked (network, asset, payer, nonce, place)
+  LEFT JOIN LATERAL (
+    SELECT to_jsonb(payments) AS row FROM payments
+    WHERE payments.network = asked.network AND lower(payments.asset) = lower(asked.asset)
+      AND lower(payments.payer) = lower(asked.payer) AND payments.nonce = asked.nonce LIMIT 1
+  ) AS found ON true
+  ORDER BY asked.place`
 const byId = `${select} WHERE id = $1`
 const byRedeemToken = `${select} WHERE redeem_token_hash = $1`
 const byKey = `${select} WHERE merchant = $1 AND route = $2 AND lower(payer) = lower($3)
@@ -35,8 +45,7 @@ export function createPaymentReads(reader: Reader): PaymentReads {
   const one = async (text: string, values: readonly unknown[]) =>
     toPayment(await reader.one<Selected>(text, values))
   return {
-    find: ({ network, asset, payer, nonce }) =>
-      one(byMoney, [network, asset, payer, nonce.toLowerCase()]),
+    find: readTogether((moneys: readonly Money[]) => findAll(reader, moneys)),
     findById: (id) => one(byId, [id]),
     findByRedeemToken: (hash) => one(byRedeemToken, [hash]),
     findByIdempotencyKey: ({ merchant, route, payer, key }) =>
@@ -65,6 +74,22 @@ export function createPaymentReads(reader: Reader): PaymentReads {
     payeeGasSince: gasSince,
     payeeGasOf: gasOf,
   }
+}
+
+type Money = Parameters<PaymentReads['find']>[0]
+
+/** The payments of these moneys, in their order. */
+async function findAll(
+  reader: Reader,
+  moneys: readonly Money[],
+): Promise<readonly (Payment | undefined)[]> {
+  const rows = await reader.all<{ row: Json }>(byMoney, [
+    moneys.map(({ network }) => network),
+    moneys.map(({ asset }) => asset),
+    moneys.map(({ payer }) => payer),
+    moneys.map(({ nonce }) => nonce.toLowerCase()),
+  ])
+  return rows.map(({ row }) => (row === null ? undefined : decode(row)))
 }
 
 /** The payment of a row that is JSON. */

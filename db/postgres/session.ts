@@ -2,6 +2,16 @@ import { searchFunctions } from './functions'
 import type { Kind } from './lines'
 
 /**
+ * A commit touches a few rows by their keys. While a table is small the planner would rather read it
+ * whole, and such a plan stays when the table has grown.
+ */
+const pointed = [
+  'SET enable_seqscan = off',
+  'SET enable_hashjoin = off',
+  'SET enable_mergejoin = off',
+]
+
+/**
  * Statements that prepare a session: limits, so that no statement or lock of a process that is gone
  * stays, and what an acknowledged commit means.
  */
@@ -14,6 +24,7 @@ export function sessionOf(kind: Kind): readonly string[] {
     'SET jit = off',
     'SET default_transaction_isolation = "read committed"',
     `SET synchronous_commit = ${kind === 'soon' ? 'off' : 'on'}`,
+    ...(kind === 'commit' || kind === 'soon' ? pointed : []),
     searchFunctions(),
   ]
 }

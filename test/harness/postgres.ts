@@ -1,6 +1,6 @@
 import { chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import net from 'node:net'
-import { tmpdir } from 'node:os'
+import { cpus, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Client } from 'pg'
 import { migrate } from '../../db/postgres/migrate'
@@ -23,7 +23,12 @@ export type Cluster = {
 }
 
 /** Changes of the configuration, such as `max_connections`. */
-export type ClusterOptions = { tcp?: boolean; settings?: Readonly<Record<string, string>> }
+export type ClusterOptions = {
+  tcp?: boolean
+  settings?: Readonly<Record<string, string>>
+  /** Even when this process is bound to one. */
+  onAllCores?: boolean
+}
 
 const debian = '/usr/lib/postgresql'
 
@@ -95,7 +100,9 @@ export async function startCluster(options: ClusterOptions = {}): Promise<Cluste
   const port = options.tcp ? await freePort() : 5432
   const listen = options.tcp ? { listen_addresses: '127.0.0.1' } : {}
   const all = { ...settings, ...listen, ...options.settings }
+  const taskset = options.onAllCores ? Bun.which('taskset') : null
   const command = [
+    ...(taskset ? [taskset, '-c', `0-${cpus().length - 1}`] : []),
     ...[join(bin, 'postgres'), '-D', data, '-k', directory, '-p', String(port)],
     ...Object.entries(all).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
   ]

@@ -91,7 +91,9 @@ BEGIN
       delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN (input->>'by')::uuid
         ELSE delivering_by END
     FROM unnest(ids, indexes, starting) AS paid (id, index, starts)
-    WHERE payments.id = paid.id AND state IN ('broadcast', 'reverted')
+    -- Written so that the planner takes the key: the index of unfinished payments has the entries of
+    -- all that were paid since the last vacuum.
+    WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
     RETURNING payments.*
   )
   SELECT coalesce(jsonb_agg(to_jsonb(changed)), '[]') INTO confirmed FROM changed;

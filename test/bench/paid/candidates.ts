@@ -2,8 +2,11 @@ import type { Protocol } from './payers'
 
 export type Candidate = {
   name: string
-  /** `tuned` and `shipped` are peers; `further` is tuned beyond the documentation of any peer. */
-  kind: 'ours' | 'tuned' | 'shipped' | 'further'
+  /**
+   * `postgres` is ours on PostgreSQL. `tuned` and `shipped` are peers; `further` is tuned beyond the
+   * documentation of any peer.
+   */
+  kind: 'ours' | 'postgres' | 'tuned' | 'shipped' | 'further'
   protocol: Protocol
   /** In `servers/`, started with the chain's URL and these arguments. */
   script: string
@@ -13,6 +16,13 @@ export type Candidate = {
 export const candidates: readonly Candidate[] = [
   { name: 'ours, MPP', kind: 'ours', protocol: 'mpp', script: 'ours.ts', args: [] },
   { name: 'ours, x402', kind: 'ours', protocol: 'x402', script: 'ours.ts', args: [] },
+  {
+    name: 'ours, x402, PostgreSQL',
+    kind: 'postgres',
+    protocol: 'x402',
+    script: 'ourspostgres.ts',
+    args: [],
+  },
   { name: 'mppx, tuned', kind: 'tuned', protocol: 'mpp', script: 'mppx.ts', args: ['tuned'] },
   { name: 'x402, tuned', kind: 'tuned', protocol: 'x402', script: 'x402.ts', args: ['tuned'] },
   { name: 'mppx, shipped', kind: 'shipped', protocol: 'mpp', script: 'mppx.ts', args: ['shipped'] },

@@ -2,6 +2,7 @@
 // It ends with 1 when a payment of ours failed.
 
 import { parseArgs } from 'node:util'
+import { hasPostgres } from '../../harness/postgres'
 import { prepareMachine } from '../machine'
 import * as Report from '../Report'
 import * as Stats from '../Stats'
@@ -11,11 +12,12 @@ import { addFormed, type Formed, measureSizes, totals } from './gas'
 import { type Sample, sample } from './sample'
 import * as Tables from './tables'
 
-const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--scheme exact|upto] [--load TEXT] [--profile DIRECTORY]
+const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--scheme exact|upto] [--load TEXT] [--rounds N] [--profile DIRECTORY]
   --quick    a few payments of each load, one round, within a minute
   --only     candidates whose name begins so
   --scheme   candidates of that scheme; without it both
   --load     loads whose name contains it, such as "32 payers"
+  --rounds   so many of each load, without a pass that counts calls and gas
   --profile  a CPU profile of each server in that directory
 `
 
@@ -25,12 +27,14 @@ const { values } = parseArgs({
     only: { type: 'string', default: '' },
     scheme: { type: 'string' },
     load: { type: 'string', default: '' },
+    rounds: { type: 'string' },
     profile: { type: 'string' },
   },
 })
 const chosen = candidates.filter(
   (candidate) =>
     candidate.name.startsWith(values.only) &&
+    (hasPostgres || candidate.kind !== 'postgres') &&
     (values.scheme === undefined || schemeOf(candidate) === values.scheme),
 )
 const chosenLoads = (values.quick ? quickLoads : loads).filter(
@@ -49,13 +53,19 @@ const startedAt = performance.now()
 
 const measured: Tables.Measured[] = []
 for (const load of chosenLoads) measured.push(await measure(load))
-const calls = await countAll()
-const isExact = chosen.some((candidate) => isOurs(candidate) && schemeOf(candidate) === 'exact')
+const calls = values.rounds === undefined ? await countAll() : { rows: [], notes: [] }
+const isExact =
+  values.rounds === undefined &&
+  chosen.some((candidate) => isOurs(candidate) && schemeOf(candidate) === 'exact')
 const gas = isExact ? await gasRows() : []
 
-const rows = [...measured.flatMap(Tables.ratios), ...ownTargets(), ...calls.rows, ...gas].map(
-  (row) => (values.quick ? { ...row, target: '', met: undefined } : row),
-)
+const rows = [
+  ...measured.flatMap(Tables.ratios),
+  ...measured.flatMap(Tables.databases),
+  ...ownTargets(),
+  ...calls.rows,
+  ...gas,
+].map((row) => (values.quick ? { ...row, target: '', met: undefined } : row))
 const table = Tables.align([Tables.absoluteHead, ...measured.flatMap(Tables.absolute)])
 process.stdout.write(
   `\n${[...table, '', ...Report.format(rows), '', ...calls.notes, ...notes()].join('\n')}\n`,
@@ -72,8 +82,9 @@ async function measure(load: Load): Promise<Tables.Measured> {
       (load.withFurther || candidate.kind !== 'further') &&
       (load.withUpto || schemeOf(candidate) !== 'upto'),
   )
+  const rounds = Number(values.rounds ?? load.rounds)
   const samples = new Map<Candidate, Sample[]>(all.map((candidate) => [candidate, []]))
-  for (let round = 0; round < load.rounds; round++) {
+  for (let round = 0; round < rounds; round++) {
     for (const candidate of round % 2 === 0 ? all : all.toReversed()) {
       process.stderr.write(`bench:paid: ${load.name}, ${candidate.name} ...\n`)
       // Gas is compared between transfers of the scheme `exact`.
@@ -83,7 +94,7 @@ async function measure(load: Load): Promise<Tables.Measured> {
           if (isCounted) await addFormed(formed, chain)
         })
       // A short run does not wait for an idle machine, because it checks no targets.
-      const result = await (values.quick ? take() : machine.sample(take))
+      const result = await (values.quick || values.rounds ? take() : machine.sample(take))
       samples.get(candidate)?.push(result)
     }
   }
@@ -203,7 +214,7 @@ async function gasRows(): Promise<Report.Row[]> {
 function failures(): number {
   return measured
     .flatMap(({ samples }) => [...samples])
-    .filter(([{ kind }]) => kind === 'ours')
+    .filter(([{ kind }]) => kind === 'ours' || kind === 'postgres')
     .flatMap(([, all]) => all)
     .reduce((sum, { tried, paid }) => sum + tried - paid, 0)
 }

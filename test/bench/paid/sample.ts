@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { type Chain, startChains } from '../../../src/demo/chains'
 import type { Machine, Server } from '../machine'
 import type { Candidate, Load } from './candidates'
+import { newDatabase } from './database'
 import { pay, type Run, type Target } from './load'
 import { type Model, modelPath, modelRequest, startModel } from './model'
 import { network } from './network'
@@ -83,6 +84,7 @@ export async function withStage<T>(
     if (model !== undefined) await approve(chain, network(), holders)
     const server = await machine.serve(join('..', 'paid', 'servers', script), [
       await rpcOf(chain),
+      ...(kind === 'postgres' ? [await newDatabase()] : []),
       ...(model === undefined ? [] : [model.url]),
       ...args,
       ...more,

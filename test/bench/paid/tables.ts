@@ -58,6 +58,7 @@ const medianBounds: Readonly<Record<string, Bounds>> = {
 
 const against: Readonly<Record<Candidate['kind'], string>> = {
   ours: '',
+  postgres: '',
   tuned: 'best tuned peer',
   shipped: 'best peer as shipped',
   further: 'mppx, writeContractSync',
@@ -111,6 +112,44 @@ export function ratios({ load, samples }: Measured): Report.Row[] {
       if (kind !== 'shipped' || load.payers === 1)
         rows.push(row({ ...median, bounds: medianBounds[name] }))
     }
+  }
+  return rows
+}
+
+const postgresBounds: Readonly<Record<string, number>> = { '32 payers': 0.8, '256 payers': 1.2 }
+/** How much longer one payment may take with PostgreSQL, ms. */
+const longerMaxMs = 2
+
+/** Ours on PostgreSQL against ours on SQLite, in the same rounds. */
+export function databases({ load, samples }: Measured): Report.Row[] {
+  const rows: Report.Row[] = []
+  for (const [candidate, all] of samples) {
+    const isTwin = ({ kind, protocol }: Candidate) =>
+      kind === 'ours' && protocol === candidate.protocol
+    const [, twin] = [...samples].find(([each]) => isTwin(each)) ?? []
+    if (candidate.kind !== 'postgres' || twin === undefined) continue
+    const bound = postgresBounds[load.name]
+    const row = ({ what, value, format }: Measure, target?: Report.Bound) =>
+      Report.compare({
+        what: `${candidate.name}, ${load.name}: ${what}`,
+        against: 'ours on SQLite',
+        ours: all.map(value),
+        theirs: twin.map(value),
+        ...(target && { bound: target }),
+        format,
+      })
+    rows.push(row(rate, bound === undefined ? undefined : { atLeast: bound }), row(median))
+    if (load.payers > 1) continue
+    const longer = all.map((each, round) => median.value(each) - median.value(twin[round] ?? each))
+    rows.push(
+      judged({
+        what: `${candidate.name}, ${load.name}: median`,
+        against: 'longer than on SQLite',
+        value: Stats.median(longer),
+        bound: { atMost: longerMaxMs },
+        format: median.format,
+      }),
+    )
   }
   return rows
 }

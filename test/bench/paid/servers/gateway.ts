@@ -2,14 +2,17 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type App, start } from '../../../../src/app'
+import { findTarget, opening } from '../../../../src/cli/database'
 import type { Config } from '../../../../src/config/Config'
-import { loadSecrets } from '../../../../src/config/env'
+import { type Env, loadSecrets } from '../../../../src/config/env'
 import { createLog } from '../../../../src/log'
 import { shippedEnv } from '../../shipped'
 import { networkId } from '../network'
 
 export type GatewayOptions = {
   dataDir?: string
+  /** Secrets and the like in place of those of all benchmarks. */
+  env?: Env
   /** The clock, unix ms. */
   now?: () => number
   /** Called before the first request. */
@@ -20,18 +23,22 @@ export type GatewayOptions = {
  * Runs the gateway as `serve` does, wired by app.ts, on the one network of the benchmark and without
  * the limits that a load from one address meets first. Prints its URL.
  */
-export async function serveGateway(
-  config: Config,
-  { dataDir = mkdtempSync(join(tmpdir(), 'turnpike-bench-')), now, onStart }: GatewayOptions = {},
-): Promise<void> {
+export async function serveGateway(config: Config, options: GatewayOptions = {}): Promise<void> {
+  const { now, onStart, env = shippedEnv } = options
+  const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), 'turnpike-bench-'))
   // A profiler writes at exit. The data is not needed afterwards.
   process.on('SIGTERM', () => {
     rmSync(dataDir, { recursive: true, force: true })
     process.exit(0)
   })
+  const target = await findTarget(env)
+  const secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
+  const warn = (line: string) => void process.stderr.write(`${line}\n`)
+  const onFenced = () => process.exit(70)
   const app = await start({
     config: unlimited(config),
-    secrets: loadSecrets({ dataDir, env: shippedEnv }),
+    secrets,
+    openServer: target && opening(target, { secrets, warn, onFenced }),
     dataDir,
     log: createLog(),
     isLasting: true,

@@ -1,0 +1,42 @@
+import type { Commits } from './commits'
+import type { Lines } from './lines'
+
+/** After so many commits of this process the tables may have grown out of their plans. */
+const marks = [32, 256, 2_048]
+/** A larger table has statistics: the housekeeping of the server has seen it. */
+const rowsMax = 10_000
+const everyMs = 250
+
+const isNew = `SELECT reltuples < $1 AS "isNew" FROM pg_class WHERE oid = 'payments'::regclass`
+const analyze = 'ANALYZE payments, transactions, transaction_members, commits'
+
+/**
+ * Reads the statistics of a new database's tables early. Statements that were planned while the tables
+ * were empty take any index, such as the one that begins with the network, and read it whole until the
+ * server looks at the tables, up to a minute later. New statistics make every connection of every
+ * gateway plan again.
+ */
+export function startStatistics({
+  lines,
+  commits,
+}: {
+  lines: Pick<Lines, 'run'>
+  commits: Pick<Commits, 'commits'>
+}): { close(): void } {
+  const left = [...marks]
+  const timer = setInterval(() => {
+    const [mark] = left
+    if (mark === undefined) return clearInterval(timer)
+    if (commits.commits() < mark) return
+    left.shift()
+    lines
+      .run('read', async (query) => {
+        const [row] = await query<{ isNew: boolean }>(isNew, [rowsMax])
+        if (row?.isNew) await query(analyze)
+      })
+      // The server does it as well, only later.
+      .catch(() => undefined)
+  }, everyMs)
+  timer.unref()
+  return { close: () => clearInterval(timer) }
+}
