@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from '../harness/executable'
 import { meter, modelPath } from './model'
+import { fileStore, type Store } from './rows'
 import { relayers, type Setup, type Site } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
@@ -18,7 +19,7 @@ export type Program = {
   url: string
   /** Contains merchants.toml, the data directory and the log. */
   directory: string
-  database: string
+  store: Store
   command: readonly string[]
   /** From each start to its banner, ms; starts that were killed before do not count. */
   startMs: readonly number[]
@@ -91,7 +92,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
   return {
     url: `http://127.0.0.1:${port}`,
     directory,
-    database: join(data, 'turnpike.sqlite'),
+    store: fileStore(join(data, 'turnpike.sqlite')),
     command,
     startMs,
     faults,
