@@ -29,7 +29,7 @@ export type LaneLedger = {
   isShared: boolean
   has(lane: Lane): boolean
   /** Whether another living process has the lane, as far as it is known. */
-  isElsewhere(lane: Lane): boolean
+  isOfAnother(lane: Lane): boolean
   /**
    * Begins to take lanes: the listener hears of each. Resolves after the first look. Does nothing
    * where the database is not shared.
@@ -41,7 +41,7 @@ export type LaneLedger = {
 export const lanesOfOthers: LaneLedger = {
   isShared: true,
   has: () => false,
-  isElsewhere: () => true,
+  isOfAnother: () => true,
   start: () => Promise.resolve(),
 }
 
@@ -49,6 +49,6 @@ export const lanesOfOthers: LaneLedger = {
 export const ownLanes: LaneLedger = {
   isShared: false,
   has: () => true,
-  isElsewhere: () => false,
+  isOfAnother: () => false,
   start: () => Promise.resolve(),
 }

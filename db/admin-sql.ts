@@ -1,4 +1,5 @@
 import type { Dialect } from './dialect'
+import { isJobOf } from './sales-sql'
 
 /** Statements of the pages for operators. `test/admin-ledger.test.ts` reads their query plans. */
 export type AdminSql = ReturnType<typeof adminSql>
@@ -74,17 +75,15 @@ function transactions({ join, serial }: Dialect) {
       WHERE transaction_hash = $hash ORDER BY position`,
     /** Payments by external transactions have no members: by the index of the logs, in each network. */
     paidBy: `SELECT p.id FROM (SELECT DISTINCT network FROM assets) AS n
-      ${join} payments AS p ON p.network = n.network AND p.transaction_hash = $hash
+      ${join('payments', 'p', 'p.network = n.network AND p.transaction_hash = $hash')}
       ORDER BY p.network, p.log_index IS NOT NULL, p.log_index, p.id`,
     transactionsOfPayment: `SELECT ${transaction}, (SELECT count(*) FROM transaction_members AS b
           WHERE b.transaction_hash = t.hash) AS members
-      FROM transaction_members AS m ${join} transactions AS t ON t.hash = m.transaction_hash
+      FROM transaction_members AS m ${join('transactions', 't', 't.hash = m.transaction_hash')}
       WHERE m.payment_id = $id ORDER BY t.created_at, t.${serial}`,
-    /** Ids of jobs are those of src/stock/Order.ts; `;` follows `:`. */
     transactionsOfOrder: `SELECT ${transaction}, 1 AS members
-      FROM job_transactions AS j ${join} transactions AS t ON t.hash = j.transaction_hash
-      WHERE j.job_id = 'swap:' || $id
-        OR (j.job_id >= 'refund:' || $id AND j.job_id < 'refund:' || $id || ';')
+      FROM job_transactions AS j ${join('transactions', 't', 't.hash = j.transaction_hash')}
+      WHERE ${isJobOf('$id')}
       ORDER BY t.created_at, t.${serial}`,
   }
 }

@@ -13,8 +13,11 @@ export type Dialect = {
   any(address: string): string
   /** A text column that the planner must not look up in an index or read in the order of one. */
   opaque(column: string): string
-  /** An inner join. SQLite keeps the order of tables that it says. */
-  join: string
+  /**
+   * An inner join of a table that is looked up for each row of those before it. Neither database
+   * chooses another order, as PostgreSQL would without statistics, and read the whole table.
+   */
+  join(table: string, alias: string, condition: string): string
   /** A column that grows with each inserted row of `transactions`. */
   serial: string
 }
@@ -26,7 +29,7 @@ export const sqlite: Dialect = {
   fold: (address) => address,
   any: (address) => address,
   opaque: (column) => `+${column}`,
-  join: 'CROSS JOIN',
+  join: (table, alias, condition) => `CROSS JOIN ${table} AS ${alias} ON ${condition}`,
   serial: 'rowid',
 }
 
@@ -36,6 +39,7 @@ export const postgres: Dialect = {
   fold: (address) => `lower(${address})`,
   any: (address) => `min(${address})`,
   opaque: (column) => `(${column} || '')`,
-  join: 'JOIN',
+  join: (table, alias, condition) =>
+    `CROSS JOIN LATERAL (SELECT * FROM ${table} AS ${alias} WHERE ${condition} OFFSET 0) AS ${alias}`,
   serial: 'seq',
 }

@@ -73,6 +73,12 @@ export function salesSql(dialect: Dialect) {
 
 const isIncluded = "t.state IN ('mined', 'failed')"
 
+/** Jobs of an order. Their ids are those of src/stock/Order.ts; `;` follows `:`. */
+export function isJobOf(order: string): string {
+  return `(j.job_id = 'swap:' || ${order}
+    OR (j.job_id >= 'refund:' || ${order} AND j.job_id < 'refund:' || ${order} || ';'))`
+}
+
 function gasSum({ divide }: Dialect, wei: string): string {
   return `CAST(coalesce(sum(${divide(wei, String(part))}), 0) AS TEXT) AS high,
     CAST(coalesce(sum((${wei}) % ${part}), 0) AS TEXT) AS low`
@@ -124,8 +130,9 @@ function spentOf({ number, divide, join }: Dialect): string {
     FROM (SELECT cost, ${divide('cost', 'members')}
         + CASE WHEN place < cost % members THEN 1 ELSE 0 END AS share
       FROM (SELECT ${number('t.cost_wei')} AS cost, m.position AS place, ${members} AS members
-        FROM transaction_members AS m ${join} transactions AS t ON t.hash = m.transaction_hash
-        WHERE m.payment_id = payments.id AND ${isIncluded}) AS costs) AS shares)`
+        FROM transaction_members AS m
+          ${join('transactions', 't', `t.hash = m.transaction_hash AND ${isIncluded}`)}
+        WHERE m.payment_id = payments.id) AS costs) AS shares)`
 }
 
 function paymentsSql(dialect: Dialect, byPayer: boolean): string {
@@ -150,12 +157,11 @@ function ordersSql(dialect: Dialect, byPayer: boolean): string {
   SELECT ${key}, o.state AS outcome, count(*) AS payments, ${amountSum('p.amount')} AS amount,
     ${amountSum(`coalesce(${number('o.returned_atomic')}, 0)`)} AS returned,
     ${amountSum(number('o.usdg_atomic'))} AS usdg
-  FROM orders AS o ${join} p ON p.id = o.payment_id AND p.state = 'confirmed'
+  FROM orders AS o ${join('p', 'p', "p.id = o.payment_id AND p.state = 'confirmed'")}
   WHERE o.payment_id >= $from AND o.payment_id < $to
   GROUP BY ${group}, o.state ORDER BY ${group}, o.state`
 }
 
-/** Ids of jobs are those of src/stock/Order.ts; `;` follows `:`. */
 function orderGasSql(dialect: Dialect, byPayer: boolean): string {
   const { key, group } = keyOf(dialect)
   const { number, join } = dialect
@@ -163,10 +169,9 @@ function orderGasSql(dialect: Dialect, byPayer: boolean): string {
     SELECT id, ${keyFrom(dialect, 'payments', byPayer)}
   ), p AS (
     SELECT paid.*, ${number('t.cost_wei')} AS cost
-    FROM orders AS o ${join} paid ON paid.id = o.payment_id
-      ${join} job_transactions AS j ON j.job_id = 'swap:' || o.id
-        OR (j.job_id >= 'refund:' || o.id AND j.job_id < 'refund:' || o.id || ';')
-      ${join} transactions AS t ON t.hash = j.transaction_hash AND ${isIncluded}
+    FROM orders AS o ${join('paid', 'paid', 'paid.id = o.payment_id')}
+      ${join('job_transactions', 'j', isJobOf('o.id'))}
+      ${join('transactions', 't', `t.hash = j.transaction_hash AND ${isIncluded}`)}
     WHERE o.payment_id >= $from AND o.payment_id < $to
   )
   SELECT ${key}, ${gasSum(dialect, 'cost')}, ${countOf('cost IS NULL')} AS "unknownGas"

@@ -18,6 +18,7 @@ import { open } from '../db/sqlite/open'
 import manifest from '../package.json'
 import { parse } from '../src/cli/arguments'
 import { commands } from '../src/cli/commands'
+import { caddyPath } from './harness/caddy'
 import { parseDockerfile, type Stage, valuesOf } from './harness/dockerfile'
 import { executable } from './harness/executable'
 
@@ -188,6 +189,75 @@ test('behavior: the nightly copy is made, and only old copies are removed', () =
     'recent.sqlite',
   ])
   expect(statSync(join(to, copy)).mode & 0o777).toBe(0o600)
+})
+
+describe('the example of two gateways', () => {
+  const compose = Bun.YAML.parse(read('deploy/cluster.yaml')) as Compose
+  const { services } = compose
+  const gateways = ['gateway-1', 'gateway-2'].map((name) => services[name])
+  const [, probe = ''] =
+    valuesOf(parseDockerfile(image).at(-1), 'HEALTHCHECK')[0]?.split(' CMD ') ?? []
+
+  test('behavior: both gateways run without rights, with equal secrets and a directory each', () => {
+    for (const gateway of gateways)
+      expect(gateway).toMatchObject({
+        user: '65532:65532',
+        read_only: true,
+        cap_drop: ['ALL'],
+        security_opt: ['no-new-privileges:true'],
+        env_file: ['turnpike.env'],
+        restart: 'unless-stopped',
+        healthcheck: { test: ['CMD', ...words(probe)] },
+      })
+    expect(gateways.map((each) => each?.volumes)).toEqual([
+      [`gateway-1:${dataDir}`, './config:/etc/turnpike:ro'],
+      [`gateway-2:${dataDir}`, './config:/etc/turnpike:ro'],
+    ])
+    // Only the proxy is reached from outside.
+    const published = Object.keys(services).filter((name) => services[name]?.ports !== undefined)
+    expect(published).toEqual(['proxy'])
+  })
+
+  test('behavior: a commit waits for the standby, whose name is the one that it gives', () => {
+    expect(services.primary?.command).toContain('synchronous_standby_names=FIRST 1 (standby)')
+    expect(services.primary?.command).toContain('synchronous_commit=on')
+    expect(read('deploy/cluster-standby.sh')).toContain('application_name=standby')
+  })
+
+  test('behavior: every file that it mounts exists, every volume is named, no image is latest', () => {
+    const mounts = Object.values(services).flatMap(({ volumes }) => (volumes ?? []) as string[])
+    const sources = mounts.map((mount) => mount.split(':')[0] ?? '')
+    for (const source of sources.filter((each) => each.startsWith('./') && each !== './config'))
+      expect([source, existsSync(join(root, 'deploy', source))]).toEqual([source, true])
+    const named = sources.filter((each) => !each.startsWith('./'))
+    expect(named.toSorted()).toEqual(Object.keys(compose.volumes).toSorted())
+    const images = Object.values(services).map((service) => String(service.image))
+    for (const name of images.filter((each) => each !== 'turnpike'))
+      expect(name).toMatch(/:(?!latest)[\w.-]+$/)
+  })
+
+  test.if(caddyPath !== null)('behavior: Caddy reads its file', () => {
+    const file = join(root, 'deploy/cluster.Caddyfile')
+    const run = Bun.spawnSync([
+      caddyPath ?? '',
+      'adapt',
+      '--config',
+      file,
+      '--adapter',
+      'caddyfile',
+    ])
+    expect([run.exitCode, run.stdout.toString()]).toEqual([
+      0,
+      expect.stringContaining('gateway-2:4020'),
+    ])
+  })
+
+  test('behavior: its scripts are sound for bash', () => {
+    for (const name of ['cluster-init.sh', 'cluster-standby.sh']) {
+      const run = Bun.spawnSync(['bash', '-n', join(root, 'deploy', name)])
+      expect([name, run.exitCode, run.stderr.toString()]).toEqual([name, 0, ''])
+    }
+  })
 })
 
 describe('docs/deploy.md', () => {

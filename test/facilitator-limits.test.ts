@@ -3,6 +3,7 @@ import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import * as Upto from '../src/protocol/Upto'
+import { RowsRefusedError } from '../src/settlement/Outcome'
 import { charging, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop, startShopChains } from './harness/shop'
 import { until } from './harness/world'
@@ -224,6 +225,21 @@ describe('API keys', () => {
     expect(other.status).toBe(409)
     expect(other.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })
     expect((await shop.balance(base, payee)) - before).toBe(5_000n)
+  })
+
+  test('error: a key that another gateway uses for other money meanwhile is refused', async () => {
+    const mine = { ...bearer, 'idempotency-key': 'order-meanwhile' }
+    const body = await make(shop)
+    const { settlement } = shop.app
+    const { settle } = settlement
+    const refuse = () => Promise.reject(new RowsRefusedError('key-used'))
+    Object.assign(settlement, { settle: refuse })
+    const refused = await post(`${shop.url}/settle`, body, mine).finally(() =>
+      Object.assign(settlement, { settle }),
+    )
+    expect(refused.status).toBe(409)
+    expect(refused.json).toMatchObject({ success: false, errorReason: 'idempotency_conflict' })
+    expect((await post(`${shop.url}/settle`, body, mine)).json).toMatchObject({ success: true })
   })
 
   test('error: of two concurrent authorizations under one Idempotency-Key one is refused', async () => {

@@ -3,6 +3,7 @@ import { encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../src/demo/accounts'
 import { deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import { RowsRefusedError } from '../src/settlement/Outcome'
 import { receiptOf, settlementOf } from './harness/buyer'
 import { type Shop, sign, startShop, type Terms } from './harness/shop'
 import type { Reply } from './harness/upstream'
@@ -269,6 +270,23 @@ describe('the same key', () => {
     const after = await pay(second, key())
     expect(after.headers.get('idempotency-replayed')).toBe('true')
     expect(await isSpent(second)).toBe(false)
+  })
+
+  test('error: a key that another gateway uses meanwhile is 409, and nothing is charged', async () => {
+    const credential = await sign(item())
+    const { settlement } = shop.app
+    const { settle } = settlement
+    // The ledger finds it out when it writes the payment.
+    const refuse = () => Promise.reject(new RowsRefusedError('key-used'))
+    Object.assign(settlement, { settle: refuse })
+    const refused = await pay(credential, key()).finally(() =>
+      Object.assign(settlement, { settle }),
+    )
+    expect(refused.status).toBe(409)
+    expect(refused.headers.get('retry-after')).toBe('1')
+    expect(await refused.json()).toMatchObject({ code: 'payment-in-progress' })
+    expect(shop.upstream.requests).toHaveLength(0)
+    expect((await pay(credential, key())).status).toBe(200)
   })
 
   test('error: the same key while the first request streams is 409', async () => {

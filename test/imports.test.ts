@@ -38,7 +38,8 @@ const ranks: Readonly<Record<string, number>> = {
 
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
-const clockOwners = /^(src\/(app|main|log|cli\/(data)?commands)\.ts|src\/demo\/.*|test\/.*)$/
+const clockOwners =
+  /^(src\/(app|main|log|cli\/(data)?commands)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
@@ -62,7 +63,6 @@ const medianLinesMax = 120
  */
 const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
   [/\brails?\b|Rails?\b|\brail[A-Z]/, 'ChainState'],
-  [/\blanes?\b|(?<![A-Z])Lanes?\b|\blane[A-Z]/, 'relayer'],
   [/errands?/i, 'job'],
   [/couriers?|parcels?\b/i, 'delivery'],
   [/\btellers?\b|Tellers?\b/i, 'order response'],
@@ -439,11 +439,8 @@ describe('the rules', () => {
     ['form', { 'test/a.ts': long(500) }, 0],
     ['form', { 'test/a.ts': long(501) }, 1],
     ['words', { 'src/a.ts': 'const rail = railOf(chain)' }, 1],
-    ['words', { 'src/a.ts': '// The lanes of a network' }, 1],
-    ['words', { 'src/a.ts': 'const ownLane = 1' }, 1],
     ['words', { 'db/a.ts': "const sql = 'SELECT * FROM errands'" }, 1],
     ['words', { 'src/paywall/courier.ts': '' }, 1],
-    ['words', { 'test/settlement-lane.test.ts': '' }, 1],
     ['words', { 'src/a.ts': 'type Teller = 1' }, 1],
     ['words', { 'src/a.ts': 'counter?.desk.stop()' }, 1],
     ['words', { 'src/app/door.ts': '' }, 1],

@@ -257,7 +257,7 @@ for (const { name, open, isThere } of ledgers)
           attempts: 1,
           upstreamStatus: 502,
         })
-        // The delivery that ended while its process was away is begun again.
+        // The delivery that ended while its process was away begins again.
         await deliveries.begin(id)
         expect(await deliveries.begin(id)).toMatchObject({ attempts: 3 })
         expect(
@@ -271,6 +271,20 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.payment(id)).toMatchObject({ upstreamStatus: 200, ...delivered })
         expect(await deliveries.begin(id)).toBeUndefined()
         expect(await deliveries.fail(id, failure('late'), at)).toBe(false)
+      })
+
+      test('behavior: changes of one payment at once are made in their order', async () => {
+        const { ids } = await does.confirm(3)
+        const { deliveries } = own.ledger
+        const [id = ''] = ids
+        const begins = await Promise.all([...ids, id].map((each) => deliveries.begin(each)))
+        expect(begins.map((each) => each?.attempts)).toEqual([1, 1, 1, 2])
+        const deliver = (each: string, truncated: boolean) =>
+          deliveries.deliver(each, { upstreamStatus: 200, truncated }, at)
+        const ends = [...ids.map((each) => deliver(each, false)), deliver(id, true)]
+        expect(await Promise.all(ends)).toEqual([true, true, true, true])
+        const stored = await Promise.all(ids.map(does.payment))
+        expect(stored.map(({ truncated }) => truncated)).toEqual([true, false, false])
       })
 
       test('behavior: handing over is true once', async () => {

@@ -22,6 +22,8 @@ import { createRandom } from './soak/random'
 /** Orders of the stock desk do the same on SQLite and on PostgreSQL. */
 
 const random = createRandom('products')
+const onEach = eachProducts()
+const listed = eachProducts()
 const hash = (digit: string): `0x${string}` => `0x${digit.repeat(64)}`
 let serial = 0
 const lower = (address: Address) => address.toLowerCase() as Address
@@ -74,9 +76,9 @@ const settledAt = 2
 const refunding = { state: 'refunding', settledAt, refundReason: 'below-floor' } as const
 const swapping = { state: 'swapping', settledAt, swapTx: hash('b') } as const
 
-eachProducts('orders', (get) => {
-  test('behavior: a new order has its payment, and is found by it and by its id', async () => {
-    const ledger = get()
+onEach(
+  'behavior: a new order has its payment, and is found by it and by its id',
+  async (ledger) => {
     const { terms, payment } = await paidTerms(ledger, newAddress())
     const quota = { payer: terms.payer, since: 'ord_', max: 1 }
     expect(await ledger.order({ order: terms, quota }, payment)).toBeUndefined()
@@ -94,19 +96,20 @@ eachProducts('orders', (get) => {
     expect(await ledger.orders.find('ord_none')).toBeUndefined()
     expect(await ledger.orders.findByPayment('none')).toBeUndefined()
     expect(ledger.events()).toEqual([])
-  })
+  },
+)
 
-  test('error: a payment pays one order', async () => {
-    const ledger = get()
-    const { terms, payment } = await paidTerms(ledger, newAddress())
-    expect(await ledger.order({ order: terms, quota: undefined }, payment)).toBeUndefined()
-    const other = { ...terms, id: Orders.newId(2_000, new Uint8Array(10)) }
-    await expect(ledger.order({ order: other, quota: undefined }, payment)).rejects.toThrow()
-    expect(await ledger.orders.find(other.id)).toBeUndefined()
-  })
+onEach('error: a payment pays one order', async (ledger) => {
+  const { terms, payment } = await paidTerms(ledger, newAddress())
+  expect(await ledger.order({ order: terms, quota: undefined }, payment)).toBeUndefined()
+  const other = { ...terms, id: Orders.newId(2_000, new Uint8Array(10)) }
+  await expect(ledger.order({ order: other, quota: undefined }, payment)).rejects.toThrow()
+  expect(await ledger.orders.find(other.id)).toBeUndefined()
+})
 
-  test('error: the quota counts open orders, and refunds since an id, of the payer in any letter case', async () => {
-    const ledger = get()
+onEach(
+  'error: the quota counts open orders, and refunds since an id, of the payer in any letter case',
+  async (ledger) => {
     const payer = newAddress()
     const old = await insertOrder(ledger, { ...refunding, payer, id: Orders.newId(1, bytes(1)) })
     await insertOrder(ledger, { ...refunding, payer, id: Orders.newId(9_000_000, bytes(2)) })
@@ -124,10 +127,12 @@ eachProducts('orders', (get) => {
     expect(await ledger.order({ order: next.terms, quota: quota(3) }, next.payment)).toBe(
       'order-quota',
     )
-  })
+  },
+)
 
-  test('behavior: a swap rides while the payment is confirmed, once, with its event', async () => {
-    const ledger = get()
+onEach(
+  'behavior: a swap rides while the payment is confirmed, once, with its event',
+  async (ledger) => {
     const { id, paymentId } = await insertOrder(ledger, { state: 'settled', settledAt })
     const ride = { kind: 'swap', id, at: 9 } as const
     const rider = { kind: 'order', ride, confirmed: paymentId } as const
@@ -144,37 +149,36 @@ eachProducts('orders', (get) => {
     expect(eventsOf(ledger)).toMatchObject([
       { type: 'order.swapping', data: { order: id, asset, swapTransaction: hash('d') } },
     ])
-  })
+  },
+)
 
-  test('behavior: a refund rides when no earlier job can have an effect', async () => {
-    const ledger = get()
-    const { id } = await insertOrder(ledger, refunding)
-    const ids = ['failed', 'replaced', 'broadcast', 'confirmed'].map((state) => `${state}:${id}`)
-    const [failed = '', replaced = '', broadcast = '', confirmed = ''] = ids
-    for (const each of ids) {
-      await ledger.insert(jobs, jobOf(each, each.split(':')[0] as JobRow['state']))
-    }
-    const ride = { kind: 'attempt-refund', id, at: 9, attempts: 0 } as const
-    const refused = [[broadcast], [failed, confirmed], ['none'], [replaced, broadcast]]
-    for (const withoutEffect of refused) {
-      const rider = { kind: 'order', ride, withoutEffect } as const
-      expect(await ledger.ride(rider, hash('d'))).toBe('job-may-have-effect')
-    }
-    const rider = { kind: 'order', ride, withoutEffect: [failed, replaced] } as const
-    expect(await ledger.ride({ ...rider, ride: { ...ride, attempts: 1 } }, hash('d'))).toBe(
-      'order-changed',
-    )
-    expect(await ledger.ride(rider, hash('d'))).toBeUndefined()
-    const changed = { state: 'refunding', refundTx: hash('d'), refundAttempts: 1 } as const
-    expect(await ledger.orders.find(id)).toMatchObject(changed)
-    // The state is the same, so there is no event.
-    expect(ledger.events()).toEqual([])
-  })
+onEach('behavior: a refund rides when no earlier job can have an effect', async (ledger) => {
+  const { id } = await insertOrder(ledger, refunding)
+  const ids = ['failed', 'replaced', 'broadcast', 'confirmed'].map((state) => `${state}:${id}`)
+  const [failed = '', replaced = '', broadcast = '', confirmed = ''] = ids
+  for (const each of ids) {
+    await ledger.insert(jobs, jobOf(each, each.split(':')[0] as JobRow['state']))
+  }
+  const ride = { kind: 'attempt-refund', id, at: 9, attempts: 0 } as const
+  const refused = [[broadcast], [failed, confirmed], ['none'], [replaced, broadcast]]
+  for (const withoutEffect of refused) {
+    const rider = { kind: 'order', ride, withoutEffect } as const
+    expect(await ledger.ride(rider, hash('d'))).toBe('job-may-have-effect')
+  }
+  const rider = { kind: 'order', ride, withoutEffect: [failed, replaced] } as const
+  expect(await ledger.ride({ ...rider, ride: { ...ride, attempts: 1 } }, hash('d'))).toBe(
+    'order-changed',
+  )
+  expect(await ledger.ride(rider, hash('d'))).toBeUndefined()
+  const changed = { state: 'refunding', refundTx: hash('d'), refundAttempts: 1 } as const
+  expect(await ledger.orders.find(id)).toMatchObject(changed)
+  // The state is the same, so there is no event.
+  expect(ledger.events()).toEqual([])
 })
 
-eachProducts('lists of orders', (get) => {
-  test('behavior: they have the open ones, the newest ones and those whose end is undone', async () => {
-    const ledger = get()
+listed(
+  'behavior: they have the open ones, the newest ones and those whose end is undone',
+  async (ledger) => {
     const [payer, other] = [newAddress(), newAddress()]
     const of = (at: number, changes: Partial<Order>) =>
       insertOrder(ledger, { payer, id: Orders.newId(at, bytes(at)), ...changes })
@@ -212,8 +216,8 @@ eachProducts('lists of orders', (get) => {
     expect(await history({ limit: 2, before: swapped })).toEqual([done, undone])
     expect(await history({ limit: 9, payer: other })).toEqual([settled])
     expect(await history({ limit: 1, before: undone, payer: lower(payer) })).toEqual([held])
-  })
-})
+  },
+)
 
 const shapes: readonly Partial<Order>[] = [
   { state: 'settling' },
@@ -277,7 +281,8 @@ describe.skipIf(!hasPostgres)('moves', () => {
   })
 
   test('behavior: the cases have every move and every state', () => {
-    expect(new Set(moves.map(({ kind }) => kind))).toEqual(new Set(Object.keys(rules)) as never)
+    const kinds = new Set(Object.keys(rules))
+    expect(new Set<string>(moves.map(({ kind }) => kind))).toEqual(kinds)
     expect(new Set(shapes.map(({ state }) => state))).toEqual(new Set<State | undefined>(states))
   })
 
@@ -302,7 +307,7 @@ describe.skipIf(!hasPostgres)('moves', () => {
           events: ledger.events().toSorted((one, other) => (one.body < other.body ? -1 : 1)),
         })),
       )
-      expect(onPostgres).toEqual(onSqlite as never)
+      expect<unknown>(onPostgres).toEqual(onSqlite)
       expect(onSqlite?.ends.some(({ moved }) => typeof moved === 'object')).toBe(true)
     })
   }

@@ -1,4 +1,4 @@
-import { expect, test } from 'bun:test'
+import { expect } from 'bun:test'
 import type { Address } from 'viem'
 import type { Authorization } from '../db/Authorization'
 import { toRow } from '../db/authorization-rows'
@@ -14,6 +14,10 @@ import { createRandom } from './soak/random'
 /** The ledgers of grants, authorizations, answers and offers do the same on both databases. */
 
 const random = createRandom('products')
+const grantTest = eachProducts()
+const authorizationTest = eachProducts()
+const answerTest = eachProducts()
+const offerTest = eachProducts()
 const hash = (digit: string): `0x${string}` => `0x${digit.repeat(64)}`
 const lower = (address: Address) => address.toLowerCase() as Address
 const day = 86_400_000
@@ -41,15 +45,15 @@ function grantTo(address: Address, changes: GrantChanges = {}): NewGrant {
 const give = (ledger: Products, address: Address, changes: GrantChanges = {}) =>
   ledger.ride({ kind: 'grant', grant: grantTo(address, changes) }, hash('d'))
 
-eachProducts('grants', (get) => {
-  const tally = (from = today, of: NewGrant['row']['network'] = network.id) =>
-    get().grants.tallySince(of, from)
+const tally = (ledger: Products, from = today, of: NewGrant['row']['network'] = network.id) =>
+  ledger.grants.tallySince(of, from)
 
-  test('error: the budget of the day is judged in the commit, and the last grant reports it', async () => {
-    const ledger = get()
+grantTest(
+  'error: the budget of the day is judged in the commit, and the last grant reports it',
+  async (ledger) => {
     const [first, second, third, fourth, fifth] = Array.from({ length: 5 }, newAddress)
     if (!first || !second || !third || !fourth || !fifth) throw new Error('too few')
-    expect(await tally()).toMatchObject({ grants: 0, wei: 0n })
+    expect(await tally(ledger)).toMatchObject({ grants: 0, wei: 0n })
     expect(await give(ledger, first)).toBeUndefined()
     expect(await ledger.grants.find(network.id, lower(first))).toEqual({
       ...{ network: network.id, address: first, token: account(3).address, kind: 'grant' },
@@ -67,7 +71,7 @@ eachProducts('grants', (get) => {
     ledger.events()
     expect(await give(ledger, fourth, { isSigned: true })).toBeUndefined()
     expect(await give(ledger, fifth, { isSigned: true })).toBe('grants-spent')
-    expect(await tally()).toMatchObject({ grants: 4, wei: 60n })
+    expect(await tally(ledger)).toMatchObject({ grants: 4, wei: 60n })
     const events = ledger.events()
     expect(events.map(({ type, body }) => ({ type, data: JSON.parse(body).data }))).toEqual([
       {
@@ -78,25 +82,26 @@ eachProducts('grants', (get) => {
         },
       },
     ])
-  })
+  },
+)
 
-  test('behavior: half of the wei is for signed requests, too', async () => {
-    const ledger = get()
-    const of = 'eip155:10'
-    const [first, second] = [newAddress(), newAddress()]
-    expect(await give(ledger, first, { network: of, wei: 30n })).toBeUndefined()
-    expect(await give(ledger, second, { network: of, wei: 30n })).toBe('grants-signed-only')
-    const signed = { network: of, isSigned: true } as const
-    expect(await give(ledger, second, { ...signed, wei: 29n })).toBe('grants-spent')
-    expect(await give(ledger, second, { ...signed, wei: 30n })).toBeUndefined()
-  })
+grantTest('behavior: half of the wei is for signed requests, too', async (ledger) => {
+  const of = 'eip155:10'
+  const [first, second] = [newAddress(), newAddress()]
+  expect(await give(ledger, first, { network: of, wei: 30n })).toBeUndefined()
+  expect(await give(ledger, second, { network: of, wei: 30n })).toBe('grants-signed-only')
+  const signed = { network: of, isSigned: true } as const
+  expect(await give(ledger, second, { ...signed, wei: 29n })).toBe('grants-spent')
+  expect(await give(ledger, second, { ...signed, wei: 30n })).toBeUndefined()
+})
 
-  test('behavior: a top-up needs a grant, is one for ever and counts like a grant', async () => {
-    const ledger = get()
+grantTest(
+  'behavior: a top-up needs a grant, is one for ever and counts like a grant',
+  async (ledger) => {
     const address = newAddress()
     const of = { network: 'eip155:8453', isTopUp: true, grants: 100, wei: 1_000n } as const
     await expect(give(ledger, address, of)).rejects.toThrow()
-    expect(await tally(today, of.network)).toMatchObject({ grants: 0, wei: 0n })
+    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 0, wei: 0n })
     expect(await give(ledger, address, { ...of, isTopUp: false })).toBeUndefined()
     expect(await ledger.grants.findTopUp(of.network, address)).toBeUndefined()
     expect(await give(ledger, address, of)).toBeUndefined()
@@ -104,40 +109,41 @@ eachProducts('grants', (get) => {
     expect(await ledger.grants.findTopUp(of.network, lower(address))).toMatchObject({
       ...{ address, amountWei: 10n, feeWei: 5n, transactionHash: hash('d') },
     })
-    expect(await tally(today, of.network)).toMatchObject({ grants: 2, wei: 30n })
-  })
+    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 2, wei: 30n })
+  },
+)
 
-  test('behavior: a known gas cost changes the row and the sums of its day', async () => {
-    const ledger = get()
-    const [address, other] = [newAddress(), newAddress()]
-    const of = { network: 'eip155:137', grants: 100, wei: 1_000n } as const
-    expect(await give(ledger, address, of)).toBeUndefined()
-    expect(await give(ledger, address, { ...of, isTopUp: true })).toBeUndefined()
-    const tomorrow = { from: today + day, createdAt: today + day + 1 }
-    expect(await give(ledger, other, { ...of, ...tomorrow })).toBeUndefined()
-    const set = (fee: bigint, isTopUp: boolean, to = address) =>
-      ledger.grants.setFee({ network: of.network, address: to, isTopUp }, fee)
-    await set(2n, false, lower(address))
-    await set(2n, false)
-    await set(9n, true)
-    await set(1n, false, newAddress())
-    await set(1n, true, other)
-    expect(await ledger.grants.find(of.network, address)).toMatchObject({ feeWei: 2n })
-    expect(await ledger.grants.findTopUp(of.network, address)).toMatchObject({ feeWei: 9n })
-    expect(await tally(today + day, of.network)).toMatchObject({ grants: 1, wei: 15n })
-    await set(0n, false, other)
-    expect(await tally(today + day, of.network)).toMatchObject({ grants: 1, wei: 10n })
-  })
+grantTest('behavior: a known gas cost changes the row and the sums of its day', async (ledger) => {
+  const [address, other] = [newAddress(), newAddress()]
+  const of = { network: 'eip155:137', grants: 100, wei: 1_000n } as const
+  expect(await give(ledger, address, of)).toBeUndefined()
+  expect(await give(ledger, address, { ...of, isTopUp: true })).toBeUndefined()
+  const tomorrow = { from: today + day, createdAt: today + day + 1 }
+  expect(await give(ledger, other, { ...of, ...tomorrow })).toBeUndefined()
+  const set = (fee: bigint, isTopUp: boolean, to = address) =>
+    ledger.grants.setFee({ network: of.network, address: to, isTopUp }, fee)
+  await set(2n, false, lower(address))
+  await set(2n, false)
+  await set(9n, true)
+  await set(1n, false, newAddress())
+  await set(1n, true, other)
+  expect(await ledger.grants.find(of.network, address)).toMatchObject({ feeWei: 2n })
+  expect(await ledger.grants.findTopUp(of.network, address)).toMatchObject({ feeWei: 9n })
+  expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 1, wei: 15n })
+  await set(0n, false, other)
+  expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 1, wei: 10n })
+})
 
-  test('behavior: a request of the day before counts for the day on which it was made', async () => {
-    const ledger = get()
+grantTest(
+  'behavior: a request of the day before counts for the day on which it was made',
+  async (ledger) => {
     const of = { network: 'eip155:5', grants: 2, wei: 1_000n } as const
     const tomorrow = { from: today + day }
     expect(await give(ledger, newAddress(), { ...of, ...tomorrow })).toBeUndefined()
-    expect(await tally(today + day, of.network)).toMatchObject({ grants: 0 })
-    expect(await tally(today, of.network)).toMatchObject({ grants: 1, wei: 15n })
-  })
-})
+    expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 0 })
+    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 1, wei: 15n })
+  },
+)
 
 /** An authorization that no other test has. */
 function authorizationOf(
@@ -201,9 +207,10 @@ function paymentOf({ id, transfer }: Authorization, amountAtomic = 70n): Payment
   }
 }
 
-eachProducts('authorizations', (get) => {
-  test('behavior: it is found as it was written, by its money in any letter case and by its id', async () => {
-    const ledger = get().authorizations
+authorizationTest(
+  'behavior: it is found as it was written, by its money in any letter case and by its id',
+  async (products) => {
+    const ledger = products.authorizations
     const [one, other] = [authorizationOf(), authorizationOf()]
     expect(await ledger.insert(one)).toBe('stored')
     expect(await ledger.insert(other)).toBe('stored')
@@ -216,10 +223,13 @@ eachProducts('authorizations', (get) => {
     expect(await ledger.find({ ...money, nonce: hash('0') })).toBeUndefined()
     expect(await ledger.find({ ...money, network: 'eip155:1' })).toBeUndefined()
     expect(await ledger.findById('none')).toBeUndefined()
-  })
+  },
+)
 
-  test('attack: money is authorized or paid once, in any letter case', async () => {
-    const { authorizations: ledger, insert } = get()
+authorizationTest(
+  'attack: money is authorized or paid once, in any letter case',
+  async (products) => {
+    const { authorizations: ledger, insert } = products
     const one = authorizationOf()
     expect(await ledger.insert(one)).toBe('stored')
     expect(await ledger.insert(one)).toBe('known')
@@ -238,10 +248,13 @@ eachProducts('authorizations', (get) => {
     await expect(insert(payments, { ...paymentOf(one), id: `p${++serial}` })).rejects.toThrow()
     const impossible = authorizationOf({ charge })
     await expect(ledger.insert(impossible)).rejects.toThrow()
-  })
+  },
+)
 
-  test('behavior: each change is made from the states of the table only', async () => {
-    const { authorizations: ledger, insert } = get()
+authorizationTest(
+  'behavior: each change is made from the states of the table only',
+  async (products) => {
+    const { authorizations: ledger, insert } = products
     const of = async (state: Authorization['state']) => {
       const isCharged = state !== 'authorized'
       const done = { charge: state === 'void' ? nothing : charge }
@@ -259,16 +272,21 @@ eachProducts('authorizations', (get) => {
       for (const [into, change] of Object.entries(changes)) {
         const id = await of(state)
         const isChanged = await change(id)
-        expect((await ledger.findById(id))?.state).toBe((isChanged ? into : state) as never)
+        expect<string | undefined>((await ledger.findById(id))?.state).toBe(
+          isChanged ? into : state,
+        )
         if (isChanged) ends.push(`${state} to ${into}`)
       }
     }
     expect(ends).toEqual(['authorized to metered', 'authorized to void', 'metered to failed'])
     for (const change of Object.values(changes)) expect(await change('none')).toBe(false)
-  })
+  },
+)
 
-  test('behavior: a charge is written with what the buyer has, and above the ceiling not at all', async () => {
-    const { authorizations: ledger } = get()
+authorizationTest(
+  'behavior: a charge is written with what the buyer has, and above the ceiling not at all',
+  async (products) => {
+    const { authorizations: ledger } = products
     for (const has of [undefined, delivered, { upstreamStatus: 200, truncated: false }]) {
       const one = authorizationOf()
       await ledger.insert(one)
@@ -284,10 +302,13 @@ eachProducts('authorizations', (get) => {
       const voided = { ...other, state: 'void', charge: nothing, delivered: has } as const
       expect(await ledger.findById(other.id)).toEqual(voided)
     }
-  })
+  },
+)
 
-  test('behavior: the newest one of a key is found, and one that is void apart from it', async () => {
-    const { authorizations: ledger } = get()
+authorizationTest(
+  'behavior: the newest one of a key is found, and one that is void apart from it',
+  async (products) => {
+    const { authorizations: ledger } = products
     const payer = newAddress()
     const of = (createdAt: number, changes: Partial<Authorization> = {}, key = 'k') => {
       const one = authorizationOf({ createdAt, ...changes }, payer)
@@ -296,13 +317,13 @@ eachProducts('authorizations', (get) => {
     const states = {
       metered: { state: 'metered', charge },
       void: { state: 'void', charge: nothing },
-    }
+    } as const
     const all = [
       of(3),
-      of(5, states.metered as never),
+      of(5, states.metered),
       of(4),
-      of(7, states.void as never),
-      of(6, states.void as never),
+      of(7, states.void),
+      of(6, states.void),
       of(9, {}, 'other'),
     ]
     for (const each of all) expect(await ledger.insert(each)).toBe('stored')
@@ -320,10 +341,13 @@ eachProducts('authorizations', (get) => {
     }
     const open = (await ledger.open()).filter((each) => each.transfer.payer === payer)
     expect(open.map(({ createdAt }) => createdAt)).toEqual([9, 5, 4, 3])
-  })
+  },
+)
 
-  test('behavior: a failed settlement of a payer is remembered without a change of the state', async () => {
-    const { authorizations: ledger } = get()
+authorizationTest(
+  'behavior: a failed settlement of a payer is remembered without a change of the state',
+  async (products) => {
+    const { authorizations: ledger } = products
     const one = authorizationOf({ state: 'metered', charge })
     const { payer } = one.transfer
     await ledger.insert(one)
@@ -334,10 +358,13 @@ eachProducts('authorizations', (get) => {
     expect(await ledger.hasFailedSince(lower(payer), 49)).toBe(true)
     expect(await ledger.hasFailedSince(payer, 50)).toBe(false)
     expect(await ledger.hasFailedSince(newAddress(), 0)).toBe(false)
-  })
+  },
+)
 
-  test('behavior: a metered one is settled once, by the payment of its id, which has its delivery', async () => {
-    const { authorizations: ledger, settle, rows } = get()
+authorizationTest(
+  'behavior: a metered one is settled once, by the payment of its id, which has its delivery',
+  async (products) => {
+    const { authorizations: ledger, settle, rows } = products
     for (const has of [undefined, delivered]) {
       const one = authorizationOf()
       await ledger.insert(one)
@@ -356,12 +383,13 @@ eachProducts('authorizations', (get) => {
       expect(await ledger.fail(one.id)).toBe(false)
     }
     expect(await settle(paymentOf(authorizationOf()))).toBe('money-authorized')
-  })
-})
+  },
+)
 
-eachProducts('answers', (get) => {
-  test('behavior: the first answer of a payment is kept, byte for byte, until it expires', async () => {
-    const { answers: ledger, insert, rows } = get()
+answerTest(
+  'behavior: the first answer of a payment is kept, byte for byte, until it expires',
+  async (products) => {
+    const { answers: ledger, insert, rows } = products
     const payer = newAddress()
     const paid = async (by: Address) => {
       const order = { ...orderOf(random), payer: by, paymentId: `p${++serial}` }
@@ -398,35 +426,36 @@ eachProducts('answers', (get) => {
     expect(await ledger.sweep(30)).toBe(40)
     expect((await rows(answers)).map(({ paymentId }) => paymentId)).toEqual([third])
     expect(await ledger.sweep(40)).toBeUndefined()
-  })
+  },
+)
 
-  test('behavior: a sweep deletes more answers than fit in its portions', async () => {
-    const { answers: ledger, insert, rows } = get()
-    const ids = Array.from({ length: 2 * portion + 1 }, () => `p${++serial}`)
-    await Promise.all(
-      ids.map(async (paymentId) => {
-        const order = { ...orderOf(random), paymentId, settlementTx: hash('a') }
-        await insert(payments, paymentRow(order))
-        const row = { headers: '[]', body: Buffer.from('x'), createdAt: 1 }
-        await insert(answers, { ...row, paymentId, status: 200, expiresAt: 2 })
-      }),
-    )
-    expect(await ledger.sweep(2)).toBeUndefined()
-    expect(await rows(answers)).toEqual([])
-  })
+answerTest('behavior: a sweep deletes more answers than fit in its portions', async (products) => {
+  const { answers: ledger, insert, rows } = products
+  const ids = Array.from({ length: 2 * portion + 1 }, () => `p${++serial}`)
+  await Promise.all(
+    ids.map(async (paymentId) => {
+      const order = { ...orderOf(random), paymentId, settlementTx: hash('a') }
+      await insert(payments, paymentRow(order))
+      const row = { headers: '[]', body: Buffer.from('x'), createdAt: 1 }
+      await insert(answers, { ...row, paymentId, status: 200, expiresAt: 2 })
+    }),
+  )
+  expect(await ledger.sweep(2)).toBeUndefined()
+  expect(await rows(answers)).toEqual([])
 })
 
-eachProducts('offers', (get) => {
-  const merchant = (slug: string, json = '{}', title = slug) => ({ slug, title, hash: 'h', json })
-  const offerOf = (payTo: Address, retiredAt: number, amountAtomic = 5n): RetiredOffer => ({
-    ...{ merchant: 'm', route: '/r', network: network.id, asset: network.asset.address },
-    ...{ payTo, amountAtomic, retiredAt },
-  })
-  const byPlace = (one: { retiredAt: number }, other: { retiredAt: number }) =>
-    one.retiredAt - other.retiredAt
+const merchant = (slug: string, json = '{}', title = slug) => ({ slug, title, hash: 'h', json })
+const offerOf = (payTo: Address, retiredAt: number, amountAtomic = 5n): RetiredOffer => ({
+  ...{ merchant: 'm', route: '/r', network: network.id, asset: network.asset.address },
+  ...{ payTo, amountAtomic, retiredAt },
+})
+const byPlace = (one: { retiredAt: number }, other: { retiredAt: number }) =>
+  one.retiredAt - other.retiredAt
 
-  test('behavior: a configuration replaces the merchants and retires offers, which end later', async () => {
-    const { offers: ledger } = get()
+offerTest(
+  'behavior: a configuration replaces the merchants and retires offers, which end later',
+  async (products) => {
+    const { offers: ledger } = products
     const [one, two] = [newAddress(), newAddress()]
     expect([await ledger.merchants(), await ledger.retired()]).toEqual([[], []])
     await ledger.replace({
@@ -455,5 +484,5 @@ eachProducts('offers', (get) => {
     await ledger.replace({ merchants: [], ended: [], keptFrom: 13, now: 300 })
     expect(await ledger.merchants()).toEqual([])
     expect(await ledger.retired()).toHaveLength(1)
-  })
-})
+  },
+)

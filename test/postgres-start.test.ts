@@ -241,19 +241,6 @@ host empty all all scram-sha-256
     await released('shop')
   })
 
-  test('error: one service uses a database, and another learns where it is', async () => {
-    const { line } = await start(urlOf('shop'))
-    expect(await faultOf(urlOf('shop'))).toMatch(
-      /^another turnpike uses the database localhost:\d+\/shop \((127\.0\.0\.1|::1), connected since [^)]+Z\): stop it first/,
-    )
-    // Another database of the server has a lock of its own.
-    ;(await start(urlOf('plain'))).line.close()
-    line.close()
-    await released('shop')
-    ;(await start(urlOf('shop'))).line.close()
-    await released('shop')
-  })
-
   test('error: the database of another service is refused, and nothing is written', async () => {
     const { line } = await start(urlOf('shop'))
     const first = await line.run(async (query) => {

@@ -12,7 +12,7 @@ export const adminStatements = adminSql(postgres, {
     CROSS JOIN LATERAL (SELECT id FROM payments WHERE network = a.network
       AND lower(asset) = lower(a.address) AND lower(payer) = lower($payer) LIMIT $limit) AS p
     LIMIT $limit`,
-  isInRows: 'id IN (SELECT jsonb_array_elements_text(CAST($rows AS JSONB)))',
+  isInRows: 'id = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST($rows AS JSONB))))',
 })
 
 /** Twin: db/sqlite/admin.ts. */

@@ -1,7 +1,5 @@
 import type { AnswerLedger, AnswerUsage, StoredAnswer } from '../AnswerLedger'
-import { answers } from '../schema'
 import type { Parts } from './parts'
-import { toJson } from './rows'
 
 const byPayment = `SELECT status, headers, body, created_at AS "createdAt", expires_at AS "expiresAt"
   FROM answers WHERE payment_id = $1`
@@ -31,7 +29,7 @@ export function createAnswers(
     store: (paymentId, answer) =>
       commits.add({
         call: 'store_answer',
-        input: toJson(answers, { ...answer, paymentId, body: Buffer.from(answer.body) }),
+        input: { ...answer, paymentId, body: Buffer.from(answer.body).toString('base64') },
         key: paymentId,
         read: () => undefined,
       }),

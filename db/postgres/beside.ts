@@ -4,10 +4,11 @@ import type { SalesReads } from '../SalesLedger'
 import { functionSchema } from './functions'
 import { createLedger } from './ledger'
 import { type Lines, openLines } from './lines'
-import { migrationClient, misfitOf } from './migrate'
+import { misfitOf } from './migrate'
 import { DatabaseStartError, reach } from './reach'
 import { sessionOf } from './session'
 import * as Url from './Url'
+import { clientOf } from './upgrade'
 
 const clocks = { now: Date.now, monotonic: () => performance.now() }
 
@@ -54,7 +55,7 @@ async function openBeside(target: Url.Target): Promise<Lines> {
     const { line, servers } = await reach(target)
     try {
       await line.run(async (query) => {
-        const misfit = await misfitOf(migrationClient(query), { file: name })
+        const misfit = await misfitOf(clientOf(query), { file: `the database ${name}` })
         if (misfit !== undefined) throw new BesideError(misfit)
         const functions = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [
           functionSchema,

@@ -9,7 +9,8 @@ import type { Json } from './rows'
 export type Change<T> = {
   /** Name of the function, which takes and returns jsonb: `{value, payments?, jobs?}`. */
   call: string
-  input: Json
+  /** A function is called when the commit begins, and has one result. */
+  input: Json | (() => Json)
   /** The first row that it locks. Changes of one commit are sorted by it, against deadlocks. */
   key: string
   /** The result of the caller, from `value`. */
@@ -214,7 +215,10 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
 }
 
 async function call({ gateway }: CommitsOptions, query: Query, { id, entries }: Commit) {
-  const changes = entries.map(({ change: { call, input } }) => ({ call, input }))
+  const changes = entries.map(({ change: { call, input } }) => ({
+    call,
+    input: typeof input === 'function' ? input() : input,
+  }))
   const [row] = await query<{ answer: Answer }>(
     'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb) AS answer',
     [id, gateway, JSON.stringify(changes)],

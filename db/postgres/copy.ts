@@ -1,4 +1,5 @@
 import type { Database } from 'bun:sqlite'
+import { PostgresError } from './errors'
 import type { Query } from './Line'
 import { DatabaseStartError } from './reach'
 
@@ -28,7 +29,7 @@ export async function copyRows(sqlite: Database, query: Query): Promise<readonly
   for (const { name } of tables) await query(`ALTER TABLE "${name}" DISABLE TRIGGER USER`)
   const copied: Copied[] = []
   for (const table of tables) {
-    const sent = await copyTable(sqlite, query, table)
+    const sent = await explained(table.name, () => copyTable(sqlite, query, table))
     const stored = await checksumsOf(query, table)
     if (sent.join() !== stored.join())
       throw new DatabaseStartError(
@@ -38,6 +39,19 @@ export async function copyRows(sqlite: Database, query: Query): Promise<readonly
   }
   for (const { name } of tables) await query(`ALTER TABLE "${name}" ENABLE TRIGGER USER`)
   return copied
+}
+
+async function explained<T>(name: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!(error instanceof PostgresError)) throw error
+    const { code, constraint, message } = error
+    throw new DatabaseStartError(
+      `PostgreSQL refuses a row of the table ${name} (${constraint ?? message}, ${code}): nothing was ` +
+        'moved; report this',
+    )
+  }
 }
 
 /** The tables of the file with their columns, each after those that it refers to. */
@@ -169,7 +183,9 @@ function orderOf(sqlite: Database, name: string): string {
 /** A value as JSON that `jsonb_populate_recordset` reads, and as the text of the type. */
 function textOf(value: unknown, type: string): string | null {
   if (value === null || value === undefined) return null
-  if (value instanceof Uint8Array) return `\\x${Buffer.from(value).toString('hex')}`
+  // SQLite keeps a text in a column of bytes as it is.
+  if (type === 'bytea' || value instanceof Uint8Array)
+    return `\\x${Buffer.from(typeof value === 'string' ? value : (value as Uint8Array)).toString('hex')}`
   return type === 'bool' ? String(Number(value) === 1) : String(value)
 }
 

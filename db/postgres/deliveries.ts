@@ -1,5 +1,6 @@
 import type { DeliveryCommits } from '../Ledger'
 import * as Event from '../WebhookEvent'
+import { createBatch } from './batch'
 import type { Parts } from './parts'
 import { decode } from './payments'
 
@@ -8,22 +9,19 @@ export function createDeliveries({
   commits,
   gateway: by,
 }: Pick<Parts, 'commits' | 'gateway'>): DeliveryCommits {
+  const enter = commits.add
+  const begin = createBatch({ call: 'begin_delivery', input: { by }, enter })
+  // A delivered answer has been sent already, so its record need not wait for the disk.
+  const deliver = createBatch({ call: 'deliver', input: { by }, enter: commits.addSoon })
+  const handOver = createBatch({ call: 'hand_over', enter })
+  const markAnswered = createBatch({ call: 'mark_answered', enter })
   return {
-    begin: (id) =>
-      commits.add({
-        call: 'begin_delivery',
-        input: { id, by },
-        key: id,
-        read: (row) => (row === null ? undefined : decode(row)),
-      }),
-    // A delivered answer has been sent already, so its record need not wait for the disk.
-    deliver: (id, { upstreamStatus, truncated }, at) =>
-      commits.addSoon({
-        call: 'deliver',
-        input: { id, status: upstreamStatus, truncated, at, by },
-        key: id,
-        read: (isDelivered) => isDelivered === true,
-      }),
+    async begin(id) {
+      const row = await begin({ id })
+      return row === undefined ? undefined : decode(row)
+    },
+    deliver: async (id, { upstreamStatus: status, truncated }, at) =>
+      (await deliver({ id, status, truncated, at })) === true,
     // The token must be on the disk before its buyer has it.
     fail: (id, { upstreamStatus, redeemTokenHash, redeemUntil }, at) =>
       commits.add({
@@ -42,14 +40,9 @@ export function createDeliveries({
           of: (row) => (row === null ? [] : [Event.deliveryFailed(decode(row), at)]),
         },
       }),
-    handOver: (id, at) =>
-      commits.add({
-        call: 'hand_over',
-        input: { id, at },
-        key: id,
-        read: (isHandedOver) => isHandedOver === true,
-      }),
-    markAnswered: (id) =>
-      commits.add({ call: 'mark_answered', input: { id }, key: id, read: () => undefined }),
+    handOver: async (id, at) => (await handOver({ id, at })) === true,
+    async markAnswered(id) {
+      await markAnswered({ id })
+    },
   }
 }

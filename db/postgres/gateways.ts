@@ -1,22 +1,25 @@
-import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Lane, LaneLedger, LaneListener } from '../LaneLedger'
 import { keeper } from './fences'
-import type { Query } from './Line'
+import {
+  createLanes,
+  type Gateway,
+  giveLane,
+  type Held,
+  keyOf,
+  type LaneRow,
+  laneOf,
+  leave,
+  raiseLane,
+  readLanes,
+  reap,
+  register,
+  type Seen,
+  sign,
+  takeLane,
+} from './lane-table'
 import type { Lines } from './lines'
 import type { Json } from './rows'
-
-/** This process among those that share the database. */
-export type Gateway = {
-  /** A UUID, new at each start. */
-  id: string
-  host: string
-  version: string
-  /** Hash of the configuration file. */
-  configHash: string
-  /** Short hashes of the keys that all gateways must share, by name. */
-  fingerprints: Readonly<Record<string, Json>>
-}
 
 export type GatewaysOptions = {
   lines: Lines
@@ -86,9 +89,6 @@ const usualTimes: Times = {
   freshMs: 6_000,
 }
 
-type Row = { network: Network.Id; relayer: string; holder: string | null } & Held
-type Held = { epoch: number; next_nonce: number }
-
 type State = {
   options: GatewaysOptions
   times: Times
@@ -96,7 +96,7 @@ type State = {
   listener: LaneListener | undefined
   held: Map<string, Held>
   /** Lanes of other living gateways. */
-  elsewhere: Set<string>
+  ofOthers: Set<string>
   beatAt: number
   steadySince: number
   skewMs: number
@@ -113,26 +113,28 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     wanted: [],
     listener: undefined,
     held: new Map(),
-    elsewhere: new Set(),
+    ofOthers: new Set(),
     beatAt: monotonic(),
     steadySince: monotonic(),
     skewMs: 0,
     others: 0,
     isOver: false,
   }
-  await register(options)
+  await options.lines.run('beat', (query) => register(query, options.gateway))
   await beat(state)
-  const loop = createLoop(state)
+  // Apart: what takes a lane may wait for a node, and the signs must go on.
+  const beats = createLoop(state, beat)
+  const looks = createLoop(state, look)
   return {
     id: options.gateway.id,
     lanes: {
       isShared: true,
       has: (lane) => state.held.has(keyOf(lane)),
-      isElsewhere: (lane) => state.elsewhere.has(keyOf(lane)),
+      isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
       async start(lanes, listener) {
         state.wanted = lanes
         state.listener = listener
-        await createLanes(options, lanes)
+        await options.lines.run('beat', (query) => createLanes(query, lanes))
         await look(state)
       },
     },
@@ -156,23 +158,15 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     lost(lane) {
       if (state.held.has(keyOf(lane))) fence(state, 'another gateway has its account')
     },
-    wake: loop.wake,
-    close: () => close(state, loop),
+    wake: looks.wake,
+    close: () => close(state, [beats, looks]),
   }
-}
-
-function keyOf({ network, relayer = keeper as Address }: Lane): string {
-  return `${network} ${relayer}`
-}
-
-function laneOf({ network, relayer }: Pick<Row, 'network' | 'relayer'>): Lane {
-  return { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
 }
 
 type Loop = { wake(): void; stop(): Promise<void> }
 
-/** Beats and looks until it is stopped; `wake` makes the next one come at once. */
-function createLoop(state: State): Loop {
+/** Repeats work until it is stopped; `wake` makes the next turn come at once. Faults are reported. */
+function createLoop(state: State, work: (state: State) => Promise<void>): Loop {
   const { on } = state.options
   const { beatMs } = state.times
   let resume: (() => void) | undefined
@@ -193,8 +187,7 @@ function createLoop(state: State): Loop {
       await pause()
       if (state.isOver) return
       try {
-        await beat(state)
-        await look(state)
+        await work(state)
       } catch (error) {
         if (!state.isOver) on.fault(error)
       }
@@ -214,50 +207,17 @@ function createLoop(state: State): Loop {
   }
 }
 
-async function register({ lines, gateway }: GatewaysOptions): Promise<void> {
-  const { id, host, version, configHash, fingerprints } = gateway
-  await lines.run('beat', (query) =>
-    query(
-      `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
-       VALUES ($1, $2, $3, $4, $5, clock_timestamp())`,
-      [id, host, version, configHash, JSON.stringify(fingerprints)],
-    ),
-  )
-}
-
-/** A lane exists from the first start that names it. */
-async function createLanes({ lines }: GatewaysOptions, lanes: readonly Lane[]): Promise<void> {
-  const rows = lanes.map(({ network, relayer = keeper }) => ({ network, relayer }))
-  await lines.run('beat', (query) =>
-    query(
-      `INSERT INTO lanes (network, relayer, epoch, next_nonce)
-       SELECT network, relayer, 0, 0
-       FROM jsonb_to_recordset($1::jsonb) AS lane (network text, relayer text)
-       ORDER BY network, relayer ON CONFLICT DO NOTHING`,
-      [JSON.stringify(rows)],
-    ),
-  )
-}
-
 /** One sign of life. A process that the others have removed ends. */
 async function beat(state: State): Promise<void> {
   const { lines, gateway, now, monotonic } = state.options
   const askedAt = monotonic()
-  const rows = await lines.run('beat', (query) =>
-    query<{ at: number }>(
-      `UPDATE gateways SET seen_at = clock_timestamp() WHERE id = $1
-       RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS at`,
-      [gateway.id],
-      { name: 'beat' },
-    ),
-  )
-  const [row] = rows
-  if (row === undefined) return fence(state, 'it gave no sign of life for ten seconds')
+  const databaseAt = await lines.run('beat', (query) => sign(query, gateway.id))
+  if (databaseAt === undefined) return fence(state, 'it gave no sign of life for ten seconds')
   const at = monotonic()
   if (at - state.beatAt > state.times.gapMs) state.steadySince = at
   // The sign was given after `askedAt`, so it is at least this fresh.
   state.beatAt = askedAt
-  state.skewMs = Math.round(now() - (at - askedAt) / 2 - row.at)
+  state.skewMs = Math.round(now() - (at - askedAt) / 2 - databaseAt)
 }
 
 function fence(state: State, reason: string): void {
@@ -267,27 +227,18 @@ function fence(state: State, reason: string): void {
   state.options.on.fenced(reason)
 }
 
-type Seen = { lanes: readonly Row[]; gateways: readonly string[] }
-
 /** Removes dead gateways, takes what is free, gives what is more than a fair part. */
 async function look(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
   const { listener } = state
   if (listener === undefined || state.isOver) return
   if (monotonic() - state.steadySince >= state.times.steadyMs) {
-    const dead = await lines.run('beat', (query) =>
-      query<{ id: string }>(
-        `DELETE FROM gateways WHERE seen_at < clock_timestamp() - make_interval(secs => $2)
-         AND id <> $1 RETURNING id`,
-        [gateway.id, state.times.deadMs / 1_000],
-        { name: 'reap' },
-      ),
-    )
-    for (const { id } of dead) on.reaped(id)
+    const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
+    for (const id of dead) on.reaped(id)
   }
   const seen = await lines.run('beat', readLanes)
   state.others = seen.gateways.filter((id) => id !== gateway.id).length
-  state.elsewhere = new Set(
+  state.ofOthers = new Set(
     seen.lanes.flatMap((row) =>
       row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
     ),
@@ -296,18 +247,6 @@ async function look(state: State): Promise<void> {
   for (const network of new Set(state.wanted.map((lane) => lane.network))) {
     await balance(state, network, seen)
   }
-}
-
-async function readLanes(query: Query): Promise<Seen> {
-  const gateways = await query<{ id: string }>('SELECT id FROM gateways ORDER BY id', [], {
-    name: 'gateways',
-  })
-  const lanes = await query<Row>(
-    'SELECT network, relayer, holder, epoch, next_nonce FROM lanes ORDER BY network, relayer',
-    [],
-    { name: 'lanes' },
-  )
-  return { lanes, gateways: gateways.map(({ id }) => id) }
 }
 
 /** Compares the lanes with what was acknowledged: another holder ends the process. */
@@ -319,12 +258,8 @@ async function compare(state: State, { lanes }: Seen): Promise<void> {
     if (held === undefined) continue
     if (row.epoch > held.epoch) return fence(state, 'another gateway has its account')
     if (row.epoch === held.epoch && row.next_nonce >= held.next_nonce) continue
-    const [raised] = await lines.run('beat', (query) =>
-      query<Held>(
-        `UPDATE lanes SET holder = $3, epoch = $4, next_nonce = GREATEST(next_nonce, $5)
-         WHERE network = $1 AND relayer = $2 AND epoch = $6 RETURNING epoch, next_nonce`,
-        [row.network, row.relayer, gateway.id, held.epoch + 1, held.next_nonce, row.epoch],
-      ),
+    const raised = await lines.run('beat', (query) =>
+      raiseLane(query, row, { held, id: gateway.id }),
     )
     if (raised === undefined) continue
     state.held.set(keyOf(lane), raised)
@@ -336,7 +271,7 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, row))
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
-  const isOwn = (row: Row) => state.held.has(keyOf(laneOf(row)))
+  const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
     if (row.holder !== null || state.isOver) continue
@@ -350,25 +285,17 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   }
 }
 
-function isWanted({ wanted }: State, row: Row): boolean {
+function isWanted({ wanted }: State, row: LaneRow): boolean {
   const key = keyOf(laneOf(row))
   return wanted.some((lane) => keyOf(lane) === key)
 }
 
 async function take(state: State, lane: Lane): Promise<boolean> {
   const { lines, gateway, on } = state.options
-  const { network, relayer = keeper } = lane
-  const [taken] = await lines.run('beat', (query) =>
-    query<Held>(
-      `UPDATE lanes SET holder = $3, epoch = epoch + 1
-       WHERE network = $1 AND relayer = $2 AND holder IS NULL RETURNING epoch, next_nonce`,
-      [network, relayer, gateway.id],
-      { name: 'take' },
-    ),
-  )
+  const taken = await lines.run('beat', (query) => takeLane(query, lane, gateway.id))
   if (taken === undefined) return false
   state.held.set(keyOf(lane), taken)
-  state.elsewhere.delete(keyOf(lane))
+  state.ofOthers.delete(keyOf(lane))
   try {
     await state.listener?.taken({ ...lane, nextNonce: taken.next_nonce })
     return true
@@ -381,33 +308,19 @@ async function take(state: State, lane: Lane): Promise<boolean> {
 
 async function give(state: State, lane: Lane): Promise<void> {
   const { lines, gateway } = state.options
-  const { network, relayer = keeper } = lane
   state.held.delete(keyOf(lane))
-  await lines.run('beat', (query) =>
-    query(
-      `WITH given AS (
-         UPDATE lanes SET holder = NULL
-         WHERE network = $1 AND relayer = $2 AND holder = $3 RETURNING network)
-       SELECT pg_notify('turnpike', '{"lanes":true}') FROM given`,
-      [network, relayer, gateway.id],
-      { name: 'give' },
-    ),
-  )
+  await lines.run('beat', (query) => giveLane(query, lane, gateway.id))
 }
 
 /** What is unfinished is driven by the next holder. */
-async function close(state: State, loop: Loop): Promise<void> {
+async function close(state: State, loops: readonly Loop[]): Promise<void> {
   const { lines, gateway, on } = state.options
   const wasFenced = state.isOver
-  await loop.stop()
+  await Promise.all(loops.map((loop) => loop.stop()))
   state.held.clear()
   if (wasFenced) return
   try {
-    await lines.run('beat', async (query) => {
-      // The foreign key gives the lanes back.
-      await query('DELETE FROM gateways WHERE id = $1', [gateway.id])
-      await query(`SELECT pg_notify('turnpike', '{"lanes":true}')`)
-    })
+    await lines.run('beat', (query) => leave(query, gateway.id))
   } catch (error) {
     on.fault(error)
   }

@@ -1,3 +1,4 @@
+import type { Address } from 'viem'
 import { type Lane, lanesOfOthers } from '../LaneLedger'
 import type { ChangeListener, Ledger, SettlingCommits } from '../Ledger'
 import type { TransactionRow } from '../schema'
@@ -139,7 +140,7 @@ type Notification = Partial<Changed> & { by?: string; lanes?: boolean }
 
 function createFences(gateways: Gateways | undefined): Fences {
   return ({ network, relayer, nonce }) => {
-    const lane: Lane = { network, relayer: relayer === keeper ? undefined : (relayer as never) }
+    const lane: Lane = { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
     // After so long the others may have removed this process, and the write would be refused.
     if (gateways?.isFresh() === false)
       throw new DatabaseGoneError('the database has not heard of this process lately', {

@@ -1,6 +1,7 @@
 import type { ClientConfig } from 'pg'
 import { DatabaseGoneError } from './errors'
 import { connect, type Line, type LineOptions, type Query } from './Line'
+import { createWatch, graceMs, type PostgresStorage, retryMs, tryWrite, type Watch } from './watch'
 
 /**
  * `commit`: its commits are on the disk when they are acknowledged. `soon`: a crash of the server may
@@ -19,20 +20,6 @@ export type Lines = {
   isIdle(kind: Kind): boolean
   storage: PostgresStorage
   close(): void
-}
-
-/** Whether the database can be written; the shape of db/sqlite/storage.ts. */
-export type PostgresStorage = {
-  /** Host and name of the database, without credentials. */
-  file: string
-  name: string
-  /** `DATABASE_GONE` while nothing could be written for two seconds. */
-  fault(): string | undefined
-  /** Faults since the start, by code. */
-  counts(): ReadonlyMap<string, number>
-  onChange(listener: (code: string | undefined) => void): void
-  /** Resolves when the database can be written; rejects when the signal fires. */
-  writable(signal: AbortSignal): Promise<void>
 }
 
 export type LinesOptions = {
@@ -57,11 +44,6 @@ const sizesByDefault: Readonly<Record<Kind, number>> = {
   beat: 1,
 }
 const kinds = ['commit', 'soon', 'read', 'beat'] as const
-/** How long work waits for a connection, and how long a loss is not yet a fault. */
-const graceMs = 2_000
-const retryMs = 250
-const goneCode = 'DATABASE_GONE'
-
 /** Opens all lines. Rejects with the last host's error when none has a writable primary. */
 export async function openLines(options: LinesOptions): Promise<Lines> {
   const watch = createWatch(options, () => run('commit', (query) => query(tryWrite)))
@@ -214,110 +196,4 @@ async function openAny(
     }
   }
   throw last
-}
-
-type Watch = {
-  storage: PostgresStorage
-  /** A line was lost; its seat tries to open another. */
-  lost(seat: Seat): void
-  found(seat: Seat): void
-  /** An error of a write. */
-  note(error: unknown): void
-  close(): void
-}
-
-/** Commits 64 KiB: a smaller write could succeed where a payment does not fit. */
-const tryWrite = `INSERT INTO meta (key, value) VALUES ('storage-probe', repeat(' ', 65536))
-  ON CONFLICT (key) DO UPDATE SET value = excluded.value`
-
-/**
- * A fault begins when a line is missing for two seconds, or when the server cannot write. The second
- * ends when `probe` succeeds.
- */
-function createWatch({ name, monotonic }: LinesOptions, probe: () => Promise<unknown>): Watch {
-  const counts = new Map<string, number>()
-  const listeners: ((code: string | undefined) => void)[] = []
-  const waiting = new Set<() => void>()
-  const missing = new Map<Seat, number>()
-  let isFull = false
-  let isProbing = false
-  let isFault = false
-  let timer: ReturnType<typeof setInterval> | undefined
-
-  const change = (next: boolean) => {
-    if (next === isFault) return
-    isFault = next
-    const code = next ? goneCode : undefined
-    if (next) counts.set(goneCode, (counts.get(goneCode) ?? 0) + 1)
-    for (const listener of listeners) listener(code)
-  }
-  const look = () => {
-    const now = monotonic()
-    const isLate = [...missing.values()].some((since) => now - since >= graceMs)
-    if (isFull && !isProbing) void tryAgain()
-    change(isLate || isFull)
-    if (missing.size > 0 || isFault) return
-    for (const resume of waiting) resume()
-    waiting.clear()
-    clearInterval(timer)
-    timer = undefined
-  }
-  const tryAgain = async () => {
-    isProbing = true
-    await probe().then(
-      () => {
-        isFull = false
-      },
-      () => undefined,
-    )
-    isProbing = false
-  }
-  const begin = () => {
-    timer ??= setInterval(look, retryMs)
-    timer.unref()
-  }
-  return {
-    lost(seat) {
-      missing.set(seat, monotonic())
-      begin()
-    },
-    found(seat) {
-      missing.delete(seat)
-    },
-    note(error) {
-      const isRefusal = error instanceof DatabaseGoneError && !error.mayHaveRun && error.cause
-      if (!isRefusal) return
-      isFull = true
-      change(true)
-      begin()
-    },
-    close() {
-      clearInterval(timer)
-    },
-    storage: {
-      file: name,
-      name,
-      fault: () => (isFault ? goneCode : undefined),
-      counts: () => counts,
-      onChange: (listener) => void listeners.push(listener),
-      writable(signal) {
-        const stopped = () => new Error('stopped before the database could be written')
-        if (signal.aborted) return Promise.reject(stopped())
-        if (!isFault && missing.size === 0) return Promise.resolve()
-        return new Promise((resolve, reject) => {
-          const fail = () => {
-            waiting.delete(resume)
-            reject(stopped())
-          }
-          const resume = () => {
-            signal.removeEventListener('abort', fail)
-            resolve()
-          }
-          waiting.add(resume)
-          signal.addEventListener('abort', fail, { once: true })
-          begin()
-        })
-      },
-    },
-  }
 }

@@ -8,7 +8,6 @@ import {
   programKey,
   type Schema,
 } from '../schemas'
-import type { Query } from './Line'
 import tables from './migrations/0001_tables.sql' with { type: 'text' }
 import rules from './migrations/0002_rules.sql' with { type: 'text' }
 import gateways from './migrations/0003_gateways.sql' with { type: 'text' }
@@ -26,11 +25,6 @@ export const migrations: readonly Migration[] = [
 /** A connection that nothing else uses meanwhile, such as a `Client` of `pg`. */
 export type MigrationClient = {
   query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }>
-}
-
-/** A line's statements as migrations take them. */
-export function migrationClient(query: Query): MigrationClient {
-  return { query: async (text, values) => ({ rows: [...(await query(text, values))] }) }
 }
 
 export type MigrateOptions = About & { list?: readonly Migration[] }

@@ -6,9 +6,9 @@ import { type AdmitOptions, type Admitted, admit } from './admit'
 import { type Copied, copyRows } from './copy'
 import { fingerprintsOf, markDatabase, readIdentity, writeIdentity } from './identity'
 import { connect, type Line } from './Line'
-import { migrate, migrationClient } from './migrate'
 import { DatabaseStartError } from './reach'
 import * as Url from './Url'
+import { upgrade } from './upgrade'
 
 export type MoveOptions = Omit<AdmitOptions, 'isMove' | 'service'> & {
   /** Only their fingerprints are kept. */
@@ -64,7 +64,7 @@ async function moveInto(
     )
   // Repeated with the same id: the answer to an earlier commit may have been lost.
   const id = before?.id ?? crypto.randomUUID()
-  await admitted.line.run((query) => migrate(migrationClient(query), now(), { program, file: to }))
+  await admitted.line.run((query) => upgrade(query, { now: now(), program, name: to }))
   const line = await connect({
     client: admitted.server.client,
     session: ['SET statement_timeout = 0'],

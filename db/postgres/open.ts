@@ -10,11 +10,11 @@ import { assertSameKeys, fingerprintsOf, markDatabase, writeIdentity } from './i
 import type { Line } from './Line'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
-import { migrate, migrationClient, schemaOf } from './migrate'
 import { DatabaseStartError } from './reach'
 import { watchServer } from './server'
 import { sessionOf } from './session'
 import * as Url from './Url'
+import { upgrade as upgradeSchema } from './upgrade'
 
 export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
   /** Only their fingerprints are kept. */
@@ -54,7 +54,8 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
   const { target, secrets, now, monotonic, tests } = options
   const service = fingerprintsOf(secrets)
   const name = Url.describe(target)
-  const { line, servers } = await admit({ ...options, service })
+  const { line, servers, warnings } = await admit({ ...options, service })
+  for (const warning of warnings) options.warn(warning)
   const upgrade = await prepare(options, line, service).finally(line.close)
   const undo: (() => unknown)[] = []
   let notify: (payload: string) => void = () => undefined
@@ -101,14 +102,11 @@ async function prepare(
 ): Promise<Upgrade | undefined> {
   const name = Url.describe(target)
   return line.run(async (query) => {
-    const client = migrationClient(query)
     await assertSameKeys(query, service)
-    const { last: from } = await schemaOf(client)
-    const applied = await migrate(client, now(), { program, file: name })
+    const upgrade = await upgradeSchema(query, { now: now(), program, name })
     await installFunctions(query)
     markDatabase(dataDir, await writeIdentity(query, service))
-    const to = applied.at(-1)
-    return from === undefined || to === undefined ? undefined : { from, to, applied }
+    return upgrade
   })
 }
 

@@ -1,4 +1,5 @@
 import { getTableColumns, getTableName, type Table } from 'drizzle-orm'
+import { storable } from './named'
 
 /** A value of JSON, as PostgreSQL takes and gives it. */
 export type Json =
@@ -40,5 +41,6 @@ export function fromJson<T extends Table>(table: T, json: Json): T['$inferSelect
 function jsonOf(value: unknown): Json {
   if (value instanceof Uint8Array) return `\\x${Buffer.from(value).toString('hex')}`
   if (typeof value === 'bigint') return String(value)
+  if (typeof value === 'string') return storable(value)
   return value as Json
 }

@@ -41,7 +41,7 @@ function countsOf({ merchant, route, asked, paid, failed }: RequestCounts) {
 }
 
 /** All figures of a span as one statement, which sees one state of the database. */
-function spanSql(byPayer: boolean): string {
+export function spanSql(byPayer: boolean): string {
   const { payments, orders, orderGas, charges, otherGas, requests } = salesSql(dialect)
   const parts: Readonly<Record<keyof SpanRows, string>> = {
     payments: payments(byPayer),

@@ -10,6 +10,8 @@ export function sessionOf(kind: Kind): readonly string[] {
     'SET statement_timeout = 5000',
     'SET lock_timeout = 2000',
     'SET idle_in_transaction_session_timeout = 5000',
+    // Compiling a plan takes longer than any of these statements.
+    'SET jit = off',
     'SET default_transaction_isolation = "read committed"',
     `SET synchronous_commit = ${kind === 'soon' ? 'off' : 'on'}`,
     searchFunctions(),

@@ -33,11 +33,14 @@ export function createWebhooks(options: Options): WebhookLedger {
 
 type Reads = Pick<WebhookLedger, 'due' | 'countWaiting' | 'list' | 'find'>
 
-/** The condition is that of the partial indexes. */
-const dueSql = `SELECT * FROM webhooks
+/**
+ * The condition is that of the partial indexes. A subquery that gives a value cannot become a join,
+ * which without statistics would compare all waiting messages with each other.
+ */
+export const dueSql = `SELECT * FROM webhooks
   WHERE state = 'waiting' AND endpoint = $1 AND due_at <= $2
-    AND NOT EXISTS (SELECT 1 FROM webhooks AS older WHERE older.endpoint = webhooks.endpoint
-      AND older.subject = webhooks.subject AND older.state = 'waiting' AND older.seq < webhooks.seq)
+    AND seq = (SELECT min(older.seq) FROM webhooks AS older WHERE older.endpoint = webhooks.endpoint
+      AND older.subject = webhooks.subject AND older.state = 'waiting')
   ORDER BY due_at, seq LIMIT $3`
 
 const countsSql = `SELECT endpoint, count(*) AS count FROM webhooks WHERE state = 'waiting'

@@ -61,7 +61,7 @@ export async function openBase(
   if (upgrade !== undefined) log('database-migrated', upgrade)
   const registry = createRegistry()
   reportStorage(database.storage, registry, log)
-  if (database.server !== undefined) reportServer(database.server, registry)
+  reportServer(database.server, registry)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   const requestId = requestIds()
   const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })

@@ -23,20 +23,22 @@ export function reportStorage(storage: StorageFaults, registry: Registry, log: L
   })
 }
 
-/** Reports the clock and the standbys of a database server. Without one there are no such metrics. */
-export function reportServer(server: ServerState, registry: Registry): void {
+/** Reports the clock and the standbys of a database server; a file has neither. */
+export function reportServer(server: ServerState | undefined, registry: Registry): void {
   const ahead = registry.gauge(
     'database_clock_ahead_seconds',
     'How far the clock of the database server is ahead of this one.',
   )
-  const standby = registry.gauge(
+  const standbys = registry.gauge(
     'database_standby',
-    'Whether a standby has every acknowledged commit (2), may miss the last ones (1), or there is none or it is not known (0).',
+    'Which standby would keep acknowledged commits if the database server were lost: 1 for the present state. None with SQLite.',
+    ['standby'],
   )
-  const values = { sync: 2, async: 1, none: 0, unknown: 0 } as const
+  if (server === undefined) return
   registry.onRender(() => {
     ahead.set(server.aheadMs() / 1000)
-    standby.set(values[server.standby()])
+    for (const standby of ['none', 'async', 'sync', 'unknown'] as const)
+      standbys.set(standby === server.standby() ? 1 : 0, { standby })
   })
 }
 

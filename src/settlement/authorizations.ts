@@ -238,7 +238,7 @@ function refuseUnread(
   // The process that has the account settles what is metered here.
   const isServed = relayer.isHeld
     ? pausedBy(relayer) === undefined
-    : context.ledger.lanes.isElsewhere(lane)
+    : context.ledger.lanes.isOfAnother(lane)
   if (!isServed) return Refusals.unavailable(undefined)
   const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
   if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)

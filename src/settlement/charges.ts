@@ -32,7 +32,7 @@ export async function settleCharge(
   const { id, transfer, charge } = authorization
   if (charge === undefined) throw new Error(`${id} has no charge`)
   const { charging } = context.progress
-  if (isElsewhere(context, transfer)) return awaitCharge(context, authorization, waitMs)
+  if (isOfAnother(context, transfer)) return awaitCharge(context, authorization, waitMs)
   const work =
     charging.get(id) ??
     drive(context, authorization, { ...transfer, amountAtomic: charge.amountAtomic }, options)
@@ -47,7 +47,7 @@ export async function settleCharge(
   return payment ? { kind: 'pending', payment } : Refusals.busy
 }
 
-function isElsewhere(context: Context, { network, upto }: Transfer): boolean {
+function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
   return upto !== undefined && isOthers(context, network, upto.facilitator)
 }
 
@@ -194,7 +194,7 @@ export function followOthers(context: Intake.Intake): void {
   const look = async (id: string) => {
     const charged = await ledger.authorizations.findById(id)
     if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
-    if (!isElsewhere(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
+    if (!isOfAnother(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
   }
   events.payments.on((id) => {
     if (ceilings.has(id)) return

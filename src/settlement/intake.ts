@@ -7,7 +7,7 @@ import { type Context, chainOf } from './context'
 import { needsSecond } from './cross-check'
 import * as Gas from './gas'
 import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
-import { isElsewhere, waitForOther } from './ownership'
+import { isOfAnother, waitForOther } from './ownership'
 import { payerBefore } from './payers'
 import { resend, type Submitted, submit } from './queue'
 import * as Refusals from './refusals'
@@ -233,7 +233,7 @@ export async function resume(
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return Resolve.current(context, payment)
   }
-  if (!context.progress.running.has(id) && (await isElsewhere(context, payment))) {
+  if (!context.progress.running.has(id) && (await isOfAnother(context, payment))) {
     const isOver = ({ state }: Payment) => state !== payment.state
     await waitForOther(context, id, { isOver, waitMs })
     return latest(context, payment)

@@ -34,7 +34,7 @@ export async function waitForOther(
 }
 
 /** Whether another process drives a payment: it has the account of the payment's transaction. */
-export async function isElsewhere(
+export async function isOfAnother(
   { ledger }: Pick<Context, 'ledger'>,
   { id, transaction, transfer }: Pick<Payment, 'id' | 'transaction' | 'transfer'>,
 ): Promise<boolean> {

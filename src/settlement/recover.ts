@@ -4,7 +4,7 @@ import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import * as Confirm from './confirm'
 import { type Context, unattended } from './context'
-import { isElsewhere, keeps } from './ownership'
+import { isOfAnother, keeps } from './ownership'
 import * as Queue from './queue'
 import { readReceipt } from './reads'
 import { cancellation, feesNow, occupy, send, sign, vacate } from './relayer'
@@ -36,7 +36,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
   for (const payment of unfinished) {
     const chain = context.chains.get(payment.transfer.network)
     if (!chain || !keeps(context, chain) || running.has(payment.id)) continue
-    if (progress.running.has(payment.id) || (await isElsewhere(context, payment))) continue
+    if (progress.running.has(payment.id) || (await isOfAnother(context, payment))) continue
     if (checked && payment.state === 'reverted') {
       const isOver = payment.transfer.validBefore < seconds
       if (!isOver || !isDue(checked, payment, now())) continue

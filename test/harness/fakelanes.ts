@@ -23,7 +23,7 @@ export function createFakeLanes() {
     of: (process: string): LaneLedger => ({
       isShared: true,
       has: (lane) => holders.get(keyOf(lane)) === process,
-      isElsewhere: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
+      isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
       async start(lanes, listener) {
         processes.set(process, { lanes, listener })
       },

@@ -18,7 +18,8 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   result: 'how an attempt at a webhook, or its message, ended: see below',
   endpoint: 'id of a webhook, as in the log events `webhook-...`',
   state: 'state of an order: [stocks.md](stocks.md)',
-  code: 'error code of SQLite',
+  code: 'error code of SQLite, or `DATABASE_GONE`',
+  standby: '`none`, `async`, `sync` or `unknown` (without the role pg_monitor)',
 }
 
 const order: readonly Level[] = ['error', 'warn', 'info']

@@ -230,7 +230,8 @@ async function create(template: string): Promise<string> {
   const cluster = await sharedCluster()
   databases++
   const name = `turnpike_${databases}`
-  await cluster.run(`CREATE DATABASE ${name} TEMPLATE ${template}`)
+  // A copy of the files takes a third of the time that the log of it takes.
+  await cluster.run(`CREATE DATABASE ${name} TEMPLATE ${template} STRATEGY FILE_COPY`)
   return cluster.url(name)
 }
 

@@ -1,11 +1,11 @@
-import { afterAll, beforeAll, describe } from 'bun:test'
+import { afterAll, test } from 'bun:test'
 import { getTableName } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { JobRider, Ledger, OrderRows, RowsRefusal } from '../../db/Ledger'
 import { createAnswers as answersOnPostgres } from '../../db/postgres/answers'
 import { createAuthorizations as authorizationsOnPostgres } from '../../db/postgres/authorizations'
-import { createCommits } from '../../db/postgres/commits'
+import { type Change, type Commits, createCommits } from '../../db/postgres/commits'
 import { isBarred, RefusedError } from '../../db/postgres/errors'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { createGrants as grantsOnPostgres } from '../../db/postgres/grants'
@@ -84,11 +84,7 @@ export function sqliteProducts(): Products {
     answers: createAnswers(db),
     offers: createOffers(db),
     insert: async (table, row) => void db.orm.insert(table).values(row).run(),
-    rows: async (table) =>
-      db.orm
-        .select()
-        .from(table as SQLiteTable)
-        .all() as never[],
+    rows: async (table) => db.orm.select().from<SQLiteTable>(table).all(),
     order: (rows, { id, hash }) =>
       attempt(() => orders.riders.insert(rows, { id, transaction: hash })),
     ride: (rider, hash) =>
@@ -172,16 +168,6 @@ export async function postgresProducts(url: string): Promise<Products> {
     monotonic: () => performance.now(),
     signal: stop.signal,
   })
-  const attempt = async (change: Parameters<typeof commits.add>[0]) => {
-    try {
-      await commits.add(change)
-      return undefined
-    } catch (error) {
-      if (error instanceof RefusedError) return error.reason
-      if (isBarred(error)) return 'money-authorized'
-      throw error
-    }
-  }
   const parts = { commits, reader, gateway: crypto.randomUUID() }
   return {
     orders: ordersOnPostgres(parts),
@@ -189,6 +175,7 @@ export async function postgresProducts(url: string): Promise<Products> {
     authorizations: authorizationsOnPostgres(parts),
     answers: answersOnPostgres(parts, { portion }),
     offers: offersOnPostgres(parts),
+    ...settlementOf(commits),
     async insert(table, row) {
       const name = getTableName(table)
       const text = `INSERT INTO ${name} SELECT * FROM jsonb_populate_record(NULL::${name}, $1::jsonb)`
@@ -199,31 +186,6 @@ export async function postgresProducts(url: string): Promise<Products> {
       const found = await reader.all<{ row: Json }>(`SELECT to_jsonb(${name}) AS row FROM ${name}`)
       return found.map(({ row }) => fromJson(table, row))
     },
-    order: (rows, { id, hash }) =>
-      attempt({
-        call: 'test_order',
-        input: { rows: productRows.order(rows), id, hash },
-        key: id,
-        read: () => undefined,
-      }),
-    ride: (rider, hash) =>
-      attempt({
-        call: 'test_ride',
-        input: { rider: productRows.rider(rider), hash },
-        key: 'ride',
-        read: () => undefined,
-        events: {
-          types: productRows.events.types,
-          of: (ridden) => productRows.events.of(rider, ridden),
-        },
-      }),
-    settle: (row) =>
-      attempt({
-        call: 'test_settle',
-        input: toJson(payments, row),
-        key: row.id,
-        read: () => undefined,
-      }),
     events() {
       const found = events
       events = []
@@ -236,6 +198,35 @@ export async function postgresProducts(url: string): Promise<Products> {
   }
 }
 
+/** What settlement does with the rows of products. */
+function settlementOf(commits: Commits): Pick<Products, 'order' | 'ride' | 'settle'> {
+  const attempt = async (change: Change<unknown>) => {
+    try {
+      await commits.add(change)
+      return undefined
+    } catch (error) {
+      if (error instanceof RefusedError) return error.reason
+      if (isBarred(error)) return 'money-authorized'
+      throw error
+    }
+  }
+  const read = () => undefined
+  return {
+    order(rows, { id, hash }) {
+      const input = { rows: productRows.order(rows), id, hash }
+      return attempt({ call: 'test_order', input, key: id, read })
+    },
+    ride(rider, hash) {
+      const { types, of } = productRows.events
+      const input = { rider: productRows.rider(rider), hash }
+      const events = { types, of: (ridden: Json) => of(rider, ridden) }
+      return attempt({ call: 'test_ride', input, key: 'ride', read, events })
+    },
+    settle: (row) =>
+      attempt({ call: 'test_settle', input: toJson(payments, row), key: row.id, read }),
+  }
+}
+
 /** The same over a new database of its own. */
 export async function freshProducts(): Promise<Products> {
   const url = await freshDatabase()
@@ -243,21 +234,28 @@ export async function freshProducts(): Promise<Products> {
   return postgresProducts(url)
 }
 
-/** Runs tests over a database of each kind. */
-export function eachProducts(title: string, define: (ledger: () => Products) => void): void {
+type Run = (ledger: Products) => Promise<void>
+
+/** Makes tests that run over one database of each kind, which they share. */
+export function eachProducts(): (title: string, run: Run) => void {
+  const opened: Promise<Products>[] = []
+  afterAll(async () => {
+    for (const ledger of opened) (await ledger).close()
+  })
   const kinds = { SQLite: async () => sqliteProducts(), PostgreSQL: freshProducts }
-  for (const [kind, open] of Object.entries(kinds)) {
-    describe.skipIf(kind === 'PostgreSQL' && !hasPostgres)(`${title} on ${kind}`, () => {
-      let ledger: Products | undefined
-      beforeAll(async () => {
-        ledger = await open()
-      })
-      afterAll(() => ledger?.close())
-      define(() => {
-        if (ledger === undefined) throw new Error('no ledger')
-        return ledger
-      })
-    })
+  const runners = Object.entries(kinds).map(([kind, open]) => {
+    let ledger: Promise<Products> | undefined
+    const get = () => {
+      if (ledger !== undefined) return ledger
+      ledger = open()
+      opened.push(ledger)
+      return ledger
+    }
+    const run = test.skipIf(kind === 'PostgreSQL' && !hasPostgres)
+    return (title: string, body: Run) => run(`${title}, on ${kind}`, async () => body(await get()))
+  })
+  return (title, run) => {
+    for (const each of runners) each(title, run)
   }
 }
 

@@ -1,13 +1,13 @@
-import { readFileSync } from 'node:fs'
 import type { Ledger } from '../../db/Ledger'
 import { createSubscribers } from '../../db/outbox'
 import { createCommits } from '../../db/postgres/commits'
 import { createDeliveries } from '../../db/postgres/deliveries'
+import { PostgresError } from '../../db/postgres/errors'
 import type { Fences } from '../../db/postgres/fences'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { startGas } from '../../db/postgres/gas'
 import { createJobReads } from '../../db/postgres/jobs'
-import { openLines } from '../../db/postgres/lines'
+import { type Lines, openLines } from '../../db/postgres/lines'
 import { createPaymentReads } from '../../db/postgres/payments'
 import { productRows } from '../../db/postgres/product-rows'
 import { createReader } from '../../db/postgres/reader'
@@ -73,12 +73,22 @@ export async function openGateway(
   url: string,
   options: { gateway?: string; fences?: Fences } = {},
 ) {
-  const lines = await openLines({
+  const opened = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',
     session: () => [searchFunctions()],
     monotonic: () => performance.now(),
   })
+  let deadlocks = 0
+  const lines: Lines = {
+    ...opened,
+    run: (kind, work) =>
+      opened.run(kind, work).catch((error) => {
+        // Commits repeat what a deadlock has ended, so no caller sees it.
+        if (error instanceof PostgresError && error.code === '40P01') deadlocks++
+        throw error
+      }),
+  }
   const stop = new AbortController()
   const changed: string[] = []
   const events: { type: string; subject: string; body: string }[] = []
@@ -118,6 +128,7 @@ export async function openGateway(
   }
   return {
     ...{ ledger, lines, changed, events, gateway, subscribers },
+    deadlocks: () => deadlocks,
     close() {
       gas.close()
       stop.abort()
@@ -135,15 +146,14 @@ export async function settlingDatabase(): Promise<string> {
     session: () => [],
     monotonic: () => performance.now(),
   })
-  await lines.run('commit', async (query) => {
-    await query(readFileSync('/tmp/pgs/schema.sql', 'utf8'))
-    await installFunctions(query)
-  })
+  await lines.run('commit', installFunctions)
   lines.close()
   return url
 }
 
-export async function openPostgres(): Promise<SettlingLedger & { url: string }> {
+export async function openPostgres(): Promise<
+  SettlingLedger & { url: string; deadlocks(): number }
+> {
   const url = await settlingDatabase()
   const [own, other] = (await Promise.all([openGateway(url), openGateway(url)])) as [
     Gateway,
@@ -152,6 +162,7 @@ export async function openPostgres(): Promise<SettlingLedger & { url: string }> 
   own.subscribers.subscribe({ endpoints, gasPerDay: [] })
   return {
     url,
+    deadlocks: () => own.deadlocks() + other.deadlocks(),
     ledger: own.ledger,
     other: other.ledger,
     changed: own.changed,

@@ -1,9 +1,13 @@
 -- Answers that are kept for the buyer's idempotency key. Twin: db/sqlite/answers.ts.
 
--- Stores only the first one of a payment.
+-- Stores only the first one of a payment. The body is base64: as hex digits the answers of one commit
+-- could be longer than a jsonb may be.
 CREATE FUNCTION store_answer(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO answers SELECT * FROM jsonb_populate_record(NULL::answers, input)
+  INSERT INTO answers (payment_id, status, headers, body, created_at, expires_at)
+  VALUES (input->>'paymentId', (input->>'status')::bigint, input->>'headers',
+    decode(input->>'body', 'base64'), (input->>'createdAt')::bigint,
+    (input->>'expiresAt')::bigint)
   ON CONFLICT DO NOTHING;
   RETURN '{"value": null}';
 END $$;

@@ -1,35 +1,49 @@
 -- The delivery of payments. Twin: `changeDelivery` of db/sqlite/payments.ts. `by` is the gateway that
--- delivers, or null: then no other gateway's delivery is taken or ended.
+-- delivers, or null: then no other gateway's delivery is taken or ended. Changes of the same kind share
+-- a call; `value` has a member for each id that was changed.
 
--- {id, by}. Begins a delivery that no live gateway has. `value`: the row, or null.
+-- {by, items: [{id}]}. Begins deliveries that no live gateway has. `value`: the rows by id.
 CREATE FUNCTION begin_delivery(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   deliverer uuid := (input->>'by')::uuid;
-  begun payments;
+  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
+  rows jsonb;
 BEGIN
-  UPDATE payments
-  SET delivery = 'delivering', attempts = attempts + 1, delivering_by = deliverer
-  WHERE id = input->>'id' AND state = 'confirmed'
-    AND (delivery = 'none' OR (delivery = 'delivering' AND (
-      delivering_by IS NULL OR delivering_by = deliverer
-      OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = delivering_by))))
-  RETURNING * INTO begun;
-  RETURN jsonb_build_object('value', CASE WHEN begun.id IS NOT NULL THEN to_jsonb(begun) END);
+  PERFORM lock_payments(ids);
+  WITH begun AS (
+    UPDATE payments
+    SET delivery = 'delivering', attempts = attempts + 1, delivering_by = deliverer
+    WHERE id = ANY(ids) AND state = 'confirmed'
+      AND (delivery = 'none' OR (delivery = 'delivering' AND (
+        delivering_by IS NULL OR delivering_by = deliverer
+        OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = delivering_by))))
+    RETURNING *
+  )
+  SELECT coalesce(jsonb_object_agg(begun.id, to_jsonb(begun)), '{}') INTO rows FROM begun;
+  RETURN jsonb_build_object('value', rows);
 END $$;
 
--- {id, status, truncated, at, by}. A stream is recorded at its first byte and corrected when it is
--- cut.
+-- {by, items: [{id, status, truncated, at}]}. A stream is recorded at its first byte and corrected
+-- when it is cut.
 CREATE FUNCTION deliver(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   deliverer uuid := (input->>'by')::uuid;
+  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
+  delivered jsonb;
 BEGIN
-  UPDATE payments
-  SET delivery = 'delivered', upstream_status = (input->>'status')::bigint,
-    truncated = (input->>'truncated')::boolean,
-    delivered_at = coalesce(delivered_at, (input->>'at')::bigint), delivering_by = NULL
-  WHERE id = input->>'id' AND delivery IN ('delivering', 'delivered')
-    AND (deliverer IS NULL OR delivering_by IS NULL OR delivering_by = deliverer);
-  RETURN jsonb_build_object('value', FOUND);
+  PERFORM lock_payments(ids);
+  WITH changed AS (
+    UPDATE payments
+    SET delivery = 'delivered', upstream_status = sent.status, truncated = sent.truncated,
+      delivered_at = coalesce(delivered_at, sent.at), delivering_by = NULL
+    FROM jsonb_to_recordset(input->'items')
+      AS sent (id text, status bigint, truncated boolean, at bigint)
+    WHERE payments.id = sent.id AND delivery IN ('delivering', 'delivered')
+      AND (deliverer IS NULL OR delivering_by IS NULL OR delivering_by = deliverer)
+    RETURNING payments.id
+  )
+  SELECT coalesce(jsonb_object_agg(id, true), '{}') INTO delivered FROM changed;
+  RETURN jsonb_build_object('value', delivered);
 END $$;
 
 -- {id, status, hash, until, by}. `value`: the row, or null.
@@ -48,18 +62,30 @@ BEGIN
   RETURN jsonb_build_object('value', CASE WHEN failed.id IS NOT NULL THEN to_jsonb(failed) END);
 END $$;
 
--- {id, at}
+-- {items: [{id, at}]}
 CREATE FUNCTION hand_over(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
+  handed jsonb;
 BEGIN
-  UPDATE payments
-  SET delivery = 'delivered', attempts = attempts + 1, delivered_at = (input->>'at')::bigint
-  WHERE id = input->>'id' AND state = 'confirmed' AND delivery = 'none';
-  RETURN jsonb_build_object('value', FOUND);
+  PERFORM lock_payments(ids);
+  WITH changed AS (
+    UPDATE payments
+    SET delivery = 'delivered', attempts = attempts + 1, delivered_at = given.at
+    FROM jsonb_to_recordset(input->'items') AS given (id text, at bigint)
+    WHERE payments.id = given.id AND state = 'confirmed' AND delivery = 'none'
+    RETURNING payments.id
+  )
+  SELECT coalesce(jsonb_object_agg(id, true), '{}') INTO handed FROM changed;
+  RETURN jsonb_build_object('value', handed);
 END $$;
 
--- {id}
+-- {items: [{id}]}
 CREATE FUNCTION mark_answered(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
 BEGIN
-  UPDATE payments SET answered = true WHERE id = input->>'id';
-  RETURN '{"value": null}';
+  PERFORM lock_payments(ids);
+  UPDATE payments SET answered = true WHERE id = ANY(ids);
+  RETURN '{"value": {}}';
 END $$;

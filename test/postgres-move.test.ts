@@ -1,0 +1,185 @@
+import { Database } from 'bun:sqlite'
+import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { copyToServer } from '../db/postgres/move'
+import * as Url from '../db/postgres/Url'
+import { lock } from '../db/sqlite/lock'
+import { DatabaseMovedError } from '../db/sqlite/moved'
+import { databaseName, open } from '../db/sqlite/open'
+import { move } from '../src/cli/move'
+import { loadSecrets } from '../src/config/env'
+import { fill, read, sumsOf } from './harness/oldrows'
+import { emptyDatabase, hasPostgres, use } from './harness/postgres'
+
+/** `turnpike move`: all rows of a file in an empty PostgreSQL database, or none. */
+
+const now = () => Date.now()
+const directory = mkdtempSync(join(tmpdir(), 'turnpike-move-'))
+afterAll(() => rmSync(directory, { recursive: true, force: true }))
+
+describe.skipIf(!hasPostgres)('a move', () => {
+  let dataDir = ''
+  let url = ''
+  beforeEach(async () => {
+    dataDir = mkdtempSync(join(directory, 'data-'))
+    url = await emptyDatabase()
+    const db = open({ dataDir, now })
+    fill(db.sqlite)
+    // An amount that a number would round.
+    db.sqlite.run("UPDATE payments SET amount_atomic = '123456789012345678901' WHERE rowid = 1")
+    db.close()
+  })
+
+  const secrets = () => loadSecrets({ dataDir: join(directory, 'keys'), env: {} })
+  const run = () =>
+    copyToServer({
+      target: Url.parse(url),
+      secrets: secrets(),
+      dataDir,
+      now,
+      program: '1.0.0',
+      tests: { acceptsLoss: true },
+    })
+  const file = () => join(dataDir, databaseName)
+  const stored = () => {
+    const sqlite = new Database(file(), { readonly: true })
+    const rows = read(sqlite)
+    sqlite.close()
+    return rows
+  }
+
+  test('behavior: every row and amount is there, and the file is used no more', async () => {
+    const before = stored()
+    const copied = await run()
+    const sums = sumsOf(before)
+    expect(sums.get('payments.amount_atomic')).toBeGreaterThan(123456789012345678901n)
+    await use(url, async (client) => {
+      for (const [table, rows] of before) {
+        const { rows: found } = await client.query(`SELECT * FROM "${table}"`)
+        const own = table === 'meta' ? found.filter(({ key }) => key === 'kept') : found
+        const all = table === 'meta' ? rows.filter(({ key }) => key === 'kept') : rows
+        expect([table, own.length]).toEqual([table, all.length])
+        expect(copied).toContainEqual({ name: table, rows: all.length })
+        for (const column of Object.keys(rows[0] ?? {})) {
+          const name = `${table}.${column}`
+          const sum = sums.get(name)
+          if (sum === undefined) continue
+          const stored = await client.query(
+            `SELECT sum("${column}"::numeric)::text AS sum FROM "${table}"`,
+          )
+          expect([name, stored.rows[0]?.sum]).toEqual([name, String(sum)])
+        }
+      }
+      expect([...before.values()].flat().length).toBeGreaterThan(30)
+      // Triggers protect the rows again.
+      const off = await client.query("SELECT 1 FROM pg_trigger WHERE tgenabled = 'D'")
+      expect(off.rows).toEqual([])
+    })
+    expect(() => open({ dataDir, now })).toThrow(DatabaseMovedError)
+    expect(() => open({ dataDir, now })).toThrow(`${file()} was moved to PostgreSQL (`)
+    lock(dataDir)()
+    await expect(run()).rejects.toThrow('already: start serve with DATABASE_URL')
+  })
+
+  test('behavior: a move that ended before its commit is repeated, with the same id', async () => {
+    const db = open({ dataDir, now })
+    const id = crypto.randomUUID()
+    db.sqlite.run('INSERT INTO meta (key, value) VALUES (?, ?)', [
+      'moved',
+      JSON.stringify({ id, to: 'db', at: 1 }),
+    ])
+    db.close()
+    await run()
+    await use(url, async (client) => {
+      const { rows } = await client.query("SELECT value FROM meta WHERE key = 'database'")
+      expect(rows).toEqual([{ value: id }])
+    })
+  })
+
+  test('error: a service that runs keeps its directory', async () => {
+    const unlock = lock(dataDir)
+    await expect(run()).rejects.toThrow(`is in use by process ${process.pid}: stop it`)
+    unlock()
+    await run()
+  })
+
+  test('error: a database with rows is refused, and the file is used as before', async () => {
+    await run()
+    const other = mkdtempSync(join(directory, 'other-'))
+    open({ dataDir: other, now }).close()
+    dataDir = other
+    await expect(run()).rejects.toThrow('is in use by a service: create a new one for the move')
+    await use(url, (client) =>
+      client.query("DELETE FROM meta WHERE key IN ('database', 'service')"),
+    )
+    await expect(run()).rejects.toThrow(/is not empty \(table \w+\): create a new one for the move/)
+    open({ dataDir, now }).close()
+  })
+
+  test('error: a row that PostgreSQL refuses undoes the whole move', async () => {
+    await run()
+    const other = await emptyDatabase()
+    const first = url
+    url = other
+    const next = mkdtempSync(join(directory, 'next-'))
+    const db = open({ dataDir: next, now })
+    fill(db.sqlite)
+    db.sqlite.run('PRAGMA ignore_check_constraints = ON')
+    db.sqlite.run("UPDATE answers SET status = 'odd'")
+    db.close()
+    dataDir = next
+    await expect(run()).rejects.toThrow('refuses a row of the table answers (')
+    await use(url, async (client) => {
+      const { rows } = await client.query('SELECT count(*)::int AS count FROM payments')
+      expect(rows).toEqual([{ count: 0 }])
+    })
+    // The file is in use as before.
+    open({ dataDir, now }).close()
+    expect(first).not.toBe(url)
+  })
+})
+
+describe('the command', () => {
+  const ask = async (env: Record<string, string>, dataDir: string) => {
+    const lines: string[] = []
+    const code = await move({ dataDir, env, now, out: (line) => lines.push(line) })
+    return [code, lines.join('\n')] as const
+  }
+
+  test('error: what is missing is named, and nothing is made', async () => {
+    const dataDir = mkdtempSync(join(directory, 'cli-'))
+    const url = 'postgres://u:qzkxvw@127.0.0.1:1/db'
+    const cases: readonly (readonly [Record<string, string>, string])[] = [
+      [{}, 'turnpike: DATABASE_URL is not set: name the empty PostgreSQL database'],
+      [{ DATABASE_URL: 'mysql://x' }, 'turnpike: DATABASE_URL does not begin with postgres://'],
+      [{ DATABASE_URL: url }, `turnpike: there is no database at ${join(dataDir, databaseName)}`],
+    ]
+    for (const [env, message] of cases)
+      expect(await ask(env, dataDir)).toEqual([1, expect.stringContaining(message)])
+    open({ dataDir, now }).close()
+    expect(await ask({ DATABASE_URL: url }, dataDir)).toEqual([
+      1,
+      expect.stringContaining(
+        'RELAYER_KEYS is not set. With DATABASE_URL every gateway has the same',
+      ),
+    ])
+    const urlFile = join(dataDir, 'url')
+    writeFileSync(urlFile, `${url}\n`)
+    const env = {
+      DATABASE_URL_FILE: urlFile,
+      RELAYER_KEYS: '11'.repeat(32),
+      RECEIPT_KEY: '11'.repeat(32),
+      CHALLENGE_SECRETS: '11'.repeat(32),
+      ADMIN_TOKEN: 'an-admin-token-of-mine',
+    }
+    const [code, text] = await ask(env, dataDir)
+    expect([code, text]).toEqual([
+      1,
+      'turnpike: PostgreSQL at 127.0.0.1:1 does not listen there (ECONNREFUSED): start it, or correct ' +
+        'host and port in DATABASE_URL',
+    ])
+    open({ dataDir, now }).close()
+  })
+})
