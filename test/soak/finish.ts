@@ -1,4 +1,5 @@
 import { type Audit, audit, waitUntilEnded } from './audit'
+import type { Finding } from './finding'
 import type { Payers } from './payers'
 import { conclude } from './report'
 import type { Store } from './rows'
@@ -24,6 +25,8 @@ export type Run = {
   program: Ended
   payers: Payers
   title: string
+  /** Further checks after the end of the program. */
+  more?: () => Promise<readonly Finding[]>
   /** Read at the end, and printed above the figures of the audit. */
   figures: () => Audit['figures']
 }
@@ -51,10 +54,11 @@ export async function finish(run: Run): Promise<number> {
     programFaults: program.faults,
     killedAt: program.killedAt,
   })
+  const all = [...findings, ...((await run.more?.()) ?? [])]
   return conclude(
     run.title,
     [...run.figures(), ...figures],
-    missing === undefined ? findings : [...findings, { kind: 'stuck', text: missing }],
+    missing === undefined ? all : [...all, { kind: 'stuck', text: missing }],
     program.directory,
   )
 }

@@ -70,7 +70,8 @@ const transactionsSql = `SELECT hash, network, relayer, nonce, kind, state, paym
   FROM transactions LEFT JOIN transaction_members ON transaction_hash = hash
   ORDER BY network, nonce`
 const authorizationsSql = `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state,
-  is_delivered, truncated, created_at, valid_before FROM authorizations ORDER BY id`
+  CAST(is_delivered AS INTEGER) AS is_delivered, CAST(truncated AS INTEGER) AS truncated,
+  created_at, valid_before FROM authorizations ORDER BY id`
 const unfinishedSql = {
   payments: `payments WHERE state IN ('broadcast', 'reverted')`,
   transactions: `transactions WHERE state IN ('signed', 'sent')`,
