@@ -1,8 +1,9 @@
 import type { Payment, Protocol } from '../../db/Payment'
 import type { WriteEvent } from '../log'
 import * as Crypto from '../protocol/Crypto'
-import type { Outcome } from '../settlement/Outcome'
+import { NotDeliverableError, type Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
+import * as Denial from './Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createReceipts, type Receipts, type Usage } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
@@ -173,9 +174,18 @@ async function begin(
   if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
     throw gone(payment, 'The time to redeem this payment is over.')
   }
-  const started = deliveryStarted ? payment : await settlement.beginDelivery(payment.id)
+  const started = deliveryStarted ? payment : await beginNow(settlement, payment.id)
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
+}
+
+/** Another gateway may have begun the same delivery since the payment was read. */
+async function beginNow(settlement: DeliveryOptions['settlement'], id: string) {
+  try {
+    return await settlement.beginDelivery(id)
+  } catch (error) {
+    throw error instanceof NotDeliverableError ? Denial.inProgress() : error
+  }
 }
 
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {
