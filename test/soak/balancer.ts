@@ -9,6 +9,8 @@ export type Balancer = {
   url: string
   /** What it did, by name. */
   counts: ReadonlyMap<string, number>
+  /** Serials of purchases whose connection to a gateway it closed: the gateway takes it for the buyer's. */
+  left: ReadonlySet<string>
   stop(): void
 }
 
@@ -23,7 +25,7 @@ type Exchange = {
 
 const checkMs = 500
 /** A gateway without an answer to a look for so long is gone. */
-const goneMs = 2_000
+const goneMs = 5_000
 const triesMax = 8
 const headEnd = '\r\n\r\n'
 
@@ -31,6 +33,7 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
   const targets = ports.map((each): Target => ({ port: each, health: 'gone', open: new Set() }))
   const counts = new Map<string, number>()
   const count = (name: string) => void counts.set(name, (counts.get(name) ?? 0) + 1)
+  const left = new Set<string>()
   let turn = 0
 
   function pick(): Target | undefined {
@@ -78,6 +81,7 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
     if (target.health !== 'gone') return
     for (const exchange of target.open) {
       count('balancer: left one that is gone')
+      left.add(/[?&]n=([\w-]+)/.exec(exchange.request.toString('latin1'))?.[1] ?? '')
       exchange.server?.destroy()
     }
   }
@@ -105,6 +109,7 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
       resolve({
         url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
         counts,
+        left,
         stop() {
           clearInterval(timer)
           listener.close()

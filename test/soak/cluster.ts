@@ -81,7 +81,16 @@ async function soak(): Promise<number> {
     }
     payers.start()
     await played.play(faults)
-    const program = together(members, { directory, read, disturbedAt: played.disturbedAt })
+    const noteLeft = () => {
+      for (const { serial, byUse } of payers.purchases)
+        if (byUse && balancer.left.has(serial)) byUse.hasLeft = true
+    }
+    const program = together(members, {
+      directory,
+      read,
+      disturbedAt: played.disturbedAt,
+      noteLeft,
+    })
     return await finish({
       setup,
       upstream,
@@ -161,12 +170,12 @@ function endedBy(said: string): string | undefined {
   return reason
 }
 
-type Disturbed = { read: Read; disturbedAt: readonly number[] }
+type Disturbed = { read: Read; disturbedAt: readonly number[]; noteLeft: () => void }
 
 /** All gateways as one, for the audit. */
 function together(
   members: readonly Member[],
-  { directory, read, disturbedAt }: Pick<Ended, 'directory'> & Disturbed,
+  { directory, read, disturbedAt, noteLeft }: Pick<Ended, 'directory'> & Disturbed,
 ): Ended {
   const programs = members.map(({ program }) => program)
   const faults: string[] = []
@@ -178,6 +187,7 @@ function together(
     faults,
     killedAt: disturbedAt,
     async stop() {
+      noteLeft()
       const deadline = Date.now() + settleMaxMs
       let wrong = await unsettled(read, members.length)
       while (wrong !== undefined && Date.now() < deadline) {
