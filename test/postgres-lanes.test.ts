@@ -40,7 +40,13 @@ async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<voi
   }
   const gateways = await joinGateways({
     lines,
-    gateway: { id: crypto.randomUUID(), host: '', version: '', configHash: () => '', fingerprints: {} },
+    gateway: {
+      id: crypto.randomUUID(),
+      host: '',
+      version: '',
+      configHash: () => '',
+      fingerprints: {},
+    },
     now: Date.now,
     monotonic: () => performance.now(),
     on: {

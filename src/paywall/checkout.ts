@@ -3,6 +3,7 @@ import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
 import type { Authorized } from '../settlement/authorizations'
 import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
+import { usedReason } from '../settlement/refusals'
 import { authorizeSponsored, settleSponsored } from '../settlement/sponsorship'
 import { chooseAlternative } from './alternatives'
 import { createClaim, type RequestClaim, scopeKey } from './claims'
@@ -155,11 +156,29 @@ async function pay<R, A>(
   }
   state.product.assertServable?.(checkout.sale)
   const { key } = checkout
-  if (key === undefined)
-    return conclude(state, checkout, await settle(state, checkout, presentation))
-  const taken = await reserve(state, checkout, presentation, key)
+  const taken =
+    key === undefined
+      ? { outcome: await settle(state, checkout, presentation) }
+      : await reserve(state, checkout, presentation, key)
   if ('previous' in taken) return repeat(state, checkout, taken.previous)
+  await assertUnknown(state, presentation, taken.outcome)
   return conclude(state, checkout, taken.outcome)
+}
+
+/**
+ * A nonce that was found used may be used by another gateway, which has got the same credential. Then
+ * the buyer must present it again, because a new one would pay twice.
+ */
+async function assertUnknown<R, A>(
+  { options: { settlement } }: State<R, A>,
+  { transfer }: Presentation,
+  outcome: Outcome | Authorized,
+): Promise<void> {
+  if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return
+  const known =
+    (await settlement.find(transfer)) ??
+    (transfer.upto && (await settlement.authorizations.find(transfer)))
+  if (known !== undefined) throw Denial.inProgress()
 }
 
 /** Settles unless the buyer's own key has bought something before. */

@@ -88,3 +88,8 @@ export class RowsRefusedError extends Error {
     this.reason = reason
   }
 }
+
+/** A delivery cannot begin: another process has begun or ended one since the payment was read. */
+export class NotDeliverableError extends Error {
+  override name = 'NotDeliverableError'
+}

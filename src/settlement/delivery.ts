@@ -1,12 +1,14 @@
 import { storageCode } from '../../db/fault'
 import type { Payment } from '../../db/Payment'
 import type { Context } from './context'
+import { NotDeliverableError } from './Outcome'
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
 export type Deliveries = {
   /**
    * Commits `attempts + 1` and `delivering`; resolves before the upstream may be contacted. Rejects
-   * when the payment is not confirmed or was delivered.
+   * with NotDeliverableError when the payment is not confirmed, was delivered, or is with another
+   * process.
    */
   beginDelivery(id: string): Promise<Payment>
   /**
@@ -85,7 +87,7 @@ export function createDeliveries({
   return {
     async beginDelivery(id) {
       const payment = await deliveries.begin(id)
-      if (!payment) throw new Error(`payment ${id} is not to be delivered`)
+      if (!payment) throw new NotDeliverableError(`payment ${id} is not to be delivered`)
       return payment
     },
     async endDelivery(id, given) {

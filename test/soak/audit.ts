@@ -2,13 +2,7 @@ import type { Finding, Kind } from './finding'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
 import { nap } from './payers'
 import type { Purchase } from './purchase'
-import {
-  type AuthorizationRow,
-  countUnfinished,
-  type PaymentRow,
-  type Rows,
-  readRows,
-} from './rows'
+import type { AuthorizationRow, PaymentRow, Rows, Store } from './rows'
 import type { Setup } from './setup'
 import type { Call } from './upstream'
 import { type ByUseCase, dueOf, judgeByUse } from './uptoaudit'
@@ -23,7 +17,7 @@ export type Evidence = {
   setup: Setup
   purchases: readonly Purchase[]
   calls: readonly Call[]
-  database: string
+  store: Store
   programFaults: readonly string[]
   /** When the program was killed, unix ms. */
   killedAt: readonly number[]
@@ -43,23 +37,23 @@ type Case = Evidence & {
  */
 export async function waitUntilEnded(
   setup: Setup,
-  database: string,
+  store: Store,
   limitMs: number,
 ): Promise<string | undefined> {
   const deadline = Date.now() + limitMs
   for (;;) {
-    const missing = await findMissing(setup, database)
+    const missing = await findMissing(setup, store)
     if (missing === undefined || Date.now() > deadline) return missing
     await nap(250, AbortSignal.timeout(1_000))
   }
 }
 
-async function findMissing(setup: Setup, database: string): Promise<string | undefined> {
-  const open = Object.entries(countUnfinished(database)).filter(([, count]) => count > 0)
+async function findMissing(setup: Setup, store: Store): Promise<string | undefined> {
+  const open = Object.entries(await store.unfinished()).filter(([, count]) => count > 0)
   if (open.length > 0)
     return `${open.map(([name, count]) => `${count} ${name}`).join(', ')} have not ended`
   const included = new Set((await readTransfers(setup)).map(({ transaction }) => transaction))
-  const gone = readRows(database).payments.filter(
+  const gone = (await store.rows()).payments.filter(
     (row) => row.state === 'confirmed' && !included.has(row.transaction_hash as `0x${string}`),
   )
   if (gone.length === 0) return undefined
@@ -68,9 +62,9 @@ async function findMissing(setup: Setup, database: string): Promise<string | und
 
 /** Compares chains, database, upstream and buyers. The program must have ended. */
 export async function audit(evidence: Evidence): Promise<Audit> {
-  const { setup, purchases, calls, database, programFaults } = evidence
+  const { setup, purchases, calls, store, programFaults } = evidence
   const ledger = await readLedger(setup, purchases)
-  const stored = readRows(database)
+  const stored = await store.rows()
   const byMoney = new Map(stored.payments.map((row) => [keyOf(row), row]))
   const authorized = new Map(stored.authorizations.map((row) => [keyOf(row), row]))
   const callsOf = Map.groupBy(calls, ({ serial }) => serial)

@@ -1,16 +1,32 @@
 import { type Audit, audit, waitUntilEnded } from './audit'
+import type { Finding } from './finding'
 import type { Payers } from './payers'
-import type { Program } from './program'
 import { conclude } from './report'
+import type { Store } from './rows'
 import type { Setup } from './setup'
 import type { Upstream } from './upstream'
+
+/** What is known of the program, or of several, at the end. */
+export type Ended = {
+  store: Store
+  /** Has the log. */
+  directory: string
+  /** SIGTERM; resolves when it has ended. */
+  stop(): Promise<void>
+  /** How it ended without a signal, or with a wrong exit code after one. */
+  faults: readonly string[]
+  /** When it was killed, unix ms. */
+  killedAt: readonly number[]
+}
 
 export type Run = {
   setup: Setup
   upstream: Upstream
-  program: Program
+  program: Ended
   payers: Payers
   title: string
+  /** Further checks after the end of the program. */
+  more?: () => Promise<readonly Finding[]>
   /** Read at the end, and printed above the figures of the audit. */
   figures: () => Audit['figures']
 }
@@ -28,20 +44,21 @@ export async function finish(run: Run): Promise<number> {
   const { setup, upstream, program, payers } = run
   upstream.behave()
   await payers.finish(purchasesMaxMs)
-  const missing = await waitUntilEnded(setup, program.database, endMaxMs)
+  const missing = await waitUntilEnded(setup, program.store, endMaxMs)
   await program.stop()
   const { figures, findings } = await audit({
     setup,
     purchases: payers.purchases,
     calls: upstream.calls,
-    database: program.database,
+    store: program.store,
     programFaults: program.faults,
     killedAt: program.killedAt,
   })
+  const all = [...findings, ...((await run.more?.()) ?? [])]
   return conclude(
     run.title,
     [...run.figures(), ...figures],
-    missing === undefined ? findings : [...findings, { kind: 'stuck', text: missing }],
+    missing === undefined ? all : [...all, { kind: 'stuck', text: missing }],
     program.directory,
   )
 }

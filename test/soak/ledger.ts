@@ -2,7 +2,7 @@ import { encodeFunctionData, type Hex, numberToHex, parseAbi, toEventSelector } 
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
 import type { Purchase } from './purchase'
-import { mintedAtomic, type Payer, relayers, type Setup, type Site, tokensOf } from './setup'
+import { clusterRelayers, mintedAtomic, type Payer, type Setup, type Site, tokensOf } from './setup'
 
 /** A Transfer log to the payee on the present chain. */
 export type Moved = {
@@ -44,7 +44,7 @@ export async function readLedger(setup: Setup, purchases: readonly Purchase[]): 
       balances.push({ site, payer, spentAtomic: mintedAtomic - balance })
     }
     received.push({ site, atomic: await tokensOf(site, payee) })
-    for (const { address } of relayers) strayAtomic += await tokensOf(site, address)
+    for (const { address } of clusterRelayers) strayAtomic += await tokensOf(site, address)
   }
   return { transfers: await readTransfers(setup), paid, balances, received, strayAtomic }
 }

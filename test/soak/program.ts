@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from '../harness/executable'
 import { meter, modelPath } from './model'
+import { fileStore, type Store } from './rows'
 import { relayers, type Setup, type Site } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
@@ -18,7 +19,7 @@ export type Program = {
   url: string
   /** Contains merchants.toml, the data directory and the log. */
   directory: string
-  database: string
+  store: Store
   command: readonly string[]
   /** From each start to its banner, ms; starts that were killed before do not count. */
   startMs: readonly number[]
@@ -29,6 +30,8 @@ export type Program = {
   kill(): Promise<void>
   /** SIGTERM; resolves when it has ended. */
   stop(): Promise<void>
+  /** SIGSTOP or SIGCONT. */
+  signal(signal: 'SIGSTOP' | 'SIGCONT'): void
   /** Kills it if it still runs. */
   end(): Promise<void>
   /** How it ended without a signal, or with a wrong exit code after one. */
@@ -43,6 +46,18 @@ export type ProgramOptions = {
   rpcUrlsOf: (site: Site) => readonly string[]
   settleWaitSeconds: number
   replaceAfterSeconds: number
+  /** For one of several gateways. */
+  gateway?: {
+    /** Exists. */
+    directory: string
+    executable: string
+    /** Of the balancer. */
+    baseUrl: string
+    env: Readonly<Record<string, string>>
+    store: Store
+    /** Whether it may end so by itself, or so after SIGTERM: it is started again. */
+    mayEnd(code: number, said: string): boolean
+  }
 }
 
 /**
@@ -55,21 +70,29 @@ exec "$@" 3<&- </dev/null`
 
 /** The program's own limit is 30 s. */
 const stopMaxMs = 40_000
+/** Pause before the start of a gateway that ended by itself. */
+const againMs = 200
+
+/** Of a run. */
+export function createDirectory(): string {
+  return mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
+}
 
 /** Writes the configuration, and the command that runs the program with it. */
 async function prepare(options: ProgramOptions) {
-  const directory = mkdtempSync(join(tmpdir(), 'turnpike-soak-'))
+  const directory = options.gateway?.directory ?? createDirectory()
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
   writeFileSync(config, configuration(options, port))
   const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
-  const own = copyTo(directory)
+  const own = options.gateway?.executable ?? copyTo(directory)
   const command = [own, 'serve', '--config', config, '--data', data]
   return { port, directory, logFile, data, command }
 }
 
 /** Writes the configuration; nothing runs yet. */
 export async function createProgram(options: ProgramOptions): Promise<Program> {
+  const { gateway } = options
   const { port, directory, logFile, data, command } = await prepare(options)
   const startMs: number[] = []
   const faults: string[] = []
@@ -88,37 +111,44 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     return child.exited
   }
 
+  function start(): void {
+    const started = spawn(command, { directory, logFile, env: gateway?.env })
+    child = started
+    isWanted = true
+    const startedAt = performance.now()
+    said = ''
+    const hear = (part: string) => {
+      appendFileSync(logFile, part)
+      said = (said + part).slice(-4_000)
+      return said.includes('listens on')
+    }
+    listening = readBanner(started.stderr, hear).then((listens) => {
+      if (listens) startMs.push(performance.now() - startedAt)
+    })
+    void started.exited.then(async (code) => {
+      // Ends the second process, which could kill another program with the same pid later.
+      started.stdin.write('\n')
+      started.stdin.end()
+      if (!isWanted || child !== started) return
+      if (!gateway?.mayEnd(code, said))
+        return void faults.push(`it ended by itself with ${code}\n${said}`)
+      await Bun.sleep(againMs)
+      if (isWanted && child === started) start()
+    })
+  }
+
   return {
     url: `http://127.0.0.1:${port}`,
     directory,
-    database: join(data, 'turnpike.sqlite'),
+    store: gateway?.store ?? fileStore(join(data, 'turnpike.sqlite')),
     command,
     startMs,
     faults,
     killedAt,
-    start() {
-      const started = spawn(command, directory, logFile)
-      child = started
-      isWanted = true
-      const startedAt = performance.now()
-      said = ''
-      const hear = (part: string) => {
-        appendFileSync(logFile, part)
-        said = (said + part).slice(-4_000)
-        return said.includes('listens on')
-      }
-      listening = readBanner(started.stderr, hear).then((listens) => {
-        if (listens) startMs.push(performance.now() - startedAt)
-      })
-      void started.exited.then((code) => {
-        // Ends the second process, which could kill another program with the same pid later.
-        started.stdin.write('\n')
-        started.stdin.end()
-        if (isWanted && child === started) faults.push(`it ended by itself with ${code}\n${said}`)
-      })
-    },
+    start,
     listening: () => listening,
     kill: async () => void (await signalled('SIGKILL')),
+    signal: (signal) => void child?.kill(signal),
     async end() {
       if (child !== undefined && child.exitCode === null && child.signalCode === null)
         await signalled('SIGKILL')
@@ -130,25 +160,37 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       }, stopMaxMs)
       const code = await signalled('SIGTERM')
       clearTimeout(timer)
-      if (code !== 0) faults.push(`it stopped with ${code}\n${said}`)
+      if (code !== 0 && !gateway?.mayEnd(code, said))
+        faults.push(`it stopped with ${code}\n${said}`)
     },
   }
 }
 
 /** A copy of the executable for this run, which no other process removes. */
-function copyTo(directory: string): string {
+export function copyTo(directory: string): string {
   const copy = join(directory, 'turnpike')
   copyFileSync(executable, copy)
   return copy
 }
 
 /** Runs the command with that protection; its stdout goes to the log. */
-function spawn(command: readonly string[], directory: string, logFile: string) {
+function spawn(
+  command: readonly string[],
+  {
+    directory,
+    logFile,
+    env,
+  }: {
+    directory: string
+    logFile: string
+    env: Readonly<Record<string, string>> | undefined
+  },
+) {
   const log = openSync(logFile, 'a')
   try {
     return Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
       cwd: directory,
-      env: { PATH: process.env.PATH, RELAYER_KEYS: relayers.map((r) => r.privateKey).join(',') },
+      env: { PATH: process.env.PATH, RELAYER_KEYS: keysOf(relayers), ...env },
       stdin: 'pipe',
       stdout: log,
       stderr: 'pipe',
@@ -156,6 +198,11 @@ function spawn(command: readonly string[], directory: string, logFile: string) {
   } finally {
     closeSync(log)
   }
+}
+
+/** As RELAYER_KEYS takes them. */
+export function keysOf(accounts: typeof relayers): string {
+  return accounts.map(({ privateKey }) => privateKey).join(',')
 }
 
 /**
@@ -177,7 +224,7 @@ function readBanner(
   })
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer()
     server.on('error', reject)
@@ -193,7 +240,7 @@ function configuration(options: ProgramOptions, port: number): string {
   return `
 [service]
 payout = "${setup.payee}"
-base_url = "http://localhost:${port}"
+base_url = "${options.gateway?.baseUrl ?? `http://localhost:${port}`}"
 listen = "127.0.0.1:${port}"
 settle_wait_seconds = ${options.settleWaitSeconds}
 paid_per_minute = 1000000

@@ -55,51 +55,59 @@ export type TransactionRow = {
   payment_id: string | null
 }
 
-export function readRows(file: string): Rows {
-  return query(file, (database) => ({
-    payments: database
-      .query<PaymentRow, []>(
-        `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash, log_index,
-           delivery, attempts, answered, upstream_status, delivered_at
-           FROM payments ORDER BY id`,
-      )
-      .all(),
-    transactions: database
-      .query<TransactionRow, []>(
-        `SELECT hash, network, relayer, nonce, kind, state, payment_id FROM transactions
-           LEFT JOIN transaction_members ON transaction_hash = hash ORDER BY network, nonce`,
-      )
-      .all(),
-    authorizations: database
-      .query<AuthorizationRow, []>(
-        `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state, is_delivered,
-           truncated, created_at, valid_before FROM authorizations ORDER BY id`,
-      )
-      .all(),
-  }))
-}
-
 export type Unfinished = { payments: number; transactions: number; authorizations: number }
 
-/** Number of payments, transactions and authorizations that have not ended. */
-export function countUnfinished(file: string): Unfinished {
-  return query(file, (database) => {
-    const count = (from: string) =>
-      database.query<{ n: number }, []>(`SELECT count(*) AS n FROM ${from}`).get()?.n ?? 0
-    return {
-      payments: count(`payments WHERE state IN ('broadcast', 'reverted')`),
-      transactions: count(`transactions WHERE state IN ('signed', 'sent')`),
-      authorizations: count(`authorizations WHERE state IN ('authorized', 'metered')`),
-    }
-  })
+/** A database, read from outside the program. */
+export type Store = {
+  rows(): Promise<Rows>
+  /** Number of payments, transactions and authorizations that have not ended. */
+  unfinished(): Promise<Unfinished>
 }
 
-function query<T>(file: string, read: (database: Database) => T): T {
-  const database = new Database(file, { readonly: true })
-  try {
-    database.run('PRAGMA busy_timeout = 5000')
-    return read(database)
-  } finally {
-    database.close()
+const paymentsSql = `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash,
+  log_index, delivery, attempts, answered, upstream_status, delivered_at FROM payments ORDER BY id`
+const transactionsSql = `SELECT hash, network, relayer, nonce, kind, state, payment_id
+  FROM transactions LEFT JOIN transaction_members ON transaction_hash = hash
+  ORDER BY network, nonce`
+const authorizationsSql = `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state,
+  CAST(is_delivered AS INTEGER) AS is_delivered, CAST(truncated AS INTEGER) AS truncated,
+  created_at, valid_before FROM authorizations ORDER BY id`
+const unfinishedSql = {
+  payments: `payments WHERE state IN ('broadcast', 'reverted')`,
+  transactions: `transactions WHERE state IN ('signed', 'sent')`,
+  authorizations: `authorizations WHERE state IN ('authorized', 'metered')`,
+}
+
+/** Runs a statement that SQLite and PostgreSQL understand. */
+type Read = <Row>(sql: string) => Promise<readonly Row[]>
+
+/** The store behind a function that reads it. */
+export function storeOf(read: Read): Store {
+  const count = async (from: string) =>
+    Number((await read<{ n: number }>(`SELECT count(*) AS n FROM ${from}`))[0]?.n ?? 0)
+  return {
+    rows: async () => ({
+      payments: await read<PaymentRow>(paymentsSql),
+      transactions: await read<TransactionRow>(transactionsSql),
+      authorizations: await read<AuthorizationRow>(authorizationsSql),
+    }),
+    unfinished: async () => ({
+      payments: await count(unfinishedSql.payments),
+      transactions: await count(unfinishedSql.transactions),
+      authorizations: await count(unfinishedSql.authorizations),
+    }),
   }
+}
+
+/** A file of SQLite; a program may have it open. */
+export function fileStore(file: string): Store {
+  return storeOf(async <Row>(sql: string) => {
+    const database = new Database(file, { readonly: true })
+    try {
+      database.run('PRAGMA busy_timeout = 5000')
+      return database.query<Row, []>(sql).all()
+    } finally {
+      database.close()
+    }
+  })
 }

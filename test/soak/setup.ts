@@ -39,6 +39,8 @@ export const mintedAtomic = 10_000_000_000n
 
 /** Accounts with public keys; two relayers, to test several. */
 export const relayers = [account(0), account(8)]
+/** Of several gateways; each needs one. */
+export const clusterRelayers = [...relayers, account(6), account(7)]
 
 const payerCount = 32
 const blockTimeMs = 200

@@ -117,6 +117,11 @@ DECLARE
   confirmed_ids jsonb := '[]';
   reverted jsonb := '[]';
   ended text;
+  -- The holder before this one may have recorded it, and its gas is counted once.
+  spent numeric := CASE
+    WHEN EXISTS (SELECT 1 FROM transactions
+      WHERE hash = included_hash AND state IN ('mined', 'failed')) THEN 0
+    ELSE (input->>'spent_wei')::numeric END;
   gas jsonb;
 BEGIN
   IF cardinality(ids) > 0 THEN
@@ -145,9 +150,9 @@ BEGIN
   END IF;
   -- Last, because every gateway adds to this row.
   gas := add_gas(included->>'network', included->>'product', input->>'day',
-    (input->>'spent_wei')::numeric,
+    spent,
     CASE WHEN (input->>'is_costly')::boolean AND NOT coalesce(confirmed_ids ? ids[1], false)
-      THEN (input->>'spent_wei')::numeric ELSE 0 END);
+      THEN spent ELSE 0 END);
   RETURN jsonb_build_object(
     'value', jsonb_build_object('confirmed', confirmed, 'gas', gas),
     'payments', coalesce(displaced->'payments', '[]') || confirmed_ids || reverted,

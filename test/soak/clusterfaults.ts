@@ -1,0 +1,161 @@
+import type { Cluster } from '../harness/postgres'
+import type { PostgresProxy } from './pgproxy'
+import type { Program } from './program'
+import type { Random } from './random'
+import type { Upstream } from './upstream'
+
+/** One gateway of several, and its own way to PostgreSQL. */
+export type Member = { program: Program; proxy: PostgresProxy; isBusy: boolean }
+
+export type ClusterFaults = {
+  /** Plays so many, and resolves when all have ended and all gateways listen. */
+  play(faults: number): Promise<void>
+  /** How often each was played. */
+  counts: ReadonlyMap<string, number>
+  /** Times at which some gateway was disturbed, unix ms. */
+  disturbedAt: readonly number[]
+}
+
+type Options = {
+  members: readonly Member[]
+  postgres: Cluster
+  upstream: Upstream
+  random: Random
+}
+
+type Fault = { name: string; weight: number; play(member: Member): Promise<unknown> }
+
+/** A fault that lasts is noted this often, ms. */
+const noteMs = 500
+
+export function createClusterFaults(options: Options): ClusterFaults {
+  const { members, postgres, upstream, random } = options
+  const counts = new Map<string, number>()
+  const disturbedAt: number[] = []
+  const faults = faultsOf(postgres, random)
+  const sum = faults.reduce((total, { weight }) => total + weight, 0)
+
+  function draw(): Fault {
+    let left = random.next() * sum
+    for (const fault of faults) {
+      left -= fault.weight
+      if (left < 0) return fault
+    }
+    return random.pick(faults)
+  }
+
+  async function disturb(member: Member, fault: Fault): Promise<void> {
+    counts.set(fault.name, (counts.get(fault.name) ?? 0) + 1)
+    const note = () => void disturbedAt.push(Date.now())
+    const timer = setInterval(note, noteMs)
+    note()
+    const text = `${new Date().toISOString()} ${fault.name} at gateway ${members.indexOf(member)}`
+    if (process.env.SOAK_TRACE) process.stdout.write(`${text}\n`)
+    try {
+      await fault.play(member)
+      await member.program.listening()
+    } finally {
+      clearInterval(timer)
+      note()
+      member.isBusy = false
+    }
+  }
+
+  /** Waits until a gateway is not disturbed. */
+  async function idleOne(): Promise<Member> {
+    for (;;) {
+      const idle = members.filter(({ isBusy }) => !isBusy)
+      if (idle.length > 0) return random.pick(idle)
+      await Bun.sleep(20)
+    }
+  }
+
+  return {
+    counts,
+    disturbedAt,
+    async play(total) {
+      const playing: Promise<void>[] = []
+      for (let played = 0; played < total; played++) {
+        await takeAim(upstream, random)
+        const member = await idleOne()
+        member.isBusy = true
+        playing.push(disturb(member, draw()))
+      }
+      await Promise.all(playing)
+    },
+  }
+}
+
+function faultsOf(postgres: Cluster, random: Random): readonly Fault[] {
+  let crashing = Promise.resolve()
+  const crash = async () => {
+    await postgres.crash()
+    await Bun.sleep(random.chance(0.5) ? 0 : random.between(0, 8_000))
+    await postgres.start()
+  }
+  const again = async ({ program }: Member) => program.start()
+  return [
+    {
+      name: 'kill',
+      weight: 28,
+      play: async (member) => {
+        await member.program.kill()
+        await again(member)
+      },
+    },
+    {
+      name: 'stop and continue',
+      weight: 20,
+      play: async ({ program }) => {
+        program.signal('SIGSTOP')
+        await Bun.sleep(random.between(1_000, 15_000))
+        program.signal('SIGCONT')
+      },
+    },
+    {
+      name: 'end and start',
+      weight: 12,
+      play: async (member) => {
+        await member.program.listening()
+        await member.program.stop()
+        await again(member)
+      },
+    },
+    {
+      name: 'terminated backends',
+      weight: 14,
+      play: async ({ proxy }) => {
+        const ports = proxy.clientPorts().join()
+        const statement = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+          WHERE client_port = ANY('{${ports}}'::int[])`
+        // The server may be down for another fault.
+        await postgres.run(statement).catch(() => undefined)
+      },
+    },
+    {
+      name: 'cut connections',
+      weight: 10,
+      play: ({ proxy }) => proxy.cut(random.chance(0.5) ? 0 : random.between(1_000, 12_000)),
+    },
+    {
+      name: 'silent connections',
+      weight: 10,
+      play: ({ proxy }) => proxy.silence(random.between(1_000, 12_000)),
+    },
+    {
+      name: 'crash of PostgreSQL',
+      weight: 6,
+      play: () => (crashing = crashing.then(crash)),
+    },
+  ]
+}
+
+/** Waits for the instant of a fault: a random one, or one of a delivery. */
+async function takeAim(upstream: Upstream, random: Random): Promise<void> {
+  const draw = random.next()
+  await Bun.sleep(random.between(0, draw < 0.15 ? 300 : draw < 0.8 ? 3_000 : 8_000))
+  if (draw < 0.5) return
+  const moment = random.pick(['call', 'answer', 'failure', 'model'] as const)
+  await Promise.race([upstream.next(moment), Bun.sleep(1_000)])
+  await Bun.sleep(random.between(0, 40))
+}

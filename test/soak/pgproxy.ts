@@ -1,0 +1,80 @@
+import net, { type AddressInfo, type Socket } from 'node:net'
+
+/** What one gateway connects to in place of PostgreSQL. */
+export type PostgresProxy = {
+  port: number
+  /** Ports that PostgreSQL sees as its clients'. */
+  clientPorts(): readonly number[]
+  /** Ends all connections, and accepts none for so long. */
+  cut(ms: number): Promise<void>
+  /** Passes nothing on for so long, without an end of any connection. What waits is passed later. */
+  silence(ms: number): Promise<void>
+  stop(): void
+}
+
+type Pair = { client: Socket; server: Socket }
+
+export function startPostgresProxy(port: number): Promise<PostgresProxy> {
+  const pairs = new Set<Pair>()
+  let isCut = false
+  let silence: Promise<void> | undefined
+  const accept = async (client: Socket) => {
+    client.on('error', () => undefined)
+    if (isCut) return void client.destroy()
+    client.pause()
+    while (silence !== undefined) await silence
+    if (isCut) return void client.destroy()
+    const server = net.connect({ port, host: '127.0.0.1', noDelay: true })
+    client.setNoDelay(true)
+    const pair = { client, server }
+    pairs.add(pair)
+    for (const [from, to] of [
+      [client, server],
+      [server, client],
+    ] as const) {
+      from.on('error', () => undefined)
+      from.on('data', (chunk) => void to.write(chunk))
+      from.on('end', () => void to.end())
+      from.on('close', () => {
+        pairs.delete(pair)
+        to.destroy()
+      })
+    }
+    if (silence === undefined) client.resume()
+    else server.pause()
+  }
+  const listener = net.createServer({ allowHalfOpen: true }, (client) => void accept(client))
+  const destroyAll = () => {
+    for (const { client, server } of pairs) {
+      client.destroy()
+      server.destroy()
+    }
+  }
+  return new Promise((resolve) => {
+    listener.listen(0, '127.0.0.1', () =>
+      resolve({
+        port: (listener.address() as AddressInfo).port,
+        clientPorts: () => [...pairs].flatMap(({ server }) => server.localPort ?? []),
+        async cut(ms) {
+          isCut = true
+          destroyAll()
+          await Bun.sleep(ms)
+          isCut = false
+        },
+        async silence(ms) {
+          const { promise, resolve: end } = Promise.withResolvers<void>()
+          silence = promise
+          for (const pair of pairs) for (const each of Object.values(pair)) each.pause()
+          await Bun.sleep(ms)
+          silence = undefined
+          for (const pair of pairs) for (const each of Object.values(pair)) each.resume()
+          end()
+        },
+        stop() {
+          listener.close()
+          destroyAll()
+        },
+      }),
+    )
+  })
+}
