@@ -179,7 +179,7 @@ async function begin(
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
-/** Another gateway may have begun the same delivery since the payment was read. */
+/** Another gateway may have started the same delivery since the payment was read. */
 async function beginNow(settlement: DeliveryOptions['settlement'], id: string) {
   try {
     return await settlement.beginDelivery(id)

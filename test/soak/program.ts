@@ -111,17 +111,18 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     return child.exited
   }
 
+  const hear = (part: string) => {
+    appendFileSync(logFile, part)
+    said = (said + part).slice(-4_000)
+    return said.includes('listens on')
+  }
+
   function start(): void {
     const started = spawn(command, { directory, logFile, env: gateway?.env })
     child = started
     isWanted = true
     const startedAt = performance.now()
     said = ''
-    const hear = (part: string) => {
-      appendFileSync(logFile, part)
-      said = (said + part).slice(-4_000)
-      return said.includes('listens on')
-    }
     listening = readBanner(started.stderr, hear).then((listens) => {
       if (listens) startMs.push(performance.now() - startedAt)
     })
@@ -150,19 +151,25 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     kill: async () => void (await signalled('SIGKILL')),
     signal: (signal) => void child?.kill(signal),
     async end() {
-      if (child !== undefined && child.exitCode === null && child.signalCode === null)
-        await signalled('SIGKILL')
+      if (child?.exitCode === null && child.signalCode === null) await signalled('SIGKILL')
     },
     async stop() {
-      const timer = setTimeout(() => {
+      const code = await withLimit(signalled('SIGTERM'), () => {
         faults.push(`it did not stop within ${stopMaxMs} ms`)
         child?.kill('SIGKILL')
-      }, stopMaxMs)
-      const code = await signalled('SIGTERM')
-      clearTimeout(timer)
-      if (code !== 0 && !gateway?.mayEnd(code, said))
-        faults.push(`it stopped with ${code}\n${said}`)
+      })
+      if (code === 0 || gateway?.mayEnd(code, said)) return
+      faults.push(`it stopped with ${code}\n${said}`)
     },
+  }
+}
+
+async function withLimit<T>(work: Promise<T>, late: () => void): Promise<T> {
+  const timer = setTimeout(late, stopMaxMs)
+  try {
+    return await work
+  } finally {
+    clearTimeout(timer)
   }
 }
 
