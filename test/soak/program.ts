@@ -127,9 +127,7 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       if (listens) startMs.push(performance.now() - startedAt)
     })
     void started.exited.then(async (code) => {
-      // Ends the second process, which could kill another program with the same pid later.
-      started.stdin.write('\n')
-      started.stdin.end()
+      release(started)
       if (!isWanted || child !== started) return
       if (!gateway?.mayEnd(code, said))
         return void faults.push(`it ended by itself with ${code}\n${said}`)
@@ -162,6 +160,12 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
       faults.push(`it stopped with ${code}\n${said}`)
     },
   }
+}
+
+/** Ends the second process, which could kill another program with the same pid later. */
+function release({ stdin }: ReturnType<typeof spawn>): void {
+  stdin.write('\n')
+  stdin.end()
 }
 
 async function withLimit<T>(work: Promise<T>, late: () => void): Promise<T> {
