@@ -89,7 +89,7 @@ export class RowsRefusedError extends Error {
   }
 }
 
-/** A delivery cannot begin: another process has begun or ended one since the payment was read. */
+/** No delivery can start: another process has started or ended one since the payment was read. */
 export class NotDeliverableError extends Error {
   override name = 'NotDeliverableError'
 }

@@ -36,18 +36,9 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
   const left = new Set<string>()
   let turn = 0
 
-  function pick(): Target | undefined {
-    turn++
-    for (const health of ['ready', 'not ready'] as const) {
-      const some = targets.filter((each) => each.health === health)
-      if (some.length > 0) return some[turn % some.length]
-    }
-    return undefined
-  }
-
   function pass(exchange: Exchange): void {
     const { client, request } = exchange
-    const target = pick()
+    const target = pick(targets, turn++)
     if (client.destroyed) return
     if (target === undefined || exchange.tries++ >= triesMax) {
       count('balancer: no gateway')
@@ -87,22 +78,9 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
   }
 
   const timer = setInterval(() => void Promise.all(targets.map(look)), checkMs)
-  const listener = net.createServer((client) => {
-    const exchange: Exchange = { client, request: Buffer.alloc(0), server: undefined, tries: 0 }
-    let isWhole = false
-    client.setNoDelay(true)
-    client.on('error', () => undefined)
-    client.on('close', () => exchange.server?.destroy())
-    client.on('data', (chunk) => {
-      if (isWhole) return
-      exchange.request = Buffer.concat([exchange.request, Buffer.from(chunk)])
-      const whole = wholeOf(exchange.request)
-      if (whole === undefined) return
-      isWhole = true
-      exchange.request = whole
-      count('balancer: requests')
-      pass(exchange)
-    })
+  const listener = listenerOf((exchange) => {
+    count('balancer: requests')
+    pass(exchange)
   })
   return new Promise((resolve) => {
     listener.listen(port, '127.0.0.1', () =>
@@ -116,6 +94,34 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
         },
       }),
     )
+  })
+}
+
+function pick(targets: readonly Target[], turn: number): Target | undefined {
+  for (const health of ['ready', 'not ready'] as const) {
+    const some = targets.filter((each) => each.health === health)
+    if (some.length > 0) return some[turn % some.length]
+  }
+  return undefined
+}
+
+/** Reads one request of each connection. */
+function listenerOf(pass: (exchange: Exchange) => void): net.Server {
+  return net.createServer((client) => {
+    const exchange: Exchange = { client, request: Buffer.alloc(0), server: undefined, tries: 0 }
+    let isWhole = false
+    client.setNoDelay(true)
+    client.on('error', () => undefined)
+    client.on('close', () => exchange.server?.destroy())
+    client.on('data', (chunk) => {
+      if (isWhole) return
+      exchange.request = Buffer.concat([exchange.request, Buffer.from(chunk)])
+      const whole = wholeOf(exchange.request)
+      if (whole === undefined) return
+      isWhole = true
+      exchange.request = whole
+      pass(exchange)
+    })
   })
 }
 

@@ -111,24 +111,23 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     return child.exited
   }
 
+  const hear = (part: string) => {
+    appendFileSync(logFile, part)
+    said = (said + part).slice(-4_000)
+    return said.includes('listens on')
+  }
+
   function start(): void {
     const started = spawn(command, { directory, logFile, env: gateway?.env })
     child = started
     isWanted = true
     const startedAt = performance.now()
     said = ''
-    const hear = (part: string) => {
-      appendFileSync(logFile, part)
-      said = (said + part).slice(-4_000)
-      return said.includes('listens on')
-    }
     listening = readBanner(started.stderr, hear).then((listens) => {
       if (listens) startMs.push(performance.now() - startedAt)
     })
     void started.exited.then(async (code) => {
-      // Ends the second process, which could kill another program with the same pid later.
-      started.stdin.write('\n')
-      started.stdin.end()
+      release(started)
       if (!isWanted || child !== started) return
       if (!gateway?.mayEnd(code, said))
         return void faults.push(`it ended by itself with ${code}\n${said}`)
@@ -150,19 +149,31 @@ export async function createProgram(options: ProgramOptions): Promise<Program> {
     kill: async () => void (await signalled('SIGKILL')),
     signal: (signal) => void child?.kill(signal),
     async end() {
-      if (child !== undefined && child.exitCode === null && child.signalCode === null)
-        await signalled('SIGKILL')
+      if (child?.exitCode === null && child.signalCode === null) await signalled('SIGKILL')
     },
     async stop() {
-      const timer = setTimeout(() => {
+      const code = await withLimit(signalled('SIGTERM'), () => {
         faults.push(`it did not stop within ${stopMaxMs} ms`)
         child?.kill('SIGKILL')
-      }, stopMaxMs)
-      const code = await signalled('SIGTERM')
-      clearTimeout(timer)
-      if (code !== 0 && !gateway?.mayEnd(code, said))
-        faults.push(`it stopped with ${code}\n${said}`)
+      })
+      if (code === 0 || gateway?.mayEnd(code, said)) return
+      faults.push(`it stopped with ${code}\n${said}`)
     },
+  }
+}
+
+/** Ends the second process, which could kill another program with the same pid later. */
+function release({ stdin }: ReturnType<typeof spawn>): void {
+  stdin.write('\n')
+  stdin.end()
+}
+
+async function withLimit<T>(work: Promise<T>, late: () => void): Promise<T> {
+  const timer = setTimeout(late, stopMaxMs)
+  try {
+    return await work
+  } finally {
+    clearTimeout(timer)
   }
 }
 
