@@ -28,6 +28,8 @@ export type LaneLedger = {
   /** Whether other processes may use the database at the same time. */
   isShared: boolean
   has(lane: Lane): boolean
+  /** Whether no other process is known that uses the database. */
+  isAlone(): boolean
   /** Whether another living process has the lane, as far as it is known. */
   isOfAnother(lane: Lane): boolean
   /**
@@ -56,6 +58,7 @@ export type Overview = {
 export const lanesOfOthers: LaneLedger = {
   isShared: true,
   has: () => false,
+  isAlone: () => false,
   isOfAnother: () => true,
   start: () => Promise.resolve(),
 }
@@ -64,6 +67,7 @@ export const lanesOfOthers: LaneLedger = {
 export const ownLanes: LaneLedger = {
   isShared: false,
   has: () => true,
+  isAlone: () => true,
   isOfAnother: () => false,
   start: () => Promise.resolve(),
 }

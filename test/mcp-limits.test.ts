@@ -158,8 +158,9 @@ describe('answers that wait for their clients', () => {
     // None of them has been delivered; their clients can repeat the calls.
     expect(states()).toContainEqual({ delivery: 'delivering', n: 8 })
     for (const socket of idle) socket.destroy()
+    // One whose last bytes the system still took counts as delivered.
     await until('their room is free', () =>
-      states().some(({ delivery, n }) => delivery === 'none' && n === 8),
+      states().every(({ delivery }) => delivery !== 'delivering'),
     )
     shop.upstream.script = undefined
     const bought = await post(body, '192.0.2.6')

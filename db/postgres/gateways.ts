@@ -136,6 +136,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     lanes: {
       isShared: true,
       has: (lane) => state.held.has(keyOf(lane)),
+      isAlone: () => state.others === 0,
       isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
       async start(lanes, listener) {
         state.wanted = lanes

@@ -95,6 +95,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     facilitators(network, ceilingAtomic) {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
+      if (!context.ledger.lanes.isAlone()) return []
       return facilitatorsOf(chain)
     },
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
@@ -227,6 +228,11 @@ function refuseUnread(
     const addresses = own.map(({ address }) => address).join(', ')
     const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${addresses}.`
     return Refusals.refuse('upto_facilitator_mismatch', detail)
+  }
+  if (!context.ledger.lanes.isAlone()) {
+    // The ceilings of a payer are summed in the memory of one process.
+    const detail = 'the scheme upto is not sold by several gateways: pay by exact'
+    return Refusals.refuse('unsupported_scheme', detail)
   }
   if (!chain.abilities.hasUpto) {
     return Refusals.refuse(

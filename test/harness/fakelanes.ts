@@ -23,6 +23,7 @@ export function createFakeLanes() {
     of: (process: string): LaneLedger => ({
       isShared: true,
       has: (lane) => holders.get(keyOf(lane)) === process,
+      isAlone: () => true,
       isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
       async start(lanes, listener) {
         processes.set(process, { lanes, listener })
