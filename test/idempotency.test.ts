@@ -39,6 +39,15 @@ async function pay(
   return fetch(url, { ...init, headers: { ...credential, ...keyed } })
 }
 
+/** The same x402 payment in other bytes. */
+function respelt(credential: Record<string, string>): Record<string, string> {
+  const payload: unknown = JSON.parse(
+    Buffer.from(credential['payment-signature'] ?? '', 'base64').toString(),
+  )
+  const text = JSON.stringify(payload, undefined, 1)
+  return { 'payment-signature': Buffer.from(text).toString('base64') }
+}
+
 const isUsed = parseAbi(['function authorizationState(address, bytes32) view returns (bool)'])
 
 /** Whether the token has recorded the nonce of an EIP-3009 credential. */
@@ -223,6 +232,8 @@ describe('a repeat with the same key', () => {
       shop.upstream.script = undefined
       const counts = shop.counts()
       expect((await pay(credential, key('another'))).status).toBe(402)
+      // The chain publishes the signature, and a key may be guessed: neither makes this credential.
+      expect((await pay(respelt(credential), own)).status).toBe(402)
       expect((await pay(credential, own)).status).toBe(200)
       expect(shop.counts()).toEqual({ ...counts, answers: (counts.answers ?? 0) + 1 })
     }

@@ -64,8 +64,8 @@ export type Gateways = {
    * process does not have the lane.
    */
   fenceOf(lane: Lane, nonce?: number): Json | undefined
-  /** Whether no living gateway has the lane, as far as it is known, and this one does not want it. */
-  isNobodys(lane: Lane): boolean
+  /** Whether the account is not configured here, and no living gateway is known to have it. */
+  isUnconfigured(lane: Lane): boolean
   /** A write for the lane at this account nonce is acknowledged. */
   stored(lane: Lane, nonce: number): void
   /** Whether the database has heard of this process lately: else it begins no launch. */
@@ -151,7 +151,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const { network, relayer = keeper } = lane
       return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
     },
-    isNobodys: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
+    isUnconfigured: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
     stored(lane, nonce) {
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)

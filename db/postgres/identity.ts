@@ -32,7 +32,7 @@ export function fingerprintsOf({
   return {
     receipt: Crypto.addressOf(receiptKey),
     relayers: relayerKeys.map(Crypto.addressOf),
-    // Challenges are public HMACs of the same secrets, so this tells nobody more.
+    // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>
       new Bun.CryptoHasher('sha256', secret).update('fingerprint').digest('hex').slice(0, 16),
     ),

@@ -113,8 +113,8 @@ export async function readOverview(query: Query): Promise<Overview> {
 }
 
 /**
- * Takes a lane that nobody else has, with the next epoch: also one that this gateway has by a take
- * whose answer it did not get. Undefined when another gateway was faster.
+ * Takes a lane that is free, with the next epoch. A lane that this gateway has in the database, because
+ * the answer to an earlier take was lost, is taken again. Undefined when another gateway was faster.
  */
 export async function takeLane(query: Query, lane: Lane, id: string): Promise<Held | undefined> {
   const { network, relayer = keeper } = lane

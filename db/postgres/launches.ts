@@ -113,7 +113,7 @@ const ofKey = `SELECT asked.id FROM ${asked}
     AND payments.idempotency_key = asked."idempotencyKey" AND payments.state <> 'expired'
   ORDER BY asked.id LIMIT 1`
 
-/** After a duplicate: what is stored of the same money, else who has the buyer's own key. */
+/** Why a row is a duplicate: its money is stored, or a payment has the buyer's own key. */
 async function findOthers(
   { reader }: SettlingParts,
   { fresh }: Pick<Launch, 'fresh'>,

@@ -144,7 +144,7 @@ type Changed = { payments: readonly string[]; jobs: readonly string[] }
 /** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
 type Notification = Partial<Changed> & { by?: string; lanes?: boolean; offers?: boolean }
 
-/** Anybody with an account of the database can notify, so what is not ours says nothing. */
+/** Any user of the database can notify, so a payload of another form is ignored. */
 function parse(payload: string): Notification {
   try {
     const given: unknown = JSON.parse(payload)
@@ -165,7 +165,7 @@ function createFences(gateways: Gateways | undefined): Fences {
         mayHaveRun: false,
       })
     // The keeper of the network records what an account sent that is not configured any more.
-    const fence = gateways?.isNobodys(lane)
+    const fence = gateways?.isUnconfigured(lane)
       ? gateways.fenceOf({ network: lane.network, relayer: undefined })
       : gateways?.fenceOf(lane, nonce ?? undefined)
     if (fence === undefined) throw new LaneLostError(`${network} ${relayer}`)

@@ -195,5 +195,7 @@ async function openAny(
       last = error
     }
   }
-  throw last
+  if (last instanceof DatabaseGoneError) throw last
+  const reason = last instanceof Error ? last.message : 'no connection'
+  throw new DatabaseGoneError(reason, { mayHaveRun: false, cause: last })
 }

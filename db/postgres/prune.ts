@@ -6,8 +6,8 @@ const keptMs = 60_000
 const everyMs = 30_000
 
 /**
- * Deletes results of commits that nobody can ask for any more: of this gateway, while it repeats none,
- * and of gateways that are gone.
+ * Deletes results of commits that are not repeated any more: old ones of this gateway, while it
+ * repeats none, and those of gateways that are gone.
  */
 export function startPruning({
   lines,

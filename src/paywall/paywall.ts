@@ -225,13 +225,23 @@ async function assertUndelivered(
         throw Denial.mismatch('The credential pays for another request.')
       }
       if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
-      // The answer with the redeem token may be lost on its way, and the key is as secret as a token.
-      if (key !== undefined && key === payment.purpose.idempotencyKey) return
+      // The answer with the redeem token may be lost on its way. Key and credential together are the
+      // buyer's own: the chain publishes neither of them whole.
+      if (hasKeyAndCredential(payment, presentation, key)) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
         throw Denial.spent(payment)
       }
   }
+}
+
+function hasKeyAndCredential(
+  { purpose }: Payment,
+  { credentialHash }: Pick<Checkout<PaidRequest>['presentation'], 'credentialHash'>,
+  key: string | undefined,
+): boolean {
+  const { idempotencyKey, credentialHash: paidBy } = purpose
+  return key !== undefined && key === idempotencyKey && credentialHash === paidBy
 }
 
 /** Reserves room for the answer of a key, and a place at the upstream. */

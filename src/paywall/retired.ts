@@ -25,8 +25,9 @@ export type Succession = {
 /**
  * The retired offers that a configuration must still accept, from this process or another one.
  * An offer that another process makes now is accepted as one that is retired now. `previous`: the
- * configuration that this process had, which may not be the last one that was written. `write` makes it the served one: it mirrors the merchants in the database and keeps the offers
- * that ended. Until then a crash changes nothing: the next start gets the same result. Between this
+ * configuration that this process had, which may not be the last one that was written. `write` makes
+ * the new one the served one: it mirrors the merchants in the database and keeps the offers that ended.
+ * Until then a crash changes nothing: the next start gets the same result. Between this
  * and `write` this process may apply no other configuration, because its offers would be lost.
  */
 export async function succeed(
