@@ -27,6 +27,8 @@ export type Machine = {
    * disturbed of three counts.
    */
   sample<T>(measure: () => Promise<T>): Promise<T>
+  /** Waits until this process and its descendants are idle for a moment, at most five seconds. */
+  settle(): Promise<void>
   /** CPU seconds that a process has used; 0 where they cannot be read. */
   cpuSeconds(pid: number): number
   /** Samples repeated, and samples kept although they were disturbed. */
@@ -73,6 +75,7 @@ export function prepareMachine(): Machine {
       if (best === undefined) throw new Error('no sample')
       return best.value
     },
+    settle,
     cpuSeconds: (pid) => (process.platform === 'linux' ? ticksOf(`${pid}`).ticks / 100 : 0),
     disturbances: () => ({ repeated, kept }),
   }
@@ -88,6 +91,18 @@ async function waitForQuiet(patience: number): Promise<number> {
     const others = othersSince()
     await Bun.sleep(100)
     if (others() <= disturbedShare) return performance.now() - startedAt
+  }
+}
+
+async function settle(): Promise<void> {
+  const endsAt = performance.now() + 5_000
+  let seen = process.platform === 'linux' ? ourTicks() : 0
+  while (process.platform === 'linux' && performance.now() < endsAt) {
+    await Bun.sleep(200)
+    const ticks = ourTicks()
+    // Our own look at them takes one or two ticks.
+    if (ticks - seen <= 2) return
+    seen = ticks
   }
 }
 
