@@ -1,7 +1,8 @@
 import { existsSync } from 'node:fs'
 import { type Browser, chromium, type Page } from 'playwright-core'
 
-const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+/** The headless shell comes first: it has no window, whose own pages take as much CPU as ours. */
+const names = ['chromium-headless-shell', 'chromium', 'chromium-browser', 'google-chrome']
 
 /**
  * Path of a Chromium on this machine, if there is one. CHROMIUM names another one, or none if
@@ -9,7 +10,7 @@ const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/googl
  */
 export const chromiumPath =
   process.env.CHROMIUM === undefined
-    ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
+    ? names.map((name) => Bun.which(name) ?? `/usr/bin/${name}`).find((path) => existsSync(path))
     : process.env.CHROMIUM || undefined
 
 /** Longest wait for a page: on a busy machine half a minute, the default, is short. */
