@@ -108,7 +108,7 @@ const brokenWords = `(() => {
 })()`
 
 describe.skipIf(isMissing)('words', () => {
-  const widths = [1280, 768, 390] as const
+  const widths = [1600, 1280, 768, 390] as const
   const brokenAt = async (page: Page, width: number) => {
     await page.setViewportSize({ width, height: 900 })
     const broken = (await page.evaluate(brokenWords)) as string[]
@@ -283,6 +283,10 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
 
   test('behavior: the tools are tabs for the keyboard, and a command is copied unchanged', () =>
     look({}, '/merchants/catjoke', async (page) => {
+      // Without a wallet they are how to pay.
+      expect(await page.locator('.progress').textContent()).toContain('has no wallet')
+      await page.getByRole('link', { name: 'Show the commands' }).click()
+      expect(page.url()).toEndWith('#programs')
       const shown = () => page.locator('[role=tabpanel]:visible').getAttribute('id')
       expect(await shown()).toBe('code-curl')
       await page.getByRole('tab', { name: 'curl' }).focus()

@@ -77,7 +77,7 @@ function merchantRow(merchant: Merchant): readonly Cell[] {
     slug,
     builtin ?? upstream?.origin ?? 'by route',
     Object.keys(headers).join(', ') || '-',
-    html`<code>${payout}</code>`,
+    html`<code class="hash">${payout}</code>`,
     networks.join(', '),
     html`${routes.map(({ path }, index) => html`${index > 0 && html`<br>`}<code>${path}</code>`)}`,
   ]
