@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, CDPSession, Page } from 'playwright-core'
+import { account } from '../src/demo/accounts'
+import { balanceOf } from '../src/demo/chains'
 import {
   chromiumPath,
   colourRules,
@@ -7,6 +9,7 @@ import {
   startBrowser,
   violationsOf,
 } from './harness/browser'
+import { installWallet } from './harness/wallet'
 import { testWorld } from './harness/world'
 
 const isMissing = chromiumPath === undefined
@@ -327,6 +330,29 @@ describe.skipIf(isMissing)('the stock tokens', () => {
       expect(await page.locator('.wallet').getAttribute('data-target')).toBe(target)
       expect(found).toEqual([])
     }))
+})
+
+describe.skipIf(isMissing)('buying a stock', () => {
+  test('behavior: a wallet of EIP-1193 alone buys it, and the tokens arrive', async () => {
+    const chain = world.chains['eip155:4663']
+    const [token] = (world.config.stock?.tokens ?? []).filter(({ symbol }) => symbol === 'MSFT')
+    if (chain === undefined || token === undefined) throw new Error('MSFT is not sold')
+    const buyer = account(1).local()
+    const before = await balanceOf(chain, token.address, buyer.address)
+    const own = await page.context().newPage()
+    try {
+      await installWallet(own, Object.values(world.chains), buyer, { uuid: '' })
+      await own.goto(`${world.url}/stocks?symbol=MSFT`)
+      await own.getByRole('button', { name: 'Pay with Browser wallet' }).click()
+      await own.locator('.wallet[data-busy=false]').waitFor()
+      expect(await own.locator('.result pre').first().textContent()).toContain('"delivered"')
+      expect(await own.locator('.progress').getAttribute('class')).toContain('good')
+    } finally {
+      await own.close()
+    }
+    const shares = (await balanceOf(chain, token.address, buyer.address)) - before
+    expect(shares).toBeGreaterThan(0n)
+  })
 })
 
 describe.skipIf(isMissing)('without a mouse', () => {
