@@ -306,7 +306,7 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
       'is away',
       undefined,
       'held',
-      'The order is held. Its operator decides what comes next. Do not pay again.',
+      'The order is held until its operator decides. You need not pay again.',
     ],
   ] as const)
     test(`attack: an order is followed to its end while the service ${name}`, async () => {

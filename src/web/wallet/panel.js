@@ -58,7 +58,7 @@ async function run(panel, wallet) {
 const endings = {
   delivered: ['The order is delivered: the tokens are at your address.', 'good'],
   refunded: ['The order was not filled, and the whole amount came back to you.', 'fair'],
-  held: ['The order is held. Its operator decides what comes next. Do not pay again.', 'fair'],
+  held: ['The order is held until its operator decides. You need not pay again.', 'fair'],
   failed: ['The transfer did not happen. Nothing was paid.', 'bad'],
 }
 
