@@ -178,7 +178,7 @@ describe.skipIf(isMissing)('every page', () => {
         // Each colour of the style is on one of these.
         if (coloured.includes(path))
           expect([path, await violationsOf(own, { rules: colourRules })]).toEqual([path, []])
-        for (const width of [390, 360]) {
+        for (const width of [1600, 390, 360]) {
           await own.setViewportSize({ width, height: 740 })
           await own.evaluate(
             'for (const each of document.querySelectorAll("details")) each.open = true',

@@ -237,10 +237,22 @@ describe('what needs attention', () => {
 describe('payments', () => {
   test('behavior: the list has pages, and the story has all that the ledger knows', async () => {
     const { app, read } = await signedIn()
-    for (let index = 0; index < 60; index++) insertPayment(app.db, { at: now - index * 1_000 })
+    for (let index = 0; index < 60; index++)
+      insertPayment(app.db, { at: now - index * 1_000, isDelivered: index < 59 })
     const { id, hash } = insertPayment(app.db, { at: now + 1, isDelivered: false })
     const first = await read('/admin/payments')
     expect(first.split('href="/admin/payments/pay_')).toHaveLength(51)
+    const [head = '', row = ''] = first.split('<tr>').slice(1)
+    const cellsOf = (part: string) =>
+      [...part.matchAll(/<t[hd][^>]*>(.*?)<\/t[hd]>/g)].map(([, cell = '']) =>
+        cell.replace(/<[^>]*>/g, ''),
+      )
+    const cells = cellsOf(row)
+    expect(Object.fromEntries(cellsOf(head).map((name, at) => [name, cells[at]]))).toMatchObject({
+      ...{ State: 'not delivered', Amount: '0.005 USDC', For: 'shop/item', Network: 'Base' },
+      Received: expect.stringMatching(/^\d{4}-/),
+    })
+    expect(await read('/admin')).toContain('<a href="/admin/payments?state=undelivered">')
     const older = /href="(\/admin\/payments\?before=pay_[0-9a-f]+)"/.exec(first)?.[1] ?? ''
     expect((await read(older)).split('href="/admin/payments/pay_')).toHaveLength(12)
     const story = await read(`/admin/payments/${id}`)
@@ -254,7 +266,9 @@ describe('payments', () => {
     ])
       expect(story).toContain(part)
     expect(story).not.toContain('0x02')
-    expect(await read('/admin/payments?route=/nothing')).toContain('No payment fits this search.')
+    const nothing = await read('/admin/payments?route=/nothing')
+    expect(nothing).toContain('No payment fits this search.')
+    expect(nothing).toContain('<a class="button second" href="/admin/payments">')
   })
 
   test('error: an id that the ledger does not have is 404, and a wrong search says what to write', async () => {
@@ -353,6 +367,7 @@ describe('actions', () => {
         await app.post(path, { subject, csrf }, bearer),
       ]
       expect(refused.map(({ status }) => status)).toEqual([403, 403, 403, 303, 303])
+      expect(await refused[0]?.text()).toContain('<a href="/admin">Open the page again</a>')
       app.state.now += 60_000
       // A form says its method by its method alone.
       for (const more of [{ 'x-http-method-override': 'POST' }, { 'x-method-override': 'POST' }])

@@ -3,8 +3,10 @@ import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
 import { createExplorer } from '../src/stock/explorer'
 import { createIssuer } from '../src/stock/issuer'
+import * as Example from '../src/web/Example'
 import { ask, payMpp, payX402 } from './harness/buyer'
 import { pause, setMultiplier } from './harness/exchange'
+import { misfitsOf } from './harness/shape'
 import { testWorld } from './harness/world'
 
 // The four routes of chain-stocks, bought in every form, on the real contracts of Uniswap.
@@ -39,7 +41,16 @@ async function bought(path: string, init: RequestInit = {}, from = world): Promi
   expect([path, response.status]).toEqual([path, 200])
   expect(response.headers.get('payment-receipt')).not.toBeNull()
   expect(response.headers.get('content-type')).toBe('application/json')
-  return (await response.json()) as Body
+  const body = (await response.json()) as Body
+  expect(misfitsOf(exampleOf(path), body)).toEqual([])
+  return body
+}
+
+/** What the page of the merchant shows as the answer of a route. */
+function exampleOf(path: string): unknown {
+  const { routes = [] } = world.config.merchants.find(({ slug }) => slug === 'chain-stocks') ?? {}
+  const route = routes.find((each) => each.path === `/${path.split('?')[0]}`)
+  return route && JSON.parse(Example.answerOf(route) ?? '"no example"')
 }
 
 const post = (body: unknown): RequestInit => ({

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, CDPSession, Page } from 'playwright-core'
+import { account } from '../src/demo/accounts'
+import { balanceOf } from '../src/demo/chains'
 import {
   chromiumPath,
   colourRules,
@@ -7,6 +9,7 @@ import {
   startBrowser,
   violationsOf,
 } from './harness/browser'
+import { installWallet } from './harness/wallet'
 import { testWorld } from './harness/world'
 
 const isMissing = chromiumPath === undefined
@@ -108,7 +111,7 @@ const brokenWords = `(() => {
 })()`
 
 describe.skipIf(isMissing)('words', () => {
-  const widths = [1280, 768, 390] as const
+  const widths = [1600, 1280, 768, 390] as const
   const brokenAt = async (page: Page, width: number) => {
     await page.setViewportSize({ width, height: 900 })
     const broken = (await page.evaluate(brokenWords)) as string[]
@@ -181,13 +184,15 @@ describe.skipIf(isMissing)('the first look', () => {
 
   test('behavior: nothing moves while a page loads', () =>
     look({}, '/', async (page) => {
-      for (const path of ['/', forecast, '/stocks']) {
-        await page.goto(world.url + path)
-        if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
-        const moved = await page.evaluate(shifts)
-        // Later rows of a table may widen a column by pixels, where the document arrives in parts.
-        expect([path, Number(moved) < 0.01, moved]).toEqual([path, true, moved])
-      }
+      for (const width of [1600, 390])
+        for (const path of ['/', forecast, '/stocks']) {
+          await page.setViewportSize({ width, height: 844 })
+          await page.goto(world.url + path)
+          if (path === '/stocks') await page.locator('[data-symbol=NVDA] .badge').waitFor()
+          const moved = await page.evaluate(shifts)
+          // Later rows of a table may widen a column by pixels, where the document arrives in parts.
+          expect([path, width, Number(moved) < 0.01, moved]).toEqual([path, width, true, moved])
+        }
     }))
 })
 
@@ -283,6 +288,10 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
 
   test('behavior: the tools are tabs for the keyboard, and a command is copied unchanged', () =>
     look({}, '/merchants/catjoke', async (page) => {
+      // Without a wallet they are how to pay.
+      expect(await page.locator('.progress').textContent()).toContain('has no wallet')
+      await page.getByRole('link', { name: 'Show the commands' }).click()
+      expect(page.url()).toEndWith('#programs')
       const shown = () => page.locator('[role=tabpanel]:visible').getAttribute('id')
       expect(await shown()).toBe('code-curl')
       await page.getByRole('tab', { name: 'curl' }).focus()
@@ -321,6 +330,29 @@ describe.skipIf(isMissing)('the stock tokens', () => {
       expect(await page.locator('.wallet').getAttribute('data-target')).toBe(target)
       expect(found).toEqual([])
     }))
+})
+
+describe.skipIf(isMissing)('buying a stock', () => {
+  test('behavior: a wallet of EIP-1193 alone buys it, and the tokens arrive', async () => {
+    const chain = world.chains['eip155:4663']
+    const [token] = (world.config.stock?.tokens ?? []).filter(({ symbol }) => symbol === 'MSFT')
+    if (chain === undefined || token === undefined) throw new Error('MSFT is not sold')
+    const buyer = account(1).local()
+    const before = await balanceOf(chain, token.address, buyer.address)
+    const own = await page.context().newPage()
+    try {
+      await installWallet(own, Object.values(world.chains), buyer, { uuid: '' })
+      await own.goto(`${world.url}/stocks?symbol=MSFT`)
+      await own.getByRole('button', { name: 'Pay with Browser wallet' }).click()
+      await own.locator('.wallet[data-busy=false]').waitFor()
+      expect(await own.locator('.result pre').first().textContent()).toContain('"delivered"')
+      expect(await own.locator('.progress').getAttribute('class')).toContain('good')
+    } finally {
+      await own.close()
+    }
+    const shares = (await balanceOf(chain, token.address, buyer.address)) - before
+    expect(shares).toBeGreaterThan(0n)
+  })
 })
 
 describe.skipIf(isMissing)('without a mouse', () => {

@@ -4,6 +4,8 @@ import { parse } from '../src/config/merchants'
 import { routes, startUpstreams } from '../src/demo/upstreams'
 import * as Route from '../src/proxy/Route'
 import * as Tail from '../src/proxy/Tail'
+import * as Example from '../src/web/Example'
+import { misfitsOf } from './harness/shape'
 
 const upstreams = await startUpstreams({ eventGapMs: 1 })
 afterAll(() => upstreams.stop())
@@ -140,6 +142,10 @@ describe('upstreams', () => {
           const answered = await fetch(target, { method, headers, body })
           expect(`${path} ${url} ${answered.status}`).toBe(`${path} ${url} 200`)
           expect(answered.headers.get('Content-Type')).toContain('json')
+          // The request that the page of the merchant shows has every parameter with an example.
+          if (tail !== [...tails].at(-1)) continue
+          const example = JSON.parse(Example.answerOf(route) ?? '"no example"')
+          expect([path, misfitsOf(example, await answered.json())]).toEqual([path, []])
         }
       }
     })

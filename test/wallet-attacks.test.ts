@@ -289,10 +289,25 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
       expect(validBefore).toBeLessThan(Date.now() / 1000 + 301)
     })
 
-  for (const [name, answer] of [
-    ['is busy', { status: 429, json: { code: 'rate-limited' } }],
-    ['starts again', { status: 503, body: 'The service is starting.' }],
-    ['is away', undefined],
+  for (const [name, answer, end, meaning] of [
+    [
+      'is busy',
+      { status: 429, json: { code: 'rate-limited' } },
+      'delivered',
+      'The order is delivered: the tokens are at your address.',
+    ],
+    [
+      'starts again',
+      { status: 503, body: 'The service is starting.' },
+      'refunded',
+      'The order was not filled, and the whole amount came back to you.',
+    ],
+    [
+      'is away',
+      undefined,
+      'held',
+      'The order is held until its operator decides. You need not pay again.',
+    ],
   ] as const)
     test(`attack: an order is followed to its end while the service ${name}`, async () => {
       await page.route('**/api/stock/buy?**', async (route) => {
@@ -308,13 +323,13 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
       await page.route('**/api/stock/order/o1', (route) => {
         asked++
         if (asked === 2) return answer === undefined ? route.abort() : route.fulfill(answer)
-        return route.fulfill({ json: { status: asked === 1 ? 'swapping' : 'delivered' } })
+        return route.fulfill({ json: { status: asked === 1 ? 'swapping' : end } })
       })
       await page.evaluate(`(({ dataset }) => {
         dataset.target = '/api/stock/buy?symbol=A&usdg=1'
       })(document.querySelector('.wallet'))`)
-      expect(await press()).toBe('The order has ended.')
-      expect(await shown()).toContain('delivered')
+      expect(await press()).toBe(meaning)
+      expect(await shown()).toContain(end)
     })
 
   test('attack: an order that was refunded is not offered any more', async () => {

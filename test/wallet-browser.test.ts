@@ -119,6 +119,8 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
   test('behavior: names the parameters that would be refused, and nothing is signed', async () => {
     await page.goto(`${shop.url}/m/shop/form?symbol=toolong`)
     expect(await page.locator('main').textContent()).toContain('symbol')
+    const form = page.getByRole('link', { name: 'Enter the values in a form' })
+    expect(await form.getAttribute('href')).toBe('/merchants/shop?route=%2Fform#try')
     expect(await press()).toContain('Nothing was paid.')
     expect(signatures()).toBe(0)
   })
@@ -145,6 +147,11 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(wallet.signed.map(({ primaryType }) => primaryType)).toEqual([...methods])
       expect(await page.locator('.result h2').allTextContents()).toEqual(['The answer', 'Receipt'])
       expect(await page.locator('.result dd').first().textContent()).toMatch(/^0x[0-9a-f]{64}$/)
+      for (const [name, file] of [
+        ['Download the answer', /^item$/],
+        ['Download the receipt', /^receipt-[0-9a-f]{8}\.json$/],
+      ] as const)
+        expect(await page.getByRole('link', { name }).getAttribute('download')).toMatch(file)
       // Only the receipt is kept.
       expect(await kept()).toBe('["turnpike:receipts"]')
       expect(complaints.filter((text) => !text.includes('status of 402'))).toEqual([])
@@ -252,6 +259,28 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     })
 })
 
+describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
+  test('error: is named with its amount where nothing can replace it, and nothing is signed', async () => {
+    wallet.account = account(4).local()
+    wallet.chainId = 4663
+    await page.route(`**${path}`, async (route) => {
+      const response = await route.fetch()
+      const headers = response.headers()
+      const required = JSON.parse(atob(headers['payment-required'] ?? ''))
+      const { eip2612GasSponsoring: _, ...extensions } = required.extensions
+      const changed = btoa(JSON.stringify({ ...required, extensions }))
+      await route.fulfill({ response, headers: { ...headers, 'payment-required': changed } })
+    })
+    const before = shop.counts()
+    try {
+      expect(await press()).toMatch(/^Permit2 may take 0\.00 USDG of 0x.+Nothing was paid\.$/)
+    } finally {
+      await page.unroute(`**${path}`)
+    }
+    expect([shop.counts(), signatures(), await kept()]).toEqual([before, 0, '[]'])
+  })
+})
+
 describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   test('behavior: is not signed again while it is pending, nor after the page was left', async () => {
     const chain = shop.chains[base]
@@ -266,6 +295,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
       )
       await page.reload()
       expect(await page.locator('.wallets').textContent()).toContain('does not pay twice')
+      expect(await progress().isVisible()).toBe(false)
       expect(await payButton().count()).toBe(0)
       const delivered = press(again())
       await mine(chain)
@@ -281,7 +311,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   test('behavior: is fetched again without paying when the upstream failed', async () => {
     const before = await shop.balance(base, payee)
     shop.upstream.script = (_, reply) => reply.send(500, 'broken')
-    expect(await press()).not.toContain('Paid and delivered')
+    expect(await press()).toBe('The upstream answered 500.')
     expect(await page.locator('.wallets').textContent()).toContain('You paid 0.005 USDC on Base')
     await page.reload()
     shop.upstream.script = (_, reply) => reply.send(200, '{"late":true}')

@@ -39,6 +39,7 @@ export function group(entries: readonly Entry[]): Group[] {
 
 function wordsOf({ merchant, route }: Entry): string {
   const { title, tag, slug, description } = merchant
-  const own = [route.path, route.summary, route.description]
+  const examples = route.params.map(({ name, example }) => `${name} ${example ?? ''}`)
+  const own = [route.path, route.summary, route.description, ...examples]
   return [title, tag, slug, description, ...own].join('\n').toLowerCase()
 }

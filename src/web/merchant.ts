@@ -123,9 +123,8 @@ ${priceOf(config, merchant, route)}
 ${tryIt(config, merchant, route, { example, values: shown.values })}
 </div>
 <div class="code">
-<h3>In a program</h3>
+<h3 id="programs">In a program</h3>
 ${tabsOf(config, merchant, route, { example, tool: shown.tool })}
-<h3>The answer</h3>
 ${answerOf(route)}
 </div>
 </div>
@@ -282,7 +281,10 @@ function tabsOf(
 function answerOf(route: Route): Html {
   const example = Example.answerOf(route)
   if (example !== undefined)
-    return html`<pre class="example" tabindex="0" aria-label="Example of the answer"><code>${example}</code></pre>`
+    return html`<h3>Example of the answer</h3>
+<p class="hint">It shows the form; its figures are not current, and a real answer may have more members.</p>
+<pre class="example" tabindex="0" aria-label="Example of the answer"><code>${example}</code></pre>`
   const types = [route.answer?.type ?? 'object'].flat().join(' or ')
-  return html`<p>JSON (${types}), as the upstream sends it, with the header <code>Payment-Receipt</code> or <code>PAYMENT-RESPONSE</code>.</p>`
+  return html`<h3>The answer</h3>
+<p>JSON (${types}), as the upstream sends it, with the header <code>Payment-Receipt</code> or <code>PAYMENT-RESPONSE</code>.</p>`
 }

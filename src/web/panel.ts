@@ -34,7 +34,7 @@ export function walletPanel({ method, target, body, offers, note = settled }: Pu
 <div class="progress" role="status">${note}</div>
 <div class="result"></div>
 <label>Network <select name="network">
-<option value="">The network of my wallet</option>
+${offers.length > 1 && html`<option value="">The network of my wallet</option>`}
 ${offers.map(
   ({ network, amountAtomic }) =>
     html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,

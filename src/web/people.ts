@@ -3,6 +3,7 @@ import { splitUrl } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as Json from '../protocol/Json'
 import * as Commands from './Commands'
+import { linkOf } from './catalogue'
 import { type Html, html } from './html'
 import { layout, pageHeaders } from './layout'
 import { walletPanel } from './panel'
@@ -91,7 +92,7 @@ function paywallPage(
   }</p>
 <h1>${description || 'A paid answer'}</h1>
 <p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
-${faultsOf(problem)}
+${faultsOf(problem, merchant && formOf(merchant, request))}
 <p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
@@ -104,7 +105,17 @@ ${commandTabs(commands.filter(({ pays }) => pays))}
 <p><a href="/">All that is sold here</a></p>`
 }
 
-function faultsOf(problem: Json.JsonObject): Html | false {
+/** Where the values of a request can be entered. */
+function formOf(merchant: Merchant, { url }: Request): string | undefined {
+  const path = splitUrl(url)[0].slice(`/m/${merchant.slug}`.length)
+  const [route] = merchant.routes
+    .filter((each) => path === each.path || path.startsWith(`${each.path}/`))
+    .sort((a, b) => b.path.length - a.path.length)
+  return route && linkOf(merchant, route).replace('#route', '#try')
+}
+
+/** `form`: where they can be mended. */
+function faultsOf(problem: Json.JsonObject, form?: string): Html | false {
   const faults = Json.member(problem, 'invalidParams')
   if (!Array.isArray(faults) || faults.length === 0) return false
   return html`<div class="notice bad"><p>This request cannot be served as it is:</p>
@@ -112,7 +123,7 @@ function faultsOf(problem: Json.JsonObject): Html | false {
     Json.isObject(fault)
       ? html`<li><code>${textOf(fault, 'name')}</code>: ${textOf(fault, 'reason')}</li>`
       : undefined,
-  )}</ul></div>`
+  )}</ul>${form !== undefined && html`<p><a href="${form}">Enter the values in a form</a></p>`}</div>`
 }
 
 /** A problem, and where to go from it. */

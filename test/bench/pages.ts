@@ -1,3 +1,4 @@
+import type { Browser } from 'playwright-core'
 import { startChains } from '../../src/demo/chains'
 import { chromiumPath, startBrowser } from '../harness/browser'
 import type { Machine } from './machine'
@@ -14,8 +15,8 @@ const nothing =
 
 /**
  * How long Chromium takes until a visitor can use the catalogue, on loopback, each time with an empty
- * cache and in a new window that has settled. A page that has only a paragraph, in the same rounds, shows what the browser and the
- * machine take of that.
+ * cache and in a new window that has settled. A page that has only a paragraph, in the same rounds,
+ * shows what the browser and the machine take of that.
  */
 export async function benchPages(
   machine: Machine,
@@ -39,18 +40,6 @@ export async function benchPages(
   ]
   const empty = serveNothing()
   const browser = await startBrowser()
-  const visit = async (url: string): Promise<Visit> => {
-    const context = await browser.newContext()
-    try {
-      const page = await context.newPage()
-      // A new window loads the pages of its own controls, which would compete with the visit.
-      await machine.settle()
-      await page.goto(url, { waitUntil: 'load' })
-      return await page.evaluate(timings)
-    } finally {
-      await context.close()
-    }
-  }
   try {
     const rows: Report.Row[] = []
     const notes: string[] = []
@@ -58,8 +47,8 @@ export async function benchPages(
       const visits: Visit[] = []
       const emptyVisits: Visit[] = []
       for (let round = -1; round < rounds; round++) {
-        const emptySeen = await machine.sample(() => visit(empty.url.href))
-        const seen = await machine.sample(() => visit(url))
+        const emptySeen = await machine.sample(() => visit(browser, machine, empty.url.href))
+        const seen = await machine.sample(() => visit(browser, machine, url))
         if (round >= 0) emptyVisits.push(emptySeen)
         if (round >= 0) visits.push(seen)
       }
@@ -87,6 +76,19 @@ export async function benchPages(
     await empty.stop(true)
     await Promise.all(servers.map((server) => server.stop()))
     await Promise.all(chains.map((chain) => chain.stop()))
+  }
+}
+
+async function visit(browser: Browser, machine: Machine, url: string): Promise<Visit> {
+  const context = await browser.newContext()
+  try {
+    const page = await context.newPage()
+    // A new window loads the pages of its own controls, which would compete with the visit.
+    await machine.settle()
+    await page.goto(url, { waitUntil: 'load' })
+    return await page.evaluate(timings)
+  } finally {
+    await context.close()
   }
 }
 

@@ -19,7 +19,10 @@ export type BrowserWallet = {
 
 type Reply = { result?: unknown; error?: { code: number; message: string } }
 
-/** Announces a wallet to every document of a page. `info` replaces members of its description. */
+/**
+ * Announces a wallet to every document of a page. `info` replaces members of its description; with an
+ * empty `uuid` it is a wallet of EIP-1193 alone, which announces nothing.
+ */
 export async function installWallet(
   page: Page,
   chains: readonly Chain[],
@@ -51,6 +54,10 @@ function announce(info: Record<string, string>): void {
       if (error !== undefined) throw Object.assign(new Error(error.message), { code: error.code })
       return result
     },
+  }
+  if (info.uuid === '') {
+    Object.assign(page, { ethereum: provider })
+    return
   }
   const tell = () => {
     page.dispatchEvent(new CustomEvent('eip6963:announceProvider', { detail: { info, provider } }))

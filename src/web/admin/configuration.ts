@@ -77,10 +77,14 @@ function merchantRow(merchant: Merchant): readonly Cell[] {
     slug,
     builtin ?? upstream?.origin ?? 'by route',
     Object.keys(headers).join(', ') || '-',
-    html`<code>${payout}</code>`,
-    networks.join(', '),
-    html`${routes.map(({ path }, index) => html`${index > 0 && html`<br>`}<code>${path}</code>`)}`,
+    html`<code class="hash">${payout}</code>`,
+    lines(networks.map((id) => html`${id}`)),
+    lines(routes.map(({ path }) => html`<code>${path}</code>`)),
   ]
+}
+
+function lines(parts: readonly Html[]): Html {
+  return html`${parts.map((part, index) => html`${index > 0 && html`<br>`}${part}`)}`
 }
 
 /** `baseUrl` as the file writes it: `base_url`. */

@@ -19,7 +19,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     const paused = isPaused(slug)
     return [
       html`<strong>${title}</strong><br><code>${slug}</code>`,
-      html`${stateOf(state)}${paused && html` ${badge('fair', 'sales paused')}`}`,
+      html`${stateOf(state)}${paused && html`<br>${badge('fair', 'sales paused')}`}`,
       timesOf(state),
       pricesOf(state.merchant),
       routes.length,

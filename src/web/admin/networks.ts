@@ -94,7 +94,7 @@ function relayers(name: string, { relayers: all, cost }: Details): Html {
       { title: 'In progress', isNumber: true },
     ],
     all.map((relayer): Cell[] => [
-      html`<code>${relayer.relayer}</code>`,
+      html`<code class="hash">${relayer.relayer}</code>`,
       relayer.ready
         ? badge('good', 'ready')
         : html`${badge('bad', 'paused')} ${scrubbed(relayer.reason ?? 'unknown')}`,

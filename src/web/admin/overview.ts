@@ -38,7 +38,7 @@ function numbers(
   return html`<dl class="numbers">
 <div><dt>Revenue today</dt><dd>${usd(sum?.paid)}</dd></div>
 <div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
-<div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${count(undelivered)}</dd></div>
+<div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${count(undelivered)}</a>` : count(undelivered)}</dd></div>
 <div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? 'unknown'}</dd></div>
 </dl>`
 }

@@ -22,12 +22,14 @@ export async function paymentsPage(
     fault === undefined
       ? await find(sources, search, pageLength)
       : { lines: [], next: undefined, fault }
+  const isSearch = toQuery({ ...search, before: undefined }) !== ''
   return html`<h1>Payments</h1>
 ${searchForm(config, search)}
 ${found.fault !== undefined && html`<p class="fault" role="alert">${found.fault}</p>`}
-${found.fault === undefined && list(found, names, toQuery({ ...search, before: undefined }) !== '')}
+${found.fault === undefined && list(found, names, isSearch)}
 ${found.searchedTo !== undefined && html`<p class="note" role="status">Searched back to ${time(timeOf(found.searchedTo))}. Older payments may fit, too.</p>`}
 <div class="row">
+${found.lines.length === 0 && isSearch && html`<a class="button second" href="/admin/payments">Show all payments</a>`}
 ${found.next !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: found.next })}">Older</a>`}
 ${search.before !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: undefined })}">Newest</a>`}
 ${found.lines.length > 0 && html`<a href="/admin/payments.csv${toQuery(search)}">These as CSV, up to ${csvMax.toLocaleString('en')}</a>`}
@@ -54,10 +56,10 @@ function list({ lines }: Found, names: Names, isSearch: boolean): Html {
     'Payments',
     [
       'Received',
-      'For',
-      { title: 'Amount', isNumber: true },
-      'Network',
       'State',
+      { title: 'Amount', isNumber: true },
+      'For',
+      'Network',
       'Payer',
       'Payment',
     ],

@@ -167,12 +167,22 @@ function assertBelow(verdict: RateLimit.Verdict): void {
 }
 
 /** The form for the token, or the reason why there is none. */
-export function signInForm({ fault, unsafe }: { fault?: string; unsafe?: string }): Html {
+export function signInForm({
+  fault,
+  unsafe,
+  isForm = false,
+}: {
+  fault?: string
+  unsafe?: string
+  /** Whether a form was refused whose sender may still be signed in. */
+  isForm?: boolean
+}): Html {
   const reason = fault ?? unsafe
   return html`<div class="gate">
 <h1>Sign in</h1>
 <p>This page is for the operator of this service. The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>
 ${reason !== undefined && html`<p class="fault" role="alert">${reason}</p>`}
+${isForm && html`<p><a href="/admin">Open the page again</a>, or sign in:</p>`}
 ${
   unsafe === undefined &&
   html`<form method="post" action="/admin">

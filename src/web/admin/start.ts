@@ -47,7 +47,8 @@ function createAnswers(config: Config, access: Access) {
   /** The form for the token, for everyone else. */
   const form = (request: Request, { status, fault }: Partial<Refused> = {}) => {
     const unsafe = access.transport(request)
-    const main = signInForm({ ...(fault && { fault }), ...(unsafe && { unsafe }) })
+    const isForm = unsafe === undefined && status === 403
+    const main = signInForm({ ...(fault && { fault }), ...(unsafe && { unsafe }), isForm })
     return page(undefined, { title: 'Sign in', path: undefined, main }, { status: status ?? 200 })
   }
   const wrongToken = () => {

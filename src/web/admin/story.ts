@@ -191,7 +191,7 @@ function transactionsOf(transactions: readonly StoryTransaction[]): Html {
       { title: 'Cost', isNumber: true },
     ],
     transactions.map((each) => [
-      html`<code>${each.hash}</code>`,
+      html`<code class="hash">${each.hash}</code>`,
       each.members > 1 ? `${each.kind} of ${each.members}` : each.kind,
       badge(
         each.state === 'failed' ? 'bad' : each.state === 'mined' ? 'good' : 'plain',

@@ -9,7 +9,7 @@ async function followOrder(path, paid, say) {
   for (let waitMs = 1000; ; waitMs = Math.min(waitMs * 1.2, 15_000)) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
-    if (finalStates.includes(status)) return { ...paid, response }
+    if (finalStates.includes(status)) return { ...paid, response, state: status }
     say(`Paid. The order is ${status ?? 'not readable now'} ...`)
     await pause(waitMs)
   }
@@ -135,6 +135,8 @@ function pretty(text) {
 
 function receiptOf(settlement, panel) {
   const { transaction, network, payer } = settlement
+  const { name = network } =
+    JSON.parse(panel.dataset.networks).find(({ id }) => id === network) ?? {}
   const kept = { at: new Date().toISOString(), ...purchaseOf(panel), settlement }
   const isKept = keepReceipt(kept)
   const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
@@ -150,7 +152,7 @@ function receiptOf(settlement, panel) {
     element('h2', {}, 'Receipt'),
     facts([
       ['transaction', transaction],
-      ['network', network],
+      ['network', name],
       ['paid by', payer],
     ]),
     element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),

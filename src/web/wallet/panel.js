@@ -12,6 +12,8 @@ async function run(panel, wallet) {
   const store = storeOf(purchase)
   const status = panel.querySelector('.progress')
   const say = (text, className = '') => {
+    restingOf.delete(panel)
+    status.hidden = false
     status.className = `progress ${className}`
     status.replaceChildren(text)
   }
@@ -22,15 +24,16 @@ async function run(panel, wallet) {
     if (kept !== undefined) say(`Asking again with the payment of ${kept.what} ...`)
     if (kept === undefined && wallet === undefined)
       throw new Stopped('This payment has ended in another window. Nothing was paid here.')
-    const order = await store.alone(async () => {
+    const state = await store.alone(async () => {
       const done = kept ? await finish(purchase, store, say) : await buy(panel, wallet, store, say)
       const path = orderOf(done.response)
-      await present(panel, path === undefined ? done : await followOrder(path, done, say), say)
+      const followed = path === undefined ? done : await followOrder(path, done, say)
+      await present(panel, followed, say)
       store.remove(done.credential)
-      return path
+      return followed.state
     })
     paidOf.set(panel, JSON.stringify(purchase))
-    say(order === undefined ? 'Paid and delivered.' : 'The order has ended.', 'good')
+    say(...(endings[state] ?? ['Paid and delivered.', 'good']))
   } catch (error) {
     const isKnown = error instanceof Stopped
     say(
@@ -49,6 +52,14 @@ async function run(panel, wallet) {
     if (document.activeElement === document.body)
       panel.querySelector('.wallets button')?.focus({ preventScroll: true })
   }
+}
+
+/** What the end of an order means for its buyer. */
+const endings = {
+  delivered: ['The order is delivered: the tokens are at your address.', 'good'],
+  refunded: ['The order was not filled, and the whole amount came back to you.', 'fair'],
+  held: ['The order is held until its operator decides. You need not pay again.', 'fair'],
+  failed: ['The transfer did not happen. Nothing was paid.', 'bad'],
 }
 
 function setDisabled(panel, isDisabled) {
@@ -74,8 +85,22 @@ function offer(panel) {
   if (shownOf.get(panel) === shown) return
   shownOf.set(panel, shown)
   panel.querySelector('label').hidden = kept !== undefined
+  rest(panel, kept, names)
   const place = panel.querySelector('.wallets')
   place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, verb, names)))
+}
+
+/** The text of a panel's status before a purchase has said anything. */
+const restingOf = new WeakMap()
+const noWallet = 'This browser has no wallet. Install one, or pay by a command.'
+
+/** What the status says before a purchase: nothing of signing where something was signed already. */
+function rest(panel, kept, names) {
+  const text = restingOf.get(panel)
+  if (text === undefined) return
+  const status = panel.querySelector('.progress')
+  status.hidden = kept !== undefined
+  status.replaceChildren(names.length === 0 ? noWallet : text)
 }
 
 function resuming(panel, { redeem, what }) {
@@ -90,13 +115,7 @@ function resuming(panel, { redeem, what }) {
 
 function starting(panel, verb, names) {
   if (names.length === 0)
-    return [
-      element(
-        'p',
-        {},
-        'This browser has no wallet. Install one that holds stablecoins, or pay by a command.',
-      ),
-    ]
+    return [element('a', { class: 'button plain', href: '#programs' }, 'Show the commands')]
   return names.map(([name, icon], at) =>
     element(
       'button',
@@ -110,6 +129,7 @@ function starting(panel, verb, names) {
 
 function prepare(panel) {
   panel.hidden = false
+  restingOf.set(panel, panel.querySelector('.progress').textContent)
   offer(panel)
   addEventListener('turnpike:wallets', () => offer(panel))
   // Another window has kept or finished a payment.

@@ -109,7 +109,9 @@ async function finish(purchase, store, say) {
     }
     if (isLast(response, problem, kept)) store.remove(kept.credential)
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
-    throw new Stopped(detail, { isOver: store.read() === undefined, details })
+    // Its other sentences are for programs; the button below does what they say.
+    const [told] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
+    throw new Stopped(told, { isOver: store.read() === undefined, details })
   }
 }
 
@@ -162,7 +164,7 @@ async function buy(panel, wallet, store, say) {
   assertPrice(offer)
   await selectNetwork(provider, offer.network)
   await assertFunds(provider, payer, offer)
-  say(`Sign in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
+  say(`Confirm in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
   const { credential } = await payOffer(provider, payer, offer, asked)
   // Another window was faster: its payment is finished, and this one is never sent.
   if (store.read() !== undefined) return finish(purchase, store, say)

@@ -81,6 +81,6 @@ async function assertFunds(provider, payer, { network, accepted }) {
   const has = decimal(balance, network.decimals)
   const needs = decimal(accepted.amount, network.decimals)
   throw new Stopped(
-    `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid.`,
+    `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid. Add ${network.symbol}, or choose another network.`,
   )
 }
