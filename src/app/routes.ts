@@ -225,11 +225,17 @@ function addProblems(add: ReturnType<typeof adderOf>, people: Handlers['people']
   )
 }
 
-/** Routes that answer while the service starts. */
+/** Routes that answer while the service starts. They are made for the first request in that time. */
 export function startingRoutes(middleware: Middleware): Pick<Elysia, 'fetch'> {
   const starting = () =>
     new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
-  return open(middleware).all('/*', starting, unread)
+  let app: Pick<Elysia, 'fetch'> | undefined
+  return {
+    fetch(request) {
+      app ??= open(middleware).all('/*', starting, unread)
+      return app.fetch(request)
+    },
+  }
 }
 
 /** By default Elysia looks for the path behind a host of four characters or more. */
