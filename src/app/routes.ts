@@ -86,10 +86,6 @@ export function createRoutes(on: Handlers): Routes {
   // Documents for machines
   add('/openapi.json', ({ request }) => documents.aggregate(request))
   add('/.well-known/x402', ({ request }) => documents.wellKnown(request))
-  add(
-    '/api/openapi.json',
-    shared({ GET: async ({ request }) => (await people()).apiDocument(request) }),
-  )
   add('/llms.txt', ({ request }) => documents.llms(request))
   for (const at of on.facilitatorAt)
     add(`${at}/discovery/resources`, ({ request }) => documents.resources(request))
@@ -136,6 +132,7 @@ export function createRoutes(on: Handlers): Routes {
   }
 }
 
+/** The pages, and the description of the endpoints of our own. */
 function addPages(add: ReturnType<typeof adderOf>, people: Handlers['people']): void {
   const on = (run: (pages: People['pages'], asked: Asked) => Answer) =>
     own({ GET: async (asked) => run((await people()).pages, asked) })
@@ -157,6 +154,10 @@ function addPages(add: ReturnType<typeof adderOf>, people: Handlers['people']): 
     on((pages, { request }) => pages.asset(request)),
   )
   add('/favicon.svg', own({ GET: sendFavicon }))
+  add(
+    '/api/openapi.json',
+    shared({ GET: async ({ request }) => (await people()).apiDocument(request) }),
+  )
 }
 
 /** The pages of the operator. */
