@@ -76,7 +76,8 @@ async function begin(
   const sales = await startSales(base, money)
   const parts = createParts(base, server, money, sales)
   const first = await prepare(base, parts, options.config)
-  Object.assign(base.current, { app: first.app(), offers: first.version })
+  const app = first.app()
+  Object.assign(base.current, { app, offers: first.version })
   // Recover after binding: the health endpoints must answer while a chain does not.
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
@@ -86,7 +87,7 @@ async function begin(
   await followOffers(base, parts, turn)
   // Last, so that a start that fails orders no certificate.
   server.certificates?.start()
-  warmUp(base)
+  warmUp(base, app.warm)
   return {
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
@@ -178,13 +179,11 @@ function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promi
 }
 
 /** Prepares, between requests, what the first requests would wait for. */
-function warmUp({ options, database, current }: Base): void {
+function warmUp({ options, database, current }: Base, warmRoutes: () => unknown): void {
   // Before `unused`, because it invalidates every statement that was prepared earlier.
   const { reserveLog } = database
   const lasting = options.isLasting && reserveLog ? [reserveLog] : []
-  // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
-  const compile = () => current.app.fetch
-  const steps = [compile, ...lasting, Secp256k1.warm, ...database.unused()]
+  const steps = [...lasting, Secp256k1.warm, ...database.unused(), warmRoutes]
   void whenIdle(steps, () => current.isStopping)
 }
 

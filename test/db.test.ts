@@ -6,7 +6,7 @@ import type { Hex } from 'viem'
 import { MigrationError } from '../db/schemas'
 import { createJobs } from '../db/sqlite/jobs'
 import { DatabaseLockedError } from '../db/sqlite/lock'
-import { migrate, migrations } from '../db/sqlite/migrate'
+import { migrate, migrations, wholeOf } from '../db/sqlite/migrate'
 import { createOffers } from '../db/sqlite/offers'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
 import { createPayments } from '../db/sqlite/payments'
@@ -129,6 +129,24 @@ describe('open', () => {
     } finally {
       memory.close()
     }
+  })
+
+  test('behavior: a new database is what all migrations leave', async () => {
+    const one = new Database(':memory:')
+    const whole = wholeOf(one)
+    // `bun run docs` writes the file.
+    expect(await Bun.file(join(import.meta.dir, '../db/migrations/whole.sql')).text()).toBe(whole)
+    const stepwise = new Database(':memory:')
+    migrate(stepwise, now(), [...migrations])
+    const all = ({ sqlite }: Pick<Db, 'sqlite'>) => ({
+      schema: sqlite
+        .query('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name')
+        .all(),
+      applied: sqlite.query('SELECT * FROM migrations ORDER BY name').all(),
+    })
+    expect(all(db)).toEqual(all({ sqlite: stepwise }))
+    one.close()
+    stepwise.close()
   })
 
   test('error: a second opening names the directory and the process', () => {

@@ -16,6 +16,7 @@ import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
 import sales from '../migrations/0016_sales.sql' with { type: 'text' }
 import webhooks from '../migrations/0017_webhooks.sql' with { type: 'text' }
+import whole from '../migrations/whole.sql' with { type: 'text' }
 import {
   type About,
   hashOf,
@@ -91,8 +92,11 @@ export function migrate(
       .query<{ name: string; hash: string }, []>('SELECT name, hash FROM migrations ORDER BY name')
       .all()
     const pending = pendingOf(known, list, schemaOf(sqlite), about)
+    // A new database gets the tables as all migrations leave them, in a tenth of the time.
+    const isNew = known.length === 0 && list === migrations
+    if (isNew) sqlite.run(whole)
     for (const migration of pending) {
-      sqlite.run(migration.sql)
+      if (!isNew) sqlite.run(migration.sql)
       sqlite.run('INSERT INTO migrations (name, hash, applied_at) VALUES (?, ?, ?)', [
         migration.name,
         hashOf(migration.sql),
@@ -103,6 +107,26 @@ export function migrate(
     return pending.map(({ name }) => name)
   })
   return apply.immediate()
+}
+
+/**
+ * The statements that make what these migrations leave of an empty database. Throws when they leave
+ * a row, which the statements would not make.
+ */
+export function wholeOf(sqlite: Database, list = migrations): string {
+  for (const { sql } of list) sqlite.run(sql)
+  const all = sqlite
+    .query<{ type: string; name: string; sql: string }, []>(
+      "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' ORDER BY rowid",
+    )
+    .all()
+  const tables = all.filter(({ type }) => type === 'table')
+  for (const { name } of tables) {
+    if (sqlite.query(`SELECT 1 FROM "${name}"`).get() !== null)
+      throw new Error(`the migrations leave rows in ${name}`)
+  }
+  const others = all.filter(({ type }) => type !== 'table')
+  return `${[...tables, ...others].map(({ sql }) => `${sql};`).join('\n')}\n`
 }
 
 /** Throws when a migration left a row that names a missing one. */

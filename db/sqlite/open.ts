@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
-import * as schema from '../schema'
 import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
@@ -16,7 +15,7 @@ import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
 /** The open database. Statements through `orm`, changes inside `write`. */
 export type Db = {
-  orm: BunSQLiteDatabase<typeof schema>
+  orm: BunSQLiteDatabase
   sqlite: Database
   /** Path of the database file. */
   file: string
@@ -194,7 +193,8 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     }
   }
   return {
-    orm: drizzle(sqlite, { schema }),
+    // Without the schema, which only queries by relations need.
+    orm: drizzle(sqlite),
     sqlite,
     file,
     storage,

@@ -11,14 +11,10 @@ import type { Settlement } from '../settlement/settlement'
 import { sponsorApprove } from '../sponsor/handler'
 import { createMarketHandlers } from '../stock/market-handlers'
 import { createOrderHandlers } from '../stock/order-handlers'
-import { createAdmin } from '../web/admin/start'
-import { createPages } from '../web/pages'
-import { createProblemPages } from '../web/problems'
 import { createAdminSources } from './admin'
 import { createMetricsHandler } from './metrics'
-import { createApiDocument } from './openapi'
 import type { Parts } from './parts'
-import type { Handlers } from './routes'
+import type { Handlers, People } from './routes'
 import { createState } from './state'
 
 /**
@@ -66,16 +62,37 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     verify: operate('verify'),
     settle: operate('settle'),
     documents,
-    apiDocument: createApiDocument(config),
     market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
     orders:
       exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
     sponsor: (request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
-    pages: createPages({ ...serving, ...state, toolOf: mcp.toolOf }),
-    admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts) }),
-    problems: createProblemPages(config),
+    people: once(async (): Promise<People> => {
+      // A start does not wait for what only people read.
+      const [{ createPages }, { createAdmin }, { createProblemPages }, { createApiDocument }] =
+        await Promise.all([
+          import('../web/pages'),
+          import('../web/admin/start'),
+          import('../web/problems'),
+          import('./openapi'),
+        ])
+      return {
+        pages: createPages({ ...serving, ...state, toolOf: mcp.toolOf }),
+        admin: createAdmin(config, { ...serving, sources: createAdminSources(config, parts) }),
+        problems: createProblemPages(config),
+        apiDocument: createApiDocument(config),
+      }
+    }),
     health: createHealth(state),
+  }
+}
+
+/** Makes a value at the first call, and returns it to all. */
+function once<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined
+  return () => {
+    made ??= make()
+    return made
   }
 }

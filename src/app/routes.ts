@@ -7,10 +7,11 @@ import type { Documents } from '../proxy/documents'
 import type { createMarketHandlers } from '../stock/market-handlers'
 import type { createOrderHandlers } from '../stock/order-handlers'
 import type { createAdmin } from '../web/admin/start'
-import { sendFavicon } from '../web/assets'
+import { sendFavicon } from '../web/favicon'
+import { isNavigation } from '../web/navigation'
 import type { createPages } from '../web/pages'
-import { isNavigation } from '../web/people'
 import type { createProblemPages } from '../web/problems'
+import type { createApiDocument } from './openapi'
 
 type Answer = Response | Promise<Response>
 type Handler = (request: Request) => Answer
@@ -29,30 +30,41 @@ export type Handlers = {
   verify: Handler
   settle: Handler
   documents: Documents
-  /** Our own endpoints as OpenAPI. */
-  apiDocument: Handler
   sponsor: Handler
   /** Undefined without `[stock]`, as `orders` is. */
   market: ReturnType<typeof createMarketHandlers> | undefined
   orders: ReturnType<typeof createOrderHandlers> | undefined
-  pages: ReturnType<typeof createPages>
-  /** The pages of the operator. */
-  admin: ReturnType<typeof createAdmin>
-  /** What the codes of problems mean. */
-  problems: ReturnType<typeof createProblemPages>
+  /** Loaded at the first call, or by `app.ts#warmUp`. */
+  people: () => Promise<People>
   health: ReturnType<typeof createHealth>
   metrics: Handler
   /** What a payment has cost, by its id. */
   payment: (request: Request, id: string) => Answer
 }
 
+/** What only people read. */
+export type People = {
+  pages: ReturnType<typeof createPages>
+  /** The pages of the operator. */
+  admin: ReturnType<typeof createAdmin>
+  /** What the codes of problems mean. */
+  problems: ReturnType<typeof createProblemPages>
+  /** Our own endpoints as OpenAPI. */
+  apiDocument: ReturnType<typeof createApiDocument>
+}
+
+export type Routes = Pick<Elysia, 'fetch' | 'routes'> & {
+  /** Prepares what the first requests would wait for. */
+  warm(): unknown
+}
+
 /**
  * Every path of the service, top to bottom. Each path answers all methods itself, so that HEAD,
  * OPTIONS and 405 are the same everywhere.
  */
-export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
+export function createRoutes(on: Handlers): Routes {
   const app = open(on.middleware)
-  const { documents, market, orders, pages, health } = on
+  const { documents, market, orders, people, health } = on
   const add = adderOf(app)
 
   // For sale. These routes make their own problems. In front of all hooks an unpaid 402 takes about
@@ -74,7 +86,6 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
   // Documents for machines
   add('/openapi.json', ({ request }) => documents.aggregate(request))
   add('/.well-known/x402', ({ request }) => documents.wellKnown(request))
-  add('/api/openapi.json', shared({ GET: ({ request }) => on.apiDocument(request) }))
   add('/llms.txt', ({ request }) => documents.llms(request))
   for (const at of on.facilitatorAt)
     add(`${at}/discovery/resources`, ({ request }) => documents.resources(request))
@@ -99,8 +110,8 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
     )
   }
 
-  addPages(add, on)
-  addAdmin(add, on.admin)
+  addPages(add, people)
+  addAdmin(add, people)
 
   // Operation
   add('/healthz', own({ GET: health.healthz }))
@@ -110,74 +121,122 @@ export function createRoutes(on: Handlers): Pick<Elysia, 'fetch' | 'routes'> {
   return {
     // docs/api.md lists them.
     routes: app.routes,
+    warm() {
+      // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
+      const { fetch } = app
+      return Promise.all([fetch, people()])
+    },
     // Clients that are not browsers see no difference.
     fetch: (request) =>
-      isNavigation(request) ? explained(app.fetch(request), request, pages) : app.fetch(request),
+      isNavigation(request) ? explained(app.fetch(request), request, people) : app.fetch(request),
   }
 }
 
-function addPages(
-  add: ReturnType<typeof adderOf>,
-  { pages, problems }: Pick<Handlers, 'pages' | 'problems'>,
-): void {
-  const merchant = own({ GET: ({ request, params }) => pages.merchant(request, params.slug ?? '') })
-  add('/', own({ GET: ({ request }) => pages.home(request) }))
-  add('/merchants/:slug', merchant)
-  add('/stocks', own({ GET: ({ request }) => pages.stocks(request) }))
-  addProblems(add, problems)
-  add('/assets/:name', own({ GET: ({ request }) => pages.asset(request) }))
+/** The pages, and the description of the endpoints of our own. */
+function addPages(add: ReturnType<typeof adderOf>, people: Handlers['people']): void {
+  const on = (run: (pages: People['pages'], asked: Asked) => Answer) =>
+    own({ GET: async (asked) => run((await people()).pages, asked) })
+  add(
+    '/',
+    on((pages, { request }) => pages.home(request)),
+  )
+  add(
+    '/merchants/:slug',
+    on((pages, { request, params }) => pages.merchant(request, params.slug ?? '')),
+  )
+  add(
+    '/stocks',
+    on((pages, { request }) => pages.stocks(request)),
+  )
+  addProblems(add, people)
+  add(
+    '/assets/:name',
+    on((pages, { request }) => pages.asset(request)),
+  )
   add('/favicon.svg', own({ GET: sendFavicon }))
+  add(
+    '/api/openapi.json',
+    shared({ GET: async ({ request }) => (await people()).apiDocument(request) }),
+  )
 }
 
 /** The pages of the operator. */
-function addAdmin(add: ReturnType<typeof adderOf>, admin: Handlers['admin']): void {
+function addAdmin(add: ReturnType<typeof adderOf>, people: Handlers['people']): void {
+  type Run = (admin: People['admin'], asked: Asked) => Answer
+  const on = (run: Run) => async (asked: Asked) => run((await people()).admin, asked)
+  const read = (
+    name:
+      | 'payments'
+      | 'csv'
+      | 'orders'
+      | 'merchants'
+      | 'networks'
+      | 'grants'
+      | 'facilitator'
+      | 'configuration',
+  ) => own({ GET: on((admin, { request }) => admin[name](request)) })
   add(
     '/admin',
     own({
-      GET: ({ request }) => admin.overview(request),
-      POST: ({ request }) => admin.signIn(request),
+      GET: on((admin, { request }) => admin.overview(request)),
+      POST: on((admin, { request }) => admin.signIn(request)),
     }),
   )
-  add('/admin/payments', own({ GET: ({ request }) => admin.payments(request) }))
-  add('/admin/payments.csv', own({ GET: ({ request }) => admin.csv(request) }))
+  add('/admin/payments', read('payments'))
+  add('/admin/payments.csv', read('csv'))
   add(
     '/admin/payments/:id',
-    own({ GET: ({ request, params }) => admin.payment(request, params.id ?? '') }),
+    own({ GET: on((admin, { request, params }) => admin.payment(request, params.id ?? '')) }),
   )
-  add('/admin/orders', own({ GET: ({ request }) => admin.orders(request) }))
-  add('/admin/merchants', own({ GET: ({ request }) => admin.merchants(request) }))
-  add('/admin/networks', own({ GET: ({ request }) => admin.networks(request) }))
-  add('/admin/grants', own({ GET: ({ request }) => admin.grants(request) }))
-  add('/admin/facilitator', own({ GET: ({ request }) => admin.facilitator(request) }))
-  add('/admin/configuration', own({ GET: ({ request }) => admin.configuration(request) }))
+  add('/admin/orders', read('orders'))
+  add('/admin/merchants', read('merchants'))
+  add('/admin/networks', read('networks'))
+  add('/admin/grants', read('grants'))
+  add('/admin/facilitator', read('facilitator'))
+  add('/admin/configuration', read('configuration'))
   add(
     '/admin/actions/:action',
     own({
-      GET: ({ request, params }) => admin.confirm(request, params.action ?? ''),
-      POST: ({ request, params }) => admin.act(request, params.action ?? ''),
+      GET: on((admin, { request, params }) => admin.confirm(request, params.action ?? '')),
+      POST: on((admin, { request, params }) => admin.act(request, params.action ?? '')),
     }),
   )
-  add('/admin/sign-out', own({ POST: ({ request }) => admin.signOut(request) }))
+  add('/admin/sign-out', own({ POST: on((admin, { request }) => admin.signOut(request)) }))
 }
 
 async function explained(
   answer: Answer,
   request: Request,
-  { explain }: Handlers['pages'],
+  people: Handlers['people'],
 ): Promise<Response> {
-  return explain(request, await answer)
+  const [response, { pages }] = await Promise.all([answer, people()])
+  return pages.explain(request, response)
 }
 
-function addProblems(add: ReturnType<typeof adderOf>, { list, one }: Handlers['problems']): void {
-  add('/problems', own({ GET: ({ request }) => list(request) }))
-  add('/problems/:code', own({ GET: ({ request, params }) => one(request, params) }))
+function addProblems(add: ReturnType<typeof adderOf>, people: Handlers['people']): void {
+  const on = (run: (problems: People['problems'], asked: Asked) => Answer) =>
+    own({ GET: async (asked) => run((await people()).problems, asked) })
+  add(
+    '/problems',
+    on((problems, { request }) => problems.list(request)),
+  )
+  add(
+    '/problems/:code',
+    on((problems, { request, params }) => problems.one(request, params)),
+  )
 }
 
-/** Routes that answer while the service starts. */
+/** Routes that answer while the service starts. They are made for the first request in that time. */
 export function startingRoutes(middleware: Middleware): Pick<Elysia, 'fetch'> {
   const starting = () =>
     new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
-  return open(middleware).all('/*', starting, unread)
+  let app: Pick<Elysia, 'fetch'> | undefined
+  return {
+    fetch(request) {
+      app ??= open(middleware).all('/*', starting, unread)
+      return app.fetch(request)
+    },
+  }
 }
 
 /** By default Elysia looks for the path behind a host of four characters or more. */

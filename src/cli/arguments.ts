@@ -7,6 +7,9 @@ export type Parsed =
   /** What is wrong with the arguments. */
   | { kind: 'fault'; message: string }
 
+/** By option; true for one without a value. */
+type Values = Record<string, string | boolean | undefined>
+
 type Commands = Readonly<Record<string, Command>>
 
 /** Reads a command line by the table of commands; `argv` has no program name. */
@@ -37,8 +40,9 @@ class ArgumentError extends Error {
 }
 
 /** An option means the same type in each command, so that it may stand before the command. */
-function split(argv: string[], commands: Commands) {
-  // Loaded late, so that a start that restarts itself does not load it twice.
+function split(argv: string[], commands: Commands): { values: Values; positionals: string[] } {
+  // A start without options does not load the parser.
+  if (!argv.some((word) => word.startsWith('-'))) return { values: {}, positionals: argv }
   const { parseArgs } = process.getBuiltinModule('node:util')
   const known = Object.values(commands).flatMap(({ options }) => Object.entries<Option>(options))
   const types = known.map(([name, { value, isList = false }]) => {

@@ -8,7 +8,7 @@ export async function whenIdle(
     await new Promise((resolve) => setImmediate(resolve))
     if (isOver()) return
     try {
-      step()
+      await step()
     } catch {
       // The request that needs the result meets the same fault and reports it.
     }

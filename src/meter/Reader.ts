@@ -49,11 +49,12 @@ type Source = { add(chunk: Uint8Array): void; end(): void }
 /** Takes one JSON text, if it may say anything of interest. */
 type Take = (json: Uint8Array | undefined, from: 'answer' | 'event') => void
 
-function createTake(plan: Preset, seen: Usage.Seen, needles = needlesOf(plan)): Take {
+function createTake(plan: Preset, seen: Usage.Seen): Take {
+  const wanted = needlesOf(plan)
   // Parsing all events costs more than everything else: look for a name first.
   const decoder = new TextDecoder()
   return (json, from) => {
-    if (json === undefined || !needles.some((needle) => includes.call(json, needle))) return
+    if (json === undefined || !wanted.some((needle) => includes.call(json, needle))) return
     let value: unknown
     try {
       value = JSON.parse(decoder.decode(json))
@@ -67,8 +68,20 @@ function createTake(plan: Preset, seen: Usage.Seen, needles = needlesOf(plan)): 
 /** Also search arrays that are no buffers: to make one of each event takes longer than the search. */
 const { includes, indexOf, lastIndexOf } = Buffer.prototype
 
+const byPlan = new WeakMap<Preset, readonly Buffer[]>()
+
+/** Made once for each preset: an answer waits for them between its head and its first byte. */
+function needlesOf(plan: Preset): readonly Buffer[] {
+  let known = byPlan.get(plan)
+  if (known === undefined) {
+    known = makeNeedles(plan)
+    byPlan.set(plan, known)
+  }
+  return known
+}
+
 /** How the last names of all pointers end in the text: `_tokens"` instead of nine names. */
-function needlesOf({ counters, failures }: Preset): readonly Buffer[] {
+function makeNeedles({ counters, failures }: Preset): readonly Buffer[] {
   const pointers = counters.flatMap(({ event, answer }) => [...event, ...answer])
   const ends = pointers.map((pointer) => JSON.stringify(pointer.at(-1) ?? ''))
   const common = ends.reduce(commonEnd)
@@ -89,7 +102,7 @@ function commonEnd(a: string, b: string): string {
 /** Server-sent events: the data lines of an event are one text. */
 function createEvents(plan: Preset, seen: Usage.Seen): Source {
   const needles = needlesOf(plan)
-  const take = createTake(plan, seen, needles)
+  const take = createTake(plan, seen)
   const event = createBytes(eventMaxBytes)
   const lineEnd = new Uint8Array([0x0a])
   /** The only data line so far, in the chunk that is read: most events need no copy. */

@@ -1,5 +1,5 @@
-import { timingSafeEqual } from 'node:crypto'
 import type { Payment, Protocol } from '../../db/Payment'
+import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
 import { failureHeaders } from './receipts'
@@ -46,13 +46,9 @@ export function createTokens(secrets: readonly Uint8Array[]): Tokens {
     new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
   return {
     receiptTokenOf: (id) => tokenOf(newest, id),
-    isReceiptToken: (id, token) => secrets.some((secret) => isEqual(token, tokenOf(secret, id))),
+    isReceiptToken: (id, token) =>
+      secrets.some((secret) => Crypto.equal(token, tokenOf(secret, id))),
   }
-}
-
-function isEqual(given: string, token: string): boolean {
-  const [left, right] = [Buffer.from(given), Buffer.from(token)]
-  return left.byteLength === right.byteLength && timingSafeEqual(left, right)
 }
 
 /** What a buyer of an answer that failed does. */

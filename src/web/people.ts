@@ -1,6 +1,5 @@
 import type { Config, Merchant, NetworkConfig } from '../config/Config'
 import { splitUrl } from '../http/url'
-import { extract } from '../paywall/extract'
 import * as Json from '../protocol/Json'
 import * as Commands from './Commands'
 import { linkOf } from './catalogue'
@@ -11,19 +10,6 @@ import * as Parts from './parts'
 import { commandTabs } from './tabs'
 
 type Priced = { network: NetworkConfig; amountAtomic: bigint }
-
-/**
- * Whether a browser opens the address for a person to read. A browser that presents a payment is driven
- * by a program, which paid for the answer as it is.
- */
-export function isNavigation({ method, headers }: Request): boolean {
-  return (
-    headers.get('sec-fetch-mode') === 'navigate' &&
-    method === 'GET' &&
-    headers.get('accept')?.includes('text/html') === true &&
-    extract(headers).kind === 'none'
-  )
-}
 
 /**
  * The same answer with a page as its body, when it is a problem: the status and the headers stay, so

@@ -9,6 +9,8 @@ import { createSender } from './sender'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000
+/** Without endpoints, the time from the start to the first look at what is left, ms. */
+const restMs = 500
 
 export type WebhooksOptions = {
   ledger: WebhookLedger
@@ -61,7 +63,11 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
     timer = wanted.length === 0 ? undefined : setInterval(poll, pollMs)
   }
   apply(current)
-  sender.recover().catch(fault)
+  const recover = () => {
+    sender.recover().catch(fault)
+  }
+  // Without endpoints it only gives messages of earlier endpoints up, which the start need not wait for.
+  const recovery = current.length === 0 ? setTimeout(recover, restMs) : recover()
   return {
     apply,
     watch(status) {
@@ -69,6 +75,7 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
     },
     async stop(limitMs) {
       clearInterval(timer)
+      if (recovery !== undefined) clearTimeout(recovery)
       await sender.stop(limitMs)
     },
   }

@@ -1,6 +1,8 @@
-// `bun run docs` writes the generated pages of docs/.
+// `bun run docs` writes the generated pages of docs/, and the schema of a new database.
 
+import { Database } from 'bun:sqlite'
 import { join } from 'node:path'
+import { wholeOf } from '../../db/sqlite/migrate'
 import { renderApi } from './apireference'
 import { renderReference } from './configreference'
 import { renderMetrics } from './metricsreference'
@@ -10,6 +12,8 @@ import { testWorld } from './world'
 const root = join(import.meta.dir, '../..')
 const read = (path: string) => Bun.file(join(root, path)).text()
 const write = (path: string, text: string) => Bun.write(join(root, path), text)
+
+await write('db/migrations/whole.sql', wholeOf(new Database(':memory:')))
 
 // Only a running gateway has registered all of its metrics.
 const world = await testWorld({ exchange: true })
