@@ -128,7 +128,7 @@ beforeAll(async () => {
     }),
   })
   const urlOf = (id: Id) => shop.chains[id]?.url ?? ''
-  reference = createReference(shop.config.networks, urlOf, { pollingIntervalMs: 20 })
+  reference = createReference(shop.config.networks, urlOf)
   wallets = await prepareWallets(shop)
   for (const { id } of shop.config.networks) {
     const nonce: Hex = `0x${'ab'.repeat(31)}07`

@@ -149,7 +149,7 @@ beforeAll(async () => {
     }),
   })
   const urlOf = (id: Id) => shop.chains[id]?.url ?? ''
-  reference = createReference(shop.config.networks, urlOf, { pollingIntervalMs: 20 })
+  reference = createReference(shop.config.networks, urlOf)
   wallets = await prepareWallets(shop)
   for (const { id } of shop.config.networks) {
     for (const method of ['eip3009', 'permit2'] as const) {

@@ -2,17 +2,25 @@ import { x402Facilitator } from '@x402/core/facilitator'
 import { toFacilitatorEvmSigner } from '@x402/evm'
 import { ExactEvmScheme } from '@x402/evm/exact/facilitator'
 import { UptoEvmScheme } from '@x402/evm/upto/facilitator'
-import { createWalletClient, defineChain, http, publicActions } from 'viem'
+import {
+  createWalletClient,
+  defineChain,
+  type Hex,
+  http,
+  publicActions,
+  type TransactionReceipt,
+  TransactionReceiptNotFoundError,
+} from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
+import { until } from './world'
 
 export type Reference = Pick<x402Facilitator, 'verify' | 'settle' | 'getSupported'>
 
 export type ReferenceOptions = {
   /** Index of the demo account that sends its settlements. */
   relayer?: number
-  pollingIntervalMs?: number
 }
 
 /** The reference facilitator with the viem wallet that its documentation builds. */
@@ -33,9 +41,6 @@ export function createReference(
         contracts: { multicall3: { address: '0xcA11bde05977b3631167028862bE2a173976CA11' } },
       }),
       transport: http(urlOf(id)),
-      ...(options.pollingIntervalMs === undefined
-        ? {}
-        : { pollingInterval: options.pollingIntervalMs }),
     }).extend(publicActions)
     const signer = toFacilitatorEvmSigner({
       address: wallet.account.address,
@@ -45,10 +50,31 @@ export function createReference(
         wallet.verifyTypedData(args as Parameters<typeof wallet.verifyTypedData>[0]),
       writeContract: (args) => wallet.writeContract(args),
       sendTransaction: (args) => wallet.sendTransaction(args),
-      waitForTransactionReceipt: (args) => wallet.waitForTransactionReceipt(args),
+      waitForTransactionReceipt: ({ hash }) =>
+        receiptOf(hash, () => wallet.getTransactionReceipt({ hash })),
     })
     facilitator.register(id, new ExactEvmScheme(signer))
     facilitator.register(id, new UptoEvmScheme(signer))
   }
   return facilitator
+}
+
+/**
+ * Asks until the receipt is there. viem's own wait asks once for each block: where the block is
+ * visible before the receipt, and nobody sends more, it waits in vain.
+ */
+async function receiptOf(
+  hash: Hex,
+  ask: () => Promise<TransactionReceipt>,
+): Promise<TransactionReceipt> {
+  let receipt: TransactionReceipt | undefined
+  await until(`${hash} has a receipt`, async () => {
+    receipt = await ask().catch((error) => {
+      if (error instanceof TransactionReceiptNotFoundError) return undefined
+      throw error
+    })
+    return receipt !== undefined
+  })
+  if (receipt === undefined) throw new Error(`no receipt of ${hash}`)
+  return receipt
 }
