@@ -6,7 +6,7 @@ const names = ['chromium-headless-shell', 'chromium', 'chromium-browser', 'googl
 
 /**
  * Path of a Chromium on this machine, if there is one. CHROMIUM names another one, or none if
- * empty. The one without windows takes a quarter less processor time: it has no pages of its own.
+ * empty.
  */
 export const chromiumPath =
   process.env.CHROMIUM === undefined
