@@ -13,6 +13,7 @@ import { copyTo, createDirectory, createProgram, freePort, keysOf } from './prog
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
 import { clusterRelayers, type Setup, startSetup } from './setup'
+import { createExplain } from './trail'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
@@ -83,7 +84,8 @@ async function soak(): Promise<number> {
     await played.play(faults)
     const noteLeft = () => {
       for (const { serial, byUse } of payers.purchases)
-        if (byUse && balancer.left.has(serial)) byUse.hasLeft = true
+        if (byUse && balancer.trail.get(serial)?.some(({ did }) => did === 'left'))
+          byUse.hasLeft = true
     }
     const program = together(members, {
       directory,
@@ -98,6 +100,11 @@ async function soak(): Promise<number> {
       payers,
       title: `seed ${seed}`,
       more: () => auditCluster(setup, read),
+      explain: createExplain({
+        logs: members.map(({ program: each }) => join(each.directory, 'program.log')),
+        played: played.played,
+        trail: balancer.trail,
+      }),
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ...[...played.counts, ...ends, ...balancer.counts].sort(),

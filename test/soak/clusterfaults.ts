@@ -7,6 +7,16 @@ import type { Upstream } from './upstream'
 /** One gateway of several, and its own way to PostgreSQL. */
 export type Member = { program: Program; proxy: PostgresProxy; isBusy: boolean }
 
+/** A fault that was played. Times are unix ms. */
+export type Played = {
+  number: number
+  name: string
+  gateway: number
+  from: number
+  /** The gateway listens again; undefined before. */
+  until: number | undefined
+}
+
 export type ClusterFaults = {
   /** Plays so many, and resolves when all have ended and all gateways listen. */
   play(faults: number): Promise<void>
@@ -14,6 +24,8 @@ export type ClusterFaults = {
   counts: ReadonlyMap<string, number>
   /** Times at which some gateway was disturbed, unix ms. */
   disturbedAt: readonly number[]
+  /** The oldest first. */
+  played: readonly Played[]
 }
 
 type Options = {
@@ -32,6 +44,7 @@ export function createClusterFaults(options: Options): ClusterFaults {
   const { members, postgres, upstream, random } = options
   const counts = new Map<string, number>()
   const disturbedAt: number[] = []
+  const played: Played[] = []
   const faults = faultsOf(postgres, random)
   const sum = faults.reduce((total, { weight }) => total + weight, 0)
 
@@ -49,7 +62,18 @@ export function createClusterFaults(options: Options): ClusterFaults {
     const note = () => void disturbedAt.push(Date.now())
     const timer = setInterval(note, noteMs)
     note()
-    const text = `${new Date().toISOString()} ${fault.name} at gateway ${members.indexOf(member)}`
+    const gateway = members.indexOf(member)
+    const own: Played = {
+      ...{
+        number: played.length + 1,
+        name: fault.name,
+        gateway,
+        from: Date.now(),
+        until: undefined,
+      },
+    }
+    played.push(own)
+    const text = `${new Date(own.from).toISOString()} #${own.number} ${fault.name} at gateway ${gateway}`
     if (process.env.SOAK_TRACE) process.stdout.write(`${text}\n`)
     try {
       await fault.play(member)
@@ -57,6 +81,7 @@ export function createClusterFaults(options: Options): ClusterFaults {
     } finally {
       clearInterval(timer)
       note()
+      own.until = Date.now()
       member.isBusy = false
     }
   }
@@ -73,9 +98,10 @@ export function createClusterFaults(options: Options): ClusterFaults {
   return {
     counts,
     disturbedAt,
+    played,
     async play(total) {
       const playing: Promise<void>[] = []
-      for (let played = 0; played < total; played++) {
+      for (let count = 0; count < total; count++) {
         await takeAim(upstream, random)
         const member = await idleOne()
         member.isBusy = true
