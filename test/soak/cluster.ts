@@ -35,6 +35,8 @@ const database = 'turnpike'
 const settleMaxMs = 180_000
 /** A gateway that the others took for dead. */
 const fencedCode = 70
+/** By SIGTERM, before the program handles it. */
+const terminatedCode = 143
 
 const [int8, int4, int2, float8] = [20, 23, 21, 701]
 
@@ -139,7 +141,7 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
     ADMIN_TOKEN: secret(),
   }
   const mayEnd = (code: number, said: string) => {
-    const reason = code === fencedCode ? 'fenced' : endedBy(said)
+    const reason = endOf(code, said)
     if (reason === undefined) return false
     ends.set(`ended: ${reason}`, (ends.get(`ended: ${reason}`) ?? 0) + 1)
     return true
@@ -171,8 +173,11 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
   return members
 }
 
-/** The reason in the message of a start without a database; undefined for any other end. */
-function endedBy(said: string): string | undefined {
+/** Why a gateway ended, when it may end so; undefined for any other end. */
+function endOf(code: number, said: string): string | undefined {
+  if (code === fencedCode) return 'fenced'
+  if (code === terminatedCode && !said.includes('listens on')) return 'SIGTERM during its start'
+  // A start without a database.
   const [, reason] = /turnpike: PostgreSQL at \S+ (.{0,60})/.exec(said) ?? []
   return reason
 }
@@ -202,6 +207,8 @@ function together(
         wrong = await unsettled(read, members.length)
       }
       if (wrong !== undefined) faults.push(wrong)
+      // One that was fenced may be starting again.
+      await Promise.all(programs.map((program) => program.listening()))
       await Promise.all(programs.map((program) => program.stop()))
       for (const [index, program] of programs.entries())
         faults.push(...program.faults.map((text) => `gateway ${index}: ${text}`))
