@@ -54,7 +54,6 @@ export type DeliveryOptions = {
   receiptKey: Uint8Array
   /** Minimum transfer rate of buyers that read a stream. */
   transferRateMin?: Partial<TransferRateMin> | undefined
-  pulse?: Pulse
   now: () => number
   log: WriteEvent
 }
@@ -124,7 +123,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     rates: createTransferRates(options.transferRateMin),
     answering: new Set(),
     recorder: createRecorder({ ...options, redeeming }),
-    pulse: options.pulse ?? createPulse(),
+    pulse: createPulse(now),
     open: 0,
   }
   const { receipts, remainders, answering } = context

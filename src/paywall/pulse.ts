@@ -15,15 +15,16 @@ const pausedMs = 1_500
 /** Immediates run before the sockets are read, so the second one is the first that runs after. */
 const turns = 4
 
-/** `monotonic`: milliseconds that never decrease. */
-export function createPulse(monotonic: () => number = () => performance.now()): Pulse {
-  let tickedAt = monotonic()
+/** `now` is unix ms. A clock that is set counts as a pause, which costs some turns of the loop. */
+export function createPulse(now: () => number): Pulse {
+  let tickedAt = now()
+  const afterPause = () => (Math.abs(now() - tickedAt) > pausedMs ? readSockets() : undefined)
   const tick = () => {
     const reading = afterPause()
-    if (reading === undefined) tickedAt = monotonic()
-    else void reading.then(() => (tickedAt = monotonic()))
+    if (reading === undefined) tickedAt = now()
+    // The timer may fire before the sockets are read.
+    else void reading.then(() => (tickedAt = now()))
   }
-  const afterPause = () => (monotonic() - tickedAt > pausedMs ? readSockets() : undefined)
   const timer = setInterval(tick, tickMs)
   timer.unref()
   return { afterPause, stop: () => clearInterval(timer) }

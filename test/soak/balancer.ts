@@ -40,6 +40,12 @@ type Exchange = {
   tries: number
 }
 
+/** Where it writes what it does. */
+type Book = {
+  count(name: string): void
+  note(exchange: Exchange, target: Target, did: Step['did']): void
+}
+
 const checkMs = 500
 /** A gateway without an answer to a look for so long is gone. */
 const goneMs = 5_000
@@ -55,17 +61,44 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
     }),
   )
   const counts = new Map<string, number>()
-  const count = (name: string) => void counts.set(name, (counts.get(name) ?? 0) + 1)
   const trail = new Map<string, Step[]>()
-  const note = ({ serial }: Exchange, { index: gateway }: Target, did: Step['did']) => {
-    if (serial === '') return
-    const steps = trail.get(serial) ?? []
-    trail.set(serial, steps)
-    steps.push({ at: Date.now(), gateway, did })
+  const book: Book = {
+    count: (name) => void counts.set(name, (counts.get(name) ?? 0) + 1),
+    note({ serial }, { index: gateway }, did) {
+      if (serial === '') return
+      const steps = trail.get(serial) ?? []
+      trail.set(serial, steps)
+      steps.push({ at: Date.now(), gateway, did })
+    },
   }
-  let turn = 0
+  const pass = createPass(targets, book)
+  const timer = setInterval(
+    () => void Promise.all(targets.map((target) => look(target, book))),
+    checkMs,
+  )
+  const listener = listenerOf((exchange) => {
+    book.count('balancer: requests')
+    pass(exchange)
+  })
+  return new Promise((resolve) => {
+    listener.listen(port, '127.0.0.1', () =>
+      resolve({
+        url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
+        counts,
+        trail,
+        stop() {
+          clearInterval(timer)
+          listener.close()
+        },
+      }),
+    )
+  })
+}
 
-  function pass(exchange: Exchange): void {
+/** Sends a request to the next gateway, and to another one until one answers. */
+function createPass(targets: readonly Target[], { count, note }: Book) {
+  let turn = 0
+  return function pass(exchange: Exchange): void {
     const { client, request } = exchange
     const target = pick(targets, turn++)
     if (client.destroyed) return
@@ -98,51 +131,32 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
     })
     server.write(request)
   }
+}
 
-  /**
-   * Asks a gateway for its health; what waits at one that is gone goes to another. A look that began
-   * before the newest one says nothing: a gateway that was stopped answers those that still wait.
-   */
-  async function look(target: Target): Promise<void> {
-    const beganAt = performance.now()
-    const health = await healthOf(target.port)
-    if (beganAt < target.lookedAt) return
-    target.lookedAt = beganAt
-    target.health = health
-    if (health === 'gone') for (const exchange of target.open) leave(exchange, target)
-  }
+/**
+ * Asks a gateway for its health; what waits at one that is gone goes to another. A look that began
+ * before the newest one says nothing: a gateway that was stopped answers those that still wait.
+ */
+async function look(target: Target, book: Book): Promise<void> {
+  const beganAt = performance.now()
+  const health = await healthOf(target.port)
+  if (beganAt < target.lookedAt) return
+  target.lookedAt = beganAt
+  target.health = health
+  if (health === 'gone') for (const exchange of target.open) leave(exchange, target, book)
+}
 
-  /** Says that it will send nothing more, and passes on an answer that was on its way. */
-  function leave(exchange: Exchange, target: Target): void {
-    const { server } = exchange
-    target.open.delete(exchange)
-    if (server === undefined) return
-    count('balancer: left one that is gone')
-    note(exchange, target, 'left')
-    server.end()
-    setTimeout(() => {
-      if (server.bytesRead === 0) server.destroy()
-    }, drainMs)
-  }
-
-  const timer = setInterval(() => void Promise.all(targets.map(look)), checkMs)
-  const listener = listenerOf((exchange) => {
-    count('balancer: requests')
-    pass(exchange)
-  })
-  return new Promise((resolve) => {
-    listener.listen(port, '127.0.0.1', () =>
-      resolve({
-        url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
-        counts,
-        trail,
-        stop() {
-          clearInterval(timer)
-          listener.close()
-        },
-      }),
-    )
-  })
+/** Says that it will send nothing more, and passes on an answer that was on its way. */
+function leave(exchange: Exchange, target: Target, { count, note }: Book): void {
+  const { server } = exchange
+  target.open.delete(exchange)
+  if (server === undefined) return
+  count('balancer: left one that is gone')
+  note(exchange, target, 'left')
+  server.end()
+  setTimeout(() => {
+    if (server.bytesRead === 0) server.destroy()
+  }, drainMs)
 }
 
 function pick(targets: readonly Target[], turn: number): Target | undefined {

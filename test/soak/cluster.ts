@@ -3,11 +3,11 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import { type Cluster, startCluster } from '../harness/postgres'
-import { startBalancer } from './balancer'
+import { type Balancer, startBalancer } from './balancer'
 import { auditCluster, type Read, unsettled } from './clusteraudit'
 import { createClusterFaults, type Member } from './clusterfaults'
 import { type Ended, finish } from './finish'
-import { createPayers } from './payers'
+import { createPayers, type Payers } from './payers'
 import { startPostgresProxy } from './pgproxy'
 import { copyTo, createDirectory, createProgram, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
@@ -73,10 +73,7 @@ async function soak(): Promise<number> {
     undo.push(balancer.stop)
     const payers = createPayers({ setup, url: balancer.url, random, pauseMaxMs: 300 })
     const played = createClusterFaults({
-      members,
-      postgres,
-      upstream,
-      random: random.fork('faults'),
+      ...{ members, postgres, upstream, random: random.fork('faults') },
     })
     for (const { program } of members) {
       program.start()
@@ -84,11 +81,7 @@ async function soak(): Promise<number> {
     }
     payers.start()
     await played.play(faults)
-    const noteLeft = () => {
-      for (const { serial, byUse } of payers.purchases)
-        if (byUse && balancer.trail.get(serial)?.some(({ did }) => did === 'left'))
-          byUse.hasLeft = true
-    }
+    const noteLeft = () => markLeft(payers, balancer)
     const program = together(members, {
       directory,
       read,
@@ -115,6 +108,12 @@ async function soak(): Promise<number> {
   } finally {
     for (const each of undo.toReversed()) await each()
   }
+}
+
+/** The gateway takes the end of the balancer's connection for the buyer's. */
+function markLeft({ purchases }: Payers, { trail }: Balancer): void {
+  for (const { serial, byUse } of purchases)
+    if (byUse && trail.get(serial)?.some(({ did }) => did === 'left')) byUse.hasLeft = true
 }
 
 type Parts = {

@@ -61,7 +61,6 @@ export function createClusterFaults(options: Options): ClusterFaults {
     counts.set(fault.name, (counts.get(fault.name) ?? 0) + 1)
     const note = () => void disturbedAt.push(Date.now())
     const timer = setInterval(note, noteMs)
-    note()
     const gateway = members.indexOf(member)
     const own: Played = {
       ...{
@@ -73,15 +72,15 @@ export function createClusterFaults(options: Options): ClusterFaults {
       },
     }
     played.push(own)
-    const text = `${new Date(own.from).toISOString()} #${own.number} ${fault.name} at gateway ${gateway}`
-    if (process.env.SOAK_TRACE) process.stdout.write(`${text}\n`)
+    note()
+    trace(own)
     try {
       await fault.play(member)
       await member.program.listening()
     } finally {
       clearInterval(timer)
-      note()
       own.until = Date.now()
+      note()
       member.isBusy = false
     }
   }
@@ -110,6 +109,12 @@ export function createClusterFaults(options: Options): ClusterFaults {
       await Promise.all(playing)
     },
   }
+}
+
+function trace({ number, name, gateway, from }: Played): void {
+  if (process.env.SOAK_TRACE === undefined) return
+  const time = new Date(from).toISOString()
+  process.stdout.write(`${time} #${number} ${name} at gateway ${gateway}\n`)
 }
 
 function faultsOf(postgres: Cluster, random: Random): readonly Fault[] {
