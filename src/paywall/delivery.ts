@@ -197,7 +197,8 @@ async function explain(
   if (storageCode(error) !== undefined) throw error
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
-  if (current?.delivery === 'delivering') throw inProgress()
+  // Another gateway has it, or had it until this read.
+  if (current?.state === 'confirmed') throw inProgress()
   throw error
 }
 
