@@ -7,6 +7,13 @@ import { hasPostgres } from './harness/postgres'
 
 const secret = new Uint8Array(32).fill(7)
 
+const failure = {
+  delivered: false,
+  upstreamStatus: 500,
+  redeemTokenHash: 'ab'.repeat(32),
+  redeemUntil: Date.now() + 60_000,
+} as const
+
 /** Delivers at a gateway. Resolves with the status, or with the code of the problem. */
 async function deliverAt({ settlement, ledger }: Process, payment: Payment) {
   const deliveries = createDeliveries({
@@ -50,6 +57,19 @@ describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
     await first.settlement.beginDelivery(payment.id)
     // Both gateways have read the payment before.
     expect(await deliverAt(second, payment)).toEqual({ said: 'payment-in-progress', forwards: 0 })
+    // The first one fails after the second one was refused, and before the second one reads why.
+    const { settlement } = second
+    const late = {
+      ...settlement,
+      async beginDelivery(id: string) {
+        const begun = await settlement.beginDelivery(id).catch((error: unknown) => error)
+        await first.settlement.endDelivery(id, failure)
+        throw begun
+      },
+    }
+    const refused = await deliverAt({ ...second, settlement: late }, payment)
+    expect(refused).toEqual({ said: 'payment-in-progress', forwards: 0 })
+    await first.settlement.beginDelivery(payment.id)
     const result = { delivered: true, upstreamStatus: 200, truncated: false } as const
     await first.settlement.endDelivery(payment.id, result)
     expect(await deliverAt(second, payment)).toEqual({ said: 'redeem-exhausted', forwards: 0 })

@@ -205,6 +205,26 @@ describe('Payment-Redeem', () => {
     }
   })
 
+  test('behavior: with the key of its payment a token returns the stored answer again', async () => {
+    for (const terms of [{}, x402] as Terms[]) {
+      const key = { 'idempotency-key': crypto.randomUUID() }
+      shop.upstream.script = fail
+      const credential = await sign(item(), terms)
+      const failed = await fetch(item(), { headers: { ...credential, ...key } })
+      const { redeem: given, transaction } = await failureOf(failed)
+      shop.upstream.script = undefined
+      const headers = { ...key, 'payment-redeem': given.token }
+      expect((await fetch(item(), { headers })).status).toBe(200)
+      expect(await recorded(transaction)).toMatchObject({ delivery: 'delivered', attempts: 2 })
+      const again = await fetch(item(), { headers })
+      expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
+      expect(await again.json()).toEqual({ ok: true })
+      const other = { ...headers, 'idempotency-key': crypto.randomUUID() }
+      expect((await fetch(item(), { headers: other })).status).toBe(410)
+      expect(await recorded(transaction)).toMatchObject({ attempts: 2 })
+    }
+  })
+
   test('behavior: the upstream sees the same Idempotency-Key at every attempt', async () => {
     shop.upstream.script = fail
     const { redeem: given } = await failureOf(await buy(item()))

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { DatabaseGoneError } from '../db/postgres/errors'
 import { DataDirectoryError, openDirectory, warningsOf } from '../db/sqlite/directory'
 import { createLedger } from '../db/sqlite/ledger'
 import { DatabaseFileError, databaseName, open } from '../db/sqlite/open'
@@ -162,6 +163,14 @@ describe('the address', () => {
         'or 0.0.0.0 for all, by listen under [service]',
     )
     expect(startFault(new Error('any other: do this'), at('::', 1))).toBe('any other: do this')
+  })
+
+  test('error: a database server that is lost during the start is named', () => {
+    const gone = new DatabaseGoneError('the connection has ended', { mayHaveRun: true })
+    for (const fault of [gone, new Error('the ledger cannot be read', { cause: gone })])
+      expect(startFault(fault, at('::', 1), '10.0.0.5:5432/turnpike')).toBe(
+        'PostgreSQL at 10.0.0.5:5432/turnpike was lost during the start: start again when it answers',
+      )
   })
 })
 

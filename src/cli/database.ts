@@ -24,6 +24,11 @@ export async function findTarget(env: Env): Promise<Target | undefined> {
   }
 }
 
+/** A target as messages name it, without its password. */
+export async function nameOf(target: Target): Promise<string> {
+  return (await import('../../db/postgres/Url')).describe(target)
+}
+
 /** What `serve` does besides opening. */
 type Serving = {
   secrets: Secrets

@@ -12,7 +12,7 @@ import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
-import { deskKeyFault, findTarget, opening } from './database'
+import { deskKeyFault, findTarget, nameOf, opening } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
 import { createOperator } from './operator'
@@ -75,7 +75,8 @@ export async function serve(options: ServeOptions): Promise<number> {
       operator,
     })
   } catch (error) {
-    process.stderr.write(`turnpike: ${startFault(error, config.service)}\n`)
+    const server = target && (await nameOf(target))
+    process.stderr.write(`turnpike: ${startFault(error, config.service, server)}\n`)
     return 1
   }
   const started = app

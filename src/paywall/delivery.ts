@@ -6,6 +6,7 @@ import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { inProgress } from './Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
+import { createPulse, type Pulse } from './pulse'
 import { createReceipts, type Receipts, type Usage } from './receipts'
 import { createRecorder, type RecordEnd, type Recorder } from './recorder'
 import {
@@ -92,6 +93,7 @@ type Context = {
   /** Payments whose failed delivery was answered, and not yet written to the disk. */
   answering: Set<string>
   recorder: Recorder
+  pulse: Pulse
   /** Number of running deliveries. */
   open: number
 }
@@ -121,6 +123,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     rates: createTransferRates(options.transferRateMin),
     answering: new Set(),
     recorder: createRecorder({ ...options, redeeming }),
+    pulse: createPulse(now),
     open: 0,
   }
   const { receipts, remainders, answering } = context
@@ -128,11 +131,11 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     expect: receipts.expect,
     async deliver(request, outcome, protocol, release) {
       const payment = await begin(context, request, outcome)
+      const record = context.recorder.of(request, payment)
       const finish = () => {
         context.open--
         release()
       }
-      const record = context.recorder.of(request, payment)
       return deliver(context, { request, payment, protocol, record, finish })
     },
     replay(answer, payment, protocol) {
@@ -150,6 +153,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
     rates: context.rates,
     inFlight: () => context.open,
     async stop() {
+      context.pulse.stop()
       await remainders.stop()
       await context.recorder.idle()
     },
@@ -193,7 +197,8 @@ async function explain(
   if (storageCode(error) !== undefined) throw error
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
-  if (current?.delivery === 'delivering') throw inProgress()
+  // Another gateway has it, or had it until this read.
+  if (current?.state === 'confirmed') throw inProgress()
   throw error
 }
 
@@ -203,6 +208,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   let made: Fulfilled
   try {
     made = await request.fulfil(payment)
+    await context.pulse.afterPause()
   } catch (error) {
     context.open--
     const ended = context.redeeming.undelivered(payment, undefined)
@@ -214,7 +220,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   if (request.envelope !== undefined) {
     return enclose(context, delivery, { ...made, envelope: request.envelope, keep })
   }
-  const { body } = made
+  const { status, headers, body, onEnd } = made
   if (body instanceof Uint8Array) {
     // The answer is stored for the key, so an abort does not count another delivery.
     const isStored = (await keep?.(body)) === true
@@ -225,7 +231,6 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
       return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
     })
   }
-  const { status, headers, onEnd } = made
   setAll(headers, context.receipts.headersOf(payment, delivery.protocol, request.usage))
   const observer = {
     record: delivery.record.bind(undefined, status),
@@ -289,7 +294,6 @@ async function refuse(
 ): Promise<never> {
   const { options, redeeming, answering } = context
   const { upstreamStatus } = undelivered
-  const { requestId } = request
   context.open--
   const problem = redeeming.problem(payment, undelivered, protocol)
   // The token must be on the disk before its buyer has it.
@@ -301,10 +305,11 @@ async function refuse(
   void answered.then((isTaken) =>
     setImmediate(() => {
       if (!isTaken || request.signal.aborted) answering.delete(payment.id)
-      else markAnswered(context, payment, requestId)
+      else markAnswered(context, payment, request.requestId)
     }),
   )
-  options.log('payment-undelivered', { requestId, payment: payment.id, upstreamStatus })
+  const fields = { requestId: request.requestId, payment: payment.id, upstreamStatus }
+  options.log('payment-undelivered', fields)
   throw problem
 }
 

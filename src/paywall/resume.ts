@@ -11,6 +11,7 @@ import { claimMoney, createClaim, type RequestClaim } from './claims'
 import { mayContinue } from './continuation'
 import type { Named } from './credential'
 import * as Denial from './Denial'
+import { idempotencyKey } from './idempotency'
 import type { Checkout, Product, Sale } from './Product'
 import type { Quoter } from './quote'
 
@@ -154,9 +155,15 @@ export async function redeem<R, A>(
     const fingerprint = state.product.fingerprintOf(sale, transfer.payer)
     const { protocol } = purpose
     const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
-    const key = undefined
+    const key = idempotencyKey(sale.headers, undefined)
     const checkout = { sale, by: 'token', presentation, fingerprint, key, claim } as const
     const current = (await state.options.settlement.findById(payment.id)) ?? payment
+    // An answer with a key is stored, so one that was lost on its way is repeated.
+    const replay = await state.product.replay?.(checkout, current)
+    if (replay !== undefined) {
+      claim.release()
+      return replay
+    }
     await state.product.readmit(checkout, current)
     return await driveKnown(state, checkout, current)
   } catch (error) {

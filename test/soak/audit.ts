@@ -274,12 +274,12 @@ function isExpired({ end, said }: Purchase): boolean {
 }
 
 function explain(all: Case, purchase: Purchase): string {
-  const { serial, payer, site, scheme, nonce, said, url, signedAt } = purchase
+  const { serial, payer, site, scheme, nonce, said, url, signedAt, init } = purchase
   const row = all.rowOf(purchase)
   const start = signedAt ?? 0
   const lines = [
     `purchase ${serial}: ${scheme} on ${site.id} by ${payer.account.address}, nonce ${nonce}, ${url}`,
-    `signed ${new Date(start).toISOString()}, ended ${purchase.end}, redeems ${purchase.redeems}`,
+    `signed ${new Date(start).toISOString()}, ended ${purchase.end}, redeems ${purchase.redeems}, sends ${printed(init.headers)}`,
     row === undefined ? 'no payment in the database' : explainRow(all, row),
     ...(scheme === 'upto' ? [printed(all.authorizationOf(purchase)), printed(purchase.byUse)] : []),
     `${said.filter(({ code }) => code === 'no-answer').length} times no answer`,
@@ -305,6 +305,7 @@ function explainRow({ stored, ledger }: Case, row: PaymentRow): string {
 }
 
 function printed(value: unknown): string {
+  if (value === undefined) return 'none'
   return JSON.stringify(value, (_, each) => (typeof each === 'bigint' ? String(each) : each))
 }
 

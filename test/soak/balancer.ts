@@ -9,34 +9,96 @@ export type Balancer = {
   url: string
   /** What it did, by name. */
   counts: ReadonlyMap<string, number>
-  /** Serials of purchases whose connection to a gateway it closed: the gateway takes it for the buyer's. */
-  left: ReadonlySet<string>
+  /** What it did with the requests of each purchase, by serial. */
+  trail: ReadonlyMap<string, readonly Step[]>
   stop(): void
 }
 
+/** `left`: it closed its connection to the gateway, which takes this for the buyer's end. */
+export type Step = {
+  /** Unix ms. */
+  at: number
+  gateway: number
+  did: 'sent' | 'sent again' | 'left' | 'first byte' | 'ended without an answer'
+}
+
 type Health = 'ready' | 'not ready' | 'gone'
-type Target = { port: number; health: Health; open: Set<Exchange> }
+type Target = {
+  index: number
+  port: number
+  health: Health
+  /** When the look that found this health began. */
+  lookedAt: number
+  open: Set<Exchange>
+}
 type Exchange = {
   client: Socket
   request: Buffer<ArrayBufferLike>
+  /** Of the purchase; empty for a request that names none. */
+  serial: string
   server: Socket | undefined
   tries: number
+}
+
+/** Where it writes what it does. */
+type Book = {
+  count(name: string): void
+  note(exchange: Exchange, target: Target, did: Step['did']): void
 }
 
 const checkMs = 500
 /** A gateway without an answer to a look for so long is gone. */
 const goneMs = 5_000
 const triesMax = 8
+/** An answer that was sent before the gateway knew that it was left arrives within this time. */
+const drainMs = 1_000
 const headEnd = '\r\n\r\n'
 
 export function startBalancer(port: number, ports: readonly number[]): Promise<Balancer> {
-  const targets = ports.map((each): Target => ({ port: each, health: 'gone', open: new Set() }))
+  const targets = ports.map(
+    (each, index): Target => ({
+      ...{ index, port: each, health: 'gone', lookedAt: 0, open: new Set() },
+    }),
+  )
   const counts = new Map<string, number>()
-  const count = (name: string) => void counts.set(name, (counts.get(name) ?? 0) + 1)
-  const left = new Set<string>()
-  let turn = 0
+  const trail = new Map<string, Step[]>()
+  const book: Book = {
+    count: (name) => void counts.set(name, (counts.get(name) ?? 0) + 1),
+    note({ serial }, { index: gateway }, did) {
+      if (serial === '') return
+      const steps = trail.get(serial) ?? []
+      trail.set(serial, steps)
+      steps.push({ at: Date.now(), gateway, did })
+    },
+  }
+  const pass = createPass(targets, book)
+  const timer = setInterval(
+    () => void Promise.all(targets.map((target) => look(target, book))),
+    checkMs,
+  )
+  const listener = listenerOf((exchange) => {
+    book.count('balancer: requests')
+    pass(exchange)
+  })
+  return new Promise((resolve) => {
+    listener.listen(port, '127.0.0.1', () =>
+      resolve({
+        url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
+        counts,
+        trail,
+        stop() {
+          clearInterval(timer)
+          listener.close()
+        },
+      }),
+    )
+  })
+}
 
-  function pass(exchange: Exchange): void {
+/** Sends a request to the next gateway, and to another one until one answers. */
+function createPass(targets: readonly Target[], { count, note }: Book) {
+  let turn = 0
+  return function pass(exchange: Exchange): void {
     const { client, request } = exchange
     const target = pick(targets, turn++)
     if (client.destroyed) return
@@ -46,13 +108,16 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
         'HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}',
       )
     }
-    if (exchange.tries > 1) count('balancer: sent again')
+    const isAgain = exchange.tries > 1
+    if (isAgain) count('balancer: sent again')
+    note(exchange, target, isAgain ? 'sent again' : 'sent')
     const server = net.connect({ port: target.port, host: '127.0.0.1', noDelay: true })
     exchange.server = server
     target.open.add(exchange)
     let isAnswered = false
     server.on('error', () => undefined)
     server.on('data', (chunk) => {
+      if (!isAnswered) note(exchange, target, 'first byte')
       isAnswered = true
       target.open.delete(exchange)
       client.write(chunk)
@@ -60,41 +125,38 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
     server.on('close', () => {
       target.open.delete(exchange)
       if (exchange.server !== server) return
-      if (isAnswered) client.end()
-      else setTimeout(() => pass(exchange), 50)
+      if (isAnswered) return void client.end()
+      note(exchange, target, 'ended without an answer')
+      setTimeout(() => pass(exchange), 50)
     })
     server.write(request)
   }
+}
 
-  /** Asks a gateway for its health; what waits at one that is gone goes to another. */
-  async function look(target: Target): Promise<void> {
-    target.health = await healthOf(target.port)
-    if (target.health !== 'gone') return
-    for (const exchange of target.open) {
-      count('balancer: left one that is gone')
-      left.add(/[?&]n=([\w-]+)/.exec(exchange.request.toString('latin1'))?.[1] ?? '')
-      exchange.server?.destroy()
-    }
-  }
+/**
+ * Asks a gateway for its health; what waits at one that is gone goes to another. A look that began
+ * before the newest one says nothing: a gateway that was stopped answers those that still wait.
+ */
+async function look(target: Target, book: Book): Promise<void> {
+  const beganAt = performance.now()
+  const health = await healthOf(target.port)
+  if (beganAt < target.lookedAt) return
+  target.lookedAt = beganAt
+  target.health = health
+  if (health === 'gone') for (const exchange of target.open) leave(exchange, target, book)
+}
 
-  const timer = setInterval(() => void Promise.all(targets.map(look)), checkMs)
-  const listener = listenerOf((exchange) => {
-    count('balancer: requests')
-    pass(exchange)
-  })
-  return new Promise((resolve) => {
-    listener.listen(port, '127.0.0.1', () =>
-      resolve({
-        url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
-        counts,
-        left,
-        stop() {
-          clearInterval(timer)
-          listener.close()
-        },
-      }),
-    )
-  })
+/** Says that it will send nothing more, and passes on an answer that was on its way. */
+function leave(exchange: Exchange, target: Target, { count, note }: Book): void {
+  const { server } = exchange
+  target.open.delete(exchange)
+  if (server === undefined) return
+  count('balancer: left one that is gone')
+  note(exchange, target, 'left')
+  server.end()
+  setTimeout(() => {
+    if (server.bytesRead === 0) server.destroy()
+  }, drainMs)
 }
 
 function pick(targets: readonly Target[], turn: number): Target | undefined {
@@ -108,7 +170,9 @@ function pick(targets: readonly Target[], turn: number): Target | undefined {
 /** Reads one request of each connection. */
 function listenerOf(pass: (exchange: Exchange) => void): net.Server {
   return net.createServer((client) => {
-    const exchange: Exchange = { client, request: Buffer.alloc(0), server: undefined, tries: 0 }
+    const exchange: Exchange = {
+      ...{ client, request: Buffer.alloc(0), serial: '', server: undefined, tries: 0 },
+    }
     let isWhole = false
     client.setNoDelay(true)
     client.on('error', () => undefined)
@@ -120,6 +184,7 @@ function listenerOf(pass: (exchange: Exchange) => void): net.Server {
       if (whole === undefined) return
       isWhole = true
       exchange.request = whole
+      exchange.serial = /[?&]n=([\w-]+)/.exec(whole.toString('latin1'))?.[1] ?? ''
       pass(exchange)
     })
   })

@@ -3,16 +3,17 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import { type Cluster, startCluster } from '../harness/postgres'
-import { startBalancer } from './balancer'
+import { type Balancer, startBalancer } from './balancer'
 import { auditCluster, type Read, unsettled } from './clusteraudit'
 import { createClusterFaults, type Member } from './clusterfaults'
 import { type Ended, finish } from './finish'
-import { createPayers } from './payers'
+import { createPayers, type Payers } from './payers'
 import { startPostgresProxy } from './pgproxy'
 import { copyTo, createDirectory, createProgram, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
 import { clusterRelayers, type Setup, startSetup } from './setup'
+import { createExplain } from './trail'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
@@ -34,6 +35,8 @@ const database = 'turnpike'
 const settleMaxMs = 180_000
 /** A gateway that the others took for dead. */
 const fencedCode = 70
+/** By SIGTERM, before the program handles it. */
+const terminatedCode = 143
 
 const [int8, int4, int2, float8] = [20, 23, 21, 701]
 
@@ -70,10 +73,7 @@ async function soak(): Promise<number> {
     undo.push(balancer.stop)
     const payers = createPayers({ setup, url: balancer.url, random, pauseMaxMs: 300 })
     const played = createClusterFaults({
-      members,
-      postgres,
-      upstream,
-      random: random.fork('faults'),
+      ...{ members, postgres, upstream, random: random.fork('faults') },
     })
     for (const { program } of members) {
       program.start()
@@ -81,10 +81,7 @@ async function soak(): Promise<number> {
     }
     payers.start()
     await played.play(faults)
-    const noteLeft = () => {
-      for (const { serial, byUse } of payers.purchases)
-        if (byUse && balancer.left.has(serial)) byUse.hasLeft = true
-    }
+    const noteLeft = () => markLeft(payers, balancer)
     const program = together(members, {
       directory,
       read,
@@ -98,6 +95,11 @@ async function soak(): Promise<number> {
       payers,
       title: `seed ${seed}`,
       more: () => auditCluster(setup, read),
+      explain: createExplain({
+        logs: members.map(({ program: each }) => join(each.directory, 'program.log')),
+        played: played.played,
+        trail: balancer.trail,
+      }),
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ...[...played.counts, ...ends, ...balancer.counts].sort(),
@@ -106,6 +108,12 @@ async function soak(): Promise<number> {
   } finally {
     for (const each of undo.toReversed()) await each()
   }
+}
+
+/** The gateway takes the end of the balancer's connection for the buyer's. */
+function markLeft({ purchases }: Payers, { trail }: Balancer): void {
+  for (const { serial, byUse } of purchases)
+    if (byUse && trail.get(serial)?.some(({ did }) => did === 'left')) byUse.hasLeft = true
 }
 
 type Parts = {
@@ -132,7 +140,7 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
     ADMIN_TOKEN: secret(),
   }
   const mayEnd = (code: number, said: string) => {
-    const reason = code === fencedCode ? 'fenced' : endedBy(said)
+    const reason = endOf(code, said)
     if (reason === undefined) return false
     ends.set(`ended: ${reason}`, (ends.get(`ended: ${reason}`) ?? 0) + 1)
     return true
@@ -164,8 +172,11 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
   return members
 }
 
-/** The reason in the message of a start without a database; undefined for any other end. */
-function endedBy(said: string): string | undefined {
+/** Why a gateway ended, when it may end so; undefined for any other end. */
+function endOf(code: number, said: string): string | undefined {
+  if (code === fencedCode) return 'fenced'
+  if (code === terminatedCode && !said.includes('listens on')) return 'SIGTERM during its start'
+  // A start without a database.
   const [, reason] = /turnpike: PostgreSQL at \S+ (.{0,60})/.exec(said) ?? []
   return reason
 }
@@ -195,6 +206,8 @@ function together(
         wrong = await unsettled(read, members.length)
       }
       if (wrong !== undefined) faults.push(wrong)
+      // One that was fenced may be starting again.
+      await Promise.all(programs.map((program) => program.listening()))
       await Promise.all(programs.map((program) => program.stop()))
       for (const [index, program] of programs.entries())
         faults.push(...program.faults.map((text) => `gateway ${index}: ${text}`))

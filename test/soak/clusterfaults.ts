@@ -7,6 +7,16 @@ import type { Upstream } from './upstream'
 /** One gateway of several, and its own way to PostgreSQL. */
 export type Member = { program: Program; proxy: PostgresProxy; isBusy: boolean }
 
+/** A fault that was played. Times are unix ms. */
+export type Played = {
+  number: number
+  name: string
+  gateway: number
+  from: number
+  /** The gateway listens again; undefined before. */
+  until: number | undefined
+}
+
 export type ClusterFaults = {
   /** Plays so many, and resolves when all have ended and all gateways listen. */
   play(faults: number): Promise<void>
@@ -14,6 +24,8 @@ export type ClusterFaults = {
   counts: ReadonlyMap<string, number>
   /** Times at which some gateway was disturbed, unix ms. */
   disturbedAt: readonly number[]
+  /** The oldest first. */
+  played: readonly Played[]
 }
 
 type Options = {
@@ -32,6 +44,7 @@ export function createClusterFaults(options: Options): ClusterFaults {
   const { members, postgres, upstream, random } = options
   const counts = new Map<string, number>()
   const disturbedAt: number[] = []
+  const played: Played[] = []
   const faults = faultsOf(postgres, random)
   const sum = faults.reduce((total, { weight }) => total + weight, 0)
 
@@ -48,14 +61,25 @@ export function createClusterFaults(options: Options): ClusterFaults {
     counts.set(fault.name, (counts.get(fault.name) ?? 0) + 1)
     const note = () => void disturbedAt.push(Date.now())
     const timer = setInterval(note, noteMs)
+    const gateway = members.indexOf(member)
+    const own: Played = {
+      ...{
+        number: played.length + 1,
+        name: fault.name,
+        gateway,
+        from: Date.now(),
+        until: undefined,
+      },
+    }
+    played.push(own)
     note()
-    const text = `${new Date().toISOString()} ${fault.name} at gateway ${members.indexOf(member)}`
-    if (process.env.SOAK_TRACE) process.stdout.write(`${text}\n`)
+    trace(own)
     try {
       await fault.play(member)
       await member.program.listening()
     } finally {
       clearInterval(timer)
+      own.until = Date.now()
       note()
       member.isBusy = false
     }
@@ -73,9 +97,10 @@ export function createClusterFaults(options: Options): ClusterFaults {
   return {
     counts,
     disturbedAt,
+    played,
     async play(total) {
       const playing: Promise<void>[] = []
-      for (let played = 0; played < total; played++) {
+      for (let count = 0; count < total; count++) {
         await takeAim(upstream, random)
         const member = await idleOne()
         member.isBusy = true
@@ -84,6 +109,12 @@ export function createClusterFaults(options: Options): ClusterFaults {
       await Promise.all(playing)
     },
   }
+}
+
+function trace({ number, name, gateway, from }: Played): void {
+  if (process.env.SOAK_TRACE === undefined) return
+  const time = new Date(from).toISOString()
+  process.stdout.write(`${time} #${number} ${name} at gateway ${gateway}\n`)
 }
 
 function faultsOf(postgres: Cluster, random: Random): readonly Fault[] {

@@ -27,6 +27,8 @@ export type Run = {
   title: string
   /** Further checks after the end of the program. */
   more?: () => Promise<readonly Finding[]>
+  /** Says more of a finding. */
+  explain?: (finding: Finding) => string
   /** Read at the end, and printed above the figures of the audit. */
   figures: () => Audit['figures']
 }
@@ -55,10 +57,11 @@ export async function finish(run: Run): Promise<number> {
     killedAt: program.killedAt,
   })
   const all = [...findings, ...((await run.more?.()) ?? [])]
-  return conclude(
-    run.title,
-    [...run.figures(), ...figures],
-    missing === undefined ? all : [...all, { kind: 'stuck', text: missing }],
-    program.directory,
-  )
+  return conclude({
+    title: run.title,
+    figures: [...run.figures(), ...figures],
+    findings: missing === undefined ? all : [...all, { kind: 'stuck', text: missing }],
+    directory: program.directory,
+    explain: run.explain,
+  })
 }

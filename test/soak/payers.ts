@@ -112,6 +112,12 @@ async function sign(
   const asked = await ask(url, init).catch(() => undefined)
   if (asked?.response.status !== 402) return undefined
   if (scheme === 'upto') {
+    // With several gateways a price by use may be sold by `exact` only.
+    const { accepts } = asked.required
+    if (accepts.length > 0 && !accepts.some((each) => each.scheme === 'upto')) {
+      purchase.end = 'unsold'
+      return undefined
+    }
     const own = await signByUse(purchase, asked.required, random)
     return own && signed(purchase, own.nonce, own.headers)
   }

@@ -1,21 +1,23 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Audit } from './audit'
-import { kinds } from './finding'
+import { type Finding, kinds } from './finding'
 
 /** Most printed findings of a kind. */
 const explainedMax = 5
 
+export type Report = Audit & {
+  title: string
+  directory: string
+  explain?: ((finding: Finding) => string) | undefined
+}
+
 /**
  * Prints the figures, the counts and the findings. Removes the directory when there is no finding,
- * else names it and keeps all but the executable. Returns the exit code.
+ * else names it and keeps all but the executable. `explain` says more of a finding. Returns the exit
+ * code.
  */
-export function conclude(
-  title: string,
-  figures: Audit['figures'],
-  findings: Audit['findings'],
-  directory: string,
-): number {
+export function conclude({ title, figures, findings, directory, explain }: Report): number {
   const counts = kinds.map(
     (kind) => [kind, findings.filter((finding) => finding.kind === kind).length] as const,
   )
@@ -27,8 +29,8 @@ export function conclude(
   process.stdout.write(`${table.join('\n')}\n`)
   for (const kind of kinds) {
     const found = findings.filter((finding) => finding.kind === kind)
-    for (const { text } of found.slice(0, explainedMax))
-      process.stdout.write(`\n${kind}: ${text}\n`)
+    for (const finding of found.slice(0, explainedMax))
+      process.stdout.write(`\n${kind}: ${finding.text}\n${explain?.(finding) ?? ''}`)
   }
   if (findings.length === 0) rmSync(directory, { recursive: true, force: true })
   else {
