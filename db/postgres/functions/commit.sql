@@ -59,11 +59,17 @@ BEGIN
     FROM jsonb_array_elements(answer->'results') WITH ORDINALITY AS each (result, place)));
 END $$;
 
+-- Whether other gateways live, as a member of an answer.
+CREATE FUNCTION has_others(gateway uuid) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN jsonb_build_object('others', EXISTS (
+    SELECT 1 FROM gateways WHERE gateways.id <> gateway));
+END $$;
+
 -- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
 -- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
--- waits for the first one, and then has no second effect. Changes of state are notified once, when
--- another gateway lives: NOTIFY locks all commits of the database until its own is on the disk.
--- A gateway deletes its own rows of `commits` when it has their answers.
+-- waits for the first one, and then has no second effect. `others`: other gateways live, whom the
+-- caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has their answers.
 CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,7 +89,7 @@ BEGIN
   IF FOUND THEN
     -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
     UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
-    RETURN recall(answer);
+    RETURN recall(answer) || has_others(gateway);
   END IF;
   FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
     BEGIN
@@ -113,14 +119,5 @@ BEGIN
   answer := jsonb_build_object('payments', payments, 'jobs', jobs);
   INSERT INTO commits (id, gateway, at, result)
   VALUES (commit_id, gateway, clock_timestamp(), answer || jsonb_build_object('results', kept));
-  IF (payments <> '[]' OR jobs <> '[]')
-    AND EXISTS (SELECT 1 FROM gateways WHERE gateways.id <> gateway) THEN
-    -- A payload has at most 8,000 bytes. An empty list says that everything may have changed.
-    PERFORM pg_notify('turnpike', CASE
-      WHEN length(payments::text) + length(jobs::text) < 7000
-        THEN jsonb_build_object('by', gateway, 'payments', payments, 'jobs', jobs)::text
-      ELSE jsonb_build_object('by', gateway)::text
-    END);
-  END IF;
-  RETURN answer || jsonb_build_object('results', results);
+  RETURN answer || jsonb_build_object('results', results) || has_others(gateway);
 END $$;
