@@ -13,6 +13,7 @@ import { isBarred, isDuplicate } from './errors'
 import type { Parts } from './parts'
 import type { Reader } from './reader'
 import { fromJson, type Json, toJson } from './rows'
+import { readTogether } from './together'
 
 type Selected = { row: Json }
 
@@ -72,6 +73,13 @@ type Reads = Pick<
 const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $1
   OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
 
+const byIds = `SELECT found.row FROM unnest($1::text[]) WITH ORDINALITY AS asked (id, place)
+  LEFT JOIN LATERAL (
+    SELECT to_jsonb(authorizations) AS row FROM authorizations
+    WHERE authorizations.id = asked.id LIMIT 1
+  ) AS found ON true
+  ORDER BY asked.place`
+
 function readAuthorizations(reader: Reader, gateway: string): Reads {
   const one = async (where: string, values: readonly unknown[]) => {
     const found = await reader.one<Selected>(`${select} WHERE ${where}`, values)
@@ -79,7 +87,12 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
   }
   return {
     find: ({ network, asset, payer, nonce }) => one(isOfMoney, [network, asset, payer, nonce]),
-    findById: (id) => one('id = $1', [id]),
+    // Every gateway looks for the payments of the others that end: those of one commit share a read.
+    findById: readTogether(async (ids: readonly string[]) =>
+      (await reader.all<Selected>(byIds, [ids])).map((found) =>
+        found.row === null ? undefined : decode(found),
+      ),
+    ),
     findByIdempotencyKey: ({ merchant, route, payer, key }) =>
       one(`${isOfKey} AND ${isOpen} ${newest}`, [merchant, route, payer, key]),
     findVoid: ({ merchant, route, payer, key }) =>

@@ -3,6 +3,7 @@ import type { WebhookEvent } from '../WebhookLedger'
 import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
 import type { Query } from './Line'
 import type { Kind, Lines } from './lines'
+import { type ChangedIds, createNotifier, type Notifier } from './notifier'
 import type { Json } from './rows'
 
 /** A change of the ledger: a function of the database and its input. */
@@ -54,11 +55,10 @@ export type Messages = {
 
 export type CommitsOptions = {
   lines: Lines
-  /** Id of this process, by which it knows its own notifications. */
+  /** Id of this process. */
   gateway: string
   messages: Messages
-  /** The payments and jobs that a commit changed. */
-  changed: (ids: { payments: readonly string[]; jobs: readonly string[] }) => void
+  changed: (ids: ChangedIds) => void
   signal: AbortSignal
   /** Milliseconds that never decrease. */
   monotonic: () => number
@@ -76,8 +76,11 @@ const changesMax = 128
 const attemptsMax = 20
 const retriedStates = new Set(['40001', '40P01', '55P03', '57014'])
 
+type Uses = CommitsOptions & { notifier: Notifier }
+
 export function createCommits(options: CommitsOptions): Commits {
-  const kinds = { commit: createQueue(options, 'commit'), soon: createQueue(options, 'soon') }
+  const uses = { ...options, notifier: createNotifier(options.lines, options.gateway) }
+  const kinds = { commit: createQueue(uses, 'commit'), soon: createQueue(uses, 'soon') }
   return {
     add: (change) => kinds.commit.enter(change),
     addSoon: (change) => kinds.soon.enter(change),
@@ -93,7 +96,7 @@ export function createCommits(options: CommitsOptions): Commits {
   }
 }
 
-function createQueue(options: CommitsOptions, kind: Kind) {
+function createQueue(options: Uses, kind: Kind) {
   const { lines } = options
   let waiting: Entry[] = []
   let commits = 0
@@ -138,13 +141,15 @@ function createQueue(options: CommitsOptions, kind: Kind) {
 }
 
 type Answer = {
+  /** Whether other gateways live. */
+  others: boolean
   results: readonly ({ ok: Json } | { error: Fault })[]
   payments: readonly string[]
   jobs: readonly string[]
 }
 
 /** Commits entries and settles their promises. Never rejects. */
-async function commit(options: CommitsOptions, kind: Kind, entries: readonly Entry[]) {
+async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
   const sorted = entries.toSorted((one, other) => compare(one.change.key, other.change.key))
   let answer: Answer
   try {
@@ -154,7 +159,10 @@ async function commit(options: CommitsOptions, kind: Kind, entries: readonly Ent
     return
   }
   const { results, payments, jobs } = answer
-  if (payments.length + jobs.length > 0) options.changed({ payments, jobs })
+  if (payments.length + jobs.length > 0) {
+    options.changed({ payments, jobs })
+    if (answer.others) options.notifier.tell({ payments, jobs })
+  }
   for (const [index, { change, resolve, reject }] of sorted.entries()) {
     const result = results[index]
     if (result === undefined) reject(new Error('the database answered fewer results'))

@@ -14,6 +14,7 @@ import type { Gateways } from './gateways'
 import { createGrants } from './grants'
 import { createJobReads } from './jobs'
 import type { Lines } from './lines'
+import type { ChangedIds } from './notifier'
 import { createOffers } from './offers'
 import { createOrders } from './orders'
 import { createOutbox } from './outbox'
@@ -123,7 +124,7 @@ function createChanges() {
   return {
     listener,
     listen: (each: ChangeListener) => void listeners.push(each),
-    changed({ payments, jobs }: Changed) {
+    changed({ payments, jobs }: ChangedIds) {
       for (const id of payments) listener.payment(id)
       for (const id of jobs) listener.job(id)
     },
@@ -139,10 +140,8 @@ function createFencedSettling(
   return gateways ? noting(settling, gateways) : settling
 }
 
-type Changed = { payments: readonly string[]; jobs: readonly string[] }
-
 /** What a commit, or a gateway that leaves, tells the others. An empty one: all may have changed. */
-type Notification = Partial<Changed> & { by?: string; lanes?: boolean; offers?: boolean }
+type Notification = Partial<ChangedIds> & { by?: string; lanes?: boolean; offers?: boolean }
 
 /** Any user of the database can notify, so a payload of another form is ignored. */
 function parse(payload: string): Notification {

@@ -9,6 +9,8 @@ const pointed = [
   'SET enable_seqscan = off',
   'SET enable_hashjoin = off',
   'SET enable_mergejoin = off',
+  // Else each call plans anew the statements whose plan might depend on the values.
+  'SET plan_cache_mode = force_generic_plan',
 ]
 
 /**

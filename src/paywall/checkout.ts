@@ -243,6 +243,7 @@ async function settle<R, A>(
       receivedAt: options.now(),
       isKeySigned: presentation.isKeySigned,
       requestId: sale.requestId,
+      isUnknown: true,
       rows,
       ...product.settling?.(checkout, purpose),
     })

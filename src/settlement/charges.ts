@@ -210,7 +210,7 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
 
 /** Settles what other processes meter for our relayers, as soon as that is known. */
 export function followOthers(context: Intake.Intake): void {
-  const { ledger, events, ceilings, log } = context
+  const { ledger, events, ceilings, progress, log } = context
   if (!ledger.lanes.isShared) return
   const look = async (id: string) => {
     const charged = await ledger.authorizations.findById(id)
@@ -218,7 +218,8 @@ export function followOthers(context: Intake.Intake): void {
     if (!isOfAnother(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
   }
   events.payments.on((id) => {
-    if (ceilings.has(id)) return
+    // What settles here is no charge that another process has metered.
+    if (ceilings.has(id) || progress.running.has(id)) return
     look(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
   })
 }

@@ -95,6 +95,11 @@ export type SettleOptions = {
   isKeySigned?: Intake.KeySigned
   requestId?: string
   /**
+   * The caller has the claim of this money, and has read since then that no payment has it. Another
+   * process may have written one meanwhile, which the commit before the send finds out.
+   */
+  isUnknown?: boolean
+  /**
    * Written in the database transaction that inserts the payment, and not when the money is known.
    * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
    */
@@ -179,9 +184,9 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
       const { waitMs, receivedAt, requestId, isKeySigned = false, rows, onSent } = options
-      const { deliverOnConfirm } = options
+      const { deliverOnConfirm, isUnknown = false } = options
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
-      const known = await payments.find(transfer)
+      const known = isUnknown ? undefined : await payments.find(transfer)
       const knownBlock = headOf(transfer)
       const id = paymentId(now(), random)
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }

@@ -54,6 +54,7 @@ export async function settleSponsored(
   if (refusal) return refusal
   return settlement.settle(transfer, purpose, {
     ...options,
+    isUnknown: false,
     waitMs: Math.max(0, deadline - now()),
   })
 }

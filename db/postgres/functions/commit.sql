@@ -27,16 +27,56 @@ BEGIN
   RETURN current;
 END $$;
 
+-- Calls a function by its name. Those of every payment are named here, because EXECUTE parses and plans
+-- its statement at each call.
+CREATE FUNCTION call_change(name text, input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  answer jsonb;
+BEGIN
+  CASE name
+    WHEN 'launch' THEN
+      RETURN launch(input);
+    WHEN 'record' THEN
+      RETURN record(input);
+    WHEN 'deliver' THEN
+      RETURN deliver(input);
+    ELSE
+      EXECUTE format('SELECT %I($1)', name) INTO answer USING input;
+      RETURN answer;
+  END CASE;
+END $$;
+
+-- The answer of a commit that was made before. Rows of which it kept the ids are read again.
+CREATE FUNCTION recall(answer jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN answer || jsonb_build_object('results', (
+    SELECT coalesce(jsonb_agg(CASE
+      WHEN each.result ? 'ids' THEN jsonb_build_object('ok', each.result->'ok'
+        || jsonb_build_object('confirmed', (
+          SELECT coalesce(jsonb_agg(to_jsonb(payments)), '[]') FROM payments
+          WHERE id = ANY(texts(each.result->'ids')))))
+      ELSE each.result END ORDER BY each.place), '[]')
+    FROM jsonb_array_elements(answer->'results') WITH ORDINALITY AS each (result, place)));
+END $$;
+
+-- Whether other gateways live, as a member of an answer.
+CREATE FUNCTION has_others(gateway uuid) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN jsonb_build_object('others', EXISTS (
+    SELECT 1 FROM gateways WHERE gateways.id <> gateway));
+END $$;
+
 -- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
 -- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
--- waits for the first one, and then has no second effect. Changes of state are notified once.
--- A gateway deletes its own rows of `commits` when it has their answers.
+-- waits for the first one, and then has no second effect. `others`: other gateways live, whom the
+-- caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has their answers.
 CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
   change jsonb;
   answer jsonb;
   results jsonb := '[]';
+  kept jsonb := '[]';
   payments jsonb := '[]';
   jobs jsonb := '[]';
   fault_code text;
@@ -49,12 +89,16 @@ BEGIN
   IF FOUND THEN
     -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
     UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
-    RETURN answer;
+    RETURN recall(answer) || has_others(gateway);
   END IF;
   FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
     BEGIN
-      EXECUTE format('SELECT %I($1)', change->>'call') INTO answer USING change->'input';
+      answer := call_change(change->>'call', change->'input');
       results := results || jsonb_build_array(jsonb_build_object('ok', answer->'value'));
+      -- Rows that can be read again are not kept, because a commit that is repeated is rare.
+      kept := kept || jsonb_build_array(CASE WHEN answer ? 'ids'
+        THEN jsonb_build_object('ok', (answer->'value') - 'confirmed'::text, 'ids', answer->'ids')
+        ELSE jsonb_build_object('ok', answer->'value') END);
       payments := payments || coalesce(answer->'payments', '[]');
       jobs := jobs || coalesce(answer->'jobs', '[]');
     EXCEPTION
@@ -65,21 +109,15 @@ BEGIN
       WHEN OTHERS THEN
         GET STACKED DIAGNOSTICS fault_code = RETURNED_SQLSTATE, fault_message = MESSAGE_TEXT,
           fault_detail = PG_EXCEPTION_DETAIL, fault_constraint = CONSTRAINT_NAME;
-        results := results || jsonb_build_array(jsonb_build_object('error', jsonb_build_object(
+        answer := jsonb_build_array(jsonb_build_object('error', jsonb_build_object(
           'code', fault_code, 'message', fault_message, 'detail', fault_detail,
           'constraint', fault_constraint)));
+        results := results || answer;
+        kept := kept || answer;
     END;
   END LOOP;
-  answer := jsonb_build_object('results', results, 'payments', payments, 'jobs', jobs);
+  answer := jsonb_build_object('payments', payments, 'jobs', jobs);
   INSERT INTO commits (id, gateway, at, result)
-  VALUES (commit_id, gateway, clock_timestamp(), answer);
-  IF payments <> '[]' OR jobs <> '[]' THEN
-    -- A payload has at most 8,000 bytes. An empty list says that everything may have changed.
-    PERFORM pg_notify('turnpike', CASE
-      WHEN length(payments::text) + length(jobs::text) < 7000
-        THEN jsonb_build_object('by', gateway, 'payments', payments, 'jobs', jobs)::text
-      ELSE jsonb_build_object('by', gateway)::text
-    END);
-  END IF;
-  RETURN answer;
+  VALUES (commit_id, gateway, clock_timestamp(), answer || jsonb_build_object('results', kept));
+  RETURN answer || jsonb_build_object('results', results) || has_others(gateway);
 END $$;

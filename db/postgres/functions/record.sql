@@ -102,8 +102,8 @@ END $$;
 
 -- {fence, by, included: {hash, network, relayer, nonce, product}, success, block_number, spent_wei,
 -- receipt, hashes, job, at, day, is_costly, members: [{id, logs, starts}]}.
--- `value`: {confirmed: [row], gas: {wei, wasted_wei}}. Members that the receipt does not pay are
--- reverted.
+-- `value`: {confirmed: [row], gas: {wei, wasted_wei}}, `ids`: of the confirmed ones. Members that the
+-- receipt does not pay are reverted.
 CREATE FUNCTION record(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence(input->'fence');
@@ -154,7 +154,7 @@ BEGIN
     CASE WHEN (input->>'is_costly')::boolean AND NOT coalesce(confirmed_ids ? ids[1], false)
       THEN spent ELSE 0 END);
   RETURN jsonb_build_object(
-    'value', jsonb_build_object('confirmed', confirmed, 'gas', gas),
+    'value', jsonb_build_object('confirmed', confirmed, 'gas', gas), 'ids', confirmed_ids,
     'payments', coalesce(displaced->'payments', '[]') || confirmed_ids || reverted,
     'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended));
 END $$;

@@ -1,0 +1,46 @@
+import type { Lines } from './lines'
+
+/** Payments and jobs whose state a commit has changed. */
+export type ChangedIds = { payments: readonly string[]; jobs: readonly string[] }
+
+export type Notifier = {
+  /** Tells the other gateways, soon. */
+  tell(ids: ChangedIds): void
+}
+
+/** A payload has at most 8,000 bytes. */
+const bytesMax = 7_000
+const notify = "SELECT pg_notify('turnpike', $1)"
+
+/**
+ * Tells the other gateways what commits have changed. Outside of the commits, because NOTIFY locks all
+ * commits of a database until its own is on the disk, and here nothing waits for the disk. What comes
+ * meanwhile shares the next one. One that is lost delays the others: they look every half second.
+ */
+export function createNotifier(lines: Pick<Lines, 'run'>, gateway: string): Notifier {
+  let payments: string[] = []
+  let jobs: string[] = []
+  let isRunning = false
+  const drain = async () => {
+    while (payments.length + jobs.length > 0) {
+      const payload = JSON.stringify({ by: gateway, payments, jobs })
+      payments = []
+      jobs = []
+      // Without ids it says that everything may have changed.
+      const short = payload.length <= bytesMax ? payload : JSON.stringify({ by: gateway })
+      await lines
+        .run('soon', (query) => query(notify, [short], { name: 'notify' }))
+        .catch(() => undefined)
+    }
+    isRunning = false
+  }
+  return {
+    tell(ids) {
+      payments.push(...ids.payments)
+      jobs.push(...ids.jobs)
+      if (isRunning) return
+      isRunning = true
+      void drain()
+    },
+  }
+}
