@@ -3,7 +3,7 @@ import type * as Network from '../src/protocol/Network'
 import type { Money } from '../src/protocol/Transfer'
 import type { AdminLedger } from './AdminLedger'
 import type { AnswerLedger } from './AnswerLedger'
-import type { AuthorizationLedger } from './AuthorizationLedger'
+import type { AuthorizationLedger, CeilingRefusal } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { LaneLedger } from './LaneLedger'
@@ -155,7 +155,15 @@ export type OrderRows = {
 }
 
 /** A payment whose row is not written. */
-export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
+export type NewPayment = {
+  row: PaymentRow
+  rows?: Rows | undefined
+  /**
+   * Most that its payer's open payments and ceilings of the asset may be together with it, atomic.
+   * Undefined where one process has the ledger alone, and checks that itself.
+   */
+  fundsAtomic?: bigint | undefined
+}
 
 /** Rows of a product that are written with a job; the job is not sent without them. */
 export type JobRider =
@@ -177,8 +185,7 @@ export type RowsRefusal =
   | 'grants-signed-only'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
-  /** Another payment has the buyer's own key. One process finds that out before it settles. */
-  | 'key-used'
+  | CeilingRefusal
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }

@@ -13,6 +13,8 @@ export type Change<T> = {
   input: Json | (() => Json)
   /** The first row that it locks. Changes of one commit are sorted by it, against deadlocks. */
   key: string
+  /** Names that only one commit may have at a time, over all gateways. */
+  locks?: readonly string[] | undefined
   /** The result of the caller, from `value`. */
   read: (value: Json) => T
   /** Events that are written in the same transaction when an endpoint takes one of their types. */
@@ -215,9 +217,10 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
 }
 
 async function call({ gateway }: CommitsOptions, query: Query, { id, entries }: Commit) {
-  const changes = entries.map(({ change: { call, input } }) => ({
+  const changes = entries.map(({ change: { call, input, locks } }) => ({
     call,
     input: typeof input === 'function' ? input() : input,
+    ...(locks && { locks }),
   }))
   const [row] = await query<{ answer: Answer }>(
     'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb) AS answer',

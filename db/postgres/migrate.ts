@@ -11,6 +11,7 @@ import {
 import tables from './migrations/0001_tables.sql' with { type: 'text' }
 import rules from './migrations/0002_rules.sql' with { type: 'text' }
 import gateways from './migrations/0003_gateways.sql' with { type: 'text' }
+import shared from './migrations/0004_shared.sql' with { type: 'text' }
 
 /**
  * In order. Embedded as text, so that the compiled binary contains them. They only add, because
@@ -20,6 +21,7 @@ export const migrations: readonly Migration[] = [
   { name: '0001_tables', sql: tables },
   { name: '0002_rules', sql: rules },
   { name: '0003_gateways', sql: gateways },
+  { name: '0004_shared', sql: shared },
 ]
 
 /** A connection that nothing else uses meanwhile, such as a `Client` of `pg`. */

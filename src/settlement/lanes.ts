@@ -7,15 +7,18 @@ import type { ChainState, Relayer } from './state'
 
 /**
  * Takes the accounts of the networks that no other process has, now and later. Resolves after the
- * first look. With one process nothing is to be taken.
+ * first look. With one process nothing is to be taken. `onTaken`: an account was taken.
  */
-export async function start(context: Context): Promise<void> {
+export async function start(context: Context, onTaken: () => void): Promise<void> {
   const lanes = [...context.chains.values()].flatMap(({ network, relayers }): Lane[] => [
     { network: network.id, relayer: undefined },
     ...relayers.map(({ address }) => ({ network: network.id, relayer: address })),
   ])
   await context.ledger.lanes.start(lanes, {
-    taken: (lane) => take(context, lane),
+    async taken(lane) {
+      await take(context, lane)
+      onTaken()
+    },
     release: (lane) => release(context, lane),
   })
 }

@@ -195,11 +195,16 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       }
     }
   })
+  /** What the holder before had metered is settled now, and what it forwarded is void. */
+  const onTaken = () => {
+    if (!isRecovered) return
+    resumeCharges(false).catch((error: unknown) => context.log('settlement-fault', { error }))
+  }
   return {
     ready,
     async recover() {
       await ready
-      await Lanes.start(context)
+      await Lanes.start(context, onTaken)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])

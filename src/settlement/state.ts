@@ -212,6 +212,8 @@ export type QueuedPayment = {
   rows: Rows | undefined
   /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
+  /** What its payer had at the simulation that passed; undefined for a charge of ours. Atomic. */
+  fundsAtomic?: bigint | undefined
   /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
   /** Equal for payments whose Transfer logs cannot be distinguished. */

@@ -99,11 +99,17 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
   const slot = { ...slotOf(relayer, row, []), code }
   occupy(slot)
   const at = now()
+  // This process knows by itself what its payers have under way, but not at the others.
+  const isAlone = ledger.lanes.isAlone()
   const input = {
     transaction: row,
     fresh: members
       .filter(({ payment }) => payment === undefined)
-      .map((member) => ({ row: sentRow(member, row, { knownBlock, at }), rows: member.rows })),
+      .map((member) => ({
+        row: sentRow(member, row, { knownBlock, at }),
+        rows: member.rows,
+        fundsAtomic: isAlone ? undefined : member.fundsAtomic,
+      })),
     again: members.flatMap(({ payment }) => payment ?? []),
   }
   const launched = await ledger.settling.launch(input).catch((error: unknown) => {

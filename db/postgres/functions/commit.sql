@@ -30,7 +30,8 @@ END $$;
 -- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
 -- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
 -- waits for the first one, and then has no second effect. Changes of state are notified once.
--- A gateway deletes its own rows of `commits` when it has their answers.
+-- A gateway deletes its own rows of `commits` when it has their answers. `locks` of a change are names
+-- that only one commit has at a time. They are locked before any row and in one order.
 CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,6 +51,13 @@ BEGIN
     -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
     UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
     RETURN answer;
+  END IF;
+  IF jsonb_path_exists(changes, '$[*].locks') THEN
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+      SELECT DISTINCT hashtextextended(name, 0) AS lock
+      FROM jsonb_array_elements(changes) AS each (entry),
+        jsonb_array_elements_text(each.entry->'locks') AS name
+      ORDER BY lock) AS locks;
   END IF;
   FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
     BEGIN
