@@ -181,12 +181,17 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
     // What was refused is rolled back, the fence's account nonce with it.
     isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
-    try {
+    const epoch = gateways.epochOf(lane)
+    const run = async () => {
       const result = await write()
       if (isStored(result)) gateways.stored(lane, lane.nonce)
       return result
+    }
+    try {
+      return await run()
     } catch (error) {
-      if (error instanceof LaneLostError) gateways.lost(lane)
+      if (!(error instanceof LaneLostError) || epoch === undefined) throw error
+      if (await gateways.lost(lane, epoch)) return run()
       throw error
     }
   }

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
 import type { JobRider, Rows, RowsRefusal } from '../../db/Ledger'
+import type { NewOrder } from '../../db/OrderLedger'
 import type { Payment, Purpose } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
@@ -159,7 +160,11 @@ export type Slot = {
   validBefore: bigint | undefined
   /** Code of the payer of a lone payment, as its simulation read it. */
   code: AccountCode
-  job: Pick<JobRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
+  job: JobRow | undefined
+  /** Rows that were written with new payments, by their ids. */
+  orders?: ReadonlyMap<string, NewOrder> | undefined
+  /** It is written, and its transactions are sent. */
+  isDriven?: true
 }
 
 /**

@@ -7,7 +7,8 @@ BEGIN
 END $$;
 
 -- The first step of every write for a lane. The lock of its row orders the write against a takeover:
--- no write of an earlier epoch commits after it. `NULL`: the write is not for a lane.
+-- no write of an earlier epoch commits after it. `NULL`: the write is not for a lane. `floor`: the
+-- next nonce that was acknowledged; a database with a lower one has lost commits in a failover.
 CREATE FUNCTION fence(input jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   current bigint;
@@ -19,6 +20,7 @@ BEGIN
   SET next_nonce = GREATEST(next_nonce, (input->>'nonce')::bigint + 1)
   WHERE network = input->>'network' AND relayer = input->>'relayer'
     AND holder = (input->>'holder')::uuid AND epoch = (input->>'epoch')::bigint
+    AND next_nonce >= coalesce((input->>'floor')::bigint, 0)
   RETURNING epoch INTO current;
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'TP002', MESSAGE = 'lane-lost',
