@@ -55,6 +55,8 @@ export type ChangeListener = {
   payment(id: string): void
   /** The state or the newest transaction of a job has changed. */
   job(id: string): void
+  /** Another process may have changed any of them; a listener that only waits looks again. */
+  anything?(): void
 }
 
 /** A payer of one asset. */
@@ -289,8 +291,11 @@ export type SettlingCommits = {
 
 /** The delivery state of payments. Changes at the same time share a commit. */
 export type DeliveryCommits = {
-  /** `delivering` and one attempt more. Undefined when it is not to be delivered. */
-  begin(id: string): Promise<Payment | undefined>
+  /**
+   * `delivering` and one attempt more. Undefined when it is not to be delivered. `attempts`: those that
+   * the caller has counted; where processes share the ledger, one of them may have used another.
+   */
+  begin(id: string, attempts?: number): Promise<Payment | undefined>
   /** False when no delivery was started. A power loss may undo it for up to 100 ms. */
   deliver(
     id: string,

@@ -76,6 +76,8 @@ type Entry = {
 const changesMax = 128
 /** Most attempts of a commit that the server ended for its locks. */
 const attemptsMax = 20
+/** Invalid JSON, a character that text cannot have, an invalid encoding. */
+const unreadableStates = new Set(['22P02', '22P05', '22021'])
 const retriedStates = new Set(['40001', '40P01', '55P03', '57014'])
 
 export function createCommits(options: CommitsOptions): Commits {
@@ -152,6 +154,11 @@ async function commit(options: CommitsOptions, kind: Kind, entries: readonly Ent
   try {
     answer = await commitSurely(options, kind, sorted)
   } catch (error) {
+    // Text that the database cannot read as JSON fails the statement, not its own change only.
+    if (isUnreadable(error) && sorted.length > 1) {
+      for (const each of sorted) await commit(options, kind, [each])
+      return
+    }
     for (const { reject } of sorted) reject(error)
     return
   }
@@ -189,6 +196,10 @@ async function commitSurely(
       if (isGone) await lines.storage.writable(signal)
     }
   }
+}
+
+function isUnreadable(error: unknown): boolean {
+  return error instanceof PostgresError && unreadableStates.has(error.code)
 }
 
 type Commit = { id: string; entries: readonly Entry[] }

@@ -16,7 +16,7 @@ export type Gateway = {
   /** Hash of the configuration in force. */
   configHash(): string
   /** Short hashes of the keys that all gateways must share, by name. */
-  fingerprints: Readonly<Record<string, Json>>
+  fingerprints: Readonly<Record<string, Json | undefined>>
 }
 
 export type LaneRow = { network: Network.Id; relayer: string; holder: string | null } & Held

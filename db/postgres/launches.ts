@@ -74,7 +74,7 @@ async function store(
       limits: limited.map(({ row, fundsAtomic }) => ({ id: row.id, funds: String(fundsAtomic) })),
     },
     key: laneKey(transaction),
-    ...(limited.length > 0 && { locks: limited.map(({ row }) => payerLock(row.payer)) }),
+    ...locksOf(fresh),
     read: (value) => {
       const rows = (value as { settled: readonly Json[] }).settled.map(decode)
       return new Map(rows.map((payment) => [payment.id, payment]))
@@ -84,6 +84,16 @@ async function store(
     ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
     ...fresh.map(({ row }) => settled.get(row.id) ?? fromRow(row)),
   ]
+}
+
+/** Locks that the functions need, taken before any row: two commits then have them in one order. */
+function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
+  const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
+    ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),
+    // That of `insert_order`.
+    ...(rows && 'order' in rows ? [row.payer.toLowerCase()] : []),
+  ])
+  return locks.length > 0 ? { locks } : {}
 }
 
 /** The input of `insert_with_rows`. */

@@ -97,6 +97,8 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       if (offers === true || by === undefined) for (const each of offerListeners) each()
       changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
+      const isEmpty = ids.length + jobs.length === 0 && lanes !== true && offers !== true
+      if (isEmpty) changes.anything()
     },
     async close() {
       gas.close()
@@ -123,6 +125,9 @@ function createChanges() {
   return {
     listener,
     listen: (each: ChangeListener) => void listeners.push(each),
+    anything() {
+      for (const each of listeners) each.anything?.()
+    },
     changed({ payments, jobs }: Changed) {
       for (const id of payments) listener.payment(id)
       for (const id of jobs) listener.job(id)

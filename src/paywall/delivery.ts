@@ -178,7 +178,7 @@ async function begin(
   const started = deliveryStarted
     ? payment
     : await settlement
-        .beginDelivery(payment.id)
+        .beginDelivery(payment.id, payment.attempts)
         .catch((error) => explain(settlement, payment, error))
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
@@ -194,6 +194,8 @@ async function explain(
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
   if (current?.delivery === 'delivering') throw inProgress()
+  // Another gateway has tried since: the limit counts its attempt, too.
+  if (current && current.attempts !== payment.attempts) throw inProgress()
   throw error
 }
 

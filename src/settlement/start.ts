@@ -100,7 +100,14 @@ export async function createContext(
   if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
   const fault = (error: unknown) => log('settlement-fault', { error })
   const events = { payments: createEvents(fault), jobs: createEvents(fault) }
-  ledger.onChange({ payment: events.payments.emit, job: events.jobs.emit })
+  ledger.onChange({
+    payment: events.payments.emit,
+    job: events.jobs.emit,
+    anything() {
+      events.payments.wakeAll()
+      events.jobs.wakeAll()
+    },
+  })
   const chains = new Map<Network.Id, ChainState>(
     options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
