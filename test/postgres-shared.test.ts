@@ -1,10 +1,16 @@
 import { describe, expect, test } from 'bun:test'
 import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
+import { createPauses } from '../src/app/pauses'
 import { gatewayDatabase, startGateway } from './harness/gatewaypair'
 import { hasPostgres, use } from './harness/postgres'
+import { until } from './harness/settlement'
 
 /** What gateways over one database know of each other, beside payments. */
 
+const firstOf = <T>([first]: readonly T[]): T => {
+  if (first === undefined) throw new Error('none')
+  return first
+}
 const key = (byte: number) => new Uint8Array(32).fill(byte)
 const secrets = { receiptKey: key(1), relayerKeys: [key(2)], challengeSecrets: [key(3)] }
 
@@ -46,6 +52,41 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
       await told.promise
     } finally {
       await gateway.leave()
+    }
+  })
+
+  test('behavior: pauses that two operators set at two gateways at once all count at both', async () => {
+    const url = await gatewayDatabase()
+    const gateways = [
+      await startGateway(url, { now: Date.now }),
+      await startGateway(url, { now: Date.now }),
+    ]
+    try {
+      const [one, other] = await Promise.all(
+        gateways.map(({ ledger }) =>
+          createPauses({ ledger: ledger.admin, onChange: ledger.onChange, now: () => 7 }),
+        ),
+      )
+      if (!one || !other) throw new Error('no pauses')
+      const names = ['a', 'b', 'c', 'd']
+      const all = names.map((name, index) =>
+        (index % 2 === 0 ? one : other).set({ kind: 'merchant', name }, true),
+      )
+      expect(await Promise.all(all)).toEqual([true, true, true, true])
+      const isEach = () =>
+        [one, other].every((each) => names.every((name) => each.has('merchant', name)))
+      await until(isEach)
+      expect(await one.set({ kind: 'merchant', name: 'b' }, false)).toBe(true)
+      await until(() => !other.has('merchant', 'b') && other.has('merchant', 'a'))
+      const stored = await createPauses({ ledger: firstOf(gateways).ledger.admin, now: Date.now })
+      expect(
+        stored
+          .all()
+          .map(({ name }) => name)
+          .toSorted(),
+      ).toEqual(['a', 'c', 'd'])
+    } finally {
+      for (const each of gateways) await each.leave()
     }
   })
 })
