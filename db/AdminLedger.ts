@@ -130,6 +130,9 @@ export type AdminLedger = {
   /** When a job was written, unix ms. */
   jobAt(id: string): Promise<number | undefined>
   pauses(): Promise<readonly Pause[]>
-  /** On the disk when it resolves. */
-  setPauses(pauses: readonly Pause[]): Promise<void>
+  /**
+   * Adds or removes one pause, and resolves with all when it is on the disk. Operators at several
+   * gateways change one entry each. The other gateways get a notification.
+   */
+  setPause(pause: Pause, isPause: boolean): Promise<readonly Pause[]>
 }

@@ -21,9 +21,10 @@ export type AuthorizationLedger = {
   hasFailedSince(payer: Address, at: number): Promise<boolean>
   /**
    * Writes an authorization. `known`: its money was authorized or paid before; nothing is written. A
-   * power loss may undo one that is `authorized` for up to 100 ms.
+   * power loss may undo one that is `authorized` for up to 100 ms. `limits` hold over all processes;
+   * one process that has the ledger alone checks them itself.
    */
-  insert(authorization: Authorization): Promise<'stored' | 'known'>
+  insert(authorization: Authorization, limits?: CeilingLimits): Promise<Inserted>
   /** `authorized` to `metered`, with the charge, and with what the buyer has already. */
   meter(id: string, charge: Charge, delivered: Delivered | undefined): Promise<boolean>
   /** `authorized` to `void`. */
@@ -32,4 +33,25 @@ export type AuthorizationLedger = {
   fail(id: string): Promise<boolean>
   /** A settlement failed by the payer's doing (unix ms). The state stays. */
   markFailed(id: string, at: number): Promise<void>
+}
+
+export type Inserted = 'stored' | 'known' | { refused: CeilingRefusal }
+
+/** Why a new ceiling was not written although its money is free. */
+export type CeilingRefusal =
+  /** Another payment or ceiling has the buyer's own key. One process finds that out before. */
+  | 'key-used'
+  /** Over all processes, the payer has more under way than it has or may have. */
+  | 'payer-under-way'
+  /** The relayer has more ceilings to settle than it could before they expire. */
+  | 'relayer-busy'
+
+/** The most that may be open together with a new ceiling. */
+export type CeilingLimits = {
+  /** Of the payer's ceilings on all networks, atomic. */
+  unsettledAtomic: bigint
+  /** Of the payer's ceilings and payments of the asset: what it has at the last look, atomic. */
+  fundsAtomic: bigint
+  /** Ceilings that name one relayer of a network. */
+  relayerMax: number
 }

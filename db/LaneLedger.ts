@@ -1,5 +1,8 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
+import type { JobRow } from './jobs'
+import type { NewOrder } from './OrderLedger'
+import type { PaymentRow, TransactionRow } from './schema'
 
 /**
  * An account of ours on a network, whose nonces one process chooses; or, without a relayer, the
@@ -18,6 +21,18 @@ export type LaneListener = {
   taken(lane: TakenLane): Promise<void>
   /** Whether the process can do without the lane now. True: it begins nothing there any more. */
   release(lane: Lane): boolean
+  /**
+   * What the process drives in the lane and has written. A database that lost it in a failover gets it
+   * again.
+   */
+  driven(lane: Lane): readonly DrivenSlot[]
+}
+
+/** An account nonce in use: the transactions at it, the oldest first, and what they are for. */
+export type DrivenSlot = {
+  transactions: readonly TransactionRow[]
+  payments: readonly { row: PaymentRow; order?: NewOrder | undefined }[]
+  job: JobRow | undefined
 }
 
 /**

@@ -3,7 +3,7 @@ import type * as Network from '../src/protocol/Network'
 import type { Money } from '../src/protocol/Transfer'
 import type { AdminLedger } from './AdminLedger'
 import type { AnswerLedger } from './AnswerLedger'
-import type { AuthorizationLedger } from './AuthorizationLedger'
+import type { AuthorizationLedger, CeilingRefusal } from './AuthorizationLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { LaneLedger } from './LaneLedger'
@@ -55,6 +55,8 @@ export type ChangeListener = {
   payment(id: string): void
   /** The state or the newest transaction of a job has changed. */
   job(id: string): void
+  /** Another process may have changed any of them; a listener that only waits looks again. */
+  anything?(): void
 }
 
 /** A payer of one asset. */
@@ -155,7 +157,15 @@ export type OrderRows = {
 }
 
 /** A payment whose row is not written. */
-export type NewPayment = { row: PaymentRow; rows?: Rows | undefined }
+export type NewPayment = {
+  row: PaymentRow
+  rows?: Rows | undefined
+  /**
+   * Most that its payer's open payments and ceilings of the asset may be together with it, atomic.
+   * Undefined where one process has the ledger alone, and checks that itself.
+   */
+  fundsAtomic?: bigint | undefined
+}
 
 /** Rows of a product that are written with a job; the job is not sent without them. */
 export type JobRider =
@@ -177,8 +187,7 @@ export type RowsRefusal =
   | 'grants-signed-only'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
-  /** Another payment has the buyer's own key. One process finds that out before it settles. */
-  | 'key-used'
+  | CeilingRefusal
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }
@@ -282,8 +291,11 @@ export type SettlingCommits = {
 
 /** The delivery state of payments. Changes at the same time share a commit. */
 export type DeliveryCommits = {
-  /** `delivering` and one attempt more. Undefined when it is not to be delivered. */
-  begin(id: string): Promise<Payment | undefined>
+  /**
+   * `delivering` and one attempt more. Undefined when it is not to be delivered. `attempts`: those that
+   * the caller has counted; where processes share the ledger, one of them may have used another.
+   */
+  begin(id: string, attempts?: number): Promise<Payment | undefined>
   /** False when no delivery was started. A power loss may undo it for up to 100 ms. */
   deliver(
     id: string,

@@ -28,8 +28,11 @@ type Values = Readonly<Record<string, string | number | null>>
 export type AdminBase = {
   sql: AdminSql
   all<Row>(sql: string, values: Values): Promise<readonly Row[]>
-  /** Replaces a value of `meta`. On the disk when it resolves. */
-  setMeta(key: string, value: string): Promise<void>
+  /**
+   * Adds or removes one entry of the JSON list in a value of `meta`; an entry is known by `kind` and
+   * `name`. Resolves with the list when it is on the disk.
+   */
+  setPause(key: string, pause: Pause, isPause: boolean): Promise<readonly Pause[]>
 }
 
 /** Above every id. */
@@ -51,7 +54,7 @@ export function createAdminLedger(base: AdminBase, reads: StoryReads): AdminLedg
       const [row] = await all<{ value: string }>(sql.metaValue, { key: pausesKey })
       return row === undefined ? [] : (JSON.parse(row.value) as Pause[])
     },
-    setPauses: (pauses) => base.setMeta(pausesKey, JSON.stringify(pauses)),
+    setPause: (pause, isPause) => base.setPause(pausesKey, pause, isPause),
   }
 }
 
@@ -59,7 +62,7 @@ function bounds({ before = last, limit }: PageOf) {
   return { before, limit }
 }
 
-type Lists = Omit<AdminLedger, 'story' | 'paymentOfOrder' | 'orders' | 'pauses' | 'setPauses'>
+type Lists = Omit<AdminLedger, 'story' | 'paymentOfOrder' | 'orders' | 'pauses' | 'setPause'>
 
 function createLists({ all, sql }: AdminBase): Lists {
   return {

@@ -108,6 +108,18 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual([1, 3])
   })
 
+  test('error: a text that the database cannot store fails its own change only', async () => {
+    await using own = await open()
+    const [first, failed, last] = await Promise.all([
+      own.commits.add(change(1)),
+      failureOf(own.commits.add(change(2, { about: 'a\u0000b' }))),
+      own.commits.add(change(3)),
+    ])
+    expect([first, last]).toEqual([1, 3])
+    expect(failed).toMatchObject({ code: '22P05' })
+    expect(await own.marks()).toEqual([1, 3])
+  })
+
   test('error: a write for a lane that another gateway has is refused as a lost lane', async () => {
     await using own = await open()
     const holder = crypto.randomUUID()

@@ -74,4 +74,23 @@ describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
     await first.settlement.endDelivery(payment.id, result)
     expect(await deliverAt(second, payment)).toEqual({ said: 'redeem-exhausted', forwards: 0 })
   })
+
+  test('error: an attempt that the other one has used counts in the limit', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const first = await own.start()
+    const second = await own.start()
+    const outcome = await payAt(first, chain, chain.sign())
+    if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+    const { payment } = outcome
+    await first.settlement.beginDelivery(payment.id)
+    const redeem = { redeemTokenHash: 'a'.repeat(64), redeemUntil: Date.now() + 60_000 }
+    const failed = { delivered: false, upstreamStatus: 500, ...redeem } as const
+    await first.settlement.endDelivery(payment.id, failed)
+    // It has read the payment before that attempt.
+    expect(await deliverAt(second, payment)).toEqual({ said: 'payment-in-progress', forwards: 0 })
+    const current = await second.settlement.findById(payment.id)
+    expect(current?.attempts).toBe(1)
+    expect(await deliverAt(second, current ?? payment)).toEqual({ said: 200, forwards: 1 })
+  })
 })

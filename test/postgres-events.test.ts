@@ -19,8 +19,8 @@ function eventOf(occurrence: string): WebhookEvent {
 /** A change of a value, with an event. */
 function change({ commits }: Books, value: string) {
   return commits.add({
-    call: 'set_meta',
-    input: { key: 'value', value },
+    call: 'set_pause',
+    input: { key: 'value', pause: { kind: 'merchant', name: value, at: begin }, is_pause: true },
     key: 'meta',
     read: () => value,
     events: { types: ['order.held'], of: () => [eventOf(value)] },
@@ -28,7 +28,9 @@ function change({ commits }: Books, value: string) {
 }
 
 async function stateOf({ reader, webhooks }: Books) {
-  const [row] = await reader.all<{ value: string }>("SELECT value FROM meta WHERE key = 'value'")
+  const [row] = await reader.all<{ value: string }>(
+    "SELECT value::jsonb->-1->>'name' AS value FROM meta WHERE key = 'value'",
+  )
   const due = await webhooks.due({ endpoint, at: begin, limit: 10 })
   return { value: row?.value, due: due.map(({ body }) => JSON.parse(body).data.occurrence) }
 }

@@ -14,7 +14,7 @@ const lanes: Lane[] = [
   { network, relayer: undefined },
   { network, relayer },
 ]
-const listener = { taken: async () => undefined, release: () => true }
+const listener = { taken: async () => undefined, release: () => true, driven: () => [] }
 
 async function run(env: Record<string, string>, json = false) {
   const lines: string[] = []

@@ -58,7 +58,11 @@ async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<voi
     times: { beatMs: 5, deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 },
   })
   opened.push(gateways.close)
-  await gateways.lanes.start([lane], { taken: async () => undefined, release: () => false })
+  await gateways.lanes.start([lane], {
+    taken: async () => undefined,
+    release: () => false,
+    driven: () => [],
+  })
   return { gateways, lines: real, told, looks: () => looks }
 }
 
@@ -90,5 +94,25 @@ describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
     expect(told).toEqual(['went back'])
     const rows = await lines.run('read', (query) => query('SELECT epoch, next_nonce FROM lanes'))
     expect(rows).toEqual([{ epoch: 2, next_nonce: 7 }])
+  })
+
+  test('error: a write that an earlier epoch refuses does not end the present one', async () => {
+    const { told, gateways, lines } = await join(async () => undefined)
+    await setNonce(lines, 7)
+    gateways.stored(lane, 6)
+    await setNonce(lines, 3)
+    await until(() => gateways.epochOf(lane) === 2)
+    // The write began before the failover, so it may be repeated; one of another hold may not.
+    expect([await gateways.lost(lane, 1), await gateways.lost(lane, 0)]).toEqual([true, false])
+    expect([told, gateways.lanes.has(lane)]).toEqual([['went back'], true])
+  })
+
+  test('error: a refusal of the present epoch ends the process when another one has the lane', async () => {
+    const { told, gateways, lines } = await join(async () => undefined)
+    expect(await gateways.lost(lane, 1)).toBe(false)
+    expect([told, gateways.lanes.has(lane)]).toEqual([[], true])
+    await lines.run('commit', (query) => query('UPDATE lanes SET holder = NULL, epoch = 2'))
+    expect(await gateways.lost(lane, 1)).toBe(false)
+    expect([told, gateways.lanes.has(lane)]).toEqual([['fenced'], false])
   })
 })

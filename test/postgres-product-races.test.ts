@@ -200,7 +200,10 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     const [one, two] = [payment(), payment()]
     const pay = (row: typeof one) => insert('payments', payments, row)
     const authorize = (row: typeof one) =>
-      call('insert_authorization', toJson(authorizations, authorization(row)) as object)
+      call('insert_authorization', {
+        row: toJson(authorizations, authorization(row)),
+        limits: null,
+      })
     expect(await race(pay(one), authorize(one))).toEqual({ waited: true, ended: 'money-paid' })
     expect(await race(authorize(two), pay(two))).toEqual({
       waited: true,

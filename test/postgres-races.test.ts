@@ -170,7 +170,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
   test('error: a delivery that cannot be written fails alone', async () => {
     const { ids } = await does.confirm(3)
     const { deliveries } = own.ledger
-    await Promise.all(ids.map(deliveries.begin))
+    await Promise.all(ids.map((id) => deliveries.begin(id)))
     const ends = await Promise.allSettled(
       ids.map((id, index) => {
         const upstreamStatus = index === 1 ? 1e20 : 200

@@ -1,4 +1,4 @@
-import type { AdminLedger } from '../AdminLedger'
+import type { AdminLedger, Pause } from '../AdminLedger'
 import { createAdminLedger, type StoryReads } from '../admin-reads'
 import { adminSql } from '../admin-sql'
 import { postgres } from '../dialect'
@@ -24,12 +24,12 @@ export function createAdmin(
     {
       sql: adminStatements,
       all: <Row>(sql: string, values: Values) => reader.all<Row>(...positional(sql, values)),
-      setMeta: (key, value) =>
+      setPause: (key, pause, isPause) =>
         commits.add({
-          call: 'set_meta',
-          input: { key, value },
+          call: 'set_pause',
+          input: { key, pause, is_pause: isPause },
           key: `meta:${key}`,
-          read: () => undefined,
+          read: (value) => value as readonly Pause[],
         }),
     },
     reads,

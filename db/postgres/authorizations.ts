@@ -5,12 +5,12 @@ import {
   type State,
   sourcesOf,
 } from '../Authorization'
-import type { AuthorizationLedger } from '../AuthorizationLedger'
+import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
 import { fromRow, toRow } from '../authorization-rows'
 import { authorizations } from '../authorizations'
 import type { Change } from './commits'
-import { isBarred, isDuplicate } from './errors'
-import type { Parts } from './parts'
+import { isBarred, isDuplicate, RefusedError } from './errors'
+import { type Parts, payerLock } from './parts'
 import type { Reader } from './reader'
 import { fromJson, type Json, toJson } from './rows'
 import { readTogether } from './together'
@@ -32,21 +32,24 @@ export function createAuthorizations({
 }: Pick<Parts, 'commits' | 'reader' | 'gateway'>): AuthorizationLedger {
   return {
     ...readAuthorizations(reader, gateway),
-    async insert(authorization) {
-      const { id } = authorization
+    async insert(authorization, limits) {
+      const { id, transfer } = authorization
+      const row = { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway }
       try {
         // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
         // a success that was told, which a power loss must not undo.
         const add = authorization.state === 'authorized' ? commits.addSoon : commits.add
         await add({
           call: 'insert_authorization',
-          input: { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway },
+          input: { row, limits: limits === undefined ? null : limitsOf(limits) },
           key: id,
+          ...(limits !== undefined && { locks: [payerLock(transfer.payer)] }),
           read: () => undefined,
         })
         return 'stored'
       } catch (error) {
         if (isDuplicate(error) || isBarred(error)) return 'known'
+        if (error instanceof RefusedError) return { refused: error.reason as CeilingRefusal }
         throw error
       }
     },
@@ -111,6 +114,10 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
 
 function decode({ row }: Selected): Authorization {
   return fromRow(fromJson(authorizations, row))
+}
+
+function limitsOf({ unsettledAtomic, fundsAtomic, relayerMax }: CeilingLimits): Json {
+  return { unsettled: String(unsettledAtomic), funds: String(fundsAtomic), relayer: relayerMax }
 }
 
 type Columns = Readonly<Record<string, Json>>

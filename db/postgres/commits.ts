@@ -14,6 +14,8 @@ export type Change<T> = {
   input: Json | (() => Json)
   /** The first row that it locks. Changes of one commit are sorted by it, against deadlocks. */
   key: string
+  /** Names that only one commit may have at a time, over all gateways. */
+  locks?: readonly string[] | undefined
   /** The result of the caller, from `value`. */
   read: (value: Json) => T
   /** Events that are written in the same transaction when an endpoint takes one of their types. */
@@ -74,6 +76,8 @@ type Entry = {
 const changesMax = 128
 /** Most attempts of a commit that the server ended for its locks. */
 const attemptsMax = 20
+/** Invalid JSON, a character that text cannot have, an invalid encoding. */
+const unreadableStates = new Set(['22P02', '22P05', '22021'])
 const retriedStates = new Set(['40001', '40P01', '55P03', '57014'])
 
 type Uses = CommitsOptions & { notifier: Notifier }
@@ -155,6 +159,11 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
   try {
     answer = await commitSurely(options, kind, sorted)
   } catch (error) {
+    // Text that the database cannot read as JSON fails the statement, not its own change only.
+    if (isUnreadable(error) && sorted.length > 1) {
+      for (const each of sorted) await commit(options, kind, [each])
+      return
+    }
     for (const { reject } of sorted) reject(error)
     return
   }
@@ -197,6 +206,10 @@ async function commitSurely(
   }
 }
 
+function isUnreadable(error: unknown): boolean {
+  return error instanceof PostgresError && unreadableStates.has(error.code)
+}
+
 type Commit = { id: string; entries: readonly Entry[] }
 
 /** One statement; with events that an endpoint takes, one transaction. */
@@ -223,9 +236,10 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
 }
 
 async function call({ gateway }: CommitsOptions, query: Query, { id, entries }: Commit) {
-  const changes = entries.map(({ change: { call, input } }) => ({
+  const changes = entries.map(({ change: { call, input, locks } }) => ({
     call,
     input: typeof input === 'function' ? input() : input,
+    ...(locks && { locks }),
   }))
   const [row] = await query<{ answer: Answer }>(
     'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb) AS answer',

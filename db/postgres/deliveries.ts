@@ -16,8 +16,8 @@ export function createDeliveries({
   const handOver = createBatch({ call: 'hand_over', enter })
   const markAnswered = createBatch({ call: 'mark_answered', enter })
   return {
-    async begin(id) {
-      const row = await begin({ id })
+    async begin(id, attempts) {
+      const row = await begin({ id, attempts: attempts ?? null })
       return row === undefined ? undefined : decode(row)
     },
     deliver: async (id, { upstreamStatus: status, truncated }, at) =>

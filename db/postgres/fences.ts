@@ -11,7 +11,7 @@ export const keeper = 'keeper'
 export type Lane = { network: Network.Id; relayer: string; nonce: number | null }
 
 /** A lane that this gateway holds since an epoch. */
-export type Fence = Lane & { holder: string; epoch: number }
+export type Fence = Lane & { holder: string; epoch: number; floor?: number }
 
 /** The fence of a lane, for the first step of a write. Throws when this gateway does not hold it. */
 export type Fences = (lane: Lane) => Fence

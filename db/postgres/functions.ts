@@ -8,6 +8,7 @@ import launch from './functions/launch.sql' with { type: 'text' }
 import offers from './functions/offers.sql' with { type: 'text' }
 import orders from './functions/orders.sql' with { type: 'text' }
 import record from './functions/record.sql' with { type: 'text' }
+import restore from './functions/restore.sql' with { type: 'text' }
 import settling from './functions/settling.sql' with { type: 'text' }
 import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
@@ -26,6 +27,7 @@ const sources: readonly string[] = [
   offers,
   webhooks,
   books,
+  restore,
 ]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */

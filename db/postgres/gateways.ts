@@ -10,7 +10,6 @@ import {
   type LaneRow,
   laneOf,
   leave,
-  raiseLane,
   readLanes,
   reap,
   register,
@@ -20,6 +19,7 @@ import {
 } from './lane-table'
 import type { Lines } from './lines'
 import { createLoop, type Loop, type LoopOptions } from './loop'
+import { restoreLane } from './restore'
 import type { Json } from './rows'
 
 export type GatewaysOptions = {
@@ -76,8 +76,14 @@ export type Gateways = {
   isFirst(): boolean
   /** Other gateways that live. */
   others(): number
-  /** A write for a lane was refused that this process believes to have. */
-  lost(lane: Lane): void
+  /** The epoch in which this process has the lane. */
+  epochOf(lane: Lane): number | undefined
+  /**
+   * A write for a lane was refused that this process believed to have in this epoch. True: the database
+   * had lost commits, the lane is restored, and the write may be repeated. A refusal of an earlier
+   * epoch says nothing of the present one.
+   */
+  lost(lane: Lane, epoch: number): Promise<boolean>
   /** Something has changed that a look must see soon. */
   wake(): void
   /** Gives the lanes back and leaves. */
@@ -149,7 +155,8 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const held = state.held.get(keyOf(lane))
       if (held === undefined) return undefined
       const { network, relayer = keeper } = lane
-      return { network, relayer, nonce, holder: options.gateway.id, epoch: held.epoch }
+      const { epoch, next_nonce: floor } = held
+      return { network, relayer, nonce, holder: options.gateway.id, epoch, floor }
     },
     isUnconfigured: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
     stored(lane, nonce) {
@@ -163,9 +170,8 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       return first !== undefined && state.held.has(keyOf(first))
     },
     others: () => state.others,
-    lost(lane) {
-      if (state.held.has(keyOf(lane))) fence(state, 'another gateway has its account')
-    },
+    epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
+    lost: (lane, epoch) => isRestored(state, lane, epoch),
     wake: looks.wake,
     close: () => close(state, [beats, looks]),
   }
@@ -191,6 +197,12 @@ async function beat(state: State): Promise<void> {
   // The sign was given after `askedAt`, so it is at least this fresh.
   state.beatAt = askedAt
   state.skewMs = Math.round(now() - (at - askedAt) / 2 - databaseAt)
+}
+
+/** Looks at the lane whose epoch the database has refused: another holder ends the process. */
+async function isRestored(state: State, lane: Lane, epoch: number): Promise<boolean> {
+  if (state.held.get(keyOf(lane))?.epoch === epoch) await look(state)
+  return state.held.get(keyOf(lane))?.raisedFrom === epoch
 }
 
 function fence(state: State, reason: string): void {
@@ -238,18 +250,25 @@ async function compare(
   known: ReadonlyMap<string, Held>,
 ): Promise<void> {
   const { lines, gateway, on } = state.options
+  const found = new Set(lanes.map((row) => keyOf(laneOf(row))))
+  if ([...known.keys()].some((key) => !found.has(key)))
+    await lines.run('beat', (query) => createLanes(query, state.wanted))
   for (const row of lanes) {
     const lane = laneOf(row)
     const held = state.held.get(keyOf(lane))
     const before = known.get(keyOf(lane))
     if (held === undefined || before?.epoch !== held.epoch) continue
-    if (row.epoch > held.epoch) return fence(state, 'another gateway has its account')
+    const isOthers = row.holder !== null && row.holder !== gateway.id
+    if (row.epoch > held.epoch || (row.epoch === held.epoch && isOthers))
+      return fence(state, 'another gateway has its account')
     if (row.epoch === held.epoch && row.next_nonce >= before.next_nonce) continue
+    const slots = state.listener?.driven(lane) ?? []
     const raised = await lines.run('beat', (query) =>
-      raiseLane(query, row, { held, id: gateway.id }),
+      restoreLane(query, row, { held, id: gateway.id, slots }),
     )
     if (raised === undefined) continue
-    state.held.set(keyOf(lane), raised)
+    // Not earlier: until the slots are there, a write for one of them would find nothing.
+    state.held.set(keyOf(lane), { ...raised, raisedFrom: held.epoch })
     on.wentBack(lane)
   }
 }

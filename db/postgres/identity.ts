@@ -13,6 +13,8 @@ export type Fingerprints = {
   relayers: readonly string[]
   /** One for each challenge secret; the first one signs. */
   challenges: readonly string[]
+  /** Address of the desk's key; versions before this field did not write it. */
+  desk?: string
 }
 
 export type Identity = { id: string; service: Fingerprints }
@@ -28,10 +30,12 @@ export function fingerprintsOf({
   receiptKey,
   relayerKeys,
   challengeSecrets,
-}: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets'>): Fingerprints {
+  deskKey,
+}: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey'>): Fingerprints {
   return {
     receipt: Crypto.addressOf(receiptKey),
     relayers: relayerKeys.map(Crypto.addressOf),
+    desk: Crypto.addressOf(deskKey),
     // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>
       new Bun.CryptoHasher('sha256', secret).update('fingerprint').digest('hex').slice(0, 16),
@@ -82,13 +86,14 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
     `SELECT host, fingerprints FROM gateways WHERE seen_at > clock_timestamp() - interval '10 s'`,
   )
   for (const { host, fingerprints } of rows) {
-    const { receipt, relayers, challenges } = fingerprints
+    const { receipt, relayers, challenges, desk } = fingerprints
     const [signing = ''] = challenges
     const [ownSigning = ''] = own.challenges
     const differing = [
       receipt !== own.receipt && 'RECEIPT_KEY',
       relayers.toSorted().join() !== own.relayers.toSorted().join() && 'RELAYER_KEYS',
       !(challenges.includes(ownSigning) && own.challenges.includes(signing)) && 'CHALLENGE_SECRETS',
+      desk !== undefined && desk !== own.desk && 'DESK_KEY',
     ].filter((name) => name !== false)
     if (differing.length === 0) continue
     throw new DatabaseStartError(

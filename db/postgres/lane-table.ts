@@ -16,13 +16,18 @@ export type Gateway = {
   /** Hash of the configuration in force. */
   configHash(): string
   /** Short hashes of the keys that all gateways must share, by name. */
-  fingerprints: Readonly<Record<string, Json>>
+  fingerprints: Readonly<Record<string, Json | undefined>>
 }
 
 export type LaneRow = { network: Network.Id; relayer: string; holder: string | null } & Held
 
 /** What the holder of a lane knows of it. */
-export type Held = { epoch: number; next_nonce: number }
+export type Held = {
+  epoch: number
+  next_nonce: number
+  /** The epoch before a failover that lost commits, while this process had the lane all the time. */
+  raisedFrom?: number
+}
 
 /** Both tables, read one after the other. */
 export type Seen = { lanes: readonly LaneRow[]; gateways: readonly string[] }
@@ -126,20 +131,6 @@ export async function takeLane(query: Query, lane: Lane, id: string): Promise<He
     { name: 'take' },
   )
   return taken
-}
-
-/** Raises a lane that a failover put back, above what was acknowledged before. */
-export async function raiseLane(
-  query: Query,
-  row: LaneRow,
-  { held, id }: { held: Held; id: string },
-): Promise<Held | undefined> {
-  const [raised] = await query<Held>(
-    `UPDATE lanes SET holder = $3, epoch = $4, next_nonce = GREATEST(next_nonce, $5)
-     WHERE network = $1 AND relayer = $2 AND epoch = $6 RETURNING epoch, next_nonce`,
-    [row.network, row.relayer, id, held.epoch + 1, held.next_nonce, row.epoch],
-  )
-  return raised
 }
 
 /** Gives a lane back, and tells the others. */

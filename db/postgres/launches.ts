@@ -6,6 +6,7 @@ import { type PaymentRow, payments, transactions } from '../schema'
 import * as Event from '../WebhookEvent'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { fenceOf, laneKey } from './fences'
+import { payerLock } from './parts'
 import { decode, type Selected } from './payments'
 import { type Json, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
@@ -60,6 +61,7 @@ async function store(
 ): Promise<Payment[]> {
   const { hash } = transaction
   const plain = fresh.filter(({ rows }) => rows === undefined)
+  const limited = fresh.filter(({ fundsAtomic }) => fundsAtomic !== undefined)
   const settled = await parts.commits.add({
     call: 'launch',
     input: {
@@ -69,8 +71,10 @@ async function store(
       with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(parts, each)),
       again: again.map(({ id }) => id),
       members: [...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)],
+      limits: limited.map(({ row, fundsAtomic }) => ({ id: row.id, funds: String(fundsAtomic) })),
     },
     key: laneKey(transaction),
+    ...locksOf(fresh),
     read: (value) => {
       const rows = (value as { settled: readonly Json[] }).settled.map(decode)
       return new Map(rows.map((payment) => [payment.id, payment]))
@@ -80,6 +84,16 @@ async function store(
     ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
     ...fresh.map(({ row }) => settled.get(row.id) ?? fromRow(row)),
   ]
+}
+
+/** Locks that the functions need, taken before any row: two commits then have them in one order. */
+function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
+  const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
+    ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),
+    // That of `insert_order`.
+    ...(rows && 'order' in rows ? [row.payer.toLowerCase()] : []),
+  ])
+  return locks.length > 0 ? { locks } : {}
 }
 
 /** The input of `insert_with_rows`. */

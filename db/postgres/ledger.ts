@@ -98,6 +98,8 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       if (offers === true || by === undefined) for (const each of offerListeners) each()
       changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
+      const isEmpty = ids.length + jobs.length === 0 && lanes !== true && offers !== true
+      if (isEmpty) changes.anything()
     },
     async close() {
       gas.close()
@@ -124,6 +126,9 @@ function createChanges() {
   return {
     listener,
     listen: (each: ChangeListener) => void listeners.push(each),
+    anything() {
+      for (const each of listeners) each.anything?.()
+    },
     changed({ payments, jobs }: ChangedIds) {
       for (const id of payments) listener.payment(id)
       for (const id of jobs) listener.job(id)
@@ -180,12 +185,17 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
     // What was refused is rolled back, the fence's account nonce with it.
     isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
-    try {
+    const epoch = gateways.epochOf(lane)
+    const run = async () => {
       const result = await write()
       if (isStored(result)) gateways.stored(lane, lane.nonce)
       return result
+    }
+    try {
+      return await run()
     } catch (error) {
-      if (error instanceof LaneLostError) gateways.lost(lane)
+      if (!(error instanceof LaneLostError) || epoch === undefined) throw error
+      if (await gateways.lost(lane, epoch)) return run()
       throw error
     }
   }

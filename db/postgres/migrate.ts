@@ -11,6 +11,7 @@ import {
 import tables from './migrations/0001_tables.sql' with { type: 'text' }
 import rules from './migrations/0002_rules.sql' with { type: 'text' }
 import gateways from './migrations/0003_gateways.sql' with { type: 'text' }
+import shared from './migrations/0004_shared.sql' with { type: 'text' }
 import quickChecks from './migrations/0005_quick_checks.sql' with { type: 'text' }
 import rulesAsFunctions from './migrations/0006_rules_as_functions.sql' with { type: 'text' }
 
@@ -22,6 +23,7 @@ export const migrations: readonly Migration[] = [
   { name: '0001_tables', sql: tables },
   { name: '0002_rules', sql: rules },
   { name: '0003_gateways', sql: gateways },
+  { name: '0004_shared', sql: shared },
   { name: '0005_quick_checks', sql: quickChecks },
   { name: '0006_rules_as_functions', sql: rulesAsFunctions },
 ]

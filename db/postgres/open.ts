@@ -18,7 +18,7 @@ import { upgrade as upgradeSchema } from './upgrade'
 
 export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
   /** Only their fingerprints are kept. */
-  secrets: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets'>
+  secrets: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey'>
   /** Version of this program, which the database keeps. */
   program: string | undefined
   /** Hash of the configuration in force, by which operators compare gateways. */

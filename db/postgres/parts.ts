@@ -11,3 +11,8 @@ export type Parts = {
   /** Id of this gateway, a UUID: the holder of lanes, and who delivers. */
   gateway: string
 }
+
+/** The lock under which all that a payer has signed and not paid is summed. */
+export function payerLock(payer: string): string {
+  return `payer:${payer.toLowerCase()}`
+}

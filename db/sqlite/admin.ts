@@ -1,5 +1,5 @@
 import type { Statement } from 'bun:sqlite'
-import type { AdminLedger } from '../AdminLedger'
+import type { AdminLedger, Pause } from '../AdminLedger'
 import { createAdminLedger, type StoryReads } from '../admin-reads'
 import { adminStatements } from './admin-sql'
 import type { Db } from './open'
@@ -21,8 +21,17 @@ export function createAdmin(db: Db, reads: StoryReads): AdminLedger {
       sql: adminStatements,
       all: async <Row>(sql: string, values: Readonly<Record<string, string | number | null>>) =>
         prepare(sql).all({ ...values }) as Row[],
-      async setMeta(key, value) {
-        write(db, () => void prepare(setMeta).run({ key, value }))
+      async setPause(key, pause, isPause) {
+        return write(db, () => {
+          const [row] = prepare(adminStatements.metaValue).all({ key }) as { value: string }[]
+          const pauses: readonly Pause[] = row === undefined ? [] : JSON.parse(row.value)
+          const others = pauses.filter(
+            ({ kind, name }) => kind !== pause.kind || name !== pause.name,
+          )
+          const next = isPause ? [...others, pause] : others
+          prepare(setMeta).run({ key, value: JSON.stringify(next) })
+          return next
+        })
       },
     },
     reads,

@@ -21,7 +21,9 @@ export type Money = {
 export async function startMoney(base: Base): Promise<Money> {
   const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
-  const pauses = await createPauses({ ledger: ledger.admin, now })
+  const fault = (error: unknown) => log('settlement-fault', { error })
+  const { admin, onChange } = ledger
+  const pauses = await createPauses({ ledger: admin, onChange, now, fault })
   for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
   const settlement = await createSettlement({
     ledger,

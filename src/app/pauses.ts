@@ -1,4 +1,5 @@
 import type { AdminLedger, Pause } from '../../db/AdminLedger'
+import type { Ledger } from '../../db/Ledger'
 
 /** The merchants and networks whose sales an operator has paused: in the ledger, so over a restart. */
 export type Pauses = {
@@ -9,19 +10,31 @@ export type Pauses = {
   set(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<boolean>
 }
 
-type Options = { ledger: Pick<AdminLedger, 'pauses' | 'setPauses'>; now: () => number }
+type Options = {
+  ledger: Pick<AdminLedger, 'pauses' | 'setPause'>
+  /** Where processes share the ledger, it tells of pauses that others have set. */
+  onChange?: Ledger['onChange']
+  now: () => number
+  fault?: (error: unknown) => void
+}
 
-export async function createPauses({ ledger, now }: Options): Promise<Pauses> {
+export async function createPauses({ ledger, onChange, now, fault }: Options): Promise<Pauses> {
   let pauses = await ledger.pauses()
   let names = namesOf(pauses)
   let last: Promise<unknown> = Promise.resolve()
-  const set = async ({ kind, name }: Pick<Pause, 'kind' | 'name'>, isPause: boolean) => {
-    if (names.has(`${kind} ${name}`) === isPause) return false
-    const others = pauses.filter((each) => each.kind !== kind || each.name !== name)
-    const next = isPause ? [...others, { kind, name, at: now() }] : others
-    await ledger.setPauses(next)
+  const keep = (next: readonly Pause[]) => {
     pauses = next
     names = namesOf(next)
+  }
+  const ignore = () => undefined
+  // In turn with own changes, or an older list could replace a newer one.
+  const read = () => {
+    last = last.then(async () => keep(await ledger.pauses())).catch(fault ?? ignore)
+  }
+  onChange?.({ payment: ignore, job: ignore, anything: read })
+  const set = async ({ kind, name }: Pick<Pause, 'kind' | 'name'>, isPause: boolean) => {
+    if (names.has(`${kind} ${name}`) === isPause) return false
+    keep(await ledger.setPause({ kind, name, at: now() }, isPause))
     return true
   }
   return {

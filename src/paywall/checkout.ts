@@ -230,13 +230,13 @@ async function settle<R, A>(
     bound,
   }
   const waitMs = product.waitMs(sale)
-  if (transfer.upto !== undefined) {
-    const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
-    const onAsked = () => product.prepareByUse?.(checkout)
-    const bounds = { waitMs, validUntil, onAsked }
-    return authorizeSponsored(options, transfer, purpose, { approval, ...bounds })
-  }
   try {
+    if (transfer.upto !== undefined) {
+      const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
+      const onAsked = () => product.prepareByUse?.(checkout)
+      const bounds = { waitMs, validUntil, onAsked }
+      return await authorizeSponsored(options, transfer, purpose, { approval, ...bounds })
+    }
     const outcome = await settleSponsored(options, transfer, purpose, {
       approval,
       waitMs,
@@ -251,7 +251,7 @@ async function settle<R, A>(
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
-    // Another gateway has settled a payment of this key since it was looked for.
+    // Another gateway has sold by this key since it was looked for.
     if (error.reason === 'key-used') throw Denial.inProgress()
     throw product.refusalOf?.(error.reason) ?? error
   }

@@ -182,7 +182,7 @@ async function begin(
   const started = deliveryStarted
     ? payment
     : await settlement
-        .beginDelivery(payment.id)
+        .beginDelivery(payment.id, payment.attempts)
         .catch((error) => explain(settlement, payment, error))
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
@@ -197,7 +197,7 @@ async function explain(
   if (storageCode(error) !== undefined) throw error
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
-  // Another gateway has it, or had it until this read.
+  // Another gateway has it, or had it until this read. The limit counts its attempt, too.
   if (current?.state === 'confirmed') throw inProgress()
   throw error
 }

@@ -38,9 +38,9 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
       if (outcome.kind === 'confirmed' && outcome.deliveryStarted) attempts.inc()
       return outcome
     },
-    beginDelivery(id) {
+    beginDelivery(id, counted) {
       attempts.inc()
-      return settlement.beginDelivery(id)
+      return settlement.beginDelivery(id, counted)
     },
     async endDelivery(id, given) {
       if (typeof given !== 'function') {

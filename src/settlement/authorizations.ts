@@ -1,19 +1,20 @@
 import type { Address } from 'viem'
 import type { Authorization, Charge, Delivered } from '../../db/Authorization'
-import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
+import type { AuthorizationLedger, CeilingLimits, Inserted } from '../../db/AuthorizationLedger'
 import { storageCode } from '../../db/fault'
 import type { Purpose } from '../../db/Payment'
 import { isContract, isIdentified } from '../chain/code'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
+import { limitsOf, refuseFull, refuseUnfunded } from './ceiling-limits'
 import { type ChargeOptions, followEnds, followOthers, settleCharge } from './charges'
 import { about, type Context, chainOf } from './context'
 import * as Gas from './gas'
 import type { Intake } from './intake'
-import type { Outcome } from './Outcome'
+import { type Outcome, RowsRefusedError } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
-import { isReady, openMax, pausedBy } from './relayer'
+import { isReady, pausedBy } from './relayer'
 import { checkSignature } from './signature'
 import { type ChainState, chainNow } from './state'
 import { type Checked, check } from './verify'
@@ -44,7 +45,8 @@ export type Authorizations = Pick<
   facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[]
   /**
    * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
-   * money, and ends with `charge`.
+   * money, and ends with `charge`. Rejects with RowsRefusedError `key-used` when another process has
+   * sold by the buyer's own key.
    */
   authorize(
     transfer: Transfer,
@@ -95,7 +97,6 @@ export function createAuthorizations(context: Intake): Authorizations {
     facilitators(network, ceilingAtomic) {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
-      if (!context.ledger.lanes.isAlone()) return []
       return facilitatorsOf(chain)
     },
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
@@ -145,6 +146,7 @@ async function authorize(
   if (unreserved) return unreserved
   const { code, balanceAtomic, allowanceAtomic } = simulation
   const at = chainNow(context, chain)
+  const limits = limitsOf(context, chain, sent, simulation)
   ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,
@@ -158,16 +160,31 @@ async function authorize(
     knownBlock,
     createdAt: now(),
   }
+  return write(context, authorization, limits)
+}
+
+/** Releases its ceiling unless it is stored. Rejects with RowsRefusedError. */
+async function write(
+  context: Context,
+  authorization: Authorization,
+  limits: CeilingLimits,
+): Promise<Authorized | Outcome> {
+  const { ledger, ceilings } = context
+  const { id, transfer } = authorization
+  let inserted: Inserted
   try {
-    if ((await ledger.authorizations.insert(authorization)) === 'stored')
-      return { kind: 'authorized', authorization }
-    ceilings.release(id)
-    return Refusals.refuseUsed(transfer)
+    inserted = await ledger.authorizations.insert(authorization, limits)
   } catch (error) {
     ceilings.release(id)
     context.log('settlement-fault', { ...about({ id }), error })
     return Refusals.unavailable(error)
   }
+  if (inserted === 'stored') return { kind: 'authorized', authorization }
+  ceilings.release(id)
+  if (inserted === 'known') return Refusals.refuseUsed(transfer)
+  if (inserted.refused === 'payer-under-way') return Refusals.underWay
+  if (inserted.refused === 'relayer-busy') return Refusals.busy
+  throw new RowsRefusedError(inserted.refused)
 }
 
 /**
@@ -229,11 +246,6 @@ function refuseUnread(
     const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${addresses}.`
     return Refusals.refuse('upto_facilitator_mismatch', detail)
   }
-  if (!context.ledger.lanes.isAlone()) {
-    // The ceilings of a payer are summed in the memory of one process.
-    const detail = 'the scheme upto is not sold by several gateways: pay by exact'
-    return Refusals.refuse('unsupported_scheme', detail)
-  }
   if (!chain.abilities.hasUpto) {
     return Refusals.refuse(
       'permit2_proxy_not_deployed',
@@ -256,50 +268,6 @@ function refuseUnread(
     return Refusals.refuse('unsupported_scheme', detail)
   }
   return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
-}
-
-/** A charge has at least this long to be settled, ms: paywall/usage.ts cuts streams that long before. */
-const chargeMs = 30_000
-/** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
-const roundMinMs = 1_000
-
-/**
- * Refuses what the relayer could not settle in time when all that it has open ended now. Otherwise
- * buyers could end more streams at once than it can settle before they expire, and keep the rest for
- * nothing: a charge that expires is no fault of its payer.
- */
-function refuseFull(
-  { ceilings }: Context,
-  { network, head }: ChainState,
-  { upto }: Transfer,
-): Refusals.PaymentRefusal | undefined {
-  const rounds = Math.floor(chargeMs / Math.max(head.blockTimeMs, roundMinMs))
-  if (upto === undefined) return undefined
-  const isFull = ceilings.countOf(network.id, upto.facilitator) >= openMax * Math.max(1, rounds)
-  return isFull ? Refusals.busy : undefined
-}
-
-/** Whether all that the payer has signed and not paid yet is covered, at this look. */
-function refuseUnfunded(
-  { ceilings, payers, policy }: Context,
-  transfer: Transfer,
-  {
-    balanceAtomic,
-    allowanceAtomic,
-  }: { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined },
-): Refusals.PaymentRefusal | undefined {
-  const { payer, amountAtomic, permit2612 } = transfer
-  if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
-  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
-  const permitted = permit2612 === undefined ? 0n : amountAtomic
-  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
-  const most = allowed > balanceAtomic ? balanceAtomic : allowed
-  const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
-  return reserved + amountAtomic > most ? Refusals.underWay : undefined
-}
-
-function max(a: bigint, b: bigint): bigint {
-  return a > b ? a : b
 }
 
 /** The payer is refused for a day; a client may pay the same price by `exact`. */

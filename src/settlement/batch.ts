@@ -176,6 +176,7 @@ async function accept(
       queued.done(refusal)
       continue
     }
+    queued.fundsAtomic = isCharge(queued) ? undefined : balance
     queued.reservation = reserve(context.payers, transfer, payer)
     own.add(transfer)
     accepted.push(queued)
@@ -201,16 +202,22 @@ function note(
 function refuse(
   context: Context,
   chain: ChainState,
-  { purpose, transfer }: QueuedPayment,
+  queued: QueuedPayment,
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
+  const { purpose, transfer } = queued
   const { reserved, failures } = context.payers
-  // A charge of ours was reserved before: what is used goes before what is only authorized. What a
-  // facilitator settles was not, and would let a payer drain its wallet at our gas.
-  const isCharge = transfer.upto !== undefined && purpose.product === 'gateway'
-  const ceiling = isCharge ? 0n : context.ceilings.reservedOf(transfer)
+  const ceiling = isCharge(queued) ? 0n : context.ceilings.reservedOf(transfer)
   if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
   return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined
+}
+
+/**
+ * A charge of ours was reserved before: what is used goes before what is only authorized. What a
+ * facilitator settles was not, and would let a payer drain its wallet at our gas.
+ */
+function isCharge({ purpose, transfer }: QueuedPayment): boolean {
+  return transfer.upto !== undefined && purpose.product === 'gateway'
 }

@@ -1,3 +1,4 @@
+import { storageCode } from '../../db/fault'
 import type { Inclusion } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
@@ -15,6 +16,7 @@ import { synchronize } from './relayer'
 import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer, Slot } from './state'
+import { pause } from './wait'
 
 /**
  * Drives a slot that is written and occupied to its end, and reports the result of each payment.
@@ -28,6 +30,7 @@ export function launch(
 ): Promise<Ending>[] {
   const { members } = slot
   const { payers, progress } = context
+  slot.isDriven = true
   if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
   const slotMembers = members.map((member, index): SlotMember => {
     const { transfer } = member.payment
@@ -156,7 +159,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     Reorg.storeInclusion(chain, receipt)
     let recorded: Recorded
     try {
-      recorded = await record(context, chain, slot, receipt)
+      recorded = await recordSurely(context, chain, slot, receipt)
     } finally {
       relayer.slots.delete(slot.nonce)
     }
@@ -191,6 +194,31 @@ async function giveUp(
 }
 
 type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }
+
+/** Pause between two attempts to record an end, ms. */
+const recordAgainMs = 250
+
+/**
+ * A database that comes back after a failover may lack the slot: then it gets it from memory, where it
+ * stays until its end is written. A file on a disk has what was written, so the next sweep reads it.
+ */
+async function recordSurely(
+  context: Context,
+  chain: ChainState,
+  slot: Slot,
+  receipt: Receipt.Receipt,
+): Promise<Recorded> {
+  const { ledger, progress } = context
+  for (;;) {
+    try {
+      return await record(context, chain, slot, receipt)
+    } catch (error) {
+      const isGone = ledger.lanes.isShared && storageCode(error) !== undefined
+      if (!isGone || progress.signal.aborted) throw error
+      await pause(recordAgainMs, progress.signal)
+    }
+  }
+}
 
 /** Assigns one Transfer log of the receipt to each payment, all in one commit. */
 async function record(

@@ -10,7 +10,7 @@ export type Deliveries = {
    * with NotDeliverableError when the payment is not confirmed, was delivered, or is with another
    * process.
    */
-  beginDelivery(id: string): Promise<Payment>
+  beginDelivery(id: string, attempts?: number): Promise<Payment>
   /**
    * Resolves when it is on the disk. Rejects when no delivery was started. A function is called at
    * the write, after this turn of the event loop. While the disk fails it is kept and written
@@ -85,8 +85,8 @@ export function createDeliveries({
   }
 
   return {
-    async beginDelivery(id) {
-      const payment = await deliveries.begin(id)
+    async beginDelivery(id, attempts) {
+      const payment = await deliveries.begin(id, attempts)
       if (!payment) throw new NotDeliverableError(`payment ${id} is not to be delivered`)
       return payment
     },

@@ -1,4 +1,4 @@
-type Listener = (id: string) => void
+type Listener = (id: string) => unknown
 
 /** Notifications by id, emitted after the change is on the disk. */
 export type Events = {
@@ -10,6 +10,8 @@ export type Events = {
    * before you read the state: a change between reading and waiting is lost.
    */
   wait(id: string, ms: number): Wait
+  /** Any id may have changed: every wait looks again. */
+  wakeAll(): void
   /** Ends every wait. */
   release(): void
 }
@@ -29,7 +31,7 @@ export function createSignal(): Signal {
   }
 }
 
-/** `fault` gets what a listener throws. */
+/** `fault` gets what a listener throws, and why one that is asynchronous rejects. */
 export function createEvents(fault: (error: unknown) => void): Events {
   const listeners: Listener[] = []
   const waits = new Map<string, Set<(isChanged: boolean) => void>>()
@@ -44,7 +46,8 @@ export function createEvents(fault: (error: unknown) => void): Events {
     settle(id, true)
     for (const listener of listeners) {
       try {
-        listener(id)
+        const done = listener(id)
+        if (done instanceof Promise) done.catch(fault)
       } catch (error) {
         fault(error)
       }
@@ -70,6 +73,9 @@ export function createEvents(fault: (error: unknown) => void): Events {
       const timer = setTimeout(() => end(false), ms)
       waiting.add(end)
       return { changed, end: () => end(false) }
+    },
+    wakeAll() {
+      for (const id of [...waits.keys()]) settle(id, true)
     },
     release() {
       for (const id of [...waits.keys()]) settle(id, false)

@@ -105,6 +105,7 @@ async function admit(
     }
     case 'rows-refused':
       if (result.reason === 'money-authorized') return Refusals.refuseUsed(request.transfer)
+      if (result.reason === 'payer-under-way') return Refusals.underWay
       throw new RowsRefusedError(result.reason)
     default:
       return result

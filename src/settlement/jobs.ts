@@ -284,8 +284,12 @@ async function wait(context: Context, id: string, waitMs: number): Promise<JobEn
     const leftMs = until - context.now()
     if (leftMs <= 0 || signal.aborted) return endOf(context, id)
     const { changed, end } = context.events.jobs.wait(id, leftMs)
-    const result = await endOf(context, id)
-    if (result.kind !== 'pending') {
+    const result = await endOf(context, id).catch((error: unknown) => {
+      // After a failover the database may lack the job until its holder has written it again.
+      if (!context.ledger.lanes.isShared) throw error
+      return undefined
+    })
+    if (result !== undefined && result.kind !== 'pending') {
       end()
       return result
     }

@@ -1,4 +1,5 @@
-import type { Lane, TakenLane } from '../../db/LaneLedger'
+import type { DrivenSlot, Lane, TakenLane } from '../../db/LaneLedger'
+import { toRow } from '../../db/payment-rows'
 import type { Context } from './context'
 import { pump } from './queue'
 import { readCount } from './reads'
@@ -7,16 +8,20 @@ import type { ChainState, Relayer } from './state'
 
 /**
  * Takes the accounts of the networks that no other process has, now and later. Resolves after the
- * first look. With one process nothing is to be taken.
+ * first look. With one process nothing is to be taken. `onTaken`: an account was taken.
  */
-export async function start(context: Context): Promise<void> {
+export async function start(context: Context, onTaken: () => void): Promise<void> {
   const lanes = [...context.chains.values()].flatMap(({ network, relayers }): Lane[] => [
     { network: network.id, relayer: undefined },
     ...relayers.map(({ address }) => ({ network: network.id, relayer: address })),
   ])
   await context.ledger.lanes.start(lanes, {
-    taken: (lane) => take(context, lane),
+    async taken(lane) {
+      await take(context, lane)
+      onTaken()
+    },
     release: (lane) => release(context, lane),
+    driven: (lane) => drivenIn(context, lane),
   })
 }
 
@@ -52,6 +57,27 @@ function release(context: Context, lane: Lane): boolean {
   relayer.isHeld = false
   context.log('lane-given', { network: lane.network, relayer: relayer.address })
   return true
+}
+
+/** Search this many blocks more for a payment whose arrival is only estimated. */
+const marginBlocks = 1_000n
+
+function drivenIn(context: Context, lane: Lane): readonly DrivenSlot[] {
+  const [chain, relayer] = relayerOf(context, lane)
+  if (!chain || !relayer) return []
+  const { number, blockTimeMs } = chain.head
+  const slots = [...relayer.slots.values()].filter(({ isDriven }) => isDriven)
+  return slots.map(({ transactions, members, job, orders }) => ({
+    transactions,
+    job,
+    payments: members.map(({ payment }) => {
+      const ageMs = Math.max(0, context.now() - payment.createdAt)
+      const since = BigInt(Math.ceil(ageMs / Math.max(1, blockTimeMs))) + marginBlocks
+      const knownBlock = number > since ? number - since : 0n
+      const arrival = { receivedAt: payment.createdAt, knownBlock }
+      return { row: toRow(payment, arrival), order: orders?.get(payment.id) }
+    }),
+  }))
 }
 
 function relayerOf(

@@ -100,7 +100,14 @@ export async function createContext(
   if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
   const fault = (error: unknown) => log('settlement-fault', { error })
   const events = { payments: createEvents(fault), jobs: createEvents(fault) }
-  ledger.onChange({ payment: events.payments.emit, job: events.jobs.emit })
+  ledger.onChange({
+    payment: events.payments.emit,
+    job: events.jobs.emit,
+    anything() {
+      events.payments.wakeAll()
+      events.jobs.wakeAll()
+    },
+  })
   const chains = new Map<Network.Id, ChainState>(
     options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
@@ -195,11 +202,16 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       }
     }
   })
+  /** What the holder before had metered is settled now, and what it forwarded is void. */
+  const onTaken = () => {
+    if (!isRecovered) return
+    resumeCharges(false).catch((error: unknown) => context.log('settlement-fault', { error }))
+  }
   return {
     ready,
     async recover() {
       await ready
-      await Lanes.start(context)
+      await Lanes.start(context, onTaken)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])

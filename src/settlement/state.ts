@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../db/jobs'
 import type { JobRider, Rows, RowsRefusal } from '../../db/Ledger'
+import type { NewOrder } from '../../db/OrderLedger'
 import type { Payment, Purpose } from '../../db/Payment'
 import type { TransactionRow } from '../../db/schema'
 import type { Client } from '../chain/client'
@@ -159,7 +160,11 @@ export type Slot = {
   validBefore: bigint | undefined
   /** Code of the payer of a lone payment, as its simulation read it. */
   code: AccountCode
-  job: Pick<JobRow, 'id' | 'kind' | 'product' | 'valueWei'> | undefined
+  job: JobRow | undefined
+  /** Rows that were written with new payments, by their ids. */
+  orders?: ReadonlyMap<string, NewOrder> | undefined
+  /** It is written, and its transactions are sent. */
+  isDriven?: true
 }
 
 /**
@@ -212,6 +217,8 @@ export type QueuedPayment = {
   rows: Rows | undefined
   /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
+  /** What its payer had at the simulation that passed; undefined for a charge of ours. Atomic. */
+  fundsAtomic?: bigint | undefined
   /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
   /** Equal for payments whose Transfer logs cannot be distinguished. */

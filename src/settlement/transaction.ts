@@ -1,4 +1,5 @@
 import type { Launched } from '../../db/Ledger'
+import type { NewOrder } from '../../db/OrderLedger'
 import type { PaymentRow, TransactionRow } from '../../db/schema'
 import { isIdentified } from '../chain/code'
 import * as Multicall from '../chain/multicall'
@@ -99,11 +100,17 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
   const slot = { ...slotOf(relayer, row, []), code }
   occupy(slot)
   const at = now()
+  // This process knows by itself what its payers have under way, but not at the others.
+  const isAlone = ledger.lanes.isAlone()
   const input = {
     transaction: row,
     fresh: members
       .filter(({ payment }) => payment === undefined)
-      .map((member) => ({ row: sentRow(member, row, { knownBlock, at }), rows: member.rows })),
+      .map((member) => ({
+        row: sentRow(member, row, { knownBlock, at }),
+        rows: member.rows,
+        fundsAtomic: isAlone ? undefined : member.fundsAtomic,
+      })),
     again: members.flatMap(({ payment }) => payment ?? []),
   }
   const launched = await ledger.settling.launch(input).catch((error: unknown) => {
@@ -121,7 +128,15 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
     return { payment, requestId, deliverOnConfirm }
   })
   slot.validBefore = lastOf(slot.members)
+  slot.orders = ordersOf(members)
   return { kind: 'stored', slot }
+}
+
+function ordersOf(members: readonly QueuedPayment[]): Slot['orders'] {
+  const orders = members.flatMap(({ id, rows }): [string, NewOrder][] =>
+    rows && 'order' in rows ? [[id, rows.order]] : [],
+  )
+  return orders.length > 0 ? new Map(orders) : undefined
 }
 
 /** Sends the transaction, and reports to each member that it is sent. */

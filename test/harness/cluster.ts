@@ -17,9 +17,9 @@ type Starting = Partial<SettlementOptions> & {
 }
 
 /** Processes over one database and one chain, each with its own settings. */
-export async function cluster() {
+export async function cluster(database?: string) {
   const chain = await scripted()
-  const url = await gatewayDatabase()
+  const url = database ?? (await gatewayDatabase())
   const all: Process[] = []
   return {
     chain,

@@ -27,7 +27,11 @@ export type TestGateway = {
 
 /** A database with the functions of this program. */
 export async function gatewayDatabase(): Promise<string> {
-  const url = await freshDatabase()
+  return withFunctions(await freshDatabase())
+}
+
+/** Installs the functions of this program in a database that has the tables. */
+export async function withFunctions(url: string): Promise<string> {
   const lines = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',

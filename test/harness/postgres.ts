@@ -183,7 +183,7 @@ async function runAt(url: string, statement: string): Promise<readonly Record<st
 }
 
 /** Runs a program as the unprivileged user; throws its output when it fails. */
-async function finish(command: readonly string[]): Promise<void> {
+export async function finish(command: readonly string[]): Promise<void> {
   const child = Bun.spawn([...unprivileged, ...command], {
     cwd: '/',
     stdin: 'ignore',

@@ -1,11 +1,81 @@
 -- Authorizations of the scheme upto. Twins: db/sqlite/authorizations.ts, and `settle` of
 -- db/sqlite/launches.ts.
 
--- Refused by UNIQUE and by a trigger when the money was authorized or paid before.
+-- What a payer has signed of one asset and not paid: ceilings, and payments under way. A charge that
+-- has failed gives its payer no new ceiling, so it is not counted.
+CREATE FUNCTION reserved_of(of_network text, of_asset text, of_payer text) RETURNS numeric
+LANGUAGE sql STABLE AS $$
+  SELECT (
+    SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM authorizations
+    WHERE lower(payer) = lower(of_payer) AND state IN ('authorized', 'metered')
+      AND failed_at IS NULL AND network = of_network AND lower(asset) = lower(of_asset)
+  ) + (
+    SELECT coalesce(sum(amount_atomic::numeric), 0) FROM payments
+    WHERE lower(payer) = lower(of_payer) AND state = 'broadcast'
+      AND network = of_network AND lower(asset) = lower(of_asset)
+  )
+$$;
+
+-- The ceilings of a payer on all networks that are not settled.
+CREATE FUNCTION unsettled_of(of_payer text) RETURNS numeric LANGUAGE sql STABLE AS $$
+  SELECT (
+    SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM authorizations
+    WHERE lower(payer) = lower(of_payer) AND state IN ('authorized', 'metered')
+      AND failed_at IS NULL
+  ) + (
+    SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM payments
+    WHERE lower(payer) = lower(of_payer) AND state = 'broadcast' AND product = 'gateway'
+      AND ceiling_atomic IS NOT NULL
+  )
+$$;
+
+-- {row, limits: null | {funds, unsettled, relayer}}. Refused by UNIQUE and by a trigger when the money
+-- was authorized or paid before. With limits the commit has the lock of the payer, so the sums include
+-- what other gateways have written. The number of ceilings of a relayer is read without a lock.
 CREATE FUNCTION insert_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  fresh authorizations := jsonb_populate_record(NULL::authorizations, input->'row');
+  limits jsonb := input->'limits';
 BEGIN
-  INSERT INTO authorizations SELECT * FROM jsonb_populate_record(NULL::authorizations, input);
+  INSERT INTO authorizations SELECT fresh.*;
+  IF limits = 'null' THEN
+    RETURN '{"value": null}';
+  END IF;
+  IF fresh.idempotency_key IS NOT NULL AND (key_owner(input->'row') IS NOT NULL OR EXISTS (
+    SELECT 1 FROM authorizations
+    WHERE merchant = fresh.merchant AND route = fresh.route AND lower(payer) = lower(fresh.payer)
+      AND idempotency_key = fresh.idempotency_key AND state IN ('authorized', 'metered')
+      AND id <> fresh.id)) THEN
+    PERFORM refuse('key-used', fresh.id);
+  END IF;
+  IF unsettled_of(fresh.payer) > (limits->>'unsettled')::numeric
+    OR reserved_of(fresh.network, fresh.asset, fresh.payer) > (limits->>'funds')::numeric THEN
+    PERFORM refuse('payer-under-way', fresh.id);
+  END IF;
+  IF (
+    SELECT count(*) FROM authorizations
+    WHERE network = fresh.network AND lower(facilitator) = lower(fresh.facilitator)
+      AND state IN ('authorized', 'metered')
+  ) > (limits->>'relayer')::bigint THEN
+    PERFORM refuse('relayer-busy', fresh.id);
+  END IF;
   RETURN '{"value": null}';
+END $$;
+
+-- [{id, funds}] of payments of this launch: refuses one whose payer has more under way than it had at
+-- the simulation. The commit has the locks of the payers.
+CREATE FUNCTION assert_funded(limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  short text;
+BEGIN
+  SELECT payments.id INTO short
+  FROM jsonb_to_recordset(limits) AS given (id text, funds numeric)
+  JOIN payments ON payments.id = given.id
+  WHERE reserved_of(payments.network, payments.asset, payments.payer) > given.funds
+  ORDER BY payments.id DESC LIMIT 1;
+  IF FOUND THEN
+    PERFORM refuse('payer-under-way', short);
+  END IF;
 END $$;
 
 -- input: {"id", "from": [states] or null for all, "set": {column: value}}. value: whether it was in

@@ -43,9 +43,22 @@ BEGIN
   RETURN '{"value": null}';
 END $$;
 
-CREATE FUNCTION set_meta(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+-- {key, pause: {kind, name, at}, is_pause}. `value`: all pauses. The lock of the row orders the changes
+-- of several gateways; the empty notification lets the others read it.
+CREATE FUNCTION set_pause(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  pause jsonb := input->'pause';
+  pauses jsonb;
 BEGIN
-  INSERT INTO meta (key, value) VALUES (input->>'key', input->>'value')
-  ON CONFLICT (key) DO UPDATE SET value = excluded.value;
-  RETURN '{"value": null}';
+  INSERT INTO meta (key, value) VALUES (input->>'key', '[]') ON CONFLICT (key) DO NOTHING;
+  SELECT value::jsonb INTO pauses FROM meta WHERE key = input->>'key' FOR UPDATE;
+  SELECT coalesce(jsonb_agg(each.entry ORDER BY each.place), '[]') INTO pauses
+  FROM jsonb_array_elements(pauses) WITH ORDINALITY AS each (entry, place)
+  WHERE each.entry->>'kind' <> pause->>'kind' OR each.entry->>'name' <> pause->>'name';
+  IF (input->>'is_pause')::boolean THEN
+    pauses := pauses || jsonb_build_array(pause);
+  END IF;
+  UPDATE meta SET value = pauses::text WHERE key = input->>'key';
+  PERFORM pg_notify('turnpike', '{}');
+  RETURN jsonb_build_object('value', pauses);
 END $$;

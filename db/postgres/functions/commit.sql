@@ -7,7 +7,8 @@ BEGIN
 END $$;
 
 -- The first step of every write for a lane. The lock of its row orders the write against a takeover:
--- no write of an earlier epoch commits after it. `NULL`: the write is not for a lane.
+-- no write of an earlier epoch commits after it. `NULL`: the write is not for a lane. `floor`: the
+-- next nonce that was acknowledged; a database with a lower one has lost commits in a failover.
 CREATE FUNCTION fence(input jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   current bigint;
@@ -19,6 +20,7 @@ BEGIN
   SET next_nonce = GREATEST(next_nonce, (input->>'nonce')::bigint + 1)
   WHERE network = input->>'network' AND relayer = input->>'relayer'
     AND holder = (input->>'holder')::uuid AND epoch = (input->>'epoch')::bigint
+    AND next_nonce >= coalesce((input->>'floor')::bigint, 0)
   RETURNING epoch INTO current;
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'TP002', MESSAGE = 'lane-lost',
@@ -69,7 +71,9 @@ END $$;
 -- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
 -- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
 -- waits for the first one, and then has no second effect. `others`: other gateways live, whom the
--- caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has their answers.
+-- caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has their
+-- answers. `locks` of a change are names that only one commit has at a time. They are locked before any
+-- row and in one order.
 CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,6 +94,13 @@ BEGIN
     -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
     UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
     RETURN recall(answer) || has_others(gateway);
+  END IF;
+  IF jsonb_path_exists(changes, '$[*].locks') THEN
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+      SELECT DISTINCT hashtextextended(name, 0) AS lock
+      FROM jsonb_array_elements(changes) AS each (entry),
+        jsonb_array_elements_text(each.entry->'locks') AS name
+      ORDER BY lock) AS locks;
   END IF;
   FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
     BEGIN

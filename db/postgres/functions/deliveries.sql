@@ -2,7 +2,8 @@
 -- delivers, or null: then no other gateway's delivery is taken or ended. Changes of the same kind share
 -- a call; `value` has a member for each id that was changed.
 
--- {by, items: [{id}]}. Begins deliveries that no live gateway has. `value`: the rows by id.
+-- {by, items: [{id, attempts: that the caller has counted, or null}]}. Begins deliveries that no live
+-- gateway has, so the attempts of several gateways stay within the limit. `value`: the rows by id.
 CREATE FUNCTION begin_delivery(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   deliverer uuid := (input->>'by')::uuid;
@@ -12,12 +13,14 @@ BEGIN
   PERFORM lock_payments(ids);
   WITH begun AS (
     UPDATE payments
-    SET delivery = 'delivering', attempts = attempts + 1, delivering_by = deliverer
-    WHERE id = ANY(ids) AND state = 'confirmed'
+    SET delivery = 'delivering', attempts = payments.attempts + 1, delivering_by = deliverer
+    FROM jsonb_to_recordset(input->'items') AS given (id text, attempts bigint)
+    WHERE payments.id = given.id AND state = 'confirmed'
+      AND (given.attempts IS NULL OR given.attempts = payments.attempts)
       AND (delivery = 'none' OR (delivery = 'delivering' AND (
         delivering_by IS NULL OR delivering_by = deliverer
         OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = delivering_by))))
-    RETURNING *
+    RETURNING payments.*
   )
   SELECT coalesce(jsonb_object_agg(begun.id, to_jsonb(begun)), '{}') INTO rows FROM begun;
   RETURN jsonb_build_object('value', rows);

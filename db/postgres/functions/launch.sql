@@ -61,7 +61,7 @@ CREATE FUNCTION key_owner(payment jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 $$;
 
 -- {fence, transaction, fresh: [row], with_rows: [{row, order? | authorization?}], again: [id],
--- members: [id]}. `value`: {settled: [row]}.
+-- members: [id], limits: [{id, funds}]}. `value`: {settled: [row]}.
 CREATE FUNCTION launch(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence(input->'fence');
@@ -98,6 +98,9 @@ BEGIN
       settled := settled || jsonb_build_array(stored);
     END IF;
   END LOOP;
+  IF input->'limits' <> '[]' THEN
+    PERFORM assert_funded(input->'limits');
+  END IF;
   PERFORM insert_transaction(input->'transaction', input->'members', lane_epoch);
   RETURN jsonb_build_object('value', jsonb_build_object('settled', settled),
     'payments', to_jsonb(again));

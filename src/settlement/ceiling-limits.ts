@@ -1,0 +1,80 @@
+import type { CeilingLimits } from '../../db/AuthorizationLedger'
+import type { Transfer } from '../protocol/Transfer'
+import type { Context } from './context'
+import * as Refusals from './refusals'
+import { openMax } from './relayer'
+import type { ChainState } from './state'
+
+/*
+ * How many signed ceilings may be open. One process checks that in memory. Where processes share a
+ * ledger, the database checks the same limits (`limitsOf`) over all of them.
+ */
+
+/** A charge has at least this long to be settled, ms: paywall/usage.ts cuts streams that long before. */
+const chargeMs = 30_000
+/** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
+const roundMinMs = 1_000
+
+/**
+ * Refuses what the relayer could not settle in time when all that it has open ended now. Otherwise
+ * buyers could end more streams at once than it can settle before they expire, and keep the rest for
+ * nothing: a charge that expires is no fault of its payer.
+ */
+export function refuseFull(
+  { ceilings }: Context,
+  chain: ChainState,
+  { upto }: Transfer,
+): Refusals.PaymentRefusal | undefined {
+  if (upto === undefined) return undefined
+  const isFull = ceilings.countOf(chain.network.id, upto.facilitator) >= ceilingsMaxOf(chain)
+  return isFull ? Refusals.busy : undefined
+}
+
+/** Ceilings that a relayer may have open. */
+function ceilingsMaxOf({ head }: ChainState): number {
+  const rounds = Math.floor(chargeMs / Math.max(head.blockTimeMs, roundMinMs))
+  return openMax * Math.max(1, rounds)
+}
+
+/** Whether all that the payer has signed and not paid yet is covered, at this look. */
+export function refuseUnfunded(
+  { ceilings, payers, policy }: Context,
+  transfer: Transfer,
+  funds: Funds,
+): Refusals.PaymentRefusal | undefined {
+  const { payer, amountAtomic } = transfer
+  if (ceilings.openOf(payer) + amountAtomic > policy.unsettledMax()) return Refusals.underWay
+  const reserved = ceilings.reservedOf(transfer) + payers.reserved.of(transfer)
+  return reserved + amountAtomic > fundsOf(transfer, funds) ? Refusals.underWay : undefined
+}
+
+type Funds = { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined }
+
+/** What Permit2 may move of the payer at this look. */
+function fundsOf(
+  { amountAtomic, permit2612 }: Transfer,
+  { balanceAtomic, allowanceAtomic }: Funds,
+): bigint {
+  // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
+  const permitted = permit2612 === undefined ? 0n : amountAtomic
+  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  return allowed > balanceAtomic ? balanceAtomic : allowed
+}
+
+function max(a: bigint, b: bigint): bigint {
+  return a > b ? a : b
+}
+
+/** The limits of a new ceiling at this look. */
+export function limitsOf(
+  { policy }: Context,
+  chain: ChainState,
+  transfer: Transfer,
+  funds: Funds,
+): CeilingLimits {
+  return {
+    unsettledAtomic: policy.unsettledMax(),
+    fundsAtomic: fundsOf(transfer, funds),
+    relayerMax: ceilingsMaxOf(chain),
+  }
+}

@@ -1,0 +1,35 @@
+import { renameSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { migrate } from '../../db/postgres/migrate'
+import { withFunctions } from './gatewaypair'
+import { finish, postgresBin, startCluster, use } from './postgres'
+
+/** A server of its own, which a copy that lacks the last commits can replace at the same address. */
+export async function startFailover() {
+  const server = await startCluster()
+  await server.run('CREATE DATABASE turnpike')
+  const url = server.url('turnpike')
+  await use(url, (client) => migrate(client, Date.now()))
+  await withFunctions(url)
+  const [data, copy] = ['data', 'copy'].map((name) => join(server.directory, name)) as [
+    string,
+    string,
+  ]
+  return {
+    url,
+    /** Copies what is committed now, as an asynchronous standby has it. */
+    async copy() {
+      const host = ['-h', server.directory, '-p', String(server.port), '-U', 'postgres']
+      const how = ['-D', copy, '--no-sync', '--checkpoint=fast', '--wal-method=fetch']
+      await finish([join(postgresBin ?? '', 'pg_basebackup'), ...host, ...how])
+    },
+    /** Ends the server at once, and starts the copy in its place. */
+    async failOver() {
+      await server.crash()
+      rmSync(data, { recursive: true })
+      renameSync(copy, data)
+      await server.start()
+    },
+    [Symbol.asyncDispose]: () => server.stop(),
+  }
+}

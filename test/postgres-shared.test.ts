@@ -1,0 +1,92 @@
+import { describe, expect, test } from 'bun:test'
+import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
+import { createPauses } from '../src/app/pauses'
+import { gatewayDatabase, startGateway } from './harness/gatewaypair'
+import { hasPostgres, use } from './harness/postgres'
+import { until } from './harness/settlement'
+
+/** What gateways over one database know of each other, beside payments. */
+
+const firstOf = <T>([first]: readonly T[]): T => {
+  if (first === undefined) throw new Error('none')
+  return first
+}
+const key = (byte: number) => new Uint8Array(32).fill(byte)
+const secrets = { receiptKey: key(1), relayerKeys: [key(2)], challengeSecrets: [key(3)] }
+
+describe.skipIf(!hasPostgres)('gateways over one database', () => {
+  test('error: a start with another desk key is refused, also beside a version that wrote none', async () => {
+    const url = await gatewayDatabase()
+    const own = fingerprintsOf({ ...secrets, deskKey: key(4) })
+    const other = fingerprintsOf({ ...secrets, deskKey: key(5) })
+    const started = (of: typeof own) =>
+      use(url, (client) =>
+        assertSameKeys(async <Row>(text: string) => (await client.query(text)).rows as Row[], of),
+      )
+    const write = ({ desk, ...rest }: typeof own) =>
+      use(url, (client) =>
+        client.query(
+          `INSERT INTO gateways (id, host, fingerprints)
+           VALUES ('00000000-0000-0000-0000-000000000001', 'one', $1)
+           ON CONFLICT (id) DO UPDATE SET fingerprints = excluded.fingerprints, seen_at = clock_timestamp()`,
+          [JSON.stringify(desk === undefined ? rest : { ...rest, desk })],
+        ),
+      )
+    await write(own)
+    await started(own)
+    await expect(started(other)).rejects.toThrow('the gateway on one has another DESK_KEY')
+    const { desk: _, ...before } = own
+    await write(before)
+    await started(other)
+  })
+
+  test('behavior: an empty notification lets every wait look again', async () => {
+    const url = await gatewayDatabase()
+    const gateway = await startGateway(url, { now: Date.now })
+    try {
+      const told = Promise.withResolvers<void>()
+      const listener = { payment: () => undefined, job: () => undefined, anything: told.resolve }
+      gateway.ledger.onChange(listener)
+      const by = '00000000-0000-0000-0000-000000000001'
+      await gateway.sql(`SELECT pg_notify('turnpike', $1)`, [JSON.stringify({ by })])
+      await told.promise
+    } finally {
+      await gateway.leave()
+    }
+  })
+
+  test('behavior: pauses that two operators set at two gateways at once all count at both', async () => {
+    const url = await gatewayDatabase()
+    const gateways = [
+      await startGateway(url, { now: Date.now }),
+      await startGateway(url, { now: Date.now }),
+    ]
+    try {
+      const [one, other] = await Promise.all(
+        gateways.map(({ ledger }) =>
+          createPauses({ ledger: ledger.admin, onChange: ledger.onChange, now: () => 7 }),
+        ),
+      )
+      if (!one || !other) throw new Error('no pauses')
+      const names = ['a', 'b', 'c', 'd']
+      const all = names.map((name, index) =>
+        (index % 2 === 0 ? one : other).set({ kind: 'merchant', name }, true),
+      )
+      expect(await Promise.all(all)).toEqual([true, true, true, true])
+      const isEach = () =>
+        [one, other].every((each) => names.every((name) => each.has('merchant', name)))
+      await until(isEach)
+      expect(await one.set({ kind: 'merchant', name: 'b' }, false)).toBe(true)
+      await until(() => !other.has('merchant', 'b') && other.has('merchant', 'a'))
+      const stored = await createPauses({ ledger: firstOf(gateways).ledger.admin, now: Date.now })
+      expect(
+        stored
+          .all()
+          .map(({ name }) => name)
+          .toSorted(),
+      ).toEqual(['a', 'c', 'd'])
+    } finally {
+      for (const each of gateways) await each.leave()
+    }
+  })
+})

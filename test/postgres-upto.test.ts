@@ -1,0 +1,154 @@
+import { describe, expect, test } from 'bun:test'
+import { balanceOf } from '../src/demo/chains'
+import { RowsRefusedError } from '../src/settlement/Outcome'
+import { hasPostgres } from './harness/postgres'
+import { payee, purposeOf, signTransfer, until } from './harness/settlement'
+import { authorizeAt, type Seller, uptoCluster } from './harness/uptocluster'
+
+/** Several gateways sell by the x402 scheme `upto`. */
+
+const million = 1_000_000n
+const cost = { amountAtomic: 700n, units: { input: 7 } }
+type Outcome = { kind: string }
+const kindsOf = (outcomes: readonly Outcome[]) => outcomes.map(({ kind }) => kind).toSorted()
+
+async function authorized(...given: Parameters<typeof authorizeAt>) {
+  const outcome = await authorizeAt(...given)
+  if (outcome.kind !== 'authorized') throw new Error(outcome.kind)
+  return outcome.authorization
+}
+
+const stateOf = async ({ settlement }: Seller, id: string) =>
+  (await settlement.authorizations.findById(id))?.state
+
+describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
+  test('attack: many at once reserve no more than its balance, and no more than unsettled_max', async () => {
+    await using own = await uptoCluster()
+    const both = await own.pair()
+    const cases = [
+      { balance: 300_000n, ceiling: 100_000n, accepted: 3 },
+      { balance: 10n * million, ceiling: 400_000n, accepted: 2 },
+    ]
+    for (const { balance, ceiling, accepted } of [...cases, ...cases]) {
+      const payer = await own.payer(balance)
+      const asked = Array.from({ length: 8 }, async (_, index) => {
+        const seller = both[index % 2 === 0 ? 0 : 1]
+        return authorizeAt(seller, await own.sign(payer, seller, ceiling))
+      })
+      const kinds = kindsOf(await Promise.all(asked))
+      const refused = Array<string>(8 - accepted).fill('unavailable')
+      expect(kinds).toEqual([...Array<string>(accepted).fill('authorized'), ...refused])
+    }
+  })
+
+  test('attack: the same authorization at both at once is taken once', async () => {
+    await using own = await uptoCluster()
+    const both = await own.pair()
+    const payer = await own.payer(10n * million)
+    for (let round = 0; round < 5; round++) {
+      const transfer = await own.sign(payer, both[0], 1_000n)
+      const outcomes = await Promise.all(both.map((seller) => authorizeAt(seller, transfer)))
+      expect(kindsOf(outcomes)).toEqual(['authorized', 'refused'])
+      const refused = { kind: 'refused', reason: 'permit2_invalid_nonce' }
+      expect(outcomes.find(({ kind }) => kind === 'refused')).toMatchObject(refused)
+    }
+  })
+
+  test("attack: the buyer's own key buys once, whichever gateway is asked", async () => {
+    await using own = await uptoCluster()
+    const both = await own.pair()
+    const payer = await own.payer(10n * million)
+    for (let round = 0; round < 5; round++) {
+      const ends = await Promise.allSettled(
+        both.map(async (seller) =>
+          authorizeAt(seller, await own.sign(payer, seller, 1_000n), `key ${round}`),
+        ),
+      )
+      const failed = ends.flatMap((end) => (end.status === 'rejected' ? [end.reason] : []))
+      expect(failed).toEqual([new RowsRefusedError('key-used')])
+      const taken = ends.flatMap((end) => (end.status === 'fulfilled' ? [end.value] : []))
+      expect(kindsOf(taken)).toEqual(['authorized'])
+    }
+  })
+
+  test('behavior: a charge of the other gateway gives the rest of its ceiling back', async () => {
+    await using own = await uptoCluster()
+    const [one, other] = await own.pair()
+    const payer = await own.payer(million)
+    const first = await authorized(one, await own.sign(payer, one, 900_000n))
+    const next = await own.sign(payer, other, 900_000n)
+    expect(await authorizeAt(other, next)).toMatchObject({ kind: 'unavailable' })
+    const charged = await one.settlement.authorizations.charge(first, cost)
+    const paid = await one.settlement.authorizations.settleCharge(charged, { waitMs: 120_000 })
+    expect(paid.kind).toBe('confirmed')
+    expect((await authorizeAt(other, next)).kind).toBe('authorized')
+  })
+})
+
+describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', () => {
+  const pay = ({ settlement }: Seller, transfer: ReturnType<typeof signTransfer>) =>
+    settlement.settle(transfer, purposeOf(), {
+      waitMs: 120_000,
+      receivedAt: Date.now(),
+      isKeySigned: false,
+    })
+
+  test('attack: an open ceiling at one is not spent by an exact payment at the other', async () => {
+    await using own = await uptoCluster()
+    const [one, other] = await own.pair()
+    await until(() => !one.ledger.lanes.isAlone() && !other.ledger.lanes.isAlone())
+    const exact = signTransfer(own.network, { amountAtomic: 5_000n })
+    const held = await balanceOf(own.net.chain, own.network.asset.address, exact.payer)
+    await one.sql(
+      `INSERT INTO authorizations SELECT * FROM jsonb_populate_record(NULL::authorizations, $1)`,
+      [JSON.stringify(rowOf(exact, held - 4_999n))],
+    )
+    expect(await pay(other, exact)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 1 })
+    expect(await one.ledger.authorizations.fail('pay_000000000001')).toBe(true)
+    expect((await pay(other, exact)).kind).toBe('confirmed')
+    expect(own.net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw'))).toHaveLength(
+      1,
+    )
+  })
+
+  /** An open ceiling of the payer of a transfer. */
+  const rowOf = (transfer: ReturnType<typeof signTransfer>, ceiling: bigint) => ({
+    ...{ id: 'pay_000000000001', network: transfer.network, chain_id: transfer.chainId },
+    ...{ asset: transfer.asset, payer: transfer.payer, payee, ceiling_atomic: String(ceiling) },
+    ...{ facilitator: payee, nonce: `0x${'1'.repeat(64)}`, valid_after: '0' },
+    ...{ valid_before: '9999999999', signature: '0x11', product: 'gateway', merchant: 'm' },
+    ...{ route: '/r', fingerprint: 'f', resource: 'http://localhost/', bound: false },
+    ...{ received_at: 1, known_block: 1, state: 'metered', charge_atomic: '5', units: '{}' },
+    ...{ is_delivered: false, truncated: false, created_at: 1 },
+  })
+})
+
+describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () => {
+  test('behavior: what it only authorized is void, and its payer may sign again', async () => {
+    await using own = await uptoCluster({ dies: true })
+    const [one, other] = await own.pair()
+    const payer = await own.payer(million)
+    const { id } = await authorized(one, await own.sign(payer, one, 900_000n))
+    const next = await own.sign(payer, other, 900_000n)
+    expect(await authorizeAt(other, next)).toMatchObject({ kind: 'unavailable' })
+    await own.kill(one)
+    await until(async () => (await stateOf(other, id)) === 'void')
+    expect((await authorizeAt(other, next)).kind).toBe('authorized')
+  })
+
+  test('behavior: what it had metered is settled once by the gateway that takes its relayer', async () => {
+    await using own = await uptoCluster({ dies: true })
+    const [one, other] = await own.pair()
+    const paid = () => balanceOf(own.net.chain, own.network.asset.address, payee)
+    const before = await paid()
+    const payer = await own.payer(million)
+    const sold = await authorized(one, await own.sign(payer, one, 900_000n))
+    await one.settlement.authorizations.charge(sold, cost)
+    await own.kill(one)
+    await until(async () => (await other.settlement.findById(sold.id))?.state === 'confirmed')
+    expect(await stateOf(other, sold.id)).toBe('sent')
+    // Its buyer has no answer yet, so the next request with the credential gets one.
+    expect((await other.settlement.findById(sold.id))?.delivery).toBe('none')
+    expect(await paid()).toBe(before + cost.amountAtomic)
+  })
+})
