@@ -108,6 +108,8 @@ export type Health = {
   checks: number
   /** Other URLs that answered for this chain at the last check. */
   others: number
+  /** Nothing is told before this process has looked for its accounts. */
+  isQuiet: boolean
 }
 
 /** An account of ours on one network: its nonces, and every transaction that is not included yet. */

@@ -46,6 +46,8 @@ export async function startGateway(
   options: {
     now: () => number
     times?: Partial<Times>
+    /** Longest time of a statement, ms. */
+    answerMs?: number
     lines?: (lines: Lines) => Lines
     configHash?: () => string
   },
@@ -56,7 +58,8 @@ export async function startGateway(
   const opening = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',
-    session: sessionOf,
+    session: (kind) => sessionOf(kind, options.answerMs),
+    ...(options.answerMs !== undefined && { answerMs: options.answerMs }),
     monotonic,
     onNotification: (payload) => notify(payload),
   })

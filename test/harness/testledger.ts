@@ -19,6 +19,8 @@ export const isPostgres = process.env.TURNPIKE_TEST_LEDGER === 'postgres'
 
 /** Nothing dies here but processes, so a busy machine must not look like death. */
 const times: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
+/** For the same reason. */
+const answerMs = 60_000
 
 /** The ledger of one process, or what stands for it. */
 export type OpenedLedger = { ledger: Ledger; close(): Promise<void> }
@@ -63,7 +65,7 @@ async function createPostgres({ now, dataDir }: Options): Promise<TestLedger> {
       return notSqlite()
     },
     async open() {
-      const { ledger, leave } = await startGateway(url, { now, times })
+      const { ledger, leave } = await startGateway(url, { now, times, answerMs })
       const one = { ledger, close: leave }
       opened.push(one)
       return one
@@ -118,7 +120,7 @@ export async function openTestServer(
     warn: () => undefined,
     onFenced: () => undefined,
     // A cluster of tests does not wait for the disk, and tests move one clock without the others.
-    tests: { acceptsLoss: true, acceptsSkew: true },
+    tests: { acceptsLoss: true, acceptsSkew: true, times, answerMs },
   })
 }
 
