@@ -1,10 +1,8 @@
 import type { Ledger } from '../../db/Ledger'
-import { installFunctions } from '../../db/postgres/functions'
 import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
 import { type Lines, openLines } from '../../db/postgres/lines'
 import { sessionOf } from '../../db/postgres/session'
-import { freshDatabase } from './postgres'
 
 /** A tenth of the usual times. */
 const times: Times = { beatMs: 200, deadMs: 1_500, steadyMs: 1_000, gapMs: 800, freshMs: 1_200 }
@@ -23,21 +21,6 @@ export type TestGateway = {
   die(): Promise<void>
   /** Leaves as a stop does. */
   leave(): Promise<void>
-}
-
-/** A database with the functions of this program. */
-export async function gatewayDatabase(): Promise<string> {
-  const url = await freshDatabase()
-  const lines = await openLines({
-    servers: [{ connectionString: url }],
-    name: 'test',
-    session: () => [],
-    monotonic: () => performance.now(),
-    sizes: { soon: 0, read: 0, beat: 0, commit: 1 },
-  })
-  await lines.run('commit', installFunctions)
-  lines.close()
-  return url
 }
 
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
