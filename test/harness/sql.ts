@@ -48,7 +48,7 @@ export function postgresSql(url: string): Sql & { close(): void } {
     throw Object.assign(new Error(`${answer.error}: ${text}`), { code: answer.code })
   }
   const objects = <Row>({ names, rows }: { names: string[]; rows: unknown[][] }) =>
-    rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])) as Row)
+    rows.map((row) => Object.fromEntries(names.map((name, at) => [name, asStored(row[at])])) as Row)
   return {
     query: (text) => ({
       all: (...values) => objects(ask(text, values)),
@@ -58,6 +58,11 @@ export function postgresSql(url: string): Sql & { close(): void } {
     run: (text, values = []) => ask(text, values),
     close: () => void thread?.ask({ ended: url }),
   }
+}
+
+/** SQLite has numbers for yes and no. */
+function asStored(value: unknown): unknown {
+  return typeof value === 'boolean' ? Number(value) : value
 }
 
 function startThread(): Thread {

@@ -137,6 +137,11 @@ export async function programEnv(dataDir: string): Promise<Record<string, string
   }
 }
 
+/** Environment in which a command finds the database of a data directory. */
+export function commandEnv(dataDir: string): Record<string, string> {
+  return isPostgres ? { DATABASE_URL: readFileSync(join(dataDir, nameOfUrl), 'utf8') } : {}
+}
+
 /**
  * Call it when all processes of a directory are dead: what they had is free at once, as it is ten
  * seconds later. A gateway that has lived for longer does this.
