@@ -35,7 +35,7 @@ export const onBothByAll: readonly string[] = [
   ...['settlement-wallets', 'sponsor', 'sponsor-approval', 'sponsor-interop', 'sponsor-pay'],
   ...['sponsor-rules', 'sponsor-wallets', 'stock-change', 'stock-faults', 'stock-sponsor'],
   ...['upto-attackers', 'upto-attacks', 'upto-calls', 'upto-documents', 'upto-gateway', 'upto-mcp'],
-  ...['upto-stream'],
+  ...['upto-relayers', 'upto-stream'],
 ]
 
 /** On one ledger, with the reason. */
@@ -58,10 +58,6 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
   {
     why: 'counts the requests of a node to the last one, and a server needs other ones at its start',
     files: ['facilitator'],
-  },
-  {
-    why: 'finds the newest authorization by the number of its row, which a server does not have',
-    files: ['upto-relayers'],
   },
   {
     why: 'reads books that test/postgres-books.test.ts compares on both',

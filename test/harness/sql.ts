@@ -95,11 +95,14 @@ export function translate(text: string): string {
   let count = 0
   const isCounted = /\bFROM (transactions|webhooks)\b/i.test(text)
   const isPayments = /\bFROM payments\b/i.test(text)
+  const isAuthorizations = /\bFROM authorizations\b/i.test(text)
   const ordering = (_: string, direction = '') => {
     if (isCounted) return `seq${direction}`
     // Tests move the clock back, too: payments come in the order of their transactions.
-    const first = isPayments ? `(${ofPayment})` : 'created_at'
-    return `${first}${direction}, id${direction}`
+    if (isPayments) return `(${ofPayment})${direction}, id${direction}`
+    // And an authorization has the block that was the newest when it came.
+    const first = isAuthorizations ? `known_block${direction}, ` : ''
+    return `${first}created_at${direction}, id${direction}`
   }
   return text
     .split(/('[^']*'|"[^"]*")/)
