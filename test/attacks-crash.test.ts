@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -19,6 +18,7 @@ import {
   type Way,
   x402Usdc,
 } from './harness/target'
+import { dropDatabaseOf, sqlBeside } from './harness/testledger'
 import { until } from './harness/world'
 
 type Network = Awaited<ReturnType<typeof startNetwork>>
@@ -111,9 +111,7 @@ describe('kill -9', () => {
           const answers = await Promise.all([buy(serving.url, headers), buy(serving.url, headers)])
           expect(answers.map(({ status }) => status).sort()).toEqual([200, 402])
           expect(await balanceOf(chain, token, seller)).toBe(held + price)
-          const database = new Database(join(dataDir, 'data', 'turnpike.sqlite'), {
-            readonly: true,
-          })
+          const database = sqlBeside(join(dataDir, 'data'), { isReader: true })
           const payments = readers(database).payments()
           database.close()
           expect(payments).toHaveLength(1)
@@ -124,6 +122,7 @@ describe('kill -9', () => {
           tap.intercept = undefined
           upstream.answer = undefined
           await serving.kill()
+          await dropDatabaseOf(join(dataDir, 'data'))
           rmSync(dataDir, { recursive: true, force: true })
         }
       })

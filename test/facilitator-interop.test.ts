@@ -8,7 +8,7 @@ import { buyWithMppx } from '../src/demo/buyers'
 import type { Id } from '../src/protocol/Network'
 import { makeBody } from './harness/facilitation'
 import { buyFrom, type Flow, replay, startResourceServer } from './harness/resourceserver'
-import { payee, type Shop, startShop } from './harness/shop'
+import { payee, type Shop, startShop, untilEnded } from './harness/shop'
 
 /** Stock programs against the facilitator, as they are in the registry. */
 
@@ -275,6 +275,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
       rpcUrl: chainUrl(),
     })
     expect(response.status).toBe(200)
+    await untilEnded(shop)
     expect((await replay(url, credential)).status).toBe(402)
     expect((await shop.balance(robinhood, payee)) - before).toBe(5_000n)
   })
@@ -323,6 +324,7 @@ describe("mppx's Elysia middleware with x402.facilitator", () => {
       expect((await fetch(url, { headers: spent })).status).toBe(402)
       const { response, credential } = await buyFrom(url, networkOf(base), account(2).local())
       expect(response.status).toBe(200)
+      await untilEnded(shop)
       expect((await replay(url, credential)).status).toBe(402)
       expect((await shop.balance(base, payee)) - before).toBe(20_000n)
     } finally {

@@ -9,6 +9,7 @@ import { countSql } from './harness/costs'
 import { type Answer, type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { purposeOf } from './harness/settlement'
 import { payee, type Shop, startShop } from './harness/shop'
+import { isPostgres } from './harness/testledger'
 
 /** A charge of nothing sends nothing, and the money of the authorization is used for ever. */
 
@@ -93,14 +94,17 @@ describe('a charge of nothing', () => {
     await expectUsed(body)
   })
 
-  test('behavior: it is on the disk before its success, in one commit', async () => {
-    const body = charging(await make(), 0)
-    sql.reset()
-    expect((await settle(body)).json).toMatchObject({ success: true })
-    const { statements, commits, laterCommits } = sql.costs()
-    expect(statements['insert authorizations']).toBe(1)
-    expect([commits, laterCommits]).toEqual([1, 0])
-  })
+  test.skipIf(isPostgres)(
+    'behavior: it is on the disk before its success, in one commit',
+    async () => {
+      const body = charging(await make(), 0)
+      sql.reset()
+      expect((await settle(body)).json).toMatchObject({ success: true })
+      const { statements, commits, laterCommits } = sql.costs()
+      expect(statements['insert authorizations']).toBe(1)
+      expect([commits, laterCommits]).toEqual([1, 0])
+    },
+  )
 
   test('behavior: of concurrent charges of nothing and of something exactly one succeeds', async () => {
     for (const charges of [

@@ -2,8 +2,8 @@ import { describe, expect, test } from 'bun:test'
 import type { Lane } from '../db/LaneLedger'
 import { gateways } from '../src/cli/gateways'
 import { account } from '../src/demo/accounts'
-import { gatewayDatabase, startGateway } from './harness/gatewaypair'
-import { hasPostgres } from './harness/postgres'
+import { startGateway } from './harness/gatewaypair'
+import { gatewayDatabase, hasPostgres } from './harness/postgres'
 import { until } from './harness/world'
 
 /** `turnpike gateways`, on what two gateways have written. */

@@ -8,6 +8,7 @@ import { makeBody, post } from './harness/facilitation'
 import { buy, payee, type Scheme, sign } from './harness/shop'
 import { setTokens } from './harness/sponsor'
 import { before, buyStock, openStock, type StockShop } from './harness/stockshop'
+import { commandEnv } from './harness/testledger'
 import { answering, type ModelShop, startModels, usage } from './harness/uptoshop'
 import { until } from './harness/world'
 
@@ -127,7 +128,8 @@ async function books(by: string): Promise<Json> {
   const out = (more: string) => {
     text += more
   }
-  const options = { dataDir: shop.dataDir, by, json: true, now: shop.now, out }
+  const env = commandEnv(shop.dataDir)
+  const options = { dataDir: shop.dataDir, env, by, json: true, now: shop.now, out }
   expect(await sales({ ...options, since: '24h' })).toBe(0)
   return JSON.parse(text)
 }

@@ -27,6 +27,7 @@ import {
   signOrder,
   startStockShop,
 } from './harness/stockshop'
+import { commandEnv } from './harness/testledger'
 import { until } from './harness/world'
 
 // Two nodes, of which one lies, lags or does not answer. The answer of one node alone sells no
@@ -123,7 +124,9 @@ test('attack: a failed payment that one node reports as paid gets neither stock 
   expect(shop.logged.join('\n')).toContain('settlement-disputed')
 
   const lines: string[] = []
-  const options = { dataDir: shop.dataDir, now: shop.now, out: (line: string) => lines.push(line) }
+  const env = commandEnv(shop.dataDir)
+  const out = (line: string) => lines.push(line)
+  const options = { dataDir: shop.dataDir, env, now: shop.now, out }
   await orders({ ...options, verb: 'list', id: '' })
   expect(lines.find((line) => line.startsWith(order.id))).toEndWith('settlement-disputed')
   expect(await orders({ ...options, verb: 'retry', id: order.id })).toBe(1)

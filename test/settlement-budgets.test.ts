@@ -218,14 +218,18 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
       const from = 1
       const balance = await balanceOf(net.chain, network.asset.address, account(from).address)
       const amountAtomic = balance / 3n + 1n
-      const outcomes = await Promise.all(
-        Array.from({ length: 8 }, () =>
-          fixture.pay(signTransfer(network, { from, method, amountAtomic })),
-        ),
-      )
+      const pay = () => fixture.pay(signTransfer(network, { from, method, amountAtomic }))
+      const outcomes = await Promise.all(Array.from({ length: 8 }, pay))
       const kinds = outcomes.map(({ kind }) => kind)
-      expect(kinds.filter((kind) => kind === 'confirmed')).toHaveLength(2)
       for (const kind of kinds) expect(['confirmed', 'unavailable', 'refused']).toContain(kind)
+      // A payment that is included but not recorded yet still reserves its money, so the second one
+      // may be asked to come again.
+      let confirmed = kinds.filter((kind) => kind === 'confirmed').length
+      expect(confirmed).toBeGreaterThan(0)
+      let next = await pay()
+      for (; next.kind === 'confirmed'; next = await pay()) confirmed++
+      expect(next.kind).toBe('refused')
+      expect(confirmed).toBe(2)
       expect(transactions().every(({ state }) => state === 'mined')).toBe(true)
       await execute(net.chain, [
         call(9, network.asset.address, 'mint', [account(from).address, 2n * amountAtomic]),

@@ -67,8 +67,14 @@ test.concurrent('behavior: many announced blocks do not count as elapsed time', 
   expect((await paying).kind).toBe('confirmed')
 })
 
+test.concurrent('behavior: a start tells once that the network is ready, and nothing before', async () => {
+  await using own = await ownSettlement()
+  const told = own.fixture.events.filter(({ event }) => /^network-(not-)?ready$/.test(event))
+  expect(told.map(({ event }) => event)).toEqual(['network-ready'])
+})
+
 describe('the time to the next check', () => {
-  const health = { ready: true, reason: undefined, checks: 1, others: 0 }
+  const health = { ready: true, reason: undefined, checks: 1, others: 0, isQuiet: false }
   const relayer = (poor?: string) => ({
     ...createRelayer(relayerKey, { isReserved: false, isHeld: true }),
     next: 0,

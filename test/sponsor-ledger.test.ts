@@ -17,6 +17,7 @@ import {
   weiOf,
   youngAge,
 } from './harness/sponsor'
+import { bury, prepareLedger } from './harness/testledger'
 
 const { address } = account(3)
 const id = 'eip155:4663'
@@ -76,6 +77,7 @@ test('behavior: a grant of a process that was killed between the reservation and
     tried = true
     return new Promise(() => undefined)
   }
+  await prepareLedger(directory.path)
   const child = Bun.spawn([process.execPath, '-e', program(net.tap.url, directory.path)], {
     stdin: 'pipe',
     stdout: 'ignore',
@@ -84,6 +86,7 @@ test('behavior: a grant of a process that was killed between the reservation and
   await until(() => tried)
   child.kill('SIGKILL')
   await child.exited
+  bury(directory.path)
   net.tap.intercept = undefined
   expect(await weiOf(net.chain, address)).toBe(0n)
 

@@ -1,6 +1,4 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { mine } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'
@@ -15,6 +13,7 @@ import {
   type StockShop,
   startStockShop,
 } from './harness/stockshop'
+import { isPostgres, sqlBeside } from './harness/testledger'
 import { until } from './harness/world'
 
 // The program is killed by SIGKILL at every step of an order. After a start, the same request finds
@@ -139,9 +138,9 @@ function arm({ moment, forwarded, isRefunded }: Death): Promise<void> {
 }
 
 function ordersOf(dataDir: string): Record<string, unknown>[] {
-  const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
+  const database = sqlBeside(dataDir, { isReader: true })
   try {
-    return database.query('SELECT * FROM orders').all() as Record<string, unknown>[]
+    return database.query<Record<string, unknown>>('SELECT * FROM orders').all()
   } finally {
     database.close()
   }
@@ -151,11 +150,14 @@ test('behavior: orders list, show and retry work while the service runs', async 
   const program = await createStockProgram({ rpcUrl: shop.tap.url })
   const cli = async (...words: string[]) => {
     const command = [executable, 'orders', ...words]
-    const child = Bun.spawn([...command, '--data', program.dataDir], { stdout: 'pipe' })
+    const child = Bun.spawn([...command, '--data', program.dataDir], {
+      env: { ...process.env, ...program.ledger },
+      stdout: 'pipe',
+    })
     return { text: await new Response(child.stdout).text(), code: await child.exited }
   }
   try {
-    expect((await cli('list')).text).toContain('there is no database')
+    expect((await cli('list')).text).toContain(isPostgres ? 'no tables' : 'there is no database')
     await program.start()
     const path = '/api/stock/buy?symbol=NVDA&usdg=25'
     const asked = await ask(program.url + path, { method: 'POST' })

@@ -20,6 +20,7 @@ import {
   signOrder,
   startStockShop,
 } from './harness/stockshop'
+import { commandEnv } from './harness/testledger'
 import { until } from './harness/world'
 
 // Something fails between any two steps of an order. The order ends delivered or refunded, exactly
@@ -219,7 +220,15 @@ describe('between payment and swap', () => {
     const cli = async (verb: string) => {
       const out: string[] = []
       const { dataDir } = shop
-      const code = await orders({ dataDir, verb, id, now: shop.now, out: (line) => out.push(line) })
+      const env = commandEnv(dataDir)
+      const code = await orders({
+        dataDir,
+        env,
+        verb,
+        id,
+        now: shop.now,
+        out: (line) => out.push(line),
+      })
       return { code, text: out.join('\n') }
     }
     const paying = pay()

@@ -5,6 +5,7 @@ import * as Facilitation from '../src/protocol/Facilitation'
 import { randomNonce, settlementOf } from './harness/buyer'
 import { charging, makeBody, post } from './harness/facilitation'
 import { purposeOf } from './harness/settlement'
+import { isPostgres } from './harness/testledger'
 import type { Script } from './harness/upstream'
 import {
   answering,
@@ -87,25 +88,28 @@ describe('a ceiling that the gateway has reserved', () => {
 })
 
 describe('a charge of nothing by the facilitator', () => {
-  test('behavior: is on the disk before its one success is answered', async () => {
-    const network = shop.config.networks.find(({ id }) => id === base)
-    if (network === undefined) throw new Error(`no ${base}`)
-    const body = await makeBody(network, { scheme: 'upto', from: payer })
-    const { db } = shop
-    const { withoutSync } = db
-    let waiting = 0
-    db.withoutSync = (...args) => {
-      waiting++
-      return withoutSync(...args)
-    }
-    try {
-      const { json } = await post(`${shop.url}/settle`, charging(body, 0))
-      expect(json).toMatchObject({ success: true, amount: '0' })
-      expect(waiting).toBe(0)
-    } finally {
-      db.withoutSync = withoutSync
-    }
-  })
+  test.skipIf(isPostgres)(
+    'behavior: is on the disk before its one success is answered',
+    async () => {
+      const network = shop.config.networks.find(({ id }) => id === base)
+      if (network === undefined) throw new Error(`no ${base}`)
+      const body = await makeBody(network, { scheme: 'upto', from: payer })
+      const { db } = shop
+      const { withoutSync } = db
+      let waiting = 0
+      db.withoutSync = (...args) => {
+        waiting++
+        return withoutSync(...args)
+      }
+      try {
+        const { json } = await post(`${shop.url}/settle`, charging(body, 0))
+        expect(json).toMatchObject({ success: true, amount: '0' })
+        expect(waiting).toBe(0)
+      } finally {
+        db.withoutSync = withoutSync
+      }
+    },
+  )
 })
 
 /**
@@ -200,7 +204,7 @@ describe('streams that fail after their buyer has a part of them', () => {
 describe('a buyer that hardly reads an answer that was held', () => {
   const size = 12 * 1024 * 1024
   const isHeld = ({ headers }: Response) => headers.has('payment-response')
-  const newest = () => shop.rows('SELECT id FROM authorizations ORDER BY rowid DESC LIMIT 1')[0]?.id
+  const count = () => shop.rows('SELECT count(*) n FROM authorizations')[0]?.n
 
   test('attack: occupies the memory for held answers until it has it', async () => {
     const { service } = shop.config
@@ -208,10 +212,10 @@ describe('a buyer that hardly reads an answer that was held', () => {
     await shop.restart({ ...shop.config, service: little })
     try {
       shop.upstream.script = answering(`"${'x'.repeat(size)}"`)
-      const before = newest()
+      const before = count()
       const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
       buyer.stall()
-      await until('it is authorized', () => newest() !== before)
+      await until('it is authorized', () => count() !== before)
       await shop.becomes('sent')
       await shop.settles()
       const other = await shop.buy({ buyer: 2 })
@@ -224,10 +228,10 @@ describe('a buyer that hardly reads an answer that was held', () => {
         expect((await next.text()).length).toBe(size + 2)
         return isHeld(next)
       })
-      const last = newest()
+      const last = count()
       const left = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
       left.stall()
-      await until('it is authorized', () => newest() !== last)
+      await until('it is authorized', () => count() !== last)
       await shop.becomes('sent')
       await shop.settles()
       await left.leave()

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { mine, setAutomine } from '../src/demo/chains'
 import { ask, payX402, settlementOf } from './harness/buyer'
-import { setSettleWait } from './harness/shop'
+import { setSettleWait, untilEnded } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import {
   answering,
@@ -152,6 +152,7 @@ describe('the same credential', () => {
     expect(statuses.filter((status) => status === 200)).toHaveLength(1)
     for (const status of statuses) expect([200, 402, 409]).toContain(status)
     expect(shop.upstream.requests).toHaveLength(1)
+    await untilEnded(shop)
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
   })

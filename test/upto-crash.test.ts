@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,6 +7,7 @@ import { units } from './harness/meter'
 import { type Serving, serve } from './harness/serving'
 import { networkOf, startNetwork, type startTap } from './harness/settlement'
 import { configText, seller, startUpstream, type Upstream } from './harness/target'
+import { dropDatabaseOf, sqlBeside } from './harness/testledger'
 import { signUpto } from './harness/upto'
 import { body, costOf, event, json, usage } from './harness/uptoshop'
 import { until } from './harness/world'
@@ -109,11 +109,8 @@ async function dying(
     tap.intercept = undefined
     upstream.answer = () => answer(kind)
     serving = await serve(dataDir, text())
-    const file = join(dataDir, 'data', 'turnpike.sqlite')
-    const rows = (sql: string) => {
-      using database = new Database(file, { readonly: true })
-      return database.query<Record<string, unknown>, []>(sql).all()
-    }
+    const database = sqlBeside(join(dataDir, 'data'), { isReader: true })
+    const rows = (sql: string) => database.query<Record<string, unknown>>(sql).all()
     await check({
       serving,
       credential,
@@ -133,6 +130,7 @@ async function dying(
     tap.intercept = undefined
     upstream.answer = undefined
     await serving.kill()
+    await dropDatabaseOf(join(dataDir, 'data'))
     rmSync(dataDir, { recursive: true, force: true })
   }
 }

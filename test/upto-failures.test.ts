@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Hex } from 'viem'
 import { ask, payX402, randomNonce, settlementOf } from './harness/buyer'
-import { sign } from './harness/shop'
+import { sign, untilEnded } from './harness/shop'
 import type { Reply, Script } from './harness/upstream'
 import {
   answering,
@@ -119,6 +119,7 @@ describe('a nonce that exact has', () => {
     const nonce = randomNonce()
     shop.upstream.script = answering(usage(7, 20))
     expect((await shop.pay(await exact(nonce, 2))).status).toBe(200)
+    await untilEnded(shop)
     const credential = await upto(nonce, 2)
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
     await shop.restart()
@@ -288,6 +289,7 @@ describe('a node that is away at the settlement', () => {
     // The charge was written before.
     expect(settlementOf(again)).toMatchObject({ amount: String(costOf(7, 20)) })
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
+    await untilEnded(shop)
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
     expect((await shop.buy({ signer: payer, deadline })).status).toBe(200)
   })

@@ -1,6 +1,7 @@
 import { fileState } from '../sqlite/moved'
 import { databaseName } from '../sqlite/open'
 import { assertFit, readAheadMs, readFacts, skewReason } from './checks'
+import type { Times } from './gateways'
 import { assertSameDatabase, assertSameService, type Fingerprints, readIdentity } from './identity'
 import type { Line } from './Line'
 import { DatabaseStartError, reach } from './reach'
@@ -25,8 +26,10 @@ export type TestOptions = {
   acceptsLoss?: boolean
   /** Accepts any difference of the clocks, for a service with a clock of its own. */
   acceptsSkew?: boolean
-  /** Longest time of a connection's start, ms. */
+  /** Longest time of a statement, and of a connection's start, ms. */
   answerMs?: number
+  /** When processes count as dead. */
+  times?: Partial<Times>
 }
 
 export type Admitted = {

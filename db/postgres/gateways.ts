@@ -40,7 +40,7 @@ export type GatewaysOptions = {
     fault(error: unknown): void
   }
   /** Tests shorten them, all by the same factor. */
-  times?: Times
+  times?: Partial<Times> | undefined
 }
 
 export type Times = {
@@ -120,7 +120,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   const { monotonic } = options
   const state: State = {
     options,
-    times: options.times ?? usualTimes,
+    times: { ...usualTimes, ...options.times },
     wanted: [],
     listener: undefined,
     held: new Map(),

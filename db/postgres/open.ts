@@ -63,7 +63,8 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
     const lines = await openLines({
       servers: servers.map(({ client }) => client),
       name,
-      session: sessionOf,
+      session: (kind) => sessionOf(kind, tests?.answerMs),
+      ...(tests?.answerMs !== undefined && { answerMs: tests.answerMs }),
       monotonic,
       onNotification: (payload) => notify(payload),
     })
@@ -111,7 +112,7 @@ async function prepare(
 }
 
 function join(
-  { program, configHash, now, monotonic, log, onFenced }: OpenPostgresOptions,
+  { program, configHash, now, monotonic, log, tests, onFenced }: OpenPostgresOptions,
   lines: Parameters<typeof joinGateways>[0]['lines'],
   service: ReturnType<typeof fingerprintsOf>,
 ): Promise<Gateways> {
@@ -128,6 +129,7 @@ function join(
     },
     now,
     monotonic,
+    times: tests?.times,
     on: {
       fenced(reason) {
         log('gateway-fenced', { gateway: id, reason })

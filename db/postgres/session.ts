@@ -17,9 +17,9 @@ const pointed = [
  * Statements that prepare a session: limits, so that no statement or lock of a process that is gone
  * stays, and what an acknowledged commit means.
  */
-export function sessionOf(kind: Kind): readonly string[] {
+export function sessionOf(kind: Kind, statementMs = 5_000): readonly string[] {
   return [
-    'SET statement_timeout = 5000',
+    `SET statement_timeout = ${statementMs}`,
     'SET lock_timeout = 2000',
     'SET idle_in_transaction_session_timeout = 5000',
     // Compiling a plan takes longer than any of these statements.

@@ -2,9 +2,11 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Address } from 'viem'
+import type { Database } from '../../db/Database'
 import * as App from '../app'
+import type { ServerContext } from '../app/options'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
-import { loadSecrets } from '../config/env'
+import { loadSecrets, type Secrets } from '../config/env'
 import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
@@ -45,6 +47,8 @@ export type WorldOptions = {
   marketTimeoutMs?: number
   /** As buyers see it; by default the port on localhost. */
   baseUrl?: string
+  /** Opens a server in place of the file in the data directory. */
+  openServer?: ((context: ServerContext, secrets: Secrets) => Promise<Database>) | undefined
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -108,12 +112,13 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
     const secrets = loadSecrets({ dataDir, env })
-    const { now, marketTimeoutMs } = options
+    const { now, marketTimeoutMs, openServer } = options
     const app = await App.start({
       config,
       secrets,
       dataDir,
       log,
+      ...(openServer && { openServer: (context) => openServer(context, secrets) }),
       ...(now === undefined ? {} : { now }),
       ...(marketTimeoutMs === undefined ? {} : { marketTimeoutMs }),
     })

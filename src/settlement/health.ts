@@ -31,8 +31,8 @@ const otherMs = 2_000
  * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
 export async function check(context: Uses, chain: ChainState): Promise<void> {
-  const { health, network, relayers } = chain
-  const before = relayers.map((relayer) => health.reason ?? pausedBy(relayer))
+  const { health } = chain
+  const before = reasonsOf(chain)
   let reason: string | undefined
   try {
     reason = await findTrouble(context, chain)
@@ -42,8 +42,25 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
   }
   health.reason = reason
   health.ready = reason === undefined
+  if (!health.isQuiet) announce(context, chain, before)
+}
+
+/** Why each relayer of a network sends nothing new. */
+export function reasonsOf({ health, relayers }: ChainState): readonly (string | undefined)[] {
+  return relayers.map((relayer) => health.reason ?? pausedBy(relayer))
+}
+
+/** Logs what is not as it was before. */
+export function announce(
+  context: Pick<Context, 'log'>,
+  chain: ChainState,
+  before: readonly (string | undefined)[],
+): void {
+  const { health, network, relayers } = chain
+  const { reason } = health
+  const now = reasonsOf(chain)
   for (const [index, relayer] of relayers.entries()) {
-    const after = reason ?? pausedBy(relayer)
+    const after = now[index]
     if (before[index] === after) continue
     const fields = { network: network.id, relayer: relayer.address, balanceWei: relayer.balanceWei }
     if (after === undefined) context.log('network-ready', fields)

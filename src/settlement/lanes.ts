@@ -1,6 +1,7 @@
 import type { DrivenSlot, Lane, TakenLane } from '../../db/LaneLedger'
 import { toRow } from '../../db/payment-rows'
 import type { Context } from './context'
+import * as Health from './health'
 import { pump } from './queue'
 import { readCount } from './reads'
 import * as Recover from './recover'
@@ -45,8 +46,10 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
   const count = await readCount(chain, relayer, 'pending').catch(() => undefined)
   // Without an answer the next health check reads it.
   if (count !== undefined) relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
+  const before = Health.reasonsOf(chain)
   relayer.isHeld = true
   context.log('lane-taken', { network: lane.network, relayer: relayer.address })
+  if (!chain.health.isQuiet) Health.announce(context, chain, before)
   pump(context, chain)
 }
 

@@ -38,8 +38,10 @@ export async function restore(context: Context, chain: ChainState): Promise<void
 
 async function drive(context: Context, chain: ChainState, payment: Payment): Promise<Outcome> {
   const { id, transaction } = payment
-  const before = chain.watch.restores.get(id) ?? { attempts: 0, since: chain.head.number }
-  const { attempts, since } = { ...before, attempts: before.attempts + 1 }
+  const before = chain.watch.restores.get(id) ?? { attempts: 0, since: 0n }
+  const attempts = before.attempts + 1
+  // The check that finds a reorganisation lowers the newest block, which the next one reads again.
+  const since = attempts > 2 ? before.since : chain.head.number
   chain.watch.restores.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
   const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))

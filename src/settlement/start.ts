@@ -173,6 +173,10 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
   const chains = [...context.chains.values()]
   const first = chains.map((chain) => checkHealth(context, chain))
   const ready = Promise.all(first).then(() => undefined)
+  // Without its accounts no network is ready, and the next checks would hurry.
+  const looked = Promise.withResolvers<void>()
+  if (!context.ledger.lanes.isShared) looked.resolve()
+  signal.addEventListener('abort', () => looked.resolve())
   const checked: Recover.Checked = new Map()
   let isRecovered = false
   const sweep = async () => {
@@ -187,6 +191,7 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
   }
   const watch = chains.map(async (chain, index) => {
     await first[index]
+    await looked.promise
     for (;;) {
       await chain.heads.waitFork(checkAfterMs(chain, checkMs), signal)
       if (signal.aborted) return
@@ -211,12 +216,27 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
     ready,
     async recover() {
       await ready
-      await Lanes.start(context, onTaken)
+      await lookForLanes(context, onTaken).finally(looked.resolve)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
     stopped: Promise.all(watch).then(() => undefined),
+  }
+}
+
+/** Takes the accounts that are free, and tells what the first checks could not know. */
+async function lookForLanes(context: Context, onTaken: () => void): Promise<void> {
+  await Lanes.start(context, onTaken)
+  for (const chain of context.chains.values()) {
+    const { health, relayers } = chain
+    if (!health.isQuiet) continue
+    health.isQuiet = false
+    Health.announce(
+      context,
+      chain,
+      relayers.map(() => 'not checked yet'),
+    )
   }
 }
 
@@ -281,7 +301,13 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
     heads: createHeads({ url: network.wsUrl, onBlock, log }),
     clock,
     relayers: createRelayers(network, options),
-    health: { ready: false, reason: 'not checked yet', checks: 0, others: 0 },
+    health: {
+      ready: false,
+      reason: 'not checked yet',
+      checks: 0,
+      others: 0,
+      isQuiet: options.ledger.lanes.isShared,
+    },
     abilities: {
       logSpans: new Map(),
       hasSync: true,

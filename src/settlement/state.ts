@@ -109,6 +109,8 @@ export type Health = {
   checks: number
   /** Other URLs that answered for this chain at the last check. */
   others: number
+  /** Nothing is told before this process has looked for its accounts. */
+  isQuiet: boolean
 }
 
 /** An account of ours on one network: its nonces, and every transaction that is not included yet. */
@@ -269,12 +271,14 @@ export type WaitingJob = {
  * missing entries are read again.
  */
 export type Watch = {
+  /** One check of the blocks at a time. */
+  turn: Turn
   seen: Map<Hex, WatchedInclusion>
   /** Lowest block whose transactions the next check must cover; undefined before the first one. */
   from: bigint | undefined
   /** Bytes of external transactions that a reorganisation removed. */
   lostRaw: Map<Hex, Hex>
-  /** Checks since then, by payment, and the newest block at the first of them. */
+  /** Checks since then, by payment, and the newest block at the second of them. */
   restores: Map<string, { attempts: number; since: bigint }>
 }
 

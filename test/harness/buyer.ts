@@ -47,7 +47,11 @@ export type ParsedChallenge = {
 
 /** Sends a request without a credential and parses the 402. */
 export async function ask(url: string, init?: RequestInit): Promise<Asked> {
-  const response = await fetch(url, init)
+  return askedOf(await fetch(url, init))
+}
+
+/** Parses a 402. */
+export async function askedOf(response: Response): Promise<Asked> {
   const header = response.headers.get('payment-required') ?? ''
   const required: Required = header === '' ? {} : JSON.parse(atob(header))
   const text = response.status === 402 ? await response.text() : ''

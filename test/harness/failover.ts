@@ -1,8 +1,7 @@
 import { renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { migrate } from '../../db/postgres/migrate'
-import { withFunctions } from './gatewaypair'
-import { finish, postgresBin, startCluster, use } from './postgres'
+import { finish, postgresBin, startCluster, use, withFunctions } from './postgres'
 
 /** A server of its own, which a copy that lacks the last commits can replace at the same address. */
 export async function startFailover() {

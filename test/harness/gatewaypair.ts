@@ -1,10 +1,8 @@
 import type { Ledger } from '../../db/Ledger'
-import { installFunctions } from '../../db/postgres/functions'
 import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
 import { type Lines, openLines } from '../../db/postgres/lines'
 import { sessionOf } from '../../db/postgres/session'
-import { freshDatabase } from './postgres'
 
 /** A tenth of the usual times. */
 const times: Times = { beatMs: 200, deadMs: 1_500, steadyMs: 1_000, gapMs: 800, freshMs: 1_200 }
@@ -25,31 +23,14 @@ export type TestGateway = {
   leave(): Promise<void>
 }
 
-/** A database with the functions of this program. */
-export async function gatewayDatabase(): Promise<string> {
-  return withFunctions(await freshDatabase())
-}
-
-/** Installs the functions of this program in a database that has the tables. */
-export async function withFunctions(url: string): Promise<string> {
-  const lines = await openLines({
-    servers: [{ connectionString: url }],
-    name: 'test',
-    session: () => [],
-    monotonic: () => performance.now(),
-    sizes: { soon: 0, read: 0, beat: 0, commit: 1 },
-  })
-  await lines.run('commit', installFunctions)
-  lines.close()
-  return url
-}
-
 /** A gateway over a database, as `openPostgres` composes it, by a clock of the test. */
 export async function startGateway(
   url: string,
   options: {
     now: () => number
     times?: Partial<Times>
+    /** Longest time of a statement, ms. */
+    answerMs?: number
     lines?: (lines: Lines) => Lines
     configHash?: () => string
   },
@@ -60,7 +41,8 @@ export async function startGateway(
   const opening = await openLines({
     servers: [{ connectionString: url }],
     name: 'test',
-    session: sessionOf,
+    session: (kind) => sessionOf(kind, options.answerMs),
+    ...(options.answerMs !== undefined && { answerMs: options.answerMs }),
     monotonic,
     onNotification: (payload) => notify(payload),
   })

@@ -3,6 +3,7 @@ import net from 'node:net'
 import { cpus, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Client } from 'pg'
+import { installFunctions } from '../../db/postgres/functions'
 import { migrate } from '../../db/postgres/migrate'
 
 /** A PostgreSQL of this machine, for one test process. */
@@ -106,10 +107,9 @@ export async function startCluster(options: ClusterOptions = {}): Promise<Cluste
     ...[join(bin, 'postgres'), '-D', data, '-k', directory, '-p', String(port)],
     ...Object.entries(all).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
   ]
-  const url = (database = 'postgres') =>
-    options.tcp
-      ? `postgres://postgres@127.0.0.1:${port}/${database}`
-      : `postgres:///${database}?host=${encodeURIComponent(directory)}&user=postgres`
+  const url = options.tcp
+    ? (database = 'postgres') => `postgres://postgres@127.0.0.1:${port}/${database}`
+    : urlAt(directory)
   let server = await launch({ directory, command, url: url() })
   return {
     directory,
@@ -214,10 +214,39 @@ function freePort(): Promise<number> {
 let shared: Promise<Cluster> | undefined
 let databases = 0
 
-/** The cluster of this process, which ends with it. */
+/** Names the directory of a cluster for all processes of a run; see `startForAll`. */
+const clusterOfAll = 'TURNPIKE_TEST_CLUSTER'
+
+/** The cluster of the run that started this process, or one of its own, which ends with it. */
 export function sharedCluster(): Promise<Cluster> {
-  shared ??= startCluster()
+  const directory = process.env[clusterOfAll]
+  shared ??= directory === undefined ? startCluster() : Promise.resolve(attach(directory))
   return shared
+}
+
+/** Starts a cluster for several processes, with the templates of their databases. */
+export async function startForAll(): Promise<Cluster & { env: Record<string, string> }> {
+  const settings = { max_connections: '600' }
+  const cluster = await startCluster({ settings })
+  shared = Promise.resolve(cluster)
+  await createTemplates()
+  return { ...cluster, env: { [clusterOfAll]: cluster.directory } }
+}
+
+function attach(directory: string): Cluster {
+  const url = urlAt(directory)
+  const refuse = async () => {
+    throw new Error('other processes use this cluster: start your own')
+  }
+  return {
+    ...{ directory, port: 5432, url, crash: refuse, start: refuse, stop: refuse },
+    run: (statement, database) => runAt(url(database), statement),
+  }
+}
+
+function urlAt(directory: string): Cluster['url'] {
+  return (database = 'postgres') =>
+    `postgres:///${database}?host=${encodeURIComponent(directory)}&user=postgres`
 }
 
 /** URL of a new database without tables, in the cluster of this process. */
@@ -225,37 +254,72 @@ export function emptyDatabase(): Promise<string> {
   return create('template1')
 }
 
-let migrated: Promise<string> | undefined
+/** One has the whole schema and no rows, the other one has the functions of this program as well. */
+const templates = { tables: 'turnpike_template', functions: 'turnpike_template_functions' }
+let prepared: Promise<void> | undefined
 
 /** URL of a new database with the whole schema and no rows, in the cluster of this process. */
-export async function freshDatabase(): Promise<string> {
-  migrated ??= createTemplate()
-  return create(await migrated)
+export function freshDatabase(): Promise<string> {
+  return createFrom('tables')
+}
+
+/** The same with the functions of this program. */
+export function gatewayDatabase(): Promise<string> {
+  return createFrom('functions')
+}
+
+async function createFrom(template: keyof typeof templates): Promise<string> {
+  if (process.env[clusterOfAll] === undefined) prepared ??= createTemplates()
+  await prepared
+  return create(templates[template])
 }
 
 async function create(template: string): Promise<string> {
   const cluster = await sharedCluster()
   databases++
-  const name = `turnpike_${databases}`
+  const name = `turnpike_${process.pid}_${databases}`
   // A copy of the files takes a third of the time that the log of it takes.
   await cluster.run(`CREATE DATABASE ${name} TEMPLATE ${template} STRATEGY FILE_COPY`)
   return cluster.url(name)
 }
 
-/** Removes a database of `emptyDatabase` or `freshDatabase`, even one to which somebody is connected. */
-export async function dropDatabase(url: string): Promise<void> {
-  const name = new URL(url).pathname.slice(1)
-  const cluster = await sharedCluster()
-  await cluster.run(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`)
+let durable: Promise<Cluster> | undefined
+
+/** URL of a new database without tables, on a server that the program itself accepts. */
+export async function durableDatabase(): Promise<string> {
+  durable ??= startCluster({ settings: { fsync: 'on', full_page_writes: 'on' } })
+  const cluster = await durable
+  databases++
+  const name = `turnpike_${process.pid}_${databases}`
+  await cluster.run(`CREATE DATABASE ${name}`)
+  return cluster.url(name)
 }
 
-/** Nothing stays connected to it, because a template in use cannot be copied. */
-async function createTemplate(): Promise<string> {
+/** Removes a database, even one to which somebody is connected. */
+export async function dropDatabase(url: string): Promise<void> {
+  const { pathname } = new URL(url)
+  const beside = url.replace(pathname, '/postgres')
+  await runAt(beside, `DROP DATABASE IF EXISTS ${pathname.slice(1)} WITH (FORCE)`)
+}
+
+/** Nothing stays connected to them, because a template in use cannot be copied. */
+async function createTemplates(): Promise<void> {
   const cluster = await sharedCluster()
-  const name = 'turnpike_template'
-  await cluster.run(`CREATE DATABASE ${name}`)
-  await use(cluster.url(name), (client) => migrate(client, Date.now()))
-  return name
+  const { tables, functions } = templates
+  await cluster.run(`CREATE DATABASE ${tables}`)
+  await use(cluster.url(tables), (client) => migrate(client, Date.now()))
+  await cluster.run(`CREATE DATABASE ${functions} TEMPLATE ${tables} STRATEGY FILE_COPY`)
+  await withFunctions(cluster.url(functions))
+}
+
+/** Installs the functions of this program in a database that has the tables. */
+export async function withFunctions(url: string): Promise<void> {
+  await use(url, (client) =>
+    installFunctions(async <Row>(text: string, values: readonly unknown[] = []) => {
+      const { rows } = await client.query(text, [...values])
+      return rows as Row[]
+    }),
+  )
 }
 
 /** Connects to a database, and disconnects afterwards. */

@@ -2,6 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
 import { executable } from './executable'
+import { bury, programEnv } from './testledger'
 
 export type Serving = { url: string; kill(): Promise<void> }
 
@@ -17,9 +18,11 @@ exec "$@" 3<&- </dev/null`
 export async function serve(dataDir: string, text: string): Promise<Serving> {
   const file = join(dataDir, 'merchants.toml')
   writeFileSync(file, text)
+  const data = join(dataDir, 'data')
+  const ledger = await programEnv(data)
   const command = [executable, 'serve', '--config', file]
-  const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', join(dataDir, 'data')], {
-    env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
+  const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', data], {
+    env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey, ...ledger },
     stdin: 'pipe',
     stdout: 'ignore',
     stderr: 'pipe',
@@ -36,6 +39,7 @@ export async function serve(dataDir: string, text: string): Promise<Serving> {
         await child.exited
         child.stdin.write('\n')
         await child.stdin.end()
+        bury(data)
       },
     }
   }

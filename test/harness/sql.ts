@@ -48,7 +48,7 @@ export function postgresSql(url: string): Sql & { close(): void } {
     throw Object.assign(new Error(`${answer.error}: ${text}`), { code: answer.code })
   }
   const objects = <Row>({ names, rows }: { names: string[]; rows: unknown[][] }) =>
-    rows.map((row) => Object.fromEntries(names.map((name, at) => [name, row[at]])) as Row)
+    rows.map((row) => Object.fromEntries(names.map((name, at) => [name, asStored(row[at])])) as Row)
   return {
     query: (text) => ({
       all: (...values) => objects(ask(text, values)),
@@ -58,6 +58,11 @@ export function postgresSql(url: string): Sql & { close(): void } {
     run: (text, values = []) => ask(text, values),
     close: () => void thread?.ask({ ended: url }),
   }
+}
+
+/** SQLite has numbers for yes and no. */
+function asStored(value: unknown): unknown {
+  return typeof value === 'boolean' ? Number(value) : value
 }
 
 function startThread(): Thread {
@@ -90,11 +95,14 @@ export function translate(text: string): string {
   let count = 0
   const isCounted = /\bFROM (transactions|webhooks)\b/i.test(text)
   const isPayments = /\bFROM payments\b/i.test(text)
+  const isAuthorizations = /\bFROM authorizations\b/i.test(text)
   const ordering = (_: string, direction = '') => {
     if (isCounted) return `seq${direction}`
     // Tests move the clock back, too: payments come in the order of their transactions.
-    const first = isPayments ? `(${ofPayment})` : 'created_at'
-    return `${first}${direction}, id${direction}`
+    if (isPayments) return `(${ofPayment})${direction}, id${direction}`
+    // And an authorization has the block that was the newest when it came.
+    const first = isAuthorizations ? `known_block${direction}, ` : ''
+    return `${first}created_at${direction}, id${direction}`
   }
   return text
     .split(/('[^']*'|"[^"]*")/)

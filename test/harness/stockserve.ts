@@ -3,11 +3,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
 import { executable } from './executable'
+import { bury, dropDatabaseOf, programEnv } from './testledger'
 
 /** The program itself with only the stock desk, to be killed. */
 export type StockProgram = {
   directory: string
   dataDir: string
+  /** Environment in which other commands of the program find its ledger. */
+  ledger: Record<string, string>
   /** Of the newest start. */
   url: string
   start(): Promise<void>
@@ -38,11 +41,13 @@ export async function createStockProgram(options: {
   const text = await configuration(options.rpcUrl)
   writeFileSync(file, options.edit?.(text) ?? text)
   const command = [executable, 'serve', '--config', file]
+  // The account that is the desk's by default must be named for a server.
+  const ledger = { DESK_KEY: account(0).privateKey, ...(await programEnv(dataDir)) }
   let child: ReturnType<typeof spawn> | undefined
 
   function spawn() {
     return Bun.spawn(['sh', '-c', guard, 'sh', ...command, '--data', dataDir], {
-      env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey },
+      env: { PATH: process.env.PATH ?? '', RELAYER_KEYS: account(0).privateKey, ...ledger },
       stdin: 'pipe',
       stdout: 'ignore',
       stderr: 'pipe',
@@ -52,6 +57,7 @@ export async function createStockProgram(options: {
   const program: StockProgram = {
     directory,
     dataDir,
+    ledger,
     url: '',
     async start() {
       child = spawn()
@@ -70,9 +76,11 @@ export async function createStockProgram(options: {
       child.stdin.write('\n')
       await child.stdin.end()
       child = undefined
+      bury(dataDir)
     },
     async remove() {
       await program.kill()
+      await dropDatabaseOf(dataDir)
       rmSync(directory, { recursive: true, force: true })
     },
   }

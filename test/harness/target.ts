@@ -1,4 +1,3 @@
-import { Database } from 'bun:sqlite'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,6 +13,8 @@ import { createLog } from '../../src/log'
 import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './buyer'
 import { placeDatabase } from './database'
 import { networkOf, startNetwork, type startTap } from './settlement'
+import type { Sql } from './sql'
+import { dropDatabaseOf, isPostgres, openTestServer, sqlBeside } from './testledger'
 import { until } from './world'
 
 /** The attacked gateway, with control over its chains, its upstream and its clock. */
@@ -152,12 +153,14 @@ export async function startTarget(
   if (parsed === undefined) throw new Error(faults.map(format).join('\n'))
   const config = { ...parsed, service: { ...parsed.service, ...service } }
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))
-  placeDatabase(dataDir)
+  if (!isPostgres) placeDatabase(dataDir)
+  const secrets = loadSecrets({ dataDir, env })
   const logged: string[] = []
   const clock = { offsetMs: 0 }
   const app = await App.start({
+    ...(isPostgres && { openServer: (context) => openTestServer(context, secrets) }),
     config,
-    secrets: loadSecrets({ dataDir, env }),
+    secrets,
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     now: () => Date.now() + clock.offsetMs,
@@ -168,7 +171,7 @@ export async function startTarget(
     clockSkewMaxMs: Number.POSITIVE_INFINITY,
     ...limits,
   })
-  const database = new Database(join(dataDir, 'turnpike.sqlite'), { readonly: true })
+  const database = sqlBeside(dataDir, { isReader: true })
   return {
     url: app.url,
     app,
@@ -188,13 +191,14 @@ export async function startTarget(
       database.close()
       upstream.stop()
       if (lent === undefined) await Promise.all(networks.map((network) => network.stop()))
+      await dropDatabaseOf(dataDir)
       rmSync(dataDir, { recursive: true, force: true })
     },
   }
 }
 
 /** Reads the gateway's database through another connection. */
-export function readers(database: Database): Pick<Target, 'rows' | 'payments'> {
+export function readers(database: Sql): Pick<Target, 'rows' | 'payments'> {
   const tables = ['payments', 'transactions', 'answers', 'gas_spent']
   const sum = tables.map((table) => `(SELECT count(*) FROM ${table})`).join(' + ')
   return {

@@ -1,5 +1,5 @@
 import { Database as Sqlite } from 'bun:sqlite'
-import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Database } from '../../db/Database'
 import type { Ledger } from '../../db/Ledger'
@@ -19,6 +19,8 @@ export const isPostgres = process.env.TURNPIKE_TEST_LEDGER === 'postgres'
 
 /** Nothing dies here but processes, so a busy machine must not look like death. */
 const times: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
+/** For the same reason. */
+const answerMs = 60_000
 
 /** The ledger of one process, or what stands for it. */
 export type OpenedLedger = { ledger: Ledger; close(): Promise<void> }
@@ -53,7 +55,10 @@ export async function createTestLedger({ now, dataDir }: Options): Promise<TestL
 }
 
 async function createPostgres({ now, dataDir }: Options): Promise<TestLedger> {
-  const { gatewayDatabase, startGateway } = await import('./gatewaypair')
+  const [{ startGateway }, { gatewayDatabase }] = await Promise.all([
+    import('./gatewaypair'),
+    import('./postgres'),
+  ])
   const url = dataDir === undefined ? await gatewayDatabase() : await databaseOf(dataDir)
   const sql = postgresSql(url)
   const opened: OpenedLedger[] = []
@@ -63,7 +68,7 @@ async function createPostgres({ now, dataDir }: Options): Promise<TestLedger> {
       return notSqlite()
     },
     async open() {
-      const { ledger, leave } = await startGateway(url, { now, times })
+      const { ledger, leave } = await startGateway(url, { now, times, answerMs })
       const one = { ledger, close: leave }
       opened.push(one)
       return one
@@ -85,20 +90,69 @@ const nameOfUrl = 'postgres-url'
 /** URL of the database that stands for the file in a data directory, also in other processes. */
 export async function databaseOf(dataDir: string): Promise<string> {
   const file = join(dataDir, nameOfUrl)
-  const { gatewayDatabase } = await import('./gatewaypair')
+  const { gatewayDatabase } = await import('./postgres')
   if (!existsSync(file)) writeFileSync(file, await gatewayDatabase())
   return readFileSync(file, 'utf8')
 }
 
 /** Drops the database of a directory that is removed. Resolves also when there is none. */
-export async function dropDatabaseOf(dataDir: string): Promise<void> {
+export function dropDatabaseOf(dataDir: string): Promise<void> {
+  return dropOf(dataDir)()
+}
+
+/** What removes the database of a directory, even when the directory is gone by then. */
+export function dropOf(dataDir: string): () => Promise<void> {
   const file = join(dataDir, nameOfUrl)
-  if (existsSync(file)) await drop(readFileSync(file, 'utf8'))
+  const url = existsSync(file) ? readFileSync(file, 'utf8') : undefined
+  return async () => {
+    if (url !== undefined) await drop(url)
+  }
 }
 
 async function drop(url: string): Promise<void> {
   const { dropDatabase } = await import('./postgres')
   await dropDatabase(url)
+}
+
+/** Gives a data directory its database, for the processes that a test starts. */
+export async function prepareLedger(dataDir: string): Promise<void> {
+  if (isPostgres) await databaseOf(dataDir)
+}
+
+/**
+ * Environment in which the program itself serves from the database of a data directory, beside that
+ * of every ledger.
+ */
+export async function programEnv(dataDir: string): Promise<Record<string, string>> {
+  if (!isPostgres) return {}
+  const file = join(dataDir, nameOfUrl)
+  mkdirSync(dataDir, { recursive: true })
+  const { durableDatabase } = await import('./postgres')
+  if (!existsSync(file)) writeFileSync(file, await durableDatabase())
+  return {
+    DATABASE_URL: readFileSync(file, 'utf8'),
+    CHALLENGE_SECRETS: '11'.repeat(32),
+    RECEIPT_KEY: '22'.repeat(32),
+    ADMIN_TOKEN: 'an-admin-token-of-mine',
+  }
+}
+
+/** Environment in which a command finds the database of a data directory. */
+export function commandEnv(dataDir: string): Record<string, string> {
+  return isPostgres ? { DATABASE_URL: readFileSync(join(dataDir, nameOfUrl), 'utf8') } : {}
+}
+
+/**
+ * Call it when all processes of a directory are dead: what they had is free at once, as it is ten
+ * seconds later. A gateway that has lived for longer does this.
+ */
+export function bury(dataDir: string): void {
+  if (!isPostgres) return
+  const sql = sqlBeside(dataDir)
+  // A program that did not start has made no table.
+  const table = sql.query<{ name: string | null }>("SELECT to_regclass('gateways')::text AS name")
+  if (table.get()?.name) sql.run('DELETE FROM gateways')
+  sql.close()
 }
 
 /** What a service opens in place of the file in its data directory. */
@@ -118,7 +172,7 @@ export async function openTestServer(
     warn: () => undefined,
     onFenced: () => undefined,
     // A cluster of tests does not wait for the disk, and tests move one clock without the others.
-    tests: { acceptsLoss: true, acceptsSkew: true },
+    tests: { acceptsLoss: true, acceptsSkew: true, times, answerMs },
   })
 }
 

@@ -3,6 +3,7 @@ import type { Chain } from '../../src/demo/chains'
 import { startWorld, type World } from '../../src/demo/world'
 import { createLog } from '../../src/log'
 import { leaseChain, returnChain } from './lease'
+import { dropOf, isPostgres, openTestServer } from './testledger'
 
 /** The shipped configuration on local chains, on free ports, and every line that it logged. */
 export type TestWorld = World & { url: string; logged: string[] }
@@ -31,10 +32,20 @@ export async function testWorld(
     chainOf: leaseOf,
     exchange: options.exchange === true,
     marketTimeoutMs: 60_000,
+    ...(isPostgres && { openServer: openTestServer }),
     ...(options.now === undefined ? {} : { now: options.now }),
     ...(options.baseUrl === undefined ? {} : { baseUrl: options.baseUrl }),
   })
-  return { ...world, url: world.app.url, logged }
+  return {
+    ...world,
+    url: world.app.url,
+    logged,
+    async stop() {
+      const drop = dropOf(world.dataDir)
+      await world.stop()
+      await drop()
+    },
+  }
 }
 
 async function leaseOf(network: NetworkConfig): Promise<Chain> {
