@@ -62,9 +62,9 @@ describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
     const late = {
       ...settlement,
       async beginDelivery(id: string) {
-        const begun = await settlement.beginDelivery(id).catch((error: unknown) => error)
+        const refusal = await settlement.beginDelivery(id).catch((error: unknown) => error)
         await first.settlement.endDelivery(id, failure)
-        throw begun
+        throw refusal
       },
     }
     const refused = await deliverAt({ ...second, settlement: late }, payment)

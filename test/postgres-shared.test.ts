@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
 import { createPauses } from '../src/app/pauses'
-import { gatewayDatabase, startGateway } from './harness/gatewaypair'
-import { hasPostgres, use } from './harness/postgres'
+import { startGateway } from './harness/gatewaypair'
+import { gatewayDatabase, hasPostgres, use } from './harness/postgres'
 import { until } from './harness/settlement'
 
 /** What gateways over one database know of each other, beside payments. */

@@ -24,6 +24,19 @@ export async function start(context: Context, onTaken: () => void): Promise<void
     release: (lane) => release(context, lane),
     driven: (lane) => drivenIn(context, lane),
   })
+  for (const chain of context.chains.values()) announceFirst(context, chain)
+}
+
+/** Tells what the first check of a network could not know. */
+function announceFirst(context: Context, chain: ChainState): void {
+  const { health, relayers } = chain
+  if (!health.isQuiet) return
+  health.isQuiet = false
+  Health.announce(
+    context,
+    chain,
+    relayers.map(() => 'not checked yet'),
+  )
 }
 
 /** Drives what an earlier holder left open, then lets the relayer sign. */

@@ -216,27 +216,12 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
     ready,
     async recover() {
       await ready
-      await lookForLanes(context, onTaken).finally(looked.resolve)
+      await Lanes.start(context, onTaken).finally(looked.resolve)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
     stopped: Promise.all(watch).then(() => undefined),
-  }
-}
-
-/** Takes the accounts that are free, and tells what the first checks could not know. */
-async function lookForLanes(context: Context, onTaken: () => void): Promise<void> {
-  await Lanes.start(context, onTaken)
-  for (const chain of context.chains.values()) {
-    const { health, relayers } = chain
-    if (!health.isQuiet) continue
-    health.isQuiet = false
-    Health.announce(
-      context,
-      chain,
-      relayers.map(() => 'not checked yet'),
-    )
   }
 }
 
