@@ -31,7 +31,7 @@ const ours = candidates.find(({ name }) => name === 'ours, upto')
 const [load] = loads
 if (ours === undefined || load === undefined) throw new Error('nothing to measure')
 const setting = {
-  load: { ...load, payers: 1, each: 3 * streams + warmUp + 2 * block, warmUp: 0 },
+  load: { ...load, payers: 1, each: 4 * streams + 2 * warmUp + 2 * block, warmUp: 0 },
   modelOf: () => machine.serveBeside(join('..', 'paid', 'servers', 'model.ts')),
 }
 
@@ -94,7 +94,10 @@ async function withGateway(
 async function measure(machine: Machine, bare: Server, gateways: readonly Gateway[]) {
   for (let i = 0; i < warmUp; i++) {
     await read(bare, i % 2 === 0 ? 'large' : 'short')
-    for (const each of gateways) await buy(each, i % 2 === 0 ? 'large' : 'short')
+    for (const each of gateways) {
+      await buy(each, i % 2 === 0 ? 'large' : 'short')
+      await verify(each)
+    }
   }
   const lines = [
     ...(await compareFirstBytes(bare, gateways)),
@@ -107,11 +110,13 @@ async function measure(machine: Machine, bare: Server, gateways: readonly Gatewa
 async function compareFirstBytes(bare: Server, gateways: readonly Gateway[]): Promise<string[]> {
   const bareMs: number[] = []
   const own = gateways.map((): { id: string; firstMs: number }[] => [])
+  const calls = gateways.map((): number[] => [])
   const turns = [
     async () => void bareMs.push((await read(bare, 'paced')).firstMs),
     ...gateways.map(
       (gateway, index) => async () => void own[index]?.push(await buy(gateway, 'paced')),
     ),
+    ...gateways.map((gateway, index) => async () => void calls[index]?.push(await verify(gateway))),
   ]
   for (let i = 0; i < streams; i++) {
     for (let turn = 0; turn < turns.length; turn++) await turns[(i + turn) % turns.length]?.()
@@ -122,6 +127,7 @@ async function compareFirstBytes(bare: Server, gateways: readonly Gateway[]): Pr
     const times = own[index] ?? []
     const verified = verifications()
     const verifyMs = times.map(({ id }) => verified.get(id) ?? Number.NaN)
+    const callMs = calls[index] ?? []
     const more = times.map(({ firstMs }, round) => firstMs - (bareMs[round] ?? Number.NaN))
     lines.push(
       line(
@@ -133,6 +139,11 @@ async function compareFirstBytes(bare: Server, gateways: readonly Gateway[]): Pr
       line(
         '  later than that and the verification',
         more.map((ms, round) => ms - (verifyMs[round] ?? Number.NaN)),
+      ),
+      line('  a call of its /verify', callMs),
+      line(
+        '  later than the bare proxy and that call',
+        more.map((ms, round) => ms - (callMs[round] ?? Number.NaN)),
       ),
     )
   }
@@ -189,6 +200,23 @@ async function read({ url }: Server, length: Length, credential?: Credential): P
   if (response.status !== 200 || firstMs === undefined || (length === 'large' && bytes < 200_000))
     throw new Error(`${url} answered ${response.status} with ${bytes} bytes`)
   return { headers: response.headers, firstMs }
+}
+
+/** What a call of the facilitator's `/verify` takes for a payment that is not used otherwise, ms. */
+async function verify({ server, credentials }: Gateway): Promise<number> {
+  const [, value = ''] = credentials.pop() ?? []
+  const paymentPayload = JSON.parse(Buffer.from(value, 'base64').toString())
+  const body = { x402Version: 2, paymentPayload, paymentRequirements: paymentPayload.accepted }
+  const sentAt = performance.now()
+  const response = await fetch(`${server.url}/facilitator/verify`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
+  const { isValid } = (await response.json()) as { isValid?: boolean }
+  const ms = performance.now() - sentAt
+  if (isValid !== true) throw new Error(`${server.url} verified nothing: ${response.status}`)
+  return ms
 }
 
 /** The same for a payment. Ends when its charge is confirmed, so that it disturbs nothing later. */
