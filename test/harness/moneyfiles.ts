@@ -7,7 +7,7 @@
 export const onBoth: readonly string[] = [
   ...['attacks-crash', 'attacks-payment'],
   ...['decisions-budgets', 'decisions-ledger', 'decisions-payment'],
-  ...['decisions-recovery', 'decisions-sending', 'external-settlement'],
+  ...['decisions-recovery', 'decisions-sending', 'delivery-pause', 'external-settlement'],
   ...['facilitator-attacks', 'facilitator-joins', 'facilitator-upto'],
   ...['idempotency', 'late-ledger', 'lost-answers', 'paying', 'pending', 'redeem'],
   ...['settlement', 'settlement-batch', 'settlement-budgets', 'settlement-cancelled'],
@@ -42,7 +42,10 @@ export const onBothByAll: readonly string[] = [
 export const onOne: readonly { why: string; files: readonly string[] }[] = [
   {
     why: 'opens both databases itself, or is about PostgreSQL alone: every postgres-*, and these',
-    files: ['decisions-lanes', 'ledger-grants', 'sales', 'stock-orders', 'webhooks-outbox'],
+    files: [
+      ...['database-tables', 'database-url', 'decisions-lanes', 'ledger-grants', 'sales'],
+      ...['stock-orders', 'webhooks-outbox'],
+    ],
   },
   {
     why: 'is about the file of SQLite: its migrations, its faults, its locks, its copies, its path',
