@@ -80,6 +80,8 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     await first.settlement.stop(0)
     await first.leave()
     await until(() => isSelling(second, own.chain))
+    // One lane is taken after the other.
+    await until(async () => (await heldBy(second)).length === 2)
     expect(await heldBy(second)).toMatchObject([{ epoch: 2 }, { epoch: 2 }])
     expect((await settle(second, own.chain, own.chain.sign({ from: 2 }))).kind).toBe('confirmed')
     expect(await sentRows(second)).toMatchObject([{ nonce: 0 }, { nonce: 1 }])
