@@ -202,7 +202,7 @@ describe('check --online', () => {
     ],
     [
       'another fee',
-      () => edited('fee = 500', 'fee = 3000'),
+      () => edited('\nfee = 500', '\nfee = 3000'),
       'fee = 3000',
       'NVDA: the fee of the pool is 500, not 3000',
     ],

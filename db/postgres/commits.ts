@@ -120,12 +120,13 @@ function createQueue(options: Uses, kind: Kind) {
     running.set(work, options.monotonic())
     if (waiting.length > 0) next()
   }
-  // While all lines are busy the changes gather, and the end of a commit sends them.
+  // While all lines are busy the changes gather, and the end of any work on a line sends them.
   const next = () => {
     if (isDue || waiting.length === 0 || !lines.isIdle(kind)) return
     isDue = true
     setImmediate(flush)
   }
+  lines.onEnd(kind, next)
   return {
     enter: <T>(change: Change<T>) =>
       new Promise<T>((resolve, reject) => {

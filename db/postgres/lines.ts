@@ -18,6 +18,8 @@ export type Lines = {
   run<T>(kind: Kind, work: (query: Query) => Promise<T>): Promise<T>
   /** Whether work of that kind would begin at once. True without a connection, for which it waits. */
   isIdle(kind: Kind): boolean
+  /** `listener` is called when work of that kind has ended, of every user. */
+  onEnd(kind: Kind, listener: () => void): void
   storage: PostgresStorage
   close(): void
 }
@@ -55,6 +57,7 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
     ]),
   ) as Record<Kind, Seat[]>
   const all = Object.values(seats).flat()
+  const listeners = new Map<Kind, (() => void)[]>()
   try {
     for (const seat of all) await seat.open()
   } catch (error) {
@@ -69,11 +72,15 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
     } catch (error) {
       if (kind !== 'read') watch.note(error)
       throw error
+    } finally {
+      for (const listener of listeners.get(kind) ?? []) listener()
     }
   }
   return {
     run,
     isIdle: (kind) => seats[kind].some((seat) => seat.isIdle()),
+    onEnd: (kind, listener) =>
+      void listeners.set(kind, [...(listeners.get(kind) ?? []), listener]),
     storage: watch.storage,
     close() {
       for (const seat of all) seat.close()

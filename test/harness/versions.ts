@@ -1,5 +1,6 @@
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { migrations } from '../../db/postgres/migrate'
 import { main } from './program'
 
 /** A process of the program, which ends with the test. */
@@ -17,14 +18,18 @@ const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
+const last = migrations.at(-1)?.name ?? ''
+/** Name of the migration that the later version has after all of ours. */
+export const laterMigration = `${String(migrations.length + 1).padStart(4, '0')}_later`
+
 /** Where the text is in the program, and what a later version has in its place. */
 const changes: readonly (readonly [from: string, to: string])[] = [
   // Other sources of the functions have a schema of their own.
   ['CREATE FUNCTION revert(', '-- as the later version has it\nCREATE FUNCTION revert('],
   [
-    '{ name: "0003_gateways", sql: _0003_gateways_default }',
-    `{ name: "0003_gateways", sql: _0003_gateways_default },
-  { name: "0004_later", sql: "ALTER TABLE payments ADD COLUMN later text DEFAULT 'added';" }`,
+    `{ name: "${last}", sql: _${last}_default }`,
+    `{ name: "${last}", sql: _${last}_default },
+  { name: "${laterMigration}", sql: "ALTER TABLE payments ADD COLUMN later text DEFAULT 'added';" }`,
   ],
 ]
 
