@@ -19,8 +19,13 @@ export type LaneListener = {
    * Rejects when that cannot be read: then the lane is given back.
    */
   taken(lane: TakenLane): Promise<void>
-  /** Whether the process can do without the lane now. True: it begins nothing there any more. */
+  /**
+   * Whether the process can do without the lane now. True: it begins nothing there any more. False: it
+   * lets the lane, or another one of the network, become idle, and is asked again.
+   */
   release(lane: Lane): boolean
+  /** The network keeps its lanes: none has to become idle any more. */
+  keep(lane: Pick<Lane, 'network'>): void
   /**
    * What the process drives in the lane and has written. A database that lost it in a failover gets it
    * again.

@@ -82,6 +82,15 @@ const failureOf = (work: Promise<unknown>) =>
   )
 
 describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
+  test('behavior: a change that comes while others use the line is sent when they have ended', async () => {
+    await using own = await open()
+    const { lines, commits } = own
+    const used = lines.run('soon', (query) => query('SELECT pg_sleep(0.2)'))
+    const added = commits.addSoon(change(1))
+    await used
+    expect(await added).toBe(1)
+  })
+
   test('behavior: changes that come together share a commit, and each gets its own result', async () => {
     await using own = await open()
     const results = await Promise.all(

@@ -14,7 +14,7 @@ const lanes: Lane[] = [
   { network, relayer: undefined },
   { network, relayer },
 ]
-const listener = { taken: async () => undefined, release: () => true, driven: () => [] }
+const listener = { taken: async () => undefined, release: () => true, keep: () => undefined, driven: () => [] }
 
 async function run(env: Record<string, string>, json = false) {
   const lines: string[] = []

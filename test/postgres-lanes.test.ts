@@ -60,6 +60,7 @@ async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<voi
   await gateways.lanes.start([lane], {
     taken: async () => undefined,
     release: () => false,
+    keep: () => undefined,
     driven: () => [],
   })
   return { gateways, lines: real, told, looks: () => looks }

@@ -295,7 +295,7 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   if (own > fair) {
     const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
     if (idle) await give(state, laneOf(idle))
-  }
+  } else state.listener?.keep({ network })
 }
 
 function isWanted({ wanted }: State, lane: Lane): boolean {

@@ -22,6 +22,7 @@ export async function start(context: Context, onTaken: () => void): Promise<void
       onTaken()
     },
     release: (lane) => release(context, lane),
+    keep: (lane) => keep(context, lane),
     driven: (lane) => drivenIn(context, lane),
   })
   for (const chain of context.chains.values()) announceFirst(context, chain)
@@ -67,12 +68,22 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
 }
 
 function release(context: Context, lane: Lane): boolean {
-  const [, relayer] = relayerOf(context, lane)
-  if (!relayer) return true
-  if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) return false
+  const [chain, relayer] = relayerOf(context, lane)
+  if (!chain || !relayer) return true
+  if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
+    // Under a steady load it would never be free of payments, and the other process gets no account.
+    if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = !relayer.isReserved
+    return false
+  }
   relayer.isHeld = false
+  keep(context, lane)
   context.log('lane-given', { network: lane.network, relayer: relayer.address })
   return true
+}
+
+/** No account of the network is to be given any more. */
+function keep({ chains }: Context, { network }: Pick<Lane, 'network'>): void {
+  for (const relayer of chains.get(network)?.relayers ?? []) relayer.isLeaving = false
 }
 
 /** Search this many blocks more for a payment whose arrival is only estimated. */

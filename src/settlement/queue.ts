@@ -217,9 +217,11 @@ function pumpNamed(context: Context, chain: ChainState): void {
  */
 function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefined {
   let best: Relayer | undefined
-  for (const relayer of relayers) {
+  const able = relayers.filter((each) => !each.isReserved && pausedBy(each) === undefined)
+  const isLast = able.every(({ isLeaving }) => isLeaving)
+  for (const relayer of able) {
     const isFull = relayer.isPreparing || relayer.open >= openMax
-    if (relayer.isReserved || isFull || pausedBy(relayer) !== undefined) continue
+    if (isFull || (relayer.isLeaving && !isLast)) continue
     if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best

@@ -46,6 +46,7 @@ export function createRelayer(
     privateKey,
     isReserved,
     isHeld,
+    isLeaving: false,
     next: undefined,
     floor: 0,
     lag: undefined,

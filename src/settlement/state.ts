@@ -121,6 +121,8 @@ export type Relayer = {
   isReserved: boolean
   /** Whether this process chooses its account nonces. */
   isHeld: boolean
+  /** Another process gets the account as soon as nothing is open: payments go to others here. */
+  isLeaving: boolean
   /** The next free account nonce; undefined until the chain was read. */
   next: number | undefined
   /** Above every nonce of an open transaction in the database. */
