@@ -225,6 +225,46 @@ describe('what needs attention', () => {
     expect(await attention({})).toContain('Nothing: all that is configured works.')
   })
 
+  test('behavior: a payment that was not delivered is in the list until the buyer has it', async () => {
+    const { app, read } = await signedIn()
+    const { id } = insertPayment(app.db, { at: now - 1_000, isDelivered: false })
+    const list = async () => {
+      const text = await read('/admin')
+      return text.slice(text.indexOf('id="attention"'), text.indexOf('id="days"'))
+    }
+    const open = await list()
+    expect(open).toContain('1 payment without an answer: the buyer can still fetch it')
+    expect(open).toContain('href="/admin/payments?state=undelivered"')
+    expect(open).not.toContain('Nothing: all')
+    app.db.sqlite.run(`UPDATE payments SET redeem_until = ? WHERE id = ?`, [now - 1, id])
+    const over = await list()
+    expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
+    expect(over).not.toContain('without an answer')
+    app.db.sqlite.run(
+      `UPDATE payments SET delivery = 'delivered', attempts = 1, delivered_at = ? WHERE id = ?`,
+      [now, id],
+    )
+    expect(await list()).toContain('Nothing: all that is configured works.')
+  })
+
+  test('behavior: a payment that waits long for a block is in the list, with its age', async () => {
+    const waiting = (createdAt: number): Partial<Sources> => ({
+      pending: async () => ({
+        count: 1,
+        oldest: [
+          {
+            ...{ id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' },
+            ...{ amountAtomic: 1n, state: 'broadcast', transaction: '0x1', createdAt },
+          },
+        ],
+      }),
+    })
+    expect(await attention(waiting(now - 60_000))).toContain('Nothing: all')
+    const late = await attention(waiting(now - 20 * 60_000))
+    expect(late).toContain('1 payment without a block for up to 20 min')
+    expect(late).not.toContain('Nothing: all')
+  })
+
   test('behavior: the gas that is left is that of the network with the least', async () => {
     const text = await (await signedIn({ sources: { networks: () => [networkOf()] } })).read(
       '/admin',
@@ -269,6 +309,49 @@ describe('payments', () => {
     const nothing = await read('/admin/payments?route=/nothing')
     expect(nothing).toContain('No payment fits this search.')
     expect(nothing).toContain('<a class="button second" href="/admin/payments">')
+  })
+
+  test('behavior: the story of an undelivered payment begins with the reason and what to do', async () => {
+    const config = { ...configOf(small), merchants: [merchant('one')] }
+    const { app, read } = await signedIn({ config })
+    const { id } = insertPayment(app.db, { at: now, isDelivered: false, merchant: 'one' })
+    const story = async (changes: string) => {
+      app.db.sqlite.run(`UPDATE payments SET ${changes} WHERE id = ?`, [id])
+      const text = await read(`/admin/payments/${id}`)
+      return text.slice(text.indexOf('<h1>'), text.indexOf('What happened'))
+    }
+    expect(await story('attempts = 0')).toContain('The upstream was not asked yet.')
+    const failed = await story(
+      `attempts = 2, upstream_status = 500, redeem_token_hash = 'h', answered = 1,
+       redeem_until = ${now + 3_600_000}`,
+    )
+    expect(failed).toContain('The upstream answered the last of 2 attempts with 500.')
+    expect(failed).toContain('To do: repair the upstream.')
+    expect(failed).toContain('The buyer has a redeem token')
+    expect(failed).toContain('up to 4 more times')
+    expect(failed).toContain('href="/admin/actions/pause?subject=merchant:one"')
+    expect(failed).not.toContain('by hand')
+    expect(await story('upstream_status = NULL')).toContain('The upstream did not answer')
+    expect(await story('upstream_status = 401')).toContain('refuses our credentials')
+    for (const end of [`redeem_until = ${now}`, `redeem_until = ${now + 1}, attempts = 6`]) {
+      const over = await story(end)
+      expect(over).toContain('To do: send 0.005 USDC on Base back')
+      expect(over).toContain('0x70997970C51812dc3A010C7d01b50e0d17dc79C8')
+      expect(over).not.toContain('repair the upstream')
+    }
+  })
+
+  test('behavior: the story links hashes to the explorer of a public network only', async () => {
+    const { app, read } = await signedIn()
+    const { id, hash } = insertPayment(app.db, { at: now })
+    expect(await read(`/admin/payments/${id}`)).toContain(`href="https://basescan.org/tx/${hash}"`)
+    const base = configOf(small)
+    const networks = base.networks.map((each) => ({ ...each, rpcUrls: ['http://127.0.0.1:1'] }))
+    const local = await signedIn({ config: { ...base, networks } })
+    const other = insertPayment(local.app.db, { at: now })
+    const story = await local.read(`/admin/payments/${other.id}`)
+    expect(story).toContain(other.hash)
+    expect(story).not.toContain('basescan')
   })
 
   test('error: an id that the ledger does not have is 404, and a wrong search says what to write', async () => {

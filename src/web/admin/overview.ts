@@ -10,15 +10,15 @@ import type { Sources } from './sources'
 
 /** The first page of the morning: numbers, what needs attention, then the last days. */
 export async function overviewPage(config: Config, sources: Sources): Promise<Html> {
-  const [figures, attention] = await Promise.all([
-    readFigures(sources),
-    attentionOf(config, sources),
-  ])
+  const figures = await readFigures(sources)
+  const month = figures.periods.at(-1)
+  const sum = month === undefined ? { undelivered: 0, redeemable: 0 } : sumOf(month.report)
+  const attention = await attentionOf(config, sources, sum)
   const now = sources.now()
   return html`<h1>Overview</h1>
 ${numbers(config, figures, sources.networks())}
 <h2 id="attention">What needs attention</h2>
-${attentionList(attention)}
+${attentionList(attention, figures.isWhole)}
 <h2 id="days">The last days</h2>
 ${!figures.isWhole && html`<p class="note" role="status">The figures of earlier days are being added up: ${figures.days} of 30 are in them. Load the page again in a moment.</p>`}
 ${chart(figures, now)}
@@ -64,7 +64,9 @@ export function salesText(sales: number): string {
   return `about ${(Math.floor(sales / unit) * unit).toLocaleString('en')} sales`
 }
 
-function attentionList(attention: readonly Attention[]): Html {
+function attentionList(attention: readonly Attention[], isWhole: boolean): Html {
+  if (attention.length === 0 && !isWhole)
+    return html`<p class="empty">Nothing so far. The payments of earlier days are still being read.</p>`
   if (attention.length === 0)
     return html`<p class="empty">${badge('good', 'fine')} Nothing: all that is configured works.</p>`
   return html`<ul class="attention">${attention.map(
