@@ -236,7 +236,10 @@ describe('what needs attention', () => {
     expect(open).toContain('1 payment without an answer: the buyer can still fetch it')
     expect(open).toContain('href="/admin/payments?state=undelivered"')
     expect(open).not.toContain('Nothing: all')
-    app.db.sqlite.run(`UPDATE payments SET redeem_until = ? WHERE id = ?`, [now - 1, id])
+    app.db.sqlite.run(
+      `UPDATE payments SET redeem_token_hash = 'h', redeem_until = ? WHERE id = ?`,
+      [now - 1, id],
+    )
     const over = await list()
     expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
     expect(over).not.toContain('without an answer')

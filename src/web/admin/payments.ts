@@ -54,23 +54,14 @@ const selected = html` selected`
 function list({ lines }: Found, names: Names, isSearch: boolean): Html {
   return table(
     'Payments',
-    [
-      'Received',
-      'State',
-      { title: 'Amount', isNumber: true },
-      'For',
-      'Network',
-      'Payer',
-      'Payment',
-    ],
+    ['Received', 'State', { title: 'Amount', isNumber: true }, 'For', 'Network', 'Payer'],
     lines.map((line) => [
-      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))}</a>`,
+      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))} ${short(line.id)}</a>`,
       outcomeBadge(line.outcome),
       names.amount(line.amountAtomic, line),
       purposeOf(line),
       names.network(line.network),
       html`<a class="quiet" href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
-      short(line.id),
     ]),
     isSearch ? 'No payment fits this search.' : 'There are no payments yet.',
   )
