@@ -453,7 +453,9 @@ describe('actions', () => {
         await app.post(path, { subject, csrf }, bearer),
       ]
       expect(refused.map(({ status }) => status)).toEqual([403, 403, 403, 303, 303])
-      expect(await refused[0]?.text()).toContain('<a href="/admin">Open the page again</a>')
+      expect(await refused[0]?.text()).toContain(
+        '<a class="button" href="/admin">Open the page again</a>',
+      )
       app.state.now += 60_000
       // A form says its method by its method alone.
       for (const more of [{ 'x-http-method-override': 'POST' }, { 'x-method-override': 'POST' }])

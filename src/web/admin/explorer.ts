@@ -17,9 +17,7 @@ const urls: Readonly<Record<string, string>> = {
 export function createExplorer(
   network: Pick<NetworkConfig, 'id' | 'rpcUrls'> | undefined,
 ): Explorer {
-  // A chain on this machine, as in the demo, has the id of a public one and other transactions.
-  const isPublic = network !== undefined && !network.rpcUrls.some(isLocal)
-  const url = isPublic ? urls[network.id] : undefined
+  const url = network === undefined || isLocal(network) ? undefined : urls[network.id]
   const link = (path: string, text: string) => {
     const whole = html`<code class="hash">${text}</code>`
     const isHex = /^0x[0-9a-f]+$/i.test(text)
@@ -33,6 +31,9 @@ export function createExplorer(
   }
 }
 
-function isLocal(url: string): boolean {
-  return /^(localhost|127\.[\d.]+|\[::1\])$/.test(URL.parse(url)?.hostname ?? '')
+/** A chain on this machine, as in the demo, has the id of a public one and other transactions. */
+export function isLocal({ rpcUrls }: Pick<NetworkConfig, 'rpcUrls'>): boolean {
+  return rpcUrls.some((url) =>
+    /^(localhost|127\.[\d.]+|\[::1\])$/.test(URL.parse(url)?.hostname ?? ''),
+  )
 }
