@@ -71,6 +71,9 @@ export async function attentionOf(
         link: { href: kind === 'network' ? '/admin/networks' : '/admin/merchants', text: 'Resume' },
       }),
     ),
+    ...(config.stock === undefined && config.merchants.every(({ routes }) => routes.length === 0)
+      ? [nothingToSell]
+      : []),
     ...config.merchants.flatMap(({ slug, outOfService }): Attention[] =>
       outOfService === undefined
         ? []
@@ -143,6 +146,14 @@ function pendingOf({ oldest }: Pending, now: number): Attention[] {
       link: { href: '/admin/networks#pending', text: 'See the pending payments' },
     },
   ]
+}
+
+const nothingToSell: Attention = {
+  tone: 'fair',
+  word: 'nothing to sell',
+  what: 'The file has no merchant with a route',
+  more: 'Add a [[merchants]] block to the file, then reload it.',
+  link: { href: '/admin/configuration', text: 'See the file' },
 }
 
 function storageFault(code: string): Attention {

@@ -21,8 +21,13 @@ ${actions.reload !== undefined && html`<a class="button" href="/admin/actions/re
 ${actions.backUp !== undefined && html`<a class="button second" href="/admin/actions/backup">Make a backup</a>`}
 </div>
 <h2>Service</h2>
-${facts([['Hash of the file', html`<code class="hash">${hash}</code>`]])}
-${facts(Object.entries(service).map(([name, value]) => [snake(name), text(value)] as const))}
+${facts([
+  ...Object.entries({
+    ...service,
+    listen: `${service.listen.hostname}:${service.listen.port}`,
+  }).map(([name, value]) => [snake(name), text(value)] as const),
+  ['Hash of the file', html`<code class="hash">${hash}</code>`],
+])}
 <h2>Secrets</h2>
 <p>These come from the environment or from the data directory, and are never shown: ${secretNames.map((name, index) => html`${index > 0 && ', '}<code>${name}</code>`)}.</p>
 <h2>Networks</h2>

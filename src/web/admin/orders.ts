@@ -62,12 +62,12 @@ ${facts([
 function list(orders: readonly Order[], config: Config, names: Names): Html {
   return table(
     'Orders',
-    ['Time', 'Token', { title: 'Paid', isNumber: true }, 'State', 'Reason', 'Payer', 'Payment'],
+    ['Time', 'State', 'Token', { title: 'Paid', isNumber: true }, 'Reason', 'Payer', 'Payment'],
     orders.map((order) => [
-      time(order.createdAt),
+      html`<a href="/admin/payments/${order.paymentId}">${time(order.createdAt)}</a>`,
+      badge(tones[order.state], order.state),
       order.symbol,
       paidOf(order, config, names),
-      badge(tones[order.state], order.state),
       order.heldReason ?? order.refundReason ?? '-',
       short(order.payer),
       html`<a href="/admin/payments/${order.paymentId}">${short(order.paymentId)}</a>`,

@@ -180,7 +180,7 @@ export function signInForm({
   const reason = fault ?? unsafe
   return html`<div class="gate">
 <h1>${isForm ? 'This form was refused' : 'Sign in'}</h1>
-<p>${isForm ? 'Nothing was done.' : 'This page is for the operator of this service.'} The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>
+${isForm ? html`<p>Nothing was done. You may still be signed in.</p>` : html`<p>This page is for the operator of this service. The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>`}
 ${reason !== undefined && html`<p class="fault" role="alert">${reason}</p>`}
 ${isForm && html`<p><a class="button" href="/admin">Open the page again</a></p>`}
 ${

@@ -46,8 +46,9 @@ function purchaseOf({ purpose: { merchant, route, product } }: Payment): string 
   return merchant === '' ? 'another server, by the facilitator' : `${merchant}${route}`
 }
 
-/** What the operator can do about a payment that is not at its end; nothing about the others. */
-function nextOf({ state, createdAt, nonceUsed }: Payment, order: Order | undefined, now: number) {
+/** What the operator can do about a payment, except an undelivered one. */
+function nextOf(payment: Payment, order: Order | undefined, now: number): Html {
+  const { state, createdAt } = payment
   const note = (text: Html) => html`<p class="note">${text}</p>`
   if (order?.state === 'held')
     return note(
@@ -61,9 +62,21 @@ function nextOf({ state, createdAt, nonceUsed }: Payment, order: Order | undefin
     return note(
       html`<strong>Nothing to do.</strong> The transaction failed ${duration(now - createdAt)} ago, and no money moved. The buyer can send the payment again until its time ends.`,
     )
-  if (state === 'expired' && !nonceUsed)
-    return html`<p class="quiet">Nothing to do: no money moved, and the payment can never be made any more.</p>`
-  return false
+  if (isUndelivered(payment)) return html``
+  if (payment.truncated)
+    return note(
+      html`The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back by hand.`,
+    )
+  return html`<p>Nothing to do: ${endOf(payment, order)}</p>`
+}
+
+function endOf({ state, purpose }: Payment, order: Order | undefined): string {
+  if (state === 'expired') return 'no money moved by it, and none ever will.'
+  if (order !== undefined) return `its order is ${order.state}.`
+  if (purpose.product === 'desk') return 'its order is not written yet.'
+  return purpose.product === 'facilitator'
+    ? 'the other server has its money.'
+    : 'the buyer has the answer.'
 }
 
 type Step = { at: number | undefined; tone: Tone; word: string; text: Html | string }
