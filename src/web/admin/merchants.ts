@@ -20,7 +20,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     return [
       html`<strong id="${slug}">${title}</strong>${title.toLowerCase() !== slug && html`<br><code>${slug}</code>`}`,
       paused
-        ? html`${badge('fair', 'sales paused')}<br><span class="quiet">by you; upstream ${healthWords[state.health]}</span>`
+        ? html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${healthWords[state.health]}</span>`
         : stateOf(state),
       html`<a href="/admin/actions/${paused ? 'resume' : 'pause'}?subject=merchant:${slug}">${paused ? 'Resume' : 'Pause'}<span class="hidden"> ${title}</span></a>`,
       pricesOf(state.merchant),
