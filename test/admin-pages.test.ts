@@ -227,7 +227,9 @@ describe('what needs attention', () => {
 
   test('behavior: a payment that was not delivered is in the list until the buyer has it', async () => {
     const { app, read } = await signedIn()
-    const { id } = insertPayment(app.db, { at: now - 1_000, isDelivered: false })
+    const { id } = insertPayment(app.db, { at: now - 90_000, isDelivered: false })
+    // This one is being delivered.
+    const young = insertPayment(app.db, { at: now - 1_000, isDelivered: false })
     const list = async () => {
       const text = await read('/admin')
       return text.slice(text.indexOf('id="attention"'), text.indexOf('id="days"'))
@@ -236,31 +238,32 @@ describe('what needs attention', () => {
     expect(open).toContain('1 payment without an answer: the buyer can still fetch it')
     expect(open).toContain('href="/admin/payments?state=undelivered"')
     expect(open).not.toContain('Nothing: all')
-    app.db.sqlite.run(
-      `UPDATE payments SET redeem_token_hash = 'h', redeem_until = ? WHERE id = ?`,
-      [now - 1, id],
-    )
+    const fail = (payment: string, until: number) =>
+      app.db.sqlite.run(
+        `UPDATE payments SET redeem_token_hash = id, redeem_until = ? WHERE id = ?`,
+        [until, payment],
+      )
+    fail(young.id, now + 1_000)
+    expect(await list()).toContain('2 payments without an answer')
+    const deliver = (payment: string) =>
+      app.db.sqlite.run(
+        `UPDATE payments SET delivery = 'delivered', attempts = 1, delivered_at = ? WHERE id = ?`,
+        [now, payment],
+      )
+    deliver(young.id)
+    fail(id, now - 1)
     const over = await list()
     expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
     expect(over).not.toContain('without an answer')
-    app.db.sqlite.run(
-      `UPDATE payments SET delivery = 'delivered', attempts = 1, delivered_at = ? WHERE id = ?`,
-      [now, id],
-    )
+    deliver(id)
     expect(await list()).toContain('Nothing: all that is configured works.')
   })
 
   test('behavior: a payment that waits long for a block is in the list, with its age', async () => {
+    const one = { id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' } as const
+    const sent = { amountAtomic: 1n, state: 'broadcast', transaction: '0x1' } as const
     const waiting = (createdAt: number): Partial<Sources> => ({
-      pending: async () => ({
-        count: 1,
-        oldest: [
-          {
-            ...{ id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' },
-            ...{ amountAtomic: 1n, state: 'broadcast', transaction: '0x1', createdAt },
-          },
-        ],
-      }),
+      pending: async () => ({ count: 1, oldest: [{ ...one, ...sent, createdAt }] }),
     })
     expect(await attention(waiting(now - 60_000))).toContain('Nothing: all')
     const late = await attention(waiting(now - 20 * 60_000))
@@ -281,7 +284,7 @@ describe('payments', () => {
   test('behavior: the list has pages, and the story has all that the ledger knows', async () => {
     const { app, read } = await signedIn()
     for (let index = 0; index < 60; index++)
-      insertPayment(app.db, { at: now - index * 1_000, isDelivered: index < 59 })
+      insertPayment(app.db, { at: now - index * 2_000, isDelivered: index < 59 })
     const { id, hash } = insertPayment(app.db, { at: now + 1, isDelivered: false })
     const first = await read('/admin/payments')
     expect(first.split('href="/admin/payments/pay_')).toHaveLength(51)

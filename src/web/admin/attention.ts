@@ -24,7 +24,7 @@ const budgetPart = 0.8
 const pendingMaxMs = 10 * 60_000
 
 /** What was paid and not delivered in the days that the overview shows. */
-type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
+export type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
 
 /** All of it, the most urgent first. */
 export async function attentionOf(

@@ -3,7 +3,7 @@ import { dayMs } from '../../books/recent'
 import type { Config } from '../../config/Config'
 import type { Details } from '../../settlement/availability'
 import { type Html, html } from '../html'
-import { type Attention, attentionOf } from './attention'
+import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { badge, bars, type Cell, count, percent, table, usd } from './parts'
 import type { Sources } from './sources'
@@ -14,10 +14,11 @@ export async function overviewPage(config: Config, sources: Sources): Promise<Ht
   const month = figures.periods.at(-1)
   const sum =
     month === undefined ? { payments: 0, undelivered: 0, redeemable: 0 } : sumOf(month.report)
-  const attention = await attentionOf(config, sources, sum)
+  const missing = await missingOf(sources, sum)
+  const attention = await attentionOf(config, sources, missing)
   const now = sources.now()
   return html`<h1>Overview</h1>
-${numbers(config, figures, sources.networks())}
+${numbers(config, figures, { networks: sources.networks(), undelivered: missing.undelivered })}
 <h2 id="attention">What needs attention</h2>
 ${attentionList(attention, figures.isWhole)}
 <h2 id="days">The last days</h2>
@@ -27,13 +28,32 @@ ${periodTable(figures)}
 <p class="quiet">These are the figures of <code>turnpike sales</code>. A day begins at 0:00 UTC, and a payment belongs to the day on which its request came.</p>`
 }
 
+/** An answer that is younger, and of which no attempt has failed, may be on its way, ms. */
+const underwayMs = 60_000
+/** Payments that are looked at for those on their way: some milliseconds. */
+const underwayRows = 2_000
+
+/** What was not delivered, without what is being delivered now. */
+async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missing> {
+  if (sum.redeemable === 0) return sum
+  const page = { before: undefined, limit: underwayRows, rows: underwayRows }
+  const { lines } = await ledger.payments({ outcome: 'undelivered' }, page)
+  const recent = lines.filter(({ createdAt }) => now() - createdAt < 29 * dayMs)
+  const young = recent.filter(
+    ({ createdAt, redeemUntil }) => redeemUntil === undefined && now() - createdAt < underwayMs,
+  ).length
+  const lost = sum.undelivered - sum.redeemable
+  // A payment that came after the figures were read must not hide an older one.
+  const undelivered = Math.max(sum.undelivered - young, recent.length - young, lost)
+  return { undelivered, redeemable: undelivered - lost }
+}
+
 function numbers(
   config: Config,
-  { periods: [today, , month] }: Figures,
-  networks: readonly Details[],
+  { periods: [today] }: Figures,
+  { networks, undelivered }: { networks: readonly Details[]; undelivered: number },
 ): Html {
   const sum = today && sumOf(today.report)
-  const undelivered = month === undefined ? 0 : sumOf(month.report).undelivered
   const least = leastGas(networks.filter(({ network }) => !isTest(config, network)))
   const name = config.networks.find(({ id }) => id === least?.network)?.name
   return html`<dl class="numbers">
