@@ -31,6 +31,8 @@ export type PaymentLine = {
   protocol: 'mpp' | 'x402'
   outcome: Outcome
   upstreamStatus: number | undefined
+  /** Unix ms; set when a delivery has failed. */
+  redeemUntil: number | undefined
   transaction: Hex
   /** Unix ms. */
   createdAt: number

@@ -114,9 +114,10 @@ function createLists({ all, sql }: AdminBase): Lists {
   }
 }
 
-type LineRow = Omit<PaymentLine, 'amountAtomic' | 'upstreamStatus'> & {
+type LineRow = Omit<PaymentLine, 'amountAtomic' | 'upstreamStatus' | 'redeemUntil'> & {
   amount: string
   upstreamStatus: number | null
+  redeemUntil: number | null
 }
 type GrantRow = Omit<GrantLine, 'amountWei' | 'feeWei'> & { amountWei: string; feeWei: string }
 type PayeeRow = Omit<PayeeLine, 'amountAtomic'> & { amount: string }
@@ -130,8 +131,13 @@ type TransactionRow = Omit<
   blockNumber: number | null
 }
 
-function toLine({ amount, upstreamStatus, ...row }: LineRow): PaymentLine {
-  return { ...row, amountAtomic: BigInt(amount), upstreamStatus: upstreamStatus ?? undefined }
+function toLine({ amount, upstreamStatus, redeemUntil, ...row }: LineRow): PaymentLine {
+  return {
+    ...row,
+    amountAtomic: BigInt(amount),
+    upstreamStatus: upstreamStatus ?? undefined,
+    redeemUntil: redeemUntil ?? undefined,
+  }
 }
 
 async function storyOf(

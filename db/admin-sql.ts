@@ -42,7 +42,7 @@ const merchant = "CASE product WHEN 'desk' THEN 'stock' ELSE merchant END"
 
 const line = `id, network, asset, payer, payee, amount_atomic AS amount, ${merchant} AS merchant,
   route, protocol, ${outcome} AS outcome, upstream_status AS "upstreamStatus",
-  transaction_hash AS "transaction", created_at AS "createdAt"`
+  redeem_until AS "redeemUntil", transaction_hash AS "transaction", created_at AS "createdAt"`
 
 /** The casts tell PostgreSQL the type of a parameter that may be NULL. */
 function isAny(parameter: string): string {

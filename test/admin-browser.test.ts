@@ -186,6 +186,8 @@ describe.skipIf(isMissing)('every page', () => {
           const wide = await own.evaluate('document.documentElement.scrollWidth')
           expect([path, wide]).toEqual([path, width])
         }
+        // A phone shows each value of a row, with the title of its column.
+        expect([path, await own.evaluate(hidden)]).toEqual([path, []])
       }
     })
   })
@@ -215,3 +217,10 @@ const focused = `(() => {
   const style = getComputedStyle(document.activeElement)
   return [tagName === 'BODY' ? tagName : innerText || tagName, style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]
 })()`
+
+/** Values of tables outside of the window, and those without a title. */
+const hidden = `[...document.querySelectorAll('.cards td')].filter((cell) => {
+  const { left, right } = cell.getBoundingClientRect()
+  const title = getComputedStyle(cell, '::before').content
+  return left < 0 || right > innerWidth || cell.scrollWidth > cell.clientWidth || title.length < 3
+}).map((cell) => cell.outerHTML)`

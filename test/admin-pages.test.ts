@@ -225,6 +225,52 @@ describe('what needs attention', () => {
     expect(await attention({})).toContain('Nothing: all that is configured works.')
   })
 
+  test('behavior: a payment that was not delivered is in the list until the buyer has it', async () => {
+    const { app, read } = await signedIn()
+    const { id } = insertPayment(app.db, { at: now - 90_000, isDelivered: false })
+    // This one is being delivered.
+    const young = insertPayment(app.db, { at: now - 1_000, isDelivered: false })
+    const list = async () => {
+      const text = await read('/admin')
+      return text.slice(text.indexOf('id="attention"'), text.indexOf('id="days"'))
+    }
+    const open = await list()
+    expect(open).toContain('1 payment without an answer: the buyer can still fetch it')
+    expect(open).toContain('href="/admin/payments?state=undelivered"')
+    expect(open).not.toContain('Nothing: all')
+    const fail = (payment: string, until: number) =>
+      app.db.sqlite.run(
+        `UPDATE payments SET redeem_token_hash = id, redeem_until = ? WHERE id = ?`,
+        [until, payment],
+      )
+    fail(young.id, now + 1_000)
+    expect(await list()).toContain('2 payments without an answer')
+    const deliver = (payment: string) =>
+      app.db.sqlite.run(
+        `UPDATE payments SET delivery = 'delivered', attempts = 1, delivered_at = ? WHERE id = ?`,
+        [now, payment],
+      )
+    deliver(young.id)
+    fail(id, now - 1)
+    const over = await list()
+    expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
+    expect(over).not.toContain('without an answer')
+    deliver(id)
+    expect(await list()).toContain('Nothing: all that is configured works.')
+  })
+
+  test('behavior: a payment that waits long for a block is in the list, with its age', async () => {
+    const one = { id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' } as const
+    const sent = { amountAtomic: 1n, state: 'broadcast', transaction: '0x1' } as const
+    const waiting = (createdAt: number): Partial<Sources> => ({
+      pending: async () => ({ count: 1, oldest: [{ ...one, ...sent, createdAt }] }),
+    })
+    expect(await attention(waiting(now - 60_000))).toContain('Nothing: all')
+    const late = await attention(waiting(now - 20 * 60_000))
+    expect(late).toContain('1 payment without a block for up to 20 min')
+    expect(late).not.toContain('Nothing: all')
+  })
+
   test('behavior: the gas that is left is that of the network with the least', async () => {
     const text = await (await signedIn({ sources: { networks: () => [networkOf()] } })).read(
       '/admin',
@@ -238,7 +284,7 @@ describe('payments', () => {
   test('behavior: the list has pages, and the story has all that the ledger knows', async () => {
     const { app, read } = await signedIn()
     for (let index = 0; index < 60; index++)
-      insertPayment(app.db, { at: now - index * 1_000, isDelivered: index < 59 })
+      insertPayment(app.db, { at: now - index * 2_000, isDelivered: index < 59 })
     const { id, hash } = insertPayment(app.db, { at: now + 1, isDelivered: false })
     const first = await read('/admin/payments')
     expect(first.split('href="/admin/payments/pay_')).toHaveLength(51)
@@ -269,6 +315,49 @@ describe('payments', () => {
     const nothing = await read('/admin/payments?route=/nothing')
     expect(nothing).toContain('No payment fits this search.')
     expect(nothing).toContain('<a class="button second" href="/admin/payments">')
+  })
+
+  test('behavior: the story of an undelivered payment begins with the reason and what to do', async () => {
+    const config = { ...configOf(small), merchants: [merchant('one')] }
+    const { app, read } = await signedIn({ config })
+    const { id } = insertPayment(app.db, { at: now, isDelivered: false, merchant: 'one' })
+    const story = async (changes: string) => {
+      app.db.sqlite.run(`UPDATE payments SET ${changes} WHERE id = ?`, [id])
+      const text = await read(`/admin/payments/${id}`)
+      return text.slice(text.indexOf('<h1>'), text.indexOf('What happened'))
+    }
+    expect(await story('attempts = 0')).toContain('The upstream was not asked yet.')
+    const failed = await story(
+      `attempts = 2, upstream_status = 500, redeem_token_hash = 'h', answered = 1,
+       redeem_until = ${now + 3_600_000}`,
+    )
+    expect(failed).toContain('The upstream answered the last of 2 attempts with 500.')
+    expect(failed).toContain('To do: repair the upstream.')
+    expect(failed).toContain('The buyer has a redeem token')
+    expect(failed).toContain('up to 4 more times')
+    expect(failed).toContain('href="/admin/actions/pause?subject=merchant:one"')
+    expect(failed).not.toContain('by hand')
+    expect(await story('upstream_status = NULL')).toContain('The upstream did not answer')
+    expect(await story('upstream_status = 401')).toContain('refuses our credentials')
+    for (const end of [`redeem_until = ${now}`, `redeem_until = ${now + 1}, attempts = 6`]) {
+      const over = await story(end)
+      expect(over).toContain('To do: send 0.005 USDC on Base back')
+      expect(over).toContain('0x70997970C51812dc3A010C7d01b50e0d17dc79C8')
+      expect(over).not.toContain('repair the upstream')
+    }
+  })
+
+  test('behavior: the story links hashes to the explorer of a public network only', async () => {
+    const { app, read } = await signedIn()
+    const { id, hash } = insertPayment(app.db, { at: now })
+    expect(await read(`/admin/payments/${id}`)).toContain(`href="https://basescan.org/tx/${hash}"`)
+    const base = configOf(small)
+    const networks = base.networks.map((each) => ({ ...each, rpcUrls: ['http://127.0.0.1:1'] }))
+    const local = await signedIn({ config: { ...base, networks } })
+    const other = insertPayment(local.app.db, { at: now })
+    const story = await local.read(`/admin/payments/${other.id}`)
+    expect(story).toContain(other.hash)
+    expect(story).not.toContain('basescan')
   })
 
   test('error: an id that the ledger does not have is 404, and a wrong search says what to write', async () => {
@@ -367,7 +456,9 @@ describe('actions', () => {
         await app.post(path, { subject, csrf }, bearer),
       ]
       expect(refused.map(({ status }) => status)).toEqual([403, 403, 403, 303, 303])
-      expect(await refused[0]?.text()).toContain('<a href="/admin">Open the page again</a>')
+      expect(await refused[0]?.text()).toContain(
+        '<a class="button" href="/admin">Open the page again</a>',
+      )
       app.state.now += 60_000
       // A form says its method by its method alone.
       for (const more of [{ 'x-http-method-override': 'POST' }, { 'x-method-override': 'POST' }])

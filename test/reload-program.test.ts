@@ -102,9 +102,11 @@ async function signIn() {
       redirect: 'manual',
     })
   const cookie = cookieOf(await post('/admin', { token }))
-  const read = async () => (await fetch(`${url}/admin`, { headers: { cookie } })).text()
+  const read = async (path = '') =>
+    (await fetch(`${url}/admin${path}`, { headers: { cookie } })).text()
   const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read())?.[1] ?? ''
   return {
+    read,
     async act(action: string): Promise<string> {
       expect((await post(`/admin/actions/${action}`, { csrf }, cookie)).status).toBe(303)
       return read()
@@ -167,6 +169,7 @@ describe('SIGHUP', () => {
   test('behavior: /admin reloads the file, shows the faults of a broken one, and makes a backup', async () => {
     const admin = await signIn()
     writeFileSync(file, text.replace('0.005', '0.75'))
+    expect(await admin.read('/configuration')).toContain(`<code class="hash">${file}</code>`)
     expect(await admin.act('reload')).toContain('The file is in force.')
     expect(await price()).toBe('0.75')
     writeFileSync(file, text.replace('price = "0.005"', 'price = "<b>free</b>"'))

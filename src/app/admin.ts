@@ -24,6 +24,7 @@ export function createAdminSources(config: Config, parts: Parts): Sources {
     storageFault: () => storage.fault(),
     recent: parts.recent,
     flushRequests: parts.hours.flush,
+    file: parts.operator?.file,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
     actions: createActions(parts),

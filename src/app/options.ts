@@ -83,6 +83,8 @@ export type HttpsOptions = {
 
 /** What the program around the service does for an operator. Neither rejects. */
 export type Operator = {
+  /** Absolute path of the file with the configuration. */
+  file: string
   /** Reads the file again. Returns the faults; none when it is in force. */
   reload(): Promise<readonly string[]>
   /** Copies the database into a file named by a time (unix ms); `text` names it, or says why not. */

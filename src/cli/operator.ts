@@ -5,6 +5,8 @@ import { ofServer } from './backup'
 import { isCompiled } from './words'
 
 export type OperatorOptions = {
+  /** Path of the file with the configuration. */
+  file: string
   dataDir: string
   /** Path of the database; undefined for that of a server. */
   database: string | undefined
@@ -15,9 +17,10 @@ export type OperatorOptions = {
  * What `/admin` may start. A backup goes only into the folder `backups` of the data directory, under
  * a name of ours: a request must not choose which file of the machine is written.
  */
-export function createOperator({ dataDir, database, reload }: OperatorOptions): Operator {
+export function createOperator({ file, dataDir, database, reload }: OperatorOptions): Operator {
   let running = false
   return {
+    file: resolve(file),
     reload,
     async backUp(at) {
       if (database === undefined) return { ok: false, text: `There is no backup: ${ofServer}` }

@@ -46,6 +46,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
   const domains = https?.domains
   const operator = createOperator({
+    file: options.file,
     dataDir,
     database: target === undefined ? join(dataDir, databaseName) : undefined,
     reload: async () =>

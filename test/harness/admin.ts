@@ -96,6 +96,7 @@ function sourcesOf(ledger: Ledger, now: () => number): Sources {
     storageFault: () => undefined,
     recent: createRecent({ sales: ledger.sales, attempts, now }),
     flushRequests: async () => undefined,
+    file: undefined,
     assets: ledger.sales.assets,
     ledger: ledger.admin,
     actions: {

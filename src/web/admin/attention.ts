@@ -1,7 +1,9 @@
+import type { Pending } from '../../../db/Ledger'
 import type { Config } from '../../config/Config'
 import type { Details } from '../../settlement/availability'
 import { type Html, html } from '../html'
-import { coin, percent, qr, scrubbed, type Tone } from './parts'
+import type { Sum } from './figures'
+import { coin, duration, percent, qr, scrubbed, type Tone } from './parts'
 import type { Sources } from './sources'
 
 /** Something that an operator should look at. */
@@ -18,14 +20,25 @@ export type Attention = {
 /** A budget is named when this part of it is spent. */
 const budgetPart = 0.8
 
+/** A payment that waits for a block for longer than this is named, ms. */
+const pendingMaxMs = 10 * 60_000
+
+/** What was paid and not delivered in the days that the overview shows. */
+export type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
+
 /** All of it, the most urgent first. */
-export async function attentionOf(config: Config, sources: Sources): Promise<Attention[]> {
+export async function attentionOf(
+  config: Config,
+  sources: Sources,
+  missing: Missing,
+): Promise<Attention[]> {
   const networks = sources.networks()
   const nameOf = (id: string) => config.networks.find((each) => each.id === id)?.name ?? id
-  const [held, sponsors, pauses] = [
+  const [held, sponsors, pauses, pending] = [
     (await sources.heldOrders()) ?? [],
     await sources.spentBudgets(),
     await sources.ledger.pauses(),
+    await sources.pending(),
   ]
   const storage = sources.storageFault()
   return [
@@ -38,6 +51,7 @@ export async function attentionOf(config: Config, sources: Sources): Promise<Att
         link: { href: `/admin/orders#${id}`, text: 'See the order' },
       }),
     ),
+    ...undeliveredOf(missing),
     ...networks.flatMap((network) => pausedOf(network, nameOf(network.network))),
     ...sources.openCircuits().map(
       (origin): Attention => ({
@@ -47,6 +61,7 @@ export async function attentionOf(config: Config, sources: Sources): Promise<Att
         more: 'Nothing that needs it is sold until it answers again.',
       }),
     ),
+    ...pendingOf(pending, sources.now()),
     ...pauses.map(
       ({ kind, name }): Attention => ({
         tone: 'fair',
@@ -56,6 +71,9 @@ export async function attentionOf(config: Config, sources: Sources): Promise<Att
         link: { href: kind === 'network' ? '/admin/networks' : '/admin/merchants', text: 'Resume' },
       }),
     ),
+    ...(config.stock === undefined && config.merchants.every(({ routes }) => routes.length === 0)
+      ? [nothingToSell]
+      : []),
     ...config.merchants.flatMap(({ slug, outOfService }): Attention[] =>
       outOfService === undefined
         ? []
@@ -78,6 +96,64 @@ export async function attentionOf(config: Config, sources: Sources): Promise<Att
       }),
     ),
   ]
+}
+
+/** Money that was taken for nothing yet: those that can be fetched, then those that cannot. */
+function undeliveredOf({ undelivered, redeemable }: Missing): Attention[] {
+  const lost = undelivered - redeemable
+  const link = { href: '/admin/payments?state=undelivered', text: 'See why and what to do' }
+  return [
+    ...(lost > 0
+      ? [
+          {
+            tone: 'bad' as const,
+            word: 'paid, not delivered',
+            what: `${payments(lost)} of the last 30 days cannot be fetched any more`,
+            more: 'Send the amount back by hand. The ledger does not see it: the line stays here for 30 days.',
+            link,
+          },
+        ]
+      : []),
+    ...(redeemable > 0
+      ? [
+          {
+            tone: 'bad' as const,
+            word: 'paid, not delivered',
+            what: `${payments(redeemable)} without an answer: the buyer can still fetch it`,
+            more: 'Repair the upstream before the time to fetch it is over.',
+            link,
+          },
+        ]
+      : []),
+  ]
+}
+
+function payments(count: number): string {
+  return `${count.toLocaleString('en')} ${count === 1 ? 'payment' : 'payments'}`
+}
+
+function pendingOf({ oldest }: Pending, now: number): Attention[] {
+  const late = oldest.filter(({ createdAt }) => now - createdAt > pendingMaxMs)
+  const [first] = late
+  if (first === undefined) return []
+  const age = duration(now - Math.min(...late.map(({ createdAt }) => createdAt)))
+  return [
+    {
+      tone: 'fair',
+      word: 'pending',
+      what: `${payments(late.length)} without a block for up to ${age}`,
+      more: 'Nothing is lost: the service looks for each of them until it is decided.',
+      link: { href: '/admin/networks#pending', text: 'See the pending payments' },
+    },
+  ]
+}
+
+const nothingToSell: Attention = {
+  tone: 'fair',
+  word: 'nothing to sell',
+  what: 'The file has no merchant with a route',
+  more: 'Add a [[merchants]] block to the file, then reload it.',
+  link: { href: '/admin/configuration', text: 'See the file' },
 }
 
 function storageFault(code: string): Attention {

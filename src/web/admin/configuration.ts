@@ -7,16 +7,27 @@ import type { Sources } from './sources'
  * The configuration in force. Nothing that may come from the environment is shown by its value:
  * headers and secrets by their names, upstreams and nodes by their hosts.
  */
-export function configurationPage(config: Config, { actions }: Sources): Html {
+export function configurationPage(config: Config, { actions, file }: Sources): Html {
   const { service, networks, merchants, facilitator, stock, webhooks, hash } = config
   return html`<h1>Configuration</h1>
-<p>The file that is in force, with the defaults of what it does not name. Its hash is <code>${hash}</code>.</p>
+${
+  file === undefined
+    ? html`<p>This process was started without a file that you can change, as the demo is.</p>`
+    : html`<p>The file is <code class="hash">${file}</code>. <strong>To change something, edit it, then reload it here.</strong> A file with faults changes nothing. What needs a restart is named.</p>`
+}
+<p class="quiet">Below is what is in force, under the names of the file, with the defaults of what it does not name.</p>
 <div class="row">
 ${actions.reload !== undefined && html`<a class="button" href="/admin/actions/reload">Reload the file</a>`}
 ${actions.backUp !== undefined && html`<a class="button second" href="/admin/actions/backup">Make a backup</a>`}
 </div>
 <h2>Service</h2>
-${facts(Object.entries(service).map(([name, value]) => [snake(name), text(value)] as const))}
+${facts([
+  ...Object.entries({
+    ...service,
+    listen: `${service.listen.hostname}:${service.listen.port}`,
+  }).map(([name, value]) => [snake(name), text(value)] as const),
+  ['Hash of the file', html`<code class="hash">${hash}</code>`],
+])}
 <h2>Secrets</h2>
 <p>These come from the environment or from the data directory, and are never shown: ${secretNames.map((name, index) => html`${index > 0 && ', '}<code>${name}</code>`)}.</p>
 <h2>Networks</h2>
@@ -35,7 +46,7 @@ ${table(
   'Merchants as configured',
   ['Merchant', 'Upstream', 'Headers', 'Payout', 'Networks', 'Routes'],
   merchants.map(merchantRow),
-  'The file has no merchants.',
+  html`No merchant is in the file. <strong>First step:</strong> add a <code>[[merchants]]</code> block with a route, then reload it.`,
 )}
 <h2>Facilitator</h2>
 ${facts([

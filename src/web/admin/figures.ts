@@ -51,7 +51,10 @@ async function readDays(
 
 export type Sum = {
   payments: number
+  /** Without stock orders, which end by themselves or are held. */
   undelivered: number
+  /** The part of the undelivered that buyers can still fetch. */
+  redeemable: number
   paid: bigint | undefined
   gas: bigint | undefined
   margin: bigint | undefined
@@ -64,11 +67,12 @@ export function sumOf({ totals }: Report): Sum {
       const value = line.usd[name]
       return sum === undefined || value === undefined ? undefined : sum + value
     }, 0n)
-  const number = (name: 'payments' | 'undelivered') =>
+  const number = (name: 'payments' | 'undelivered' | 'openOrders' | 'redeemable') =>
     totals.reduce((sum, { figures }) => sum + figures[name], 0)
   return {
     payments: number('payments'),
-    undelivered: number('undelivered'),
+    undelivered: number('undelivered') - number('openOrders'),
+    redeemable: number('redeemable'),
     paid: usd('paid'),
     gas: usd('gas'),
     margin: usd('margin'),

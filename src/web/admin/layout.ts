@@ -44,7 +44,7 @@ export function layout({ service }: Config, reader: Reader, { title, path, main 
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header class="bar">
-<p class="name"><a class="home" href="/admin">Operation</a> <a href="/">${service.title}</a></p>
+<p class="name"><a class="home" href="/admin">${service.title}</a> <span class="area">Operation</span> <a href="/">See the shop</a></p>
 ${reader !== undefined && reader !== 'program' && signOut(reader)}
 ${reader !== undefined && navigation(path)}
 </header>

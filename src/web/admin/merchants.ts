@@ -18,40 +18,49 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     const { asked = 0, paid: bought = 0, failed = 0 } = requests ?? {}
     const paused = isPaused(slug)
     return [
-      html`<strong>${title}</strong><br><code>${slug}</code>`,
-      html`${stateOf(state)}${paused && html`<br>${badge('fair', 'sales paused')}`}`,
-      timesOf(state),
+      html`<strong id="${slug}">${title}</strong>${title.toLowerCase() !== slug && html`<br><code>${slug}</code>`}`,
+      paused
+        ? html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${healthWords[state.health]}</span>`
+        : stateOf(state),
+      html`<a href="/admin/actions/${paused ? 'resume' : 'pause'}?subject=merchant:${slug}">${paused ? 'Resume' : 'Pause'}<span class="hidden"> ${title}</span></a>`,
       pricesOf(state.merchant),
-      routes.length,
       usd(paid),
       count(bought),
       percent(bought, asked),
       count(failed),
-      html`<a href="/admin/actions/${paused ? 'resume' : 'pause'}?subject=merchant:${slug}">${paused ? 'Resume' : 'Pause'}<span class="hidden"> ${title}</span></a>`,
+      timesOf(state),
+      routes.length,
     ]
   })
   const number = (title: string) => ({ title, isNumber: true })
   return html`<h1>Merchants</h1>
-<p class="quiet">Figures of the last 30 days. The health follows the last paid requests. "Answers in" is the median of the newest 200 since the start, and the time in which 95 % of them were answered.</p>
+<p class="quiet">Figures of the last 30 days. Conversion: how many of the requests that were told a price (402) were paid. Answer time: of the newest 200 since the start.</p>
 ${!isWhole && html`<p class="note" role="status">The figures of earlier days are being added up. Load the page again in a moment.</p>`}
 ${table(
   'Merchants',
   [
     'Merchant',
     'State',
-    number('Answers in'),
+    'Sales',
     number('Price'),
-    number('Routes'),
     number('Revenue'),
     number('Paid requests'),
-    number('Paid of 402'),
+    number('Conversion'),
     number('Failed'),
-    'Sales',
+    number('Answer time'),
+    number('Routes'),
   ],
   rows,
-  'The file has no merchants.',
+  html`No merchant is in the file. <strong>First step:</strong> add a <code>[[merchants]]</code> block with a route, then <a href="/admin/configuration">reload the file</a>.`,
 )}
 ${config.stock !== undefined && html`<p class="quiet">The stock desk is on the page of <a href="/admin/orders">orders</a>.</p>`}`
+}
+
+const healthWords: Readonly<Record<MerchantState['health'], string>> = {
+  available: 'available',
+  partly: 'partly available',
+  unavailable: 'not answering',
+  'out-of-service': 'out of service',
 }
 
 function stateOf({ health, merchant }: MerchantState): Html {
@@ -69,10 +78,10 @@ function stateOf({ health, merchant }: MerchantState): Html {
   }
 }
 
-/** `120 ms (95 % in 480 ms)`. */
+/** The median, and the time in which 95 % were answered. */
 function timesOf({ times }: MerchantState): Html {
   if (times === undefined) return html`<span class="quiet">none yet</span>`
-  return html`${milliseconds(times.medianMs)}<br><span class="quiet">95 % in ${milliseconds(times.p95Ms)}</span>`
+  return html`${milliseconds(times.medianMs)}<br><span class="quiet">95 % below ${milliseconds(times.p95Ms)}</span>`
 }
 
 function milliseconds(ms: number): string {
@@ -83,6 +92,6 @@ function milliseconds(ms: number): string {
 function pricesOf({ routes }: Merchant): Html {
   const prices = routes.map(({ priceAtomic }) => priceAtomic).toSorted((a, b) => (a < b ? -1 : 1))
   const [least, most] = [prices[0], prices.at(-1)]
-  if (least === undefined || most === undefined) return html`-`
+  if (least === undefined || most === undefined) return html`<span class="quiet">no route</span>`
   return least === most ? usd(least) : html`${usd(least)} to ${usd(most)}`
 }

@@ -36,7 +36,7 @@ const words: Readonly<Record<Outcome, readonly [Tone, string]>> = {
   delivered: ['good', 'delivered'],
   undelivered: ['bad', 'not delivered'],
   settled: ['good', 'settled'],
-  order: ['plain', 'stock order'],
+  order: ['plain', 'order placed'],
   unpaid: ['plain', 'never paid'],
 }
 
@@ -51,5 +51,5 @@ export function outcomeWord(outcome: Outcome): string {
 
 /** What a payment is for, as a route of a merchant. */
 export function purposeOf({ merchant, route }: { merchant: string; route: string }): Html {
-  return merchant === '' ? html`facilitator` : html`${merchant}<wbr>${route}`
+  return merchant === '' ? html`another server (facilitator)` : html`${merchant}<wbr>${route}`
 }

@@ -1,6 +1,7 @@
 import type { Config, NetworkConfig } from '../../config/Config'
 import type { Details, RelayerStatus } from '../../settlement/availability'
 import { type Html, html } from '../html'
+import { isLocal } from './explorer'
 import { purposeOf } from './names'
 import { salesText } from './overview'
 import {
@@ -25,12 +26,13 @@ export async function networksPage(config: Config, sources: Sources): Promise<Ht
   const pending = await sources.pending()
   const now = sources.now()
   return html`<h1>Networks</h1>
+${sources.networks().length === 0 && html`<p class="empty">No network is configured, so nothing can be paid. <strong>First step:</strong> write <code>networks = ["base"]</code> under <code>[service]</code> in the file, and restart.</p>`}
 ${sources.networks().map((details) => {
   const network = config.networks.find(({ id }) => id === details.network)
   const isPaused = pauses.some(({ kind, name }) => kind === 'network' && name === details.network)
   return network === undefined ? false : section(network, details, isPaused)
 })}
-<h2>Pending payments</h2>
+<h2 id="pending">Pending payments</h2>
 ${table(
   'Pending payments',
   ['Age', 'For', { title: 'Amount', isNumber: true }, 'State', 'Payment', 'Transaction'],
@@ -38,7 +40,9 @@ ${table(
     duration(now - payment.createdAt),
     purposeOf(payment),
     amountOf(config, payment),
-    payment.state,
+    payment.state === 'reverted'
+      ? badge('bad', 'failed, may be sent again')
+      : badge('fair', 'in no block yet'),
     html`<a href="/admin/payments/${payment.id}">${short(payment.id)}</a>`,
     short(payment.transaction),
   ]),
@@ -54,29 +58,62 @@ function amountOf({ networks }: Config, payment: { network: string; amountAtomic
 
 function section(network: NetworkConfig, details: Details, isPaused: boolean): Html {
   const { id, name, asset, ethPriceUsd } = network
-  const { ready, reason, remedy, cost, blockAgeMs } = details
+  const { ready, reason, remedy, cost } = details
   const micro = (Number(cost.gas * cost.priceWei) / 1e18) * ethPriceUsd
   return html`<section>
 <h2>${name} ${ready ? badge('good', 'ready') : badge('bad', 'paused')}${isPaused && html` ${badge('fair', 'sales paused')}`}</h2>
 ${!ready && html`<p class="fault">${scrubbed([reason ?? 'unknown', remedy].filter(Boolean).join('; '))}</p>`}
+<p><a class="button second" href="/admin/actions/${isPaused ? 'resume' : 'pause'}?subject=network:${id}">${isPaused ? 'Resume' : 'Pause'} sales on ${name}</a></p>
 ${facts([
-  ['Network', `${id}, ${asset.symbol}`],
-  ['Newest block', blockText(details)],
-  ['Behind our clock', blockAgeMs === undefined ? 'unknown' : duration(blockAgeMs)],
+  ['Network', `${id}, paid in ${asset.symbol}`],
+  ['Newest block', blockText(network, details)],
+  ['Gas of a sale', cost.priceWei === 0n ? 'nothing now' : gasText(micro)],
   ['Base fee and tip', `${gwei(details.baseFeeWei)} and ${gwei(details.tipWei)}`],
-  ['Gas of a sale', cost.priceWei === 0n ? 'nothing now' : `about $${micro.toPrecision(2)}`],
-  ['Waiting for a relayer', details.waiting],
-  ['New blocks', details.newHeads ? 'announced by a WebSocket' : 'polled'],
+  ['Waiting for a relayer', details.waiting === 0 ? 'nothing' : details.waiting],
+  [
+    'News of blocks',
+    details.newHeads
+      ? 'a node announces each block (ws_url)'
+      : 'the nodes are asked again and again; ws_url in the file is faster',
+  ],
   ['Nodes', details.hosts.join(', ')],
 ])}
+<p class="quiet">A relayer is an account of this service that sends payments and pays their gas.</p>
 ${relayers(name, details)}
 ${budgets(name, details)}
-<p><a class="button second" href="/admin/actions/${isPaused ? 'resume' : 'pause'}?subject=network:${id}">${isPaused ? 'Resume' : 'Pause'} sales on ${name}</a></p>
 </section>`
 }
 
-function blockText({ block, blockAgeMs }: Details): string {
-  return blockAgeMs === undefined ? 'unknown' : block.toLocaleString('en')
+/** A block of a healthy network is younger, ms. */
+const goodAgeMs = 30_000
+const fairAgeMs = 5 * 60_000
+
+function blockText(network: NetworkConfig, { block, blockAgeMs }: Details): Html {
+  if (blockAgeMs === undefined) return html`unknown`
+  const text = `${block.toLocaleString('en')}, ${duration(blockAgeMs)} old`
+  // A chain on this machine, as in the demo, makes blocks only when something is sent.
+  if (isLocal(network)) return html`${text}`
+  if (blockAgeMs < goodAgeMs) return html`${text} ${badge('good', 'current')}`
+  return blockAgeMs < fairAgeMs
+    ? html`${text} ${badge('fair', 'late')}`
+    : html`${text} ${badge('bad', 'too old: check the nodes')}`
+}
+
+/** Below a hundredth of a cent the digits say nothing. */
+function gasText(usd: number): string {
+  return usd < 0.0001 ? 'less than $0.0001' : `about $${usd.toPrecision(2)}`
+}
+
+/** Native coin that was spent of a budget: tiny amounts are only said to be tiny. */
+function spentText(wei: bigint): string {
+  return wei > 0n && wei < 10n ** 12n ? 'under 0.000001' : coin(wei)
+}
+
+const productWords: Readonly<Record<Details['gas'][number]['product'], string>> = {
+  gateway: 'Sales of this service',
+  facilitator: 'Payments for other servers (facilitator)',
+  desk: 'Stock orders',
+  sponsor: 'Grants to buyers',
 }
 
 function relayers(name: string, { relayers: all, cost }: Details): Html {
@@ -88,8 +125,8 @@ function relayers(name: string, { relayers: all, cost }: Details): Html {
     [
       'Relayer',
       'State',
-      { title: 'Balance', isNumber: true },
-      { title: 'Pays for', isNumber: true },
+      { title: 'Coin for gas', isNumber: true },
+      { title: 'Enough for', isNumber: true },
       { title: 'Next nonce', isNumber: true },
       { title: 'In progress', isNumber: true },
     ],
@@ -111,15 +148,15 @@ function budgets(name: string, { gas }: Details): Html {
   return table(
     `Gas of today on ${name}`,
     [
-      'Gas of today, native coin',
+      'Gas of today, in native coin, for',
       { title: 'Spent', isNumber: true },
-      { title: 'Budget', isNumber: true },
+      { title: 'Budget a day', isNumber: true },
       { title: 'Part', isNumber: true },
     ],
     gas.map(({ product, spentWei, budgetWei }) => [
-      product,
-      coin(spentWei),
-      coin(budgetWei),
+      productWords[product],
+      spentText(spentWei),
+      budgetWei === 0n ? 'none' : coin(budgetWei),
       percent(Number(spentWei), Number(budgetWei)),
     ]),
     '',
@@ -147,18 +184,25 @@ export async function facilitatorPage(config: Config, sources: Sources): Promise
   }
   const rows = [...sums.values()].sort((left, right) => right.payments - left.payments)
   const { payTo } = config.facilitator
+  const keys = config.facilitator.apiKeyHashes.length
   const open = typeof payTo === 'string' ? payTo : `${payTo.length} addresses`
   return html`<h1>Facilitator</h1>
+<p>The facilitator sends payments that other x402 servers have received, so that they need no chain, key or gas of their own. Such a server names the address below as its facilitator.</p>
 ${facts([
   ['Address', html`<code>${config.service.facilitatorUrl}</code>`],
   [
     'Settles for',
-    open === 'own' ? 'the payouts of this service' : open === 'any' ? 'any payee' : open,
+    open === 'own'
+      ? 'payments to the payouts of this service only'
+      : open === 'any'
+        ? 'payments to any payee'
+        : `payments to ${open}`,
   ],
-  ['API keys', config.facilitator.apiKeyHashes.length],
+  ['API keys', keys === 0 ? 'none: no call needs a key' : `${keys}: each call needs one`],
 ])}
+<p class="quiet">To allow other payees, write <code>pay_to</code> under <code>[facilitator]</code> in the file. To ask for keys, choose one and write its sha256 into <code>api_keys</code> there. Then <a href="/admin/configuration">reload the file</a>. Its gas has a budget of its own on each <a href="/admin/networks">network</a>.</p>
 <h2>Settled in the last 7 days, by payee</h2>
-<p class="quiet">From ${time(from)} on. The gas is that of the product facilitator, on the page of the <a href="/admin/networks">networks</a>.</p>
+<p class="quiet">From ${time(from)} on.</p>
 ${table(
   'Settled by payee',
   ['Payee', 'Network', { title: 'Payments', isNumber: true }, { title: 'Amount', isNumber: true }],
@@ -166,7 +210,7 @@ ${table(
     const known = config.networks.find(({ id }) => id === network)
     const isOwn = known?.asset.address.toLowerCase() === asset.toLowerCase()
     return [
-      html`<code>${payee}</code>`,
+      html`<code class="hash">${payee}</code>`,
       known?.name ?? network,
       payments.toLocaleString('en'),
       known !== undefined && isOwn ? amount(atomic, known.asset) : `${atomic} ${asset}`,

@@ -27,7 +27,7 @@ export async function ordersPage(
 ): Promise<Html> {
   const held = await sources.heldOrders()
   if (held === undefined)
-    return html`<h1>Orders</h1><p class="empty">This service has no stock desk: <code>[stock]</code> is not in the file.</p>`
+    return html`<h1>Orders</h1><p class="empty">This service sells no stock tokens. To sell them, add <code>[stock]</code> to the file and restart.</p>`
   const before = /^ord_[0-9a-f]{12,32}$/.exec(params.get('before') ?? '')?.[0]
   const orders = await sources.ledger.orders({ before, limit: pageLength + 1 })
   const shown = orders.slice(0, pageLength)
@@ -62,17 +62,17 @@ ${facts([
 function list(orders: readonly Order[], config: Config, names: Names): Html {
   return table(
     'Orders',
-    ['Time', 'Token', { title: 'Paid', isNumber: true }, 'State', 'Reason', 'Payer', 'Payment'],
+    ['Time', 'State', 'Token', { title: 'Paid', isNumber: true }, 'Reason', 'Payer', 'Payment'],
     orders.map((order) => [
-      time(order.createdAt),
+      html`<a href="/admin/payments/${order.paymentId}">${time(order.createdAt)}</a>`,
+      badge(tones[order.state], order.state),
       order.symbol,
       paidOf(order, config, names),
-      badge(tones[order.state], order.state),
       order.heldReason ?? order.refundReason ?? '-',
       short(order.payer),
       html`<a href="/admin/payments/${order.paymentId}">${short(order.paymentId)}</a>`,
     ]),
-    'There are no orders yet.',
+    html`There are no orders yet. The first one comes from <a href="/stocks">the page of stocks</a>.`,
   )
 }
 
@@ -81,11 +81,14 @@ function paidOf({ network, totalAtomic }: Order, { networks }: Config, names: Na
   return names.amount(totalAtomic, { network, asset })
 }
 
+const whatGrantsAre = html`<p>A grant is coin for gas (ETH) that this service gives to a buyer that has none. The buyer needs it once, to allow payments in a token; after that each payment is a signature. Nothing to do here: <code>grants_per_day</code> and the gas budget limit what is given.</p>`
+
 /** Native coin that was given for approves of Permit2. */
 export async function grantsPage(config: Config, sources: Sources): Promise<Html> {
   const sponsored = config.networks.filter(({ sponsor }) => sponsor !== undefined)
   if (sponsored.length === 0)
-    return html`<h1>Grants</h1><p class="empty">No network sponsors approves: none has <code>[networks.sponsor]</code>.</p>`
+    return html`<h1>Grants</h1><p class="empty">No network gives grants. To give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>
+${whatGrantsAre}`
   const now = sources.now()
   const today = now - (now % dayMs)
   const parts: Html[] = []
@@ -100,7 +103,7 @@ ${facts([
   ['Grants today', `${isCut ? 'at least ' : ''}${ofToday.length} of ${sponsor?.grantsPerDay ?? 0}`],
   [
     'Given today, with gas',
-    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)} native coin`,
+    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)} coin`,
   ],
 ])}
 ${table(
@@ -125,6 +128,7 @@ ${table(
 )}`)
   }
   return html`<h1>Grants</h1>
-<p class="quiet">The newest ${pageLength} of the last 30 days on each network that sponsors approves.</p>
+${whatGrantsAre}
+<p class="quiet">Below are the newest ${pageLength} of the last 30 days on each network that gives grants.</p>
 ${parts}`
 }

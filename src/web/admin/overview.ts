@@ -3,44 +3,75 @@ import { dayMs } from '../../books/recent'
 import type { Config } from '../../config/Config'
 import type { Details } from '../../settlement/availability'
 import { type Html, html } from '../html'
-import { type Attention, attentionOf } from './attention'
+import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { badge, bars, type Cell, count, percent, table, usd } from './parts'
 import type { Sources } from './sources'
 
 /** The first page of the morning: numbers, what needs attention, then the last days. */
 export async function overviewPage(config: Config, sources: Sources): Promise<Html> {
-  const [figures, attention] = await Promise.all([
-    readFigures(sources),
-    attentionOf(config, sources),
-  ])
+  const figures = await readFigures(sources)
+  const month = figures.periods.at(-1)
+  const sum =
+    month === undefined ? { payments: 0, undelivered: 0, redeemable: 0 } : sumOf(month.report)
+  const missing = await missingOf(sources, sum)
+  const attention = await attentionOf(config, sources, missing)
   const now = sources.now()
   return html`<h1>Overview</h1>
-${numbers(config, figures, sources.networks())}
+${numbers(config, figures, { networks: sources.networks(), undelivered: missing.undelivered })}
 <h2 id="attention">What needs attention</h2>
-${attentionList(attention)}
+${attentionList(attention, figures.isWhole)}
 <h2 id="days">The last days</h2>
 ${!figures.isWhole && html`<p class="note" role="status">The figures of earlier days are being added up: ${figures.days} of 30 are in them. Load the page again in a moment.</p>`}
-${chart(figures, now)}
+${sum.payments === 0 ? firstSale(config) : chart(figures, now)}
 ${periodTable(figures)}
 <p class="quiet">These are the figures of <code>turnpike sales</code>. A day begins at 0:00 UTC, and a payment belongs to the day on which its request came.</p>`
 }
 
+/** An answer that is younger, and of which no attempt has failed, may be on its way, ms. */
+const underwayMs = 60_000
+/** Payments that are looked at for those on their way: some milliseconds. */
+const underwayRows = 2_000
+
+/** What was not delivered, without what is being delivered now. */
+async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missing> {
+  if (sum.redeemable === 0) return sum
+  const page = { before: undefined, limit: underwayRows, rows: underwayRows }
+  const { lines } = await ledger.payments({ outcome: 'undelivered' }, page)
+  const recent = lines.filter(({ createdAt }) => now() - createdAt < 29 * dayMs)
+  const young = recent.filter(
+    ({ createdAt, redeemUntil }) => redeemUntil === undefined && now() - createdAt < underwayMs,
+  ).length
+  const lost = sum.undelivered - sum.redeemable
+  // A payment that came after the figures were read must not hide an older one.
+  const undelivered = Math.max(sum.undelivered - young, recent.length - young, lost)
+  return { undelivered, redeemable: undelivered - lost }
+}
+
 function numbers(
   config: Config,
-  { periods: [today, , month] }: Figures,
-  networks: readonly Details[],
+  { periods: [today] }: Figures,
+  { networks, undelivered }: { networks: readonly Details[]; undelivered: number },
 ): Html {
   const sum = today && sumOf(today.report)
-  const undelivered = month === undefined ? 0 : sumOf(month.report).undelivered
-  const least = leastGas(networks)
+  const least = leastGas(networks.filter(({ network }) => !isTest(config, network)))
   const name = config.networks.find(({ id }) => id === least?.network)?.name
   return html`<dl class="numbers">
 <div><dt>Revenue today</dt><dd>${usd(sum?.paid)}</dd></div>
 <div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
 <div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${count(undelivered)}</a>` : count(undelivered)}</dd></div>
-<div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? 'unknown'}</dd></div>
+<div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? noGas(networks)}</dd></div>
 </dl>`
+}
+
+function isTest({ networks }: Config, id: string): boolean {
+  return networks.find((each) => each.id === id)?.testnet === true
+}
+
+/** Test networks are left out, because their coin costs nothing. */
+function noGas(networks: readonly Details[]): string {
+  if (networks.length === 0) return 'no network'
+  return networks.some(({ cost }) => cost.priceWei > 0n) ? 'test networks only' : 'unknown'
 }
 
 /** The network whose relayers can pay for the fewest sales at the present fee. */
@@ -55,16 +86,17 @@ function leastGas(networks: readonly Details[]) {
   return least && { network, text: salesText(least.sales), isShort: least.sales < 100 }
 }
 
-/** `about 4,200 sales`: two significant digits. */
+/** `about 4,200 sales`: two significant digits; from a million on the number says nothing. */
 export function salesText(sales: number): string {
   if (sales < 1) return 'not one sale'
-  if (sales >= 1e9) return 'over a billion sales'
-  if (sales >= 1e6) return `about ${Math.floor(sales / 1e6).toLocaleString('en')} million sales`
+  if (sales >= 1e6) return 'plenty'
   const unit = 10 ** Math.max(0, String(Math.floor(sales)).length - 2)
   return `about ${(Math.floor(sales / unit) * unit).toLocaleString('en')} sales`
 }
 
-function attentionList(attention: readonly Attention[]): Html {
+function attentionList(attention: readonly Attention[], isWhole: boolean): Html {
+  if (attention.length === 0 && !isWhole)
+    return html`<p class="empty">Nothing so far. The payments of earlier days are still being read.</p>`
   if (attention.length === 0)
     return html`<p class="empty">${badge('good', 'fine')} Nothing: all that is configured works.</p>`
   return html`<ul class="attention">${attention.map(
@@ -74,6 +106,15 @@ ${more !== undefined && html`<p>${more}</p>`}
 ${link !== undefined && html`<p><a href="${link.href}">${link.text}</a></p>`}</div></li>
 `,
   )}</ul>`
+}
+
+/** Instead of a chart without bars: what to do first. */
+function firstSale({ service, merchants }: Config): Html {
+  const first = merchants.find(({ routes }) => routes.length > 0)
+  const path = first && `/m/${first.slug}${first.routes[0]?.path ?? ''}`
+  if (path === undefined)
+    return html`<p class="empty">No sale in the last 30 days, and nothing to sell. <strong>First step:</strong> add a merchant with a route to the file, then <a href="/admin/configuration">reload it</a>.</p>`
+  return html`<p class="empty">No sale in the last 30 days. <strong>First step:</strong> buy something yourself, in a browser from <a href="/">the shop</a>, or with <code>turnpike pay ${service.baseUrl}${path}</code>.</p>`
 }
 
 function chart({ periods: all }: Figures, now: number): Html {
@@ -112,7 +153,7 @@ function periodTable({ periods: all }: Figures): Html {
     ['Payments', ...sums.map(({ payments }) => count(payments))],
     ['Requests answered 402', ...requests.map(({ asked }) => count(asked))],
     ['Paid requests', ...requests.map(({ paid }) => count(paid))],
-    ['Paid of 402', ...requests.map(({ asked, paid }) => percent(paid, asked))],
+    ['Conversion, paid of 402', ...requests.map(({ asked, paid }) => percent(paid, asked))],
     ['Failed requests', ...requests.map(({ failed }) => count(failed))],
   ]
   const columns = periods.map((_, index) => ({ title: names[index] ?? '', isNumber: true }))

@@ -91,22 +91,28 @@ export type Cell = Html | string | number
 /** `number`: right-aligned with digits of one width. The first column names the row. */
 export type Column = { title: string; isNumber?: boolean }
 
-/** A table that scrolls by itself where it is too wide; `empty` instead of one without rows. */
+/**
+ * A table that scrolls by itself where it is too wide; `empty` instead of one without rows. On a
+ * phone each row is a card whose values have the titles of their columns, unless all are numbers.
+ */
 export function table(
   name: string,
   columns: readonly (Column | string)[],
   rows: readonly (readonly Cell[])[],
-  empty: string,
+  empty: string | Html,
 ): Html {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`
   const all = columns.map((each) => (typeof each === 'string' ? { title: each } : each))
   const classOf = (index: number) => (all[index]?.isNumber === true ? number : undefined)
-  return html`<div class="scroll" role="region" aria-label="${name}" tabindex="0"><table>
+  const isFigures = all.slice(1).every(({ isNumber }) => isNumber === true)
+  return html`<div class="scroll ${isFigures ? 'figures' : 'cards'}" role="region" aria-label="${name}" tabindex="0"><table>
 <thead><tr>${all.map(({ title }, index) => html`<th scope="col"${classOf(index)}>${title}</th>`)}</tr></thead>
 <tbody>${rows.map(
     (row) =>
       html`<tr>${row.map((cell, index) =>
-        index === 0 ? html`<th scope="row">${cell}</th>` : html`<td${classOf(index)}>${cell}</td>`,
+        index === 0
+          ? html`<th scope="row">${cell}</th>`
+          : html`<td${classOf(index)} data-label="${all[index]?.title ?? ''}">${cell}</td>`,
       )}</tr>
 `,
   )}</tbody>

@@ -4,7 +4,7 @@ import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { adminHeaders } from './layout'
 import { createNames, type Names, outcomeBadge, outcomeWord, purposeOf } from './names'
-import { short, table, time } from './parts'
+import { duration, short, table, time } from './parts'
 import { type Found, find, parse, type Search, toQuery } from './search'
 import type { Sources } from './sources'
 
@@ -26,7 +26,7 @@ export async function paymentsPage(
   return html`<h1>Payments</h1>
 ${searchForm(config, search)}
 ${found.fault !== undefined && html`<p class="fault" role="alert">${found.fault}</p>`}
-${found.fault === undefined && list(found, names, isSearch)}
+${found.fault === undefined && list(found, { names, now: sources.now() }, isSearch)}
 ${found.searchedTo !== undefined && html`<p class="note" role="status">Searched back to ${time(timeOf(found.searchedTo))}. Older payments may fit, too.</p>`}
 <div class="row">
 ${found.lines.length === 0 && isSearch && html`<a class="button second" href="/admin/payments">Show all payments</a>`}
@@ -51,28 +51,27 @@ function searchForm({ merchants, stock }: Config, search: Search): Html {
 
 const selected = html` selected`
 
-function list({ lines }: Found, names: Names, isSearch: boolean): Html {
+function list(
+  { lines }: Found,
+  { names, now }: { names: Names; now: number },
+  isSearch: boolean,
+): Html {
   return table(
     'Payments',
-    [
-      'Received',
-      'State',
-      { title: 'Amount', isNumber: true },
-      'For',
-      'Network',
-      'Payer',
-      'Payment',
-    ],
+    ['Received', 'State', { title: 'Amount', isNumber: true }, 'For', 'Network', 'Payer'],
     lines.map((line) => [
-      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))}</a>`,
-      outcomeBadge(line.outcome),
+      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))} ${short(line.id)}</a>`,
+      line.outcome === 'pending'
+        ? html`${outcomeBadge(line.outcome)} for ${duration(now - line.createdAt)}`
+        : outcomeBadge(line.outcome),
       names.amount(line.amountAtomic, line),
       purposeOf(line),
       names.network(line.network),
       html`<a class="quiet" href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
-      short(line.id),
     ]),
-    isSearch ? 'No payment fits this search.' : 'There are no payments yet.',
+    isSearch
+      ? 'No payment fits this search.'
+      : html`There are no payments yet. Make the first one yourself: buy something in <a href="/">the shop</a>.`,
   )
 }
 

@@ -179,12 +179,13 @@ export function signInForm({
 }): Html {
   const reason = fault ?? unsafe
   return html`<div class="gate">
-<h1>Sign in</h1>
-<p>This page is for the operator of this service. The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>
+<h1>${isForm ? 'This form was refused' : 'Sign in'}</h1>
+${isForm ? html`<p>Nothing was done. You may still be signed in.</p>` : html`<p>This page is for the operator of this service. The token is <code>ADMIN_TOKEN</code>; without that variable it is in the file <code>admin.token</code> of the data directory.</p>`}
 ${reason !== undefined && html`<p class="fault" role="alert">${reason}</p>`}
-${isForm && html`<p><a href="/admin">Open the page again</a>, or sign in:</p>`}
+${isForm && html`<p><a class="button" href="/admin">Open the page again</a></p>`}
 ${
   unsafe === undefined &&
+  !isForm &&
   html`<form method="post" action="/admin">
 <label for="token">Token</label>
 <input name="username" value="operator" autocomplete="username" hidden>

@@ -25,6 +25,8 @@ export type Sources = {
   recent: Recent
   /** Writes the counts of requests that are only in memory. */
   flushRequests(): Promise<void>
+  /** Path of the file with the configuration; undefined where there is none, as in the demo. */
+  file: string | undefined
   assets(): Promise<readonly AssetRow[]>
   ledger: AdminLedger
   actions: Actions

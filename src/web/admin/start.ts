@@ -78,7 +78,7 @@ function createAnswers(config: Config, access: Access) {
       guarded(request, async (reader) => {
         const found = await main(reader)
         if (found !== undefined) return page(reader, { title, path, main: found })
-        return page(reader, { title: 'Not found', path, main: missing }, { status: 404 })
+        return page(reader, { title: 'Not found', path, main: missing(path) }, { status: 404 })
       }),
   }
 }
@@ -145,7 +145,7 @@ function createForms(
         const subject = subjectOf(own.form)
         const action = actionOf(config, sources, name, subject)
         if (action === undefined) {
-          const one = { title: 'Not found', path: undefined, main: missing }
+          const one = { title: 'Not found', path: undefined, main: missing(undefined) }
           return page(own.session, one, { status: 404 })
         }
         const done = await action.run()
@@ -157,9 +157,15 @@ function createForms(
   }
 }
 
-const missing = html`<h1>There is nothing here</h1>
-<p class="empty">The ledger or the file that is in force has nothing of this name.</p>
-<p><a href="/admin">Back to the overview</a></p>`
+function missing(path: AdminPath | undefined): Html {
+  if (path === '/admin/payments')
+    return html`<h1>There is no such payment</h1>
+<p class="empty">The ledger has no payment with this id. Look for it by its transaction or by its payer.</p>
+<p><a class="button" href="/admin/payments">Back to the payments</a></p>`
+  return html`<h1>This is not possible</h1>
+<p class="empty">The merchant, the network or the order of this action does not exist, or there is no such action.</p>
+<p><a class="button" href="/admin">Back to the overview</a></p>`
+}
 
 function paramsOf({ url }: Request): URLSearchParams {
   return new URLSearchParams(searchOf(url))

@@ -4,9 +4,11 @@ import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
+import { createExplorer, type Explorer } from './explorer'
 import { createNames, type Names } from './names'
-import { badge, coin, facts, gwei, short, type Tone, table, time } from './parts'
+import { badge, coin, duration, facts, gwei, type Tone, table, time } from './parts'
 import type { Sources } from './sources'
+import { isUndelivered, openUntil, reasonOf, undeliveredNotice } from './undelivered'
 
 /** All that the ledger has of one payment; undefined when there is none of this id. */
 export async function storyPage(
@@ -17,33 +19,83 @@ export async function storyPage(
   const story = /^pay_[0-9a-f]{1,40}$/.test(id) ? await sources.ledger.story(id) : undefined
   if (story === undefined) return undefined
   const names = createNames(config, await sources.assets())
+  const now = sources.now()
   const { payment, authorization, order } = story
   return html`<p><a href="/admin/payments">All payments</a></p>
-<h1>Payment</h1>
-<p><code>${id}</code></p>
+<h1>Payment${payment !== undefined && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
+<p>${payment !== undefined && html`For <strong>${purchaseOf(payment)}</strong> on ${names.network(payment.transfer.network)}. `}<code class="hash">${id}</code></p>
+${payment !== undefined && isUndelivered(payment) && undeliveredNotice(payment, { config, names, now })}
+${payment !== undefined && nextOf(payment, order, now)}
 <h2>What happened</h2>
-${steps(story, sources.now())}
-${payment !== undefined && offerOf(payment, names)}
+${steps(story, explorerOf(config, payment), now)}
+${payment !== undefined && offerOf(payment, names, explorerOf(config, payment))}
 ${authorization !== undefined && chargeOf(authorization, names)}
 ${order !== undefined && payment !== undefined && orderOf(order, payment, names)}
 <h2>Transactions</h2>
-${transactionsOf(story.transactions)}
-${payment !== undefined && deliveryOf(payment, story, sources.now())}`
+${transactionsOf(story.transactions, explorerOf(config, payment))}
+${payment !== undefined && deliveryOf(payment, story, now)}`
+}
+
+function explorerOf(config: Config, payment: Payment | undefined): Explorer {
+  const id = payment?.transfer.network
+  return createExplorer(config.networks.find((each) => each.id === id))
+}
+
+function purchaseOf({ purpose: { merchant, route, product } }: Payment): string {
+  if (product === 'desk') return 'a stock order'
+  return merchant === '' ? 'another server, by the facilitator' : `${merchant}${route}`
+}
+
+/** What the operator can do about a payment, except an undelivered one. */
+function nextOf(payment: Payment, order: Order | undefined, now: number): Html {
+  const { state, createdAt } = payment
+  const note = (text: Html) => html`<p class="note">${text}</p>`
+  if (order?.state === 'held')
+    return note(
+      html`<strong>To do: decide the order.</strong> The desk holds it. <a href="/admin/orders#${order.id}">See the reason and retry it</a>.`,
+    )
+  if (state === 'broadcast')
+    return note(
+      html`<strong>Nothing to do: wait.</strong> It has waited for a block for ${duration(now - createdAt)}. The service sends it again with a higher fee until it is included or its time ends. If it takes minutes, look at the <a href="/admin/networks">network</a>.`,
+    )
+  if (state === 'reverted')
+    return note(
+      html`<strong>Nothing to do.</strong> The transaction failed ${duration(now - createdAt)} ago, and no money moved. The buyer can send the payment again until its time ends.`,
+    )
+  if (isUndelivered(payment)) return html``
+  if (payment.truncated)
+    return note(
+      html`The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back by hand.`,
+    )
+  return html`<p>Nothing to do: ${endOf(payment, order)}</p>`
+}
+
+function endOf({ state, purpose }: Payment, order: Order | undefined): string {
+  if (state === 'expired') return 'no money moved by it, and none ever will.'
+  if (order !== undefined) return `its order is ${order.state}.`
+  if (purpose.product === 'desk') return 'its order is not written yet.'
+  return purpose.product === 'facilitator'
+    ? 'the other server has its money.'
+    : 'the buyer has the answer.'
 }
 
 type Step = { at: number | undefined; tone: Tone; word: string; text: Html | string }
 
-function steps({ payment, authorization, transactions }: Story, now: number): Html {
+function steps(
+  { payment, authorization, transactions }: Story,
+  explorer: Explorer,
+  now: number,
+): Html {
   const all: Step[] = [
     ...(authorization === undefined ? [] : [authorizedStep(authorization)]),
     ...(payment === undefined ? [] : [receivedStep(payment)]),
-    ...transactions.map(transactionStep),
-    ...(payment === undefined ? [] : laterSteps(payment, now)),
+    ...transactions.map((each) => transactionStep(each, explorer)),
+    ...(payment === undefined ? [] : laterSteps(payment, explorer, now)),
   ]
   const ordered = all.toSorted((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity))
   return html`<ol class="steps">${ordered.map(
     ({ at, tone, word, text }) =>
-      html`<li>${at === undefined ? html`<span class="quiet">not timed</span>` : time(at)} ${badge(tone, word)} <span>${text}</span></li>
+      html`<li>${at === undefined ? html`<span class="quiet">now</span>` : time(at)} ${badge(tone, word)} <span>${text}</span></li>
 `,
   )}</ol>`
 }
@@ -60,34 +112,35 @@ function authorizedStep({ createdAt, state }: Authorization): Step {
   return { at: createdAt, tone, word: 'authorized', text }
 }
 
-function transactionStep(transaction: StoryTransaction): Step {
+function transactionStep(transaction: StoryTransaction, explorer: Explorer): Step {
   const { hash, kind, createdAt, members } = transaction
   const shared = members > 1 ? `, shared by ${members} payments` : ''
-  const text = html`Transaction ${short(hash)} (${kind}${shared}) was signed and sent.`
+  const text = html`Transaction ${explorer.transaction(hash)} (${kind}${shared}) was signed and sent.`
   return { at: createdAt, tone: 'plain', word: 'sent', text }
 }
 
 /** The time in the id is that of the request. */
 function receivedStep({ id, purpose, createdAt }: Payment): Step {
   const at = Math.min(createdAt, Number.parseInt(id.slice(4, 16), 16) || createdAt)
-  const text = `A request with a credential of ${purpose.protocol} came.`
+  const { protocol } = purpose
+  const text = `A request came with a signed payment (${protocol === 'mpp' ? 'MPP' : protocol}).`
   return { at, tone: 'plain', word: 'received', text }
 }
 
-function laterSteps(payment: Payment, now: number): Step[] {
+function laterSteps(payment: Payment, explorer: Explorer, now: number): Step[] {
   const { confirmedAt, deliveredAt, blockNumber, transaction, state } = payment
   const confirmed: Step = {
     at: confirmedAt,
     tone: 'good',
     word: 'confirmed',
-    text: html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${short(transaction)}, log ${payment.logIndex ?? ''}.`,
+    text: html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${explorer.transaction(transaction)}, log ${payment.logIndex ?? ''}.`,
   }
   const others: Partial<Record<Payment['state'], Step>> = {
     broadcast: {
       at: undefined,
       tone: 'fair',
       word: 'pending',
-      text: 'A transaction may be included in a block; it is not decided.',
+      text: 'The transaction was sent and is in no block yet.',
     },
     reverted: {
       at: undefined,
@@ -113,22 +166,25 @@ function laterSteps(payment: Payment, now: number): Step[] {
 }
 
 function deliverySteps(payment: Payment, deliveredAt: number | undefined, now: number): Step[] {
-  const { delivery, attempts, upstreamStatus, truncated, redeemUntil, state, purpose } = payment
+  const { delivery, upstreamStatus, truncated } = payment
   const status = upstreamStatus === undefined ? '' : `; the upstream answered ${upstreamStatus}`
   if (delivery === 'delivered') {
     const cut = truncated ? ', but not to its end' : ''
     const text = `The answer was delivered${cut}${status}.`
     return [{ at: deliveredAt, tone: truncated ? 'fair' : 'good', word: 'delivered', text }]
   }
-  if (state !== 'confirmed' || purpose.product !== 'gateway') return []
-  const tries = `${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}`
-  const isOpen = redeemUntil === undefined || redeemUntil > now
-  const more = isOpen ? 'The buyer can still fetch it.' : 'The time to fetch it is over.'
-  const text = `The answer was not delivered after ${tries}${status}. ${more}`
+  if (!isUndelivered(payment)) return []
+  const isOpen = openUntil(payment, now) !== undefined
+  const more = isOpen ? 'The buyer can still fetch it.' : 'It can be fetched no more.'
+  const text = `${reasonOf(payment)} ${more}`
   return [{ at: undefined, tone: 'bad', word: 'not delivered', text }]
 }
 
-function offerOf({ transfer, purpose, createdAt }: Payment, names: Names): Html {
+function offerOf(
+  { transfer, purpose, createdAt }: Payment,
+  names: Names,
+  explorer: Explorer,
+): Html {
   const { network, asset, amountAtomic, payer, payee, method, upto, validBefore, nonce } = transfer
   return html`<h2>Offer and credential</h2>
 ${facts([
@@ -136,8 +192,8 @@ ${facts([
   ['Resource', html`<code>${purpose.resource}</code>`],
   ['Amount', names.amount(amountAtomic, { network, asset })],
   ['Network', names.network(network)],
-  ['Payer', html`<code>${payer}</code>`],
-  ['Payee', html`<code>${payee}</code>`],
+  ['Payer', explorer.account(payer)],
+  ['Payee', explorer.account(payee)],
   ['Protocol', `${purpose.protocol}, ${upto === undefined ? 'exact' : 'upto'}, ${method}`],
   ['Nonce', html`<code>${nonce}</code>`],
   ['Valid until', time(secondsOf(validBefore, createdAt))],
@@ -177,7 +233,7 @@ ${facts([
 ])}`
 }
 
-function transactionsOf(transactions: readonly StoryTransaction[]): Html {
+function transactionsOf(transactions: readonly StoryTransaction[], explorer: Explorer): Html {
   return table(
     'Transactions',
     [
@@ -191,13 +247,13 @@ function transactionsOf(transactions: readonly StoryTransaction[]): Html {
       { title: 'Cost', isNumber: true },
     ],
     transactions.map((each) => [
-      html`<code class="hash">${each.hash}</code>`,
+      explorer.transaction(each.hash),
       each.members > 1 ? `${each.kind} of ${each.members}` : each.kind,
       badge(
         each.state === 'failed' ? 'bad' : each.state === 'mined' ? 'good' : 'plain',
         each.state,
       ),
-      short(each.relayer),
+      explorer.account(each.relayer),
       each.nonce,
       each.blockNumber ?? '-',
       gwei(each.maxFeeWei),
