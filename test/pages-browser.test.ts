@@ -290,7 +290,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
     look({}, '/merchants/catjoke', async (page) => {
       // Without a wallet they are how to pay.
       expect(await page.locator('.progress').textContent()).toContain('has no wallet')
-      await page.getByRole('link', { name: 'Show the commands' }).click()
+      await page.getByRole('link', { name: 'pay from a program' }).click()
       expect(page.url()).toEndWith('#programs')
       const shown = () => page.locator('[role=tabpanel]:visible').getAttribute('id')
       expect(await shown()).toBe('code-curl')
@@ -346,6 +346,13 @@ describe.skipIf(isMissing)('buying a stock', () => {
       await own.getByRole('button', { name: 'Pay with Browser wallet' }).click()
       await own.locator('.wallet[data-busy=false]').waitFor()
       expect(await own.locator('.result pre').first().textContent()).toContain('"delivered"')
+      expect(await own.locator('.result').textContent()).toMatch(
+        /You received [\d.]+ MSFT for 1 USDG\./,
+      )
+      // Another order needs a press of its own before anything offers to pay.
+      expect(await own.locator('.wallets button').allTextContents()).toEqual([
+        'Make another request',
+      ])
       expect(await own.locator('.progress').getAttribute('class')).toContain('good')
     } finally {
       await own.close()

@@ -67,7 +67,8 @@ export function merchantPage(
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
 <p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(live.healthOf(merchant))}</p>
 <p class="lead">${description}</p>
-<p class="actions">${route !== undefined && html`<a class="button" href="#try">Try it for ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+<p class="actions">${route !== undefined && html`<a class="button" href="#try">Fill in and pay ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+${route !== undefined && html`<p class="quiet">The button opens the form below. Nothing is charged before you confirm in your wallet.</p>`}
 </div>
 ${
   route === undefined
@@ -123,8 +124,10 @@ ${priceOf(config, merchant, route)}
 ${tryIt(config, merchant, route, { example, values: shown.values })}
 </div>
 <div class="code">
+<div class="programs">
 <h3 id="programs">In a program</h3>
 ${tabsOf(config, merchant, route, { example, tool: shown.tool })}
+</div>
 ${answerOf(route)}
 </div>
 </div>
@@ -251,8 +254,8 @@ function tryIt(
 <h3 id="try-title">Try it</h3>
 ${form(merchant, route, example, values)}
 <p class="request scriptless"><code>${Parts.breakable(target)}</code></p>
-<form><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button></form>
 ${walletPanel({ method, target, body: body ?? '', offers })}
+<form class="asking"><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button><p class="hint">Shows the terms of payment as programs see them. Nothing is paid.</p></form>
 <div class="answer" aria-live="polite"></div>
 </section>`
 }
