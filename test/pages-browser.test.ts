@@ -351,7 +351,7 @@ describe.skipIf(isMissing)('buying a stock', () => {
       )
       // Another order needs a press of its own before anything offers to pay.
       expect(await own.locator('.wallets button').allTextContents()).toEqual([
-        'Make another request',
+        'Make another order',
       ])
       expect(await own.locator('.progress').getAttribute('class')).toContain('good')
     } finally {

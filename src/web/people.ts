@@ -29,7 +29,7 @@ export async function forPeople(
   const offers = offersOf(config, problem)
   const main =
     offers.length === 0
-      ? problemPage(problem, merchant)
+      ? problemPage(inWords(problem, merchant), merchant)
       : paywallPage(config, problem, { request, merchant, offers })
   const page = {
     title: textOf(problem, 'title'),
@@ -122,6 +122,16 @@ function faultsOf(problem: Json.JsonObject, form?: string): Html | false {
   )}</ul>${form !== undefined && html`<p><a class="button" href="${form}">Correct the values in a form</a></p>`}</div>`
 }
 
+/** For people, what is not there is looked for on pages, and not in documents for programs. */
+function inWords(problem: Json.JsonObject, merchant?: Merchant): Json.JsonObject {
+  if (textOf(problem, 'code') !== 'not-found') return problem
+  const detail =
+    merchant === undefined
+      ? 'There is nothing at this address. The catalogue has all that is sold here.'
+      : `${merchant.title} sells nothing at this address. Its page has all that it sells.`
+  return { ...problem, detail }
+}
+
 /** A problem, and where to go from it. */
 export function problemPage(problem: Json.JsonObject, merchant?: Merchant): Html {
   const id = textOf(problem, 'requestId')
@@ -134,7 +144,7 @@ ${faultsOf(problem)}
     merchant !== undefined &&
     html`<a class="button" href="/merchants/${merchant.slug}">See what ${merchant.title} sells</a> `
   }<a class="button${merchant === undefined ? '' : ' plain'}" href="/">See all that is sold here</a></p>
-<p class="quiet">Status ${textOf(problem, 'status')}, code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>
+<p class="quiet">Code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>
 </div>`
 }
 

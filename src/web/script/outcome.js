@@ -3,6 +3,8 @@
 /** The title of the part of the page that a panel is in. */
 const headingOf = (panel) => panel.parentElement.querySelector('h2, h3')
 
+const isOrder = (panel) => headingOf(panel).id === 'order'
+
 /**
  * `state`: '' before, 'busy' until something is signed, 'sent' after that, 'kept' with a payment whose
  * answer can be fetched, 'done' with an answer. The style hides what would pay for it a second time.
@@ -62,8 +64,8 @@ function orderParts(text, { explorer, symbol: coin = '' }) {
   }
   const pairs = [
     ['order', id],
-    ['bought by', order.swapTx, explorer],
-    ['sent back by', order.refundTx, explorer],
+    ['bought in', order.swapTx, explorer],
+    ['sent back in', order.refundTx, explorer],
   ]
   return [
     element('p', {}, sentences[status] || ''),

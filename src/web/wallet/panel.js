@@ -81,7 +81,13 @@ function offer(panel) {
     kept ? [kept.what, kept.redeem] : [isPaid, ...names.map(([name]) => label(name))],
   )
   const state = kept ? 'kept' : isPaid ? 'done' : ''
-  showState(panel, state, { kept: 'Not delivered yet: fetch it', done: 'Your answer' }[state])
+  showState(
+    panel,
+    state,
+    { kept: 'Not delivered yet: fetch it', done: isOrder(panel) ? 'Your order' : 'Your answer' }[
+      state
+    ],
+  )
   if (shownOf.get(panel) === shown) return
   shownOf.set(panel, shown)
   panel.querySelector('label').hidden = names.length === 0
@@ -125,8 +131,11 @@ function starting(panel, label, names, isPaid) {
   }
   const button = (attributes, ...parts) =>
     element('button', { type: 'button', ...attributes }, ...parts)
-  const next = isPaid && form ? [button({ onclick: more }, 'Make another request')] : []
-  if (isPaid && form?.matches('.order')) return next
+  const next =
+    isPaid && form
+      ? [button({ onclick: more }, `Make another ${isOrder(panel) ? 'order' : 'request'}`)]
+      : []
+  if (isPaid && isOrder(panel)) return next
   const pays = names.map(([name, icon], at) =>
     button(
       // A wallet may have announced another provider since.

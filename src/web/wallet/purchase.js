@@ -101,7 +101,7 @@ async function finish(purchase, store, say) {
     else if (current.redeem !== kept.redeem) continue
     if (code === 'settlement-pending' || code === 'payment-in-progress') {
       if (Date.now() > until) throw new Stopped(detail)
-      say('The payment was sent. Waiting for its confirmation, mostly some seconds ...')
+      say('The payment was sent. Waiting for its confirmation: mostly some seconds ...')
       await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
       continue
     }
@@ -169,7 +169,7 @@ async function buy(panel, wallet, store, say) {
   // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
   store.write({ credential, key: random(16), what: amountOf(offer), payer })
   showState(panel, 'sent', 'Paying')
-  say(`Paying ${amountOf(offer)}, mostly some seconds ...`)
+  say(`Paying ${amountOf(offer)}: mostly some seconds ...`)
   return finish(purchase, store, say)
 }
 
