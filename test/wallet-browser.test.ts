@@ -185,6 +185,34 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     }
   })
 
+  test('behavior: a refused second payment leaves the answer of the first one', async () => {
+    expect(await press()).toBe('Paid and delivered.')
+    wallet.refused.add('eth_signTypedData_v4')
+    const more = page.getByRole('button', { name: 'Pay again with Demo Wallet' })
+    expect(await press(more)).toBe('You did not sign. Nothing was paid.')
+    expect(await titleOfPanel()).toBe('Your answer')
+    expect(await page.locator('.result pre').first().isVisible()).toBe(true)
+    expect(await page.getByText('Or pay from a program').isVisible()).toBe(false)
+  })
+
+  test('behavior: the form of a merchant comes back for another request, not beside an answer', async () => {
+    await page.goto(`${shop.url}/merchants/shop?route=/item`)
+    await page.locator('.compose').waitFor({ state: 'attached' })
+    const parts = ['.compose', '.asking', '.programs', '.wallet select']
+    const seen = async () => {
+      const found = await Promise.all(parts.map((part) => page.locator(part).isVisible()))
+      return parts.filter((_, at) => found[at])
+    }
+    const before = await seen()
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await seen()).toEqual([])
+    await page.getByRole('button', { name: 'Make another request' }).click()
+    expect(await seen()).toEqual(before)
+    expect(before.length).toBeGreaterThan(2)
+    expect(await payButton().count()).toBe(1)
+    expect(signatures()).toBe(1)
+  })
+
   test('behavior: a press goes to the same button when another payment or wallet is announced', async () => {
     // What another window keeps of another purchase, and a wallet that announces itself again.
     const announced = `for (const type of ['storage', 'turnpike:wallets', 'eip6963:requestProvider'])
