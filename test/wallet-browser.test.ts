@@ -364,7 +364,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   test('behavior: is fetched again without paying when the upstream failed', async () => {
     const before = await shop.balance(base, payee)
     shop.upstream.script = (_, reply) => reply.send(500, 'broken')
-    expect(await press()).toBe('The upstream answered 500.')
+    expect(await press()).toBe('The seller answered 500.')
     expect(await page.locator('.wallets').textContent()).toContain('You paid 0.005 USDC on Base')
     await page.reload()
     shop.upstream.script = (_, reply) => reply.send(200, '{"late":true}')

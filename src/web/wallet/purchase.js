@@ -109,7 +109,7 @@ async function finish(purchase, store, say) {
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
     // Its other sentences are for programs; the button below does what they say.
     const [told] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
-    throw new Stopped(told, { details })
+    throw new Stopped(told.replace('The upstream', 'The seller'), { details })
   }
 }
 
@@ -161,7 +161,7 @@ async function buy(panel, wallet, store, say) {
   const offer = await choose(panel, provider, asked.offers)
   assertPrice(offer)
   await selectNetwork(provider, offer.network)
-  await assertFunds(provider, payer, offer, panel.querySelector('select'))
+  await assertFunds(provider, payer, offer, asked.offers.length === 1)
   say(`Confirm in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
   const { credential } = await payOffer(provider, payer, offer, asked)
   // Another window was faster: its payment is finished, and this one is never sent.
@@ -175,11 +175,14 @@ async function buy(panel, wallet, store, say) {
 
 /** The chosen network, or by default the wallet's own if that is offered. */
 async function choose(panel, provider, offers) {
-  const wanted = panel.querySelector('select').value
+  const select = panel.querySelector('select')
+  const wanted = select.value
   const current = wanted === '' ? Number(await provider.request({ method: 'eth_chainId' })) : 0
   const isWanted = ({ network }) =>
     wanted === '' ? Number(network.chain) === current : network.id === wanted
   const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
   if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
+  // What is tried has a name when it fails.
+  select.value = offer.network.id
   return offer
 }

@@ -83,14 +83,12 @@ async function view(provider, to, data) {
   return BigInt(answer === '0x' ? 0 : answer)
 }
 
-async function assertFunds(provider, payer, { network, accepted }, select) {
+async function assertFunds(provider, payer, { network, accepted }, isOnly) {
   const balance = await view(provider, accepted.asset, `0x70a08231${word(payer)}`)
   if (balance >= BigInt(accepted.amount)) return
   const has = decimal(balance, network.decimals)
   const needs = decimal(accepted.amount, network.decimals)
-  // The chooser names what was tried.
-  select.value = network.id
-  const other = select.length > 1 ? ', or choose another network,' : ''
+  const other = isOnly ? '' : ', or choose another network,'
   throw new Stopped(
     `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid. Add ${network.symbol} to it${other} and try again.`,
     { label: (name) => `Try again with ${name}` },
