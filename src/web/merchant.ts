@@ -151,9 +151,13 @@ function priceOf({ service, networks }: Config, merchant: Merchant, route: Route
   const { meter } = route
   if (meter === undefined)
     return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>`
-  const byUse = ByUse.isOffered(service, merchant, route) && ` ${ByUse.sentence}`
+  const byUse =
+    ByUse.isOffered(service, merchant, route) &&
+    html` A program that pays by the x402 scheme <code>upto</code> is charged for what the answer used, and never more.`
+  // As the prices beside it are written.
+  const sentence = Price.sentence(route).replace(/(\d+\.\d\d\d*?)0* USD/g, '$$$1')
   return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>
-<p>${Price.sentence(route)}${byUse}</p>
+<p>${sentence}${byUse}</p>
 ${ratesTable(meter, namesOf(route))}`
 }
 
