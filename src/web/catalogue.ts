@@ -44,9 +44,9 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
       if (!isSearch) cards.set(group.merchant, body)
       return card(group.merchant, live.healthOf(group.merchant), body)
     }
-    return html`${hero(config, live, sample)}
+    return html`${isSearch ? undefined : hero(config, live, sample)}
 <section aria-labelledby="merchants">
-<div class="heading"><h2 id="merchants">Merchants</h2>
+<div class="heading">${isSearch ? html`<h1 id="merchants">Found for <q>${text.trim()}</q></h1>` : html`<h2 id="merchants">Merchants</h2>`}
 <p class="count" role="status">${countOf({ found: found.length, all: entries.length, merchants: groups.length, isSearch })}</p>
 ${entries.length > searchAboveRoutes && searchForm(text)}</div>
 ${groups.length === 0 ? nothing(text) : html`<ul class="cards">${shown.map(cardOf)}</ul>`}

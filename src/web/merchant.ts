@@ -67,7 +67,7 @@ export function merchantPage(
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
 <p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(live.healthOf(merchant))}</p>
 <p class="lead">${description}</p>
-<p class="actions">${route !== undefined && html`<a class="button" href="#try">Fill in and pay ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+<p class="actions">${route !== undefined && html`<a class="button" href="#try">${isPlain(route) ? 'Go to payment:' : 'Fill in and pay'} ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
 ${route !== undefined && html`<p class="quiet">The button opens the form below. Nothing is charged before you confirm in your wallet.</p>`}
 </div>
 ${
@@ -78,6 +78,11 @@ ${routes.length > 1 && routeList(merchant, { matching, route, query })}
 ${routeSection(config, merchant, route, { values: query.values, tool: toolOf(route) })}
 </div>`
 }`
+}
+
+/** Whether there is nothing to enter for a request. */
+function isPlain(route: Route): boolean {
+  return Example.fieldsOf(route).length === 0 && !route.methods.some(Example.takesBody)
 }
 
 function routeList(
@@ -116,7 +121,7 @@ function routeSection(config: Config, merchant: Merchant, route: Route, shown: S
   const example = Example.compose(slug, route, shown.values)
   return html`<section class="route" id="route" aria-labelledby="what">
 <h2 id="what">${route.summary || Example.pathOf(slug, route)}</h2>
-<p class="path"><span class="method">${route.methods.join(' ')}</span> <code>${Example.pathOf(slug, route)}${tailOf(route)}</code></p>
+<p class="path">${route.methods.map((method) => html`<span class="method">${method}</span> `)}<code>${Example.pathOf(slug, route)}${tailOf(route)}</code></p>
 <p>${route.description}</p>
 <div class="columns">
 <div class="ask">
