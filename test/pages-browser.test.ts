@@ -290,7 +290,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
     look({}, '/merchants/catjoke', async (page) => {
       // Without a wallet they are how to pay.
       expect(await page.locator('.progress').textContent()).toContain('has no wallet')
-      await page.getByRole('link', { name: 'Show the commands' }).click()
+      await page.getByRole('link', { name: 'pay from a program' }).click()
       expect(page.url()).toEndWith('#programs')
       const shown = () => page.locator('[role=tabpanel]:visible').getAttribute('id')
       expect(await shown()).toBe('code-curl')
@@ -346,12 +346,50 @@ describe.skipIf(isMissing)('buying a stock', () => {
       await own.getByRole('button', { name: 'Pay with Browser wallet' }).click()
       await own.locator('.wallet[data-busy=false]').waitFor()
       expect(await own.locator('.result pre').first().textContent()).toContain('"delivered"')
+      expect(await own.locator('.result').textContent()).toMatch(
+        /You received [\d.]+ MSFT for 1 USDG\./,
+      )
+      // Another order needs a press of its own before anything offers to pay.
+      expect(await own.locator('.wallets button').allTextContents()).toEqual(['Make another order'])
       expect(await own.locator('.progress').getAttribute('class')).toContain('good')
     } finally {
       await own.close()
     }
     const shares = (await balanceOf(chain, token.address, buyer.address)) - before
     expect(shares).toBeGreaterThan(0n)
+  })
+})
+
+describe.skipIf(isMissing)('an order whose answer was lost', () => {
+  test('behavior: is fetched on the next visit, and no payment is offered beside it', async () => {
+    const own = await page.context().newPage()
+    try {
+      const wallet = await installWallet(own, Object.values(world.chains), account(1).local())
+      let lost = 0
+      await own.route('**/api/stock/buy?**', async (route) => {
+        const isPaid = 'payment-signature' in route.request().headers()
+        if (!isPaid || lost++ > 0) return route.continue()
+        // The desk has the payment; its answer is lost.
+        await route.fetch()
+        return route.abort()
+      })
+      await own.goto(`${world.url}/stocks?symbol=MSFT`)
+      await own.getByLabel('Amount in USDG').fill('1.50')
+      await own.getByRole('button', { name: 'Pay with Demo Wallet' }).click()
+      await own.getByText('The connection failed. Your payment is kept.').waitFor()
+      await own.goto(`${world.url}/stocks`)
+      await own.getByRole('button', { name: 'Fetch the answer' }).waitFor()
+      expect(await own.getByLabel('Stock').inputValue()).toBe('MSFT')
+      expect(await own.getByLabel('Amount in USDG').inputValue()).toBe('1.50')
+      expect(await own.getByRole('button', { name: 'Pay with' }).count()).toBe(0)
+      expect(await own.locator('.stocks .order:visible').count()).toBe(0)
+      await own.getByRole('button', { name: 'Fetch the answer' }).click()
+      await own.getByText('You received').waitFor()
+      const signed = wallet.signed.filter(({ primaryType }) => primaryType !== 'Permit')
+      expect(signed).toHaveLength(1)
+    } finally {
+      await own.close()
+    }
   })
 })
 

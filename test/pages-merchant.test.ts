@@ -155,7 +155,7 @@ describe('the address of a merchant', () => {
     expect(response.status).toBe(404)
     expect(response.headers.get('content-type')).toBe('text/html; charset=utf-8')
     const text = await response.text()
-    expect(text).toContain('No merchant has this address; / lists all of them.')
+    expect(text).toContain('No merchant has this address. The catalogue lists all of them.')
     expect(text).toContain('<a class="button" href="/">')
     expect((await fetch(`${world.url}/merchants/weather`, { method: 'POST' })).status).toBe(405)
   })

@@ -5,6 +5,7 @@ import { createRateLimit } from '../src/http/ratelimit'
 import { silent } from '../src/log'
 import { assetsOf } from '../src/web/assets'
 import { linkOf } from '../src/web/catalogue'
+import { publicFacts } from '../src/web/chains'
 import { escaped } from '../src/web/html'
 import { createPages, type PagesOptions } from '../src/web/pages'
 import { priceFrom } from '../src/web/parts'
@@ -210,6 +211,28 @@ function merchantOf(text: string) {
     ],
   })
 }
+
+describe('what a buyer is told of a network', () => {
+  test('behavior: the public RPC and the explorer of a known network, and never an RPC of the file', async () => {
+    const [base] = configOf(small).networks
+    if (base === undefined) throw new Error('the small file has a network')
+    const keyed = { ...base, rpcUrls: ['https://rpc.example.com/v2/s3cret-key'] }
+    expect(publicFacts(keyed)).toEqual({
+      explorer: 'https://basescan.org',
+      rpc: 'https://mainnet.base.org',
+    })
+    for (const url of ['http://127.0.0.1:8545', 'http://localhost:8545', 'http://[::1]:8545'])
+      expect(publicFacts({ ...base, rpcUrls: [url] })).toEqual({})
+    expect(publicFacts({ ...base, id: 'eip155:1', chainId: 1 })).toEqual({})
+    const config = configOf(small)
+    const networks = config.networks.map((network) => ({ ...network, rpcUrls: keyed.rpcUrls }))
+    const one = merchant('one', { routes: [route('/a')], networks: [base.id] })
+    const app = pages({ config: { ...config, networks, merchants: [one] } })
+    const text = await (await app.get('/merchants/one')).text()
+    expect(text).toContain('https://basescan.org')
+    expect(text).not.toContain('s3cret-key')
+  })
+})
 
 describe('what a page may do', () => {
   test('behavior: the policy allows our scripts by their hashes and nothing inline', async () => {

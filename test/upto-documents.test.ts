@@ -40,6 +40,8 @@ beforeAll(async () => {
 })
 afterAll(() => shop?.stop())
 
+/** The same on the page, for people. */
+const pageSentence = 'is charged for what the answer used, and never more'
 const sentence = 'By the x402 scheme upto an answer is charged by what it used'
 const networks = ['eip155:4663', 'eip155:8453']
 
@@ -98,7 +100,7 @@ describe('a route that is offered by upto', () => {
     expect(llms.split('\n').find((line) => line.includes('/m/model/chat'))).toContain(sentence)
     expect(llms).toContain('GET /api/payments/{Payment-Id}')
     const page = await (await fetch(`${shop.url}/merchants/model`)).text()
-    expect(page).toContain(sentence)
+    expect(page).toContain(pageSentence)
     const described = (await toolsOf()).get('model-chat')
     expect(described).toContain('Up to 0.050000 USD per request')
     expect(described).toContain(sentence)
@@ -153,7 +155,7 @@ describe('a route that is not offered by upto', () => {
       expect((await toolsOf()).get(`${slug}-chat`)).not.toContain('upto')
       const page = await (await fetch(`${shop.url}/merchants/${slug}`)).text()
       expect(page).toContain(`/m/${slug}/chat`)
-      expect(page).not.toContain(sentence)
+      expect(page).not.toContain(pageSentence)
       const { items } = await json<{ items: { resource: string }[] }>(
         '/discovery/resources?limit=100',
       )

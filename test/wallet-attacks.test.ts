@@ -160,10 +160,10 @@ describe.skipIf(isMissing)('paying twice', () => {
     await payButton().click()
     await again(other).click()
     await idle(other)
-    expect(await progressOf(other)).toContain('The upstream answered 500')
+    expect(await progressOf(other)).toContain('The seller answered 500')
     refused.resolve()
     await idle()
-    expect(await progressOf(page)).toContain('The upstream answered 500')
+    expect(await progressOf(page)).toContain('The seller answered 500')
     shop.upstream.script = undefined
     expect(await press(again())).toBe('Paid and delivered.')
     expect(await shop.balance(base, payee)).toBe(before + price)

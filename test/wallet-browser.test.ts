@@ -63,6 +63,7 @@ beforeEach(async () => {
 const progress = () => page.locator('.progress')
 const said = async () => (await progress().textContent()) ?? ''
 const payButton = () => page.getByRole('button', { name: 'Pay with Demo Wallet' })
+const titleOfPanel = () => page.locator('#pay').textContent()
 const again = () => page.getByRole('button', { name: 'Fetch the answer' })
 const signatures = () => wallet.asked.filter((method) => method === 'eth_signTypedData_v4').length
 const kept = () => page.evaluate('JSON.stringify(Object.keys(localStorage))')
@@ -116,11 +117,16 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     }
   })
 
-  test('behavior: names the parameters that would be refused, and nothing is signed', async () => {
+  test('behavior: names the parameters that would be refused, and offers no payment', async () => {
     await page.goto(`${shop.url}/m/shop/form?symbol=toolong`)
     expect(await page.locator('main').textContent()).toContain('symbol')
-    const form = page.getByRole('link', { name: 'Enter the values in a form' })
-    expect(await form.getAttribute('href')).toBe('/merchants/shop?route=%2Fform#try')
+    const form = page.getByRole('link', { name: 'Correct the values in a form' })
+    await form.waitFor()
+    expect(await payButton().count()).toBe(0)
+    expect(await page.getByText('Or pay from a program').count()).toBe(0)
+    await form.click()
+    expect(await page.getByLabel('symbol').inputValue()).toBe('toolong')
+    // The form offers to pay, and the fault is found before anything is signed.
     expect(await press()).toContain('Nothing was paid.')
     expect(signatures()).toBe(0)
   })
@@ -146,7 +152,11 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(await shop.balance(network, payee)).toBe(before + price)
       expect(wallet.signed.map(({ primaryType }) => primaryType)).toEqual([...methods])
       expect(await page.locator('.result h2').allTextContents()).toEqual(['The answer', 'Receipt'])
-      expect(await page.locator('.result dd').first().textContent()).toMatch(/^0x[0-9a-f]{64}$/)
+      expect(
+        await page.locator('.result dd [data-copy]').first().getAttribute('data-copy'),
+      ).toMatch(/^0x[0-9a-f]{64}$/)
+      expect(await titleOfPanel()).toBe('Your answer')
+      expect(await page.getByText('Or pay from a program').isVisible()).toBe(false)
       for (const [name, file] of [
         ['Download the answer', /^item$/],
         ['Download the receipt', /^receipt-[0-9a-f]{8}\.json$/],
@@ -173,6 +183,34 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       await page.emulateMedia({ reducedMotion: null })
       await page.setViewportSize({ width: 1280, height: 720 })
     }
+  })
+
+  test('behavior: a refused second payment leaves the answer of the first one', async () => {
+    expect(await press()).toBe('Paid and delivered.')
+    wallet.refused.add('eth_signTypedData_v4')
+    const more = page.getByRole('button', { name: 'Pay again with Demo Wallet' })
+    expect(await press(more)).toBe('You did not sign. Nothing was paid.')
+    expect(await titleOfPanel()).toBe('Your answer')
+    expect(await page.locator('.result pre').first().isVisible()).toBe(true)
+    expect(await page.getByText('Or pay from a program').isVisible()).toBe(false)
+  })
+
+  test('behavior: the form of a merchant comes back for another request, not beside an answer', async () => {
+    await page.goto(`${shop.url}/merchants/shop?route=/item`)
+    await page.locator('.compose').waitFor({ state: 'attached' })
+    const parts = ['.compose', '.asking', '.programs', '.wallet select']
+    const seen = async () => {
+      const found = await Promise.all(parts.map((part) => page.locator(part).isVisible()))
+      return parts.filter((_, at) => found[at])
+    }
+    const before = await seen()
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await seen()).toEqual([])
+    await page.getByRole('button', { name: 'Make another request' }).click()
+    expect(await seen()).toEqual(before)
+    expect(before.length).toBeGreaterThan(2)
+    expect(await payButton().count()).toBe(1)
+    expect(signatures()).toBe(1)
   })
 
   test('behavior: a press goes to the same button when another payment or wallet is announced', async () => {
@@ -214,16 +252,18 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(wallet.asked).not.toContain('wallet_switchEthereumChain')
   })
 
-  for (const [name, prepare, text] of [
+  for (const [name, prepare, text, button] of [
     [
       'does not connect',
       () => wallet.refused.add('eth_requestAccounts'),
       'You did not connect the wallet. Nothing was paid.',
+      'Pay with Demo Wallet',
     ],
     [
       'does not sign',
       () => wallet.refused.add('eth_signTypedData_v4'),
       'You did not sign. Nothing was paid.',
+      'Pay with Demo Wallet',
     ],
     [
       'stays on another network',
@@ -232,6 +272,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
         wallet.refused.add('wallet_switchEthereumChain')
       },
       'The wallet stayed on another network. Nothing was paid',
+      'Switch Demo Wallet to Robinhood Chain and pay',
     ],
     [
       'does not know the network',
@@ -239,7 +280,8 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
         wallet.chainId = 1
         for (const id of [8453, 84532, 4663]) wallet.unknown.add(id)
       },
-      'The wallet does not know',
+      'The wallet does not know Robinhood Chain. Nothing was paid',
+      'Switch Demo Wallet to Robinhood Chain and pay',
     ],
     [
       'has too little',
@@ -247,6 +289,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
         wallet.account = account(6).local()
       },
       'has 0.00 USDC on Base, and the price is 0.005. Nothing was paid.',
+      'Try again with Demo Wallet',
     ],
   ] as const)
     test(`error: a wallet that ${name} pays nothing, and is told so`, async () => {
@@ -255,7 +298,10 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(await press()).toContain(text)
       expect(shop.counts()).toEqual(before)
       expect(await kept()).toBe('[]')
-      expect(await payButton().isEnabled()).toBe(true)
+      const buttons = page.locator('.wallets button')
+      expect(await buttons.allTextContents()).toEqual([button])
+      expect(await buttons.isEnabled()).toBe(true)
+      expect(await titleOfPanel()).toBe('Pay with a wallet')
     })
 })
 
@@ -293,8 +339,15 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
         'it is sent',
         () => shop.rows("SELECT 1 FROM payments WHERE state = 'broadcast'").length > 0,
       )
+      expect(await titleOfPanel()).toBe('Paying')
+      for (const selector of ['.programs', '.wallet select', '.wallets'])
+        expect([selector, await page.locator(selector).isVisible()]).toEqual([selector, false])
       await page.reload()
       expect(await page.locator('.wallets').textContent()).toContain('does not pay twice')
+      expect(await titleOfPanel()).toBe('Not delivered yet: fetch it')
+      for (const text of ['Or pay from a program', 'Network'])
+        expect([text, await page.getByText(text).first().isVisible()]).toEqual([text, false])
+      expect(await page.getByText('You may close this page.').isVisible()).toBe(true)
       expect(await progress().isVisible()).toBe(false)
       expect(await payButton().count()).toBe(0)
       const delivered = press(again())
@@ -311,7 +364,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   test('behavior: is fetched again without paying when the upstream failed', async () => {
     const before = await shop.balance(base, payee)
     shop.upstream.script = (_, reply) => reply.send(500, 'broken')
-    expect(await press()).toBe('The upstream answered 500.')
+    expect(await press()).toBe('The seller answered 500.')
     expect(await page.locator('.wallets').textContent()).toContain('You paid 0.005 USDC on Base')
     await page.reload()
     shop.upstream.script = (_, reply) => reply.send(200, '{"late":true}')

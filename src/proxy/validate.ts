@@ -209,5 +209,19 @@ function missingIn(words: string): string | undefined {
 
 /** The validator's message; it names the schema, never the value. */
 function reasonOf(errors: readonly OutputUnit[]): string {
-  return `is invalid: ${errors.at(-1)?.error ?? 'it does not match its schema'}`
+  const words = errors.at(-1)?.error ?? 'it does not match its schema'
+  const [, list] = /^Instance type ".*" is invalid\. Expected (.*)\.$/.exec(words) ?? []
+  if (list === undefined) return `is invalid: ${words}`
+  const wanted = list.split(', ').map((type) => typeWords[type.slice(1, -1)] ?? type)
+  return `must be ${wanted.join(' or ')}`
+}
+
+const typeWords: Readonly<Record<string, string>> = {
+  array: 'a list',
+  boolean: 'true or false',
+  integer: 'a whole number',
+  null: 'null',
+  number: 'a number',
+  object: 'an object',
+  string: 'a text',
 }

@@ -7,6 +7,7 @@ import answers from './script/answers.js' with { type: 'text' }
 import compose from './script/compose.js' with { type: 'text' }
 import copy from './script/copy.js' with { type: 'text' }
 import elements from './script/elements.js' with { type: 'text' }
+import outcome from './script/outcome.js' with { type: 'text' }
 import stocks from './script/stocks.js' with { type: 'text' }
 import tabs from './script/tabs.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
@@ -30,7 +31,7 @@ type Assets = Scripts &
   Readonly<Record<'admin' | 'icon', Asset>> & { style: Inline; logo: Asset | undefined }
 
 /** One script whose names the wallet's script uses, too. */
-const page = [elements, answers, copy, tabs, compose, stocks]
+const page = [elements, outcome, answers, copy, tabs, compose, stocks]
 /** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
 

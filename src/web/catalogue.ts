@@ -44,9 +44,9 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
       if (!isSearch) cards.set(group.merchant, body)
       return card(group.merchant, live.healthOf(group.merchant), body)
     }
-    return html`${hero(config, live, sample)}
+    return html`${isSearch ? undefined : hero(config, live, sample)}
 <section aria-labelledby="merchants">
-<div class="heading"><h2 id="merchants">Merchants</h2>
+<div class="heading">${isSearch ? html`<h1 id="merchants">Found for <q>${text.trim()}</q></h1>` : html`<h2 id="merchants">Merchants</h2>`}
 <p class="count" role="status">${countOf({ found: found.length, all: entries.length, merchants: groups.length, isSearch })}</p>
 ${entries.length > searchAboveRoutes && searchForm(text)}</div>
 ${groups.length === 0 ? nothing(text) : html`<ul class="cards">${shown.map(cardOf)}</ul>`}
@@ -75,7 +75,8 @@ function hero(config: Config, live: Live, sample: Sample | undefined): Html {
     `${Parts.count(routes.length, 'API')} for programs and agents. Pay for each request with a stablecoin, without an account and without a key.`
   return html`<div class="hero">
 <div><h1>${service.title}</h1>
-<p class="lead">${lead}</p></div>
+<p class="lead">${lead}</p>
+<p class="human">In a browser: open a merchant below, and pay with your browser wallet.</p></div>
 ${sample !== undefined && tryIt(config, sample)}
 ${networkLine(config.networks, live)}
 </div>
@@ -117,7 +118,7 @@ function tryIt({ service }: Config, { merchant, route, example }: Sample): Html 
   const terms = { baseUrl, network: undefined, priceAtomic: route.priceAtomic }
   const [curl] = Commands.of(example, terms)
   return html`<div class="sample">
-<p><strong>Try it in a terminal</strong></p>
+<p><strong>Or try it in a terminal</strong></p>
 ${Parts.command('the command', curl?.text ?? '')}
 <p class="outcome"><span class="asked">402 Payment Required</span><span><span class="price">${Price.short(route)}</span> for <a href="${linkOf(merchant, route)}">${route.summary || Example.pathOf(merchant.slug, route)}</a></span></p>
 </div>`
@@ -137,7 +138,7 @@ ${isClosed && html`<p class="notice bad">Nothing can be paid at the moment. The 
 function searchForm(text: string): Html {
   return html`<form class="search" method="get" action="/" role="search">
 <label class="hidden" for="q">Search the catalogue</label>
-<input type="search" id="q" name="q" value="${text}" maxlength="100" autocomplete="off" placeholder="Search, such as weather"><button>Search</button>
+<input type="search" id="q" name="q" value="${text}" maxlength="100" autocomplete="off" placeholder="Search, such as weather"><button class="plain">Search</button>
 </form>`
 }
 

@@ -67,7 +67,8 @@ export function merchantPage(
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
 <p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(live.healthOf(merchant))}</p>
 <p class="lead">${description}</p>
-<p class="actions">${route !== undefined && html`<a class="button" href="#try">Try it for ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+<p class="actions">${route !== undefined && html`<a class="button" href="#try">${isPlain(route) ? 'Go to payment:' : 'Fill in and pay'} ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+${route !== undefined && html`<p class="quiet">The button opens the form below. Nothing is charged before you confirm in your wallet.</p>`}
 </div>
 ${
   route === undefined
@@ -77,6 +78,11 @@ ${routes.length > 1 && routeList(merchant, { matching, route, query })}
 ${routeSection(config, merchant, route, { values: query.values, tool: toolOf(route) })}
 </div>`
 }`
+}
+
+/** Whether there is nothing to enter for a request. */
+function isPlain(route: Route): boolean {
+  return Example.fieldsOf(route).length === 0 && !route.methods.some(Example.takesBody)
 }
 
 function routeList(
@@ -115,7 +121,7 @@ function routeSection(config: Config, merchant: Merchant, route: Route, shown: S
   const example = Example.compose(slug, route, shown.values)
   return html`<section class="route" id="route" aria-labelledby="what">
 <h2 id="what">${route.summary || Example.pathOf(slug, route)}</h2>
-<p class="path"><span class="method">${route.methods.join(' ')}</span> <code>${Example.pathOf(slug, route)}${tailOf(route)}</code></p>
+<p class="path">${route.methods.map((method) => html`<span class="method">${method}</span> `)}<code>${Example.pathOf(slug, route)}${tailOf(route)}</code></p>
 <p>${route.description}</p>
 <div class="columns">
 <div class="ask">
@@ -123,8 +129,10 @@ ${priceOf(config, merchant, route)}
 ${tryIt(config, merchant, route, { example, values: shown.values })}
 </div>
 <div class="code">
+<div class="programs">
 <h3 id="programs">In a program</h3>
 ${tabsOf(config, merchant, route, { example, tool: shown.tool })}
+</div>
 ${answerOf(route)}
 </div>
 </div>
@@ -148,9 +156,13 @@ function priceOf({ service, networks }: Config, merchant: Merchant, route: Route
   const { meter } = route
   if (meter === undefined)
     return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>`
-  const byUse = ByUse.isOffered(service, merchant, route) && ` ${ByUse.sentence}`
+  const byUse =
+    ByUse.isOffered(service, merchant, route) &&
+    html` A program that pays by the x402 scheme <code>upto</code> is charged for what the answer used, and never more.`
+  // As the prices beside it are written.
+  const sentence = Price.sentence(route).replace(/(\d+\.\d\d\d*?)0* USD/g, '$$$1')
   return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>
-<p>${Price.sentence(route)}${byUse}</p>
+<p>${sentence}${byUse}</p>
 ${ratesTable(meter, namesOf(route))}`
 }
 
@@ -251,8 +263,8 @@ function tryIt(
 <h3 id="try-title">Try it</h3>
 ${form(merchant, route, example, values)}
 <p class="request scriptless"><code>${Parts.breakable(target)}</code></p>
-<form><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button></form>
 ${walletPanel({ method, target, body: body ?? '', offers })}
+<form class="asking"><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button><p class="hint">Shows the terms of payment as programs see them. Nothing is paid.</p></form>
 <div class="answer" aria-live="polite"></div>
 </section>`
 }

@@ -64,7 +64,7 @@ export function createPages(options: PagesOptions) {
   }
   const stocks = (request: Request): Response => {
     if (config.stock === undefined)
-      throw Problem.of('not-found', 'No stocks are sold here; / lists what is sold.')
+      throw Problem.of('not-found', 'No stocks are sold here. The catalogue lists what is sold.')
     const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
     const { hasMarket, pricesOf } = options
     const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
@@ -88,7 +88,10 @@ export function createPages(options: PagesOptions) {
 }
 
 function unknownMerchant(config: Config, request: Request): Response {
-  const problem = Problem.of('not-found', 'No merchant has this address; / lists all of them.')
+  const problem = Problem.of(
+    'not-found',
+    'No merchant has this address. The catalogue lists all of them.',
+  )
   const { title, status, detail, code } = problem
   const main = problemPage({ title, status, detail, code })
   const page = { title, path: undefined, main }

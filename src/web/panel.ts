@@ -1,4 +1,5 @@
 import type { NetworkConfig } from '../config/Config'
+import { publicFacts } from './chains'
 import { type Html, html } from './html'
 import { dollars } from './parts'
 
@@ -21,20 +22,23 @@ const settled =
 export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
- * The panel that `wallet.js` fills. An answer is above the buttons, which buy it once more. What is signed is an offer of the 402 which the script asks for;
- * it refuses one above the amount here.
+ * The panel that `wallet.js` fills. An answer is above the buttons, which buy it once more. What is
+ * signed is an offer of the 402 which the script asks for; it refuses one above the amount here.
  */
 export function walletPanel({ method, target, body, offers, note = settled }: Purchase): Html {
-  const networks = offers.map(({ network: { id, chainId, name, asset }, amountAtomic }) => {
+  const networks = offers.map(({ network, amountAtomic }) => {
+    const { id, chainId, name, asset } = network
     const { address, symbol, decimals } = asset
     const amount = amountAtomic?.toString()
-    return { id, chain: chainId, name, asset: address, symbol, decimals, amount }
+    const facts = publicFacts(network)
+    return { id, chain: chainId, name, asset: address, symbol, decimals, amount, ...facts }
   })
   return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet">
 <div class="progress" role="status">${note}</div>
+<p class="keeps quiet">You may close this page. This browser keeps the payment for 24 hours: open the page again, and it fetches the answer without a second payment.</p>
 <div class="result"></div>
 <label>Network <select name="network">
-${offers.length > 1 && html`<option value="">The network of my wallet</option>`}
+${offers.length > 1 && html`<option value="">The one my wallet is on</option>`}
 ${offers.map(
   ({ network, amountAtomic }) =>
     html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,

@@ -1,8 +1,7 @@
 import type { Config, Merchant, NetworkConfig } from '../config/Config'
-import { splitUrl } from '../http/url'
+import { searchOf, splitUrl } from '../http/url'
 import * as Json from '../protocol/Json'
 import * as Commands from './Commands'
-import { linkOf } from './catalogue'
 import { type Html, html } from './html'
 import { layout, pageHeaders } from './layout'
 import { walletPanel } from './panel'
@@ -30,7 +29,7 @@ export async function forPeople(
   const offers = offersOf(config, problem)
   const main =
     offers.length === 0
-      ? problemPage(problem, merchant)
+      ? problemPage(inWords(problem, merchant), merchant)
       : paywallPage(config, problem, { request, merchant, offers })
   const page = {
     title: textOf(problem, 'title'),
@@ -69,7 +68,9 @@ function paywallPage(
     { method: 'GET', target, body: undefined },
     { baseUrl: service.baseUrl, network, priceAtomic },
   )
-  return html`<div class="paywall">
+  const faults = faultsOf(problem, merchant && formOf(merchant, request))
+  // What would be refused is not offered. A payment of it that is kept can still be fetched.
+  return html`<div class="paywall${faults !== false && ' faulty'}">
 <div class="head">
 <p class="quiet">${
     merchant === undefined
@@ -78,15 +79,18 @@ function paywallPage(
   }</p>
 <h1>${description || 'A paid answer'}</h1>
 <p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
-${faultsOf(problem, merchant && formOf(merchant, request))}
+${faults}
 <p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
 ${walletPanel({ method: 'GET', target, body: '', offers })}
 </section>
-<section class="programs" aria-labelledby="programs"><h2 id="programs">Or pay from a program</h2>
+${
+  faults === false &&
+  html`<section class="programs" aria-labelledby="programs"><h2 id="programs">Or pay from a program</h2>
 ${commandTabs(commands.filter(({ pays }) => pays))}
-</section>
+</section>`
+}
 </div>
 <p><a href="/">All that is sold here</a></p>`
 }
@@ -97,19 +101,35 @@ function formOf(merchant: Merchant, { url }: Request): string | undefined {
   const [route] = merchant.routes
     .filter((each) => path === each.path || path.startsWith(`${each.path}/`))
     .sort((a, b) => b.path.length - a.path.length)
-  return route && linkOf(merchant, route).replace('#route', '#try')
+  if (route === undefined) return undefined
+  const values = new URLSearchParams({ route: route.path })
+  // The form shows what was asked for. It has the examples where the path itself has values.
+  if (path === route.path)
+    for (const [name, value] of new URLSearchParams(searchOf(url)))
+      values.append(`p.${name}`, value)
+  return `/merchants/${merchant.slug}?${values.toString()}#try`
 }
 
 /** `form`: where they can be mended. */
 function faultsOf(problem: Json.JsonObject, form?: string): Html | false {
   const faults = Json.member(problem, 'invalidParams')
   if (!Array.isArray(faults) || faults.length === 0) return false
-  return html`<div class="notice bad"><p>This request cannot be served as it is:</p>
+  return html`<div class="notice bad"><p>This request cannot be served as it is, and nothing is charged:</p>
 <ul>${faults.map((fault) =>
     Json.isObject(fault)
       ? html`<li><code>${textOf(fault, 'name')}</code>: ${textOf(fault, 'reason')}</li>`
       : undefined,
-  )}</ul>${form !== undefined && html`<p><a href="${form}">Enter the values in a form</a></p>`}</div>`
+  )}</ul>${form !== undefined && html`<p><a class="button" href="${form}">Correct the values in a form</a></p>`}</div>`
+}
+
+/** For people, what is not there is looked for on pages, and not in documents for programs. */
+function inWords(problem: Json.JsonObject, merchant?: Merchant): Json.JsonObject {
+  if (textOf(problem, 'code') !== 'not-found') return problem
+  const detail =
+    merchant === undefined
+      ? 'There is nothing at this address. The catalogue has all that is sold here.'
+      : `${merchant.title} sells nothing at this address. Its page has all that it sells.`
+  return { ...problem, detail }
 }
 
 /** A problem, and where to go from it. */
@@ -124,7 +144,7 @@ ${faultsOf(problem)}
     merchant !== undefined &&
     html`<a class="button" href="/merchants/${merchant.slug}">See what ${merchant.title} sells</a> `
   }<a class="button${merchant === undefined ? '' : ' plain'}" href="/">See all that is sold here</a></p>
-<p class="quiet">Status ${textOf(problem, 'status')}, code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>
+<p class="quiet">Code <code>${textOf(problem, 'code')}</code>${id !== '' && html`, request <code>${id}</code>`}</p>
 </div>`
 }
 

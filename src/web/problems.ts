@@ -54,21 +54,33 @@ function pageOf({ code, title, status, meaning, client, operator }: Meaning): Ht
 <p>${marked(client)}</p>
 ${
   operator !== undefined &&
-  html`<h2>For the operator of this service</h2>
-<p>${marked(operator)}</p>`
+  html`<details><summary>For the operator of this service</summary>
+<p>${marked(operator)}</p></details>`
 }
 <p><a href="/problems">All problems</a></p>`
 }
 
 function listOf(meanings: readonly Meaning[]): Html {
   return html`<h1>Problems</h1>
-<p>The <code>type</code> of each error answer names one of these pages.</p>
-<ul>${meanings.map(
-    ({ code, title, status }) =>
-      html`<li><a href="/problems/${code}">${title}</a> <code>${code}</code>, HTTP status ${status}</li>
+<p class="lead">Each page says what a problem means and what to do next. The <code>type</code> of an error answer names its page.</p>
+${groups.map(
+  ([name, isIn]) => html`<h2>${name}</h2>
+<ul class="group">${meanings
+    .filter(({ status }) => isIn(status))
+    .map(
+      ({ code, title, status }) =>
+        html`<li><a href="/problems/${code}">${title}</a> <code>${code}</code>, HTTP status ${status}</li>
 `,
-  )}</ul>`
+    )}</ul>`,
+)}`
 }
+
+/** Groups of problems by their statuses. */
+const groups = [
+  ['The payment', (status: number) => status === 402],
+  ['The request', (status: number) => status < 500 && status !== 402],
+  ['The service', (status: number) => status >= 500],
+] as const
 
 function textOf({ code, title, status, meaning, client, operator }: Meaning): string {
   const lines = [`${title} (${code}, HTTP status ${status})`, '', meaning, '', `Next: ${client}`]

@@ -23,7 +23,7 @@ export function stocksPage(
   const chosen = stock.tokens.find((token) => token.symbol === symbol) ?? stock.tokens[0]
   const isSold = isLive && network !== undefined && chosen !== undefined
   return html`<div class="head"><h1>Tokenized stocks</h1>
-<p class="lead">Buy ${Parts.count(stock.tokens.length, 'token')} on ${network?.name ?? stock.network} with one signature. ${coin} leaves your wallet, and the token arrives at your address. The gas is paid for you.</p>
+<p class="lead">Buy ${Parts.count(stock.tokens.length, 'token')} on ${network?.name ?? stock.network} with one signature. ${coin}, a dollar coin, leaves your wallet, and the token arrives at your address. The gas is paid for you.</p>
 ${isSold && html`<p class="actions"><a class="button" href="#buy">Buy a stock</a></p>`}
 <ul class="facts">
 <li><span>One order</span> <strong>${money(stock.minAtomic)} to ${money(stock.maxAtomic)}</strong></li>
@@ -107,7 +107,7 @@ function programs({ service }: Config, stock: Stock): Html {
       `curl -i -X POST '${api}/buy?${query}'`,
     ],
   ] as const
-  return html`<section aria-labelledby="programs"><h2 id="programs">Buy by a program</h2>
+  return html`<section class="programs" aria-labelledby="programs"><h2 id="programs">Buy by a program</h2>
 <ol class="numbered">${steps.map(
     ([note, text]) => html`<li><p>${note}</p>${Parts.command(note.toLowerCase(), text)}</li>`,
   )}</ol></section>`

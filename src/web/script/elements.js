@@ -27,15 +27,17 @@ function decode(text) {
 
 function facts(pairs) {
   const list = element('dl')
-  for (const [name, value] of pairs) {
+  for (const [name, value, explorer] of pairs) {
     const text = String(value)
-    const shown = /^0x[0-9a-fA-F]{40}$/.test(text) ? addressOf(text) : text
-    list.append(element('dt', {}, name), element('dd', {}, shown))
+    const shown = /^0x(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})$/.test(text) ? addressOf(text) : text
+    const see = { href: `${explorer}/tx/${text}`, rel: 'noreferrer' }
+    const link = explorer === undefined ? [] : [' ', element('a', see, 'See it in the explorer')]
+    list.append(element('dt', {}, name), element('dd', {}, shown, ...link))
   }
   return list
 }
 
-/** An address in its short form, with a button that copies the whole. */
+/** An address or a hash in its short form, with a button that copies the whole. */
 function addressOf(whole) {
   const short = `${whole.slice(0, 6)}\u2026${whole.slice(-4)}`
   const copy = { type: 'button', class: 'copy', 'aria-label': `Copy ${short}`, 'data-copy': whole }

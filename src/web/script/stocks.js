@@ -16,7 +16,7 @@ async function refresh(table) {
       const badge = { class: `badge ${states[state] ?? 'bad'}` }
       field('status').replaceChildren(element('span', badge, String(state).replaceAll('-', ' ')))
     }
-    status.textContent = `Prices of ${new Date().toLocaleTimeString()}`
+    status.textContent = `Prices of ${new Date().toLocaleTimeString([], { timeZoneName: 'short' })}`
   } catch {
     status.textContent = 'Prices are not available now. The next attempt is in 15 seconds.'
   }

@@ -10,7 +10,7 @@ async function followOrder(path, paid, say) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
     if (finalStates.includes(status)) return { ...paid, response, state: status }
-    say(`Paid. The order is ${status ?? 'not readable now'} ...`)
+    say(`Paid. ${orderSteps[status] ?? 'The order goes on'} ...`)
     await pause(waitMs)
   }
 }
@@ -27,8 +27,7 @@ async function readOrder(path) {
 }
 
 /** The path of the order that an answer has accepted; only the stock desk makes orders. */
-function orderOf({ status, headers }) {
-  if (status !== 202) return undefined
+function orderOf({ headers }) {
   const url = URL.parse(headers.get('location') ?? '', location.href)
   return url?.pathname.startsWith('/api/stock/order/') ? url.pathname : undefined
 }
@@ -37,10 +36,15 @@ const imageType = /^(image\/(?:png|jpeg|gif|webp|svg\+xml))\s*(?:;|$)/i
 const textType = /json|^text\/|xml|javascript|^$/
 
 /** Shows an answer as text or as an image, never as markup, and lets the user store it. */
-async function present(panel, { response, settlement }, say) {
+async function present(panel, { response, settlement, state }, say) {
   const type = response.headers.get('content-type') ?? ''
   const place = panel.querySelector('.result')
-  const title = element('h2', {}, response.ok ? 'The answer' : `The answer: ${response.status}`)
+  // The title of the panel says it.
+  const title = element(
+    'h2',
+    response.ok ? { class: 'hidden' } : {},
+    response.ok ? 'The answer' : `The answer: ${response.status}`,
+  )
   const isText = textType.test(type)
   const { blob, isCut } = await receive(response, { place, title, isText }, say)
   const [, image] = imageType.exec(type) ?? []
@@ -51,8 +55,9 @@ async function present(panel, { response, settlement }, say) {
     )
   } else if (isText) {
     const text = await blob.slice(0, 4 * shownMaxCharacters).text()
-    const code = element('code', {}, pretty(text.slice(0, shownMaxCharacters)))
-    parts.push(element('pre', { tabindex: '0' }, code))
+    const shown = pretty(text.slice(0, shownMaxCharacters))
+    if (state) parts.push(...orderParts(shown, networkOf(panel, settlement)))
+    else parts.push(element('pre', { tabindex: '0' }, element('code', {}, shown)))
   }
   const url = URL.createObjectURL(blob)
   const name = new URL(panel.dataset.target, location.href).pathname.split('/').pop() || 'answer'
@@ -67,7 +72,6 @@ async function present(panel, { response, settlement }, say) {
   if (isCut)
     throw new Stopped(
       'The answer was cut off. What arrived and the receipt are below. Fetch it again: that costs nothing, but a very long answer is not kept.',
-      { isOver: false },
     )
 }
 
@@ -76,12 +80,12 @@ const seenPixels = 200
 
 /** Scrolls to what a panel says when the first part of its answer is not in view. */
 function reveal(panel) {
-  const status = panel.querySelector('.progress')
   const { top, height } = panel.querySelector('.result').getBoundingClientRect()
   const isSeen = top + Math.min(height, seenPixels) <= innerHeight
-  if (status.getBoundingClientRect().top >= 0 && isSeen) return
+  const heading = headingOf(panel)
+  if (heading.getBoundingClientRect().top >= 0 && isSeen) return
   const isCalm = matchMedia('(prefers-reduced-motion: reduce)').matches
-  status.scrollIntoView({ behavior: isCalm ? 'auto' : 'smooth' })
+  heading.scrollIntoView({ behavior: isCalm ? 'auto' : 'smooth' })
 }
 
 /**
@@ -111,32 +115,14 @@ async function receive({ body }, { place, title, isText }, say) {
   }
 }
 
-/**
- * The URL of an image. A blob is a document of our origin when it is opened in a tab of its own, and
- * an SVG runs scripts there: as data it has no origin.
- */
-function imageOf(blob, type) {
-  const typed = new Blob([blob], { type })
-  if (type.toLowerCase() !== 'image/svg+xml') return URL.createObjectURL(typed)
-  return new Promise((done) => {
-    const reader = new FileReader()
-    reader.onload = () => done(reader.result)
-    reader.readAsDataURL(typed)
-  })
-}
-
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), undefined, 2)
-  } catch {
-    return text
-  }
+/** What the page knows of the network of a payment. */
+function networkOf({ dataset }, settlement) {
+  return JSON.parse(dataset.networks).find(({ id }) => id === settlement?.network) ?? {}
 }
 
 function receiptOf(settlement, panel) {
   const { transaction, network, payer } = settlement
-  const { name = network } =
-    JSON.parse(panel.dataset.networks).find(({ id }) => id === network) ?? {}
+  const known = networkOf(panel, settlement)
   const kept = { at: new Date().toISOString(), ...purchaseOf(panel), settlement }
   const isKept = keepReceipt(kept)
   const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
@@ -151,8 +137,8 @@ function receiptOf(settlement, panel) {
   return [
     element('h2', {}, 'Receipt'),
     facts([
-      ['transaction', transaction],
-      ['network', name],
+      ['your payment', transaction, known.explorer],
+      ['network', known.name ?? network],
       ['paid by', payer],
     ]),
     element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),

@@ -8,8 +8,7 @@ const nothingKept =
   'This browser keeps no data of this page, so a payment whose answer is lost could not be fetched again. Allow it, or pay by a command. Nothing was paid.'
 
 /** The purchase that this page knows of a request, as it was kept before it was sent. */
-function storeOf({ method, target, body }) {
-  const key = `turnpike:${method} ${target} ${body}`
+function storeOf({ method, target, body, key = `turnpike:${method} ${target} ${body}` }) {
   return {
     read() {
       try {

@@ -1,13 +1,19 @@
 // Buying a stock: the form above its panel.
 
-/** Six digits say what is bought; the order has all of them. */
-const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
+const orderKey = 'turnpike:POST /api/stock/buy?'
 
 /** A stock and an amount: shows what it buys now, and lets the panel below buy it. */
 function prepareOrder(form) {
   const panel = form.parentElement.querySelector('.wallet')
   const { symbol, usdg } = form.elements
   const status = form.querySelector('.quote')
+  // An order that was paid and has not ended comes before a new one.
+  const [kept] = Object.keys(localStorage).filter(
+    (key) => key.startsWith(orderKey) && storeOf({ key }).read(),
+  )
+  if (kept !== undefined)
+    for (const [name, value] of new URLSearchParams(kept.slice(orderKey.length)))
+      if (form.elements[name]) form.elements[name].value = value.trim()
   let latest = 0
   const change = async () => {
     const query = `symbol=${encodeURIComponent(symbol.value)}&usdg=${encodeURIComponent(usdg.value)}`

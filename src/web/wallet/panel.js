@@ -13,6 +13,7 @@ async function run(panel, wallet) {
   const status = panel.querySelector('.progress')
   const say = (text, className = '') => {
     restingOf.delete(panel)
+    retryOf.delete(panel)
     status.hidden = false
     status.className = `progress ${className}`
     status.replaceChildren(text)
@@ -21,6 +22,7 @@ async function run(panel, wallet) {
   setDisabled(panel, true)
   try {
     const kept = store.read()
+    showState(panel, kept ? 'sent' : 'busy', kept ? 'Fetching your answer' : 'Paying')
     if (kept !== undefined) say(`Asking again with the payment of ${kept.what} ...`)
     if (kept === undefined && wallet === undefined)
       throw new Stopped('This payment has ended in another window. Nothing was paid here.')
@@ -33,7 +35,7 @@ async function run(panel, wallet) {
       return followed.state
     })
     paidOf.set(panel, JSON.stringify(purchase))
-    say(...(endings[state] ?? ['Paid and delivered.', 'good']))
+    say(...(orderEnds[state] ?? ['Paid and delivered.', 'good']))
   } catch (error) {
     const isKnown = error instanceof Stopped
     say(
@@ -44,6 +46,7 @@ async function run(panel, wallet) {
       element('p', { class: 'fault' }, text),
     )
     status.append(...list)
+    if (error.label) retryOf.set(panel, error.label)
   } finally {
     panel.dataset.busy = 'false'
     setDisabled(panel, false)
@@ -52,14 +55,6 @@ async function run(panel, wallet) {
     if (document.activeElement === document.body)
       panel.querySelector('.wallets button')?.focus({ preventScroll: true })
   }
-}
-
-/** What the end of an order means for its buyer. */
-const endings = {
-  delivered: ['The order is delivered: the tokens are at your address.', 'good'],
-  refunded: ['The order was not filled, and the whole amount came back to you.', 'fair'],
-  held: ['The order is held until its operator decides. You need not pay again.', 'fair'],
-  failed: ['The transfer did not happen. Nothing was paid.', 'bad'],
 }
 
 function setDisabled(panel, isDisabled) {
@@ -80,19 +75,31 @@ function offer(panel) {
     String(info.name ?? 'wallet').slice(0, 40),
     String(info.icon),
   ])
-  const verb = paidOf.get(panel) === JSON.stringify(purchase) ? 'Pay again with' : 'Pay with'
-  const shown = JSON.stringify(kept ? [kept.what, kept.redeem] : [verb, ...names])
+  const isPaid = paidOf.get(panel) === JSON.stringify(purchase)
+  const label = retryOf.get(panel) ?? ((name) => `Pay ${isPaid ? 'again ' : ''}with ${name}`)
+  const shown = JSON.stringify(
+    kept ? [kept.what, kept.redeem] : [isPaid, ...names.map(([name]) => label(name))],
+  )
+  const state = kept ? 'kept' : isPaid ? 'done' : ''
+  showState(
+    panel,
+    state,
+    { kept: 'Not delivered yet: fetch it', done: isOrder(panel) ? 'Your order' : 'Your answer' }[
+      state
+    ],
+  )
   if (shownOf.get(panel) === shown) return
   shownOf.set(panel, shown)
-  panel.querySelector('label').hidden = kept !== undefined
+  panel.querySelector('label').hidden = names.length === 0
   rest(panel, kept, names)
   const place = panel.querySelector('.wallets')
-  place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, verb, names)))
+  place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, label, names, isPaid)))
 }
 
 /** The text of a panel's status before a purchase has said anything. */
 const restingOf = new WeakMap()
-const noWallet = 'This browser has no wallet. Install one, or pay by a command.'
+/** The label of the button after a fault that the user can mend. */
+const retryOf = new WeakMap()
 
 /** What the status says before a purchase: nothing of signing where something was signed already. */
 function rest(panel, kept, names) {
@@ -100,7 +107,7 @@ function rest(panel, kept, names) {
   if (text === undefined) return
   const status = panel.querySelector('.progress')
   status.hidden = kept !== undefined
-  status.replaceChildren(names.length === 0 ? noWallet : text)
+  status.replaceChildren(...(names.length === 0 ? noWallet() : [text]))
 }
 
 function resuming(panel, { redeem, what }) {
@@ -113,18 +120,31 @@ function resuming(panel, { redeem, what }) {
   ]
 }
 
-function starting(panel, verb, names) {
-  if (names.length === 0)
-    return [element('a', { class: 'button plain', href: '#programs' }, 'Show the commands')]
-  return names.map(([name, icon], at) =>
-    element(
-      'button',
+function starting(panel, label, names, isPaid) {
+  const form = panel.parentElement.querySelector('form.compose, form.order')
+  const more = () => {
+    paidOf.delete(panel)
+    panel.querySelector('.result').replaceChildren()
+    panel.querySelector('.progress').replaceChildren()
+    offer(panel)
+    form.querySelector('input:not([type=hidden]), select')?.focus()
+  }
+  const button = (attributes, ...parts) =>
+    element('button', { type: 'button', ...attributes }, ...parts)
+  const next =
+    isPaid && form
+      ? [button({ onclick: more }, `Make another ${isOrder(panel) ? 'order' : 'request'}`)]
+      : []
+  if (isPaid && isOrder(panel)) return next
+  const pays = names.map(([name, icon], at) =>
+    button(
       // A wallet may have announced another provider since.
-      { type: 'button', onclick: () => run(panel, walletsNow()[at]) },
+      { class: isPaid ? 'plain' : '', onclick: () => run(panel, walletsNow()[at]) },
       ...iconOf({ icon }),
-      `${verb} ${name}`,
+      label(name),
     ),
   )
+  return [...next, ...pays]
 }
 
 function prepare(panel) {

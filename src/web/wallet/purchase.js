@@ -84,9 +84,7 @@ async function finish(purchase, store, say) {
     try {
       response = await send(purchase, headers)
     } catch {
-      throw new Stopped('The connection failed. Ask again with the same payment.', {
-        isOver: false,
-      })
+      throw new Stopped('The connection failed. Your payment is kept.')
     }
     const settlement = settlementOf(response)
     // An upstream's own 404 was delivered and paid for. Proxies on the way can answer 200, too.
@@ -102,8 +100,8 @@ async function finish(purchase, store, say) {
     if (problem.redeem?.token) store.write({ ...kept, redeem: problem.redeem.token })
     else if (current.redeem !== kept.redeem) continue
     if (code === 'settlement-pending' || code === 'payment-in-progress') {
-      if (Date.now() > until) throw new Stopped(detail, { isOver: false })
-      say('The payment was sent. Waiting for its confirmation ...')
+      if (Date.now() > until) throw new Stopped(detail)
+      say('The payment was sent. Waiting for its confirmation: mostly some seconds ...')
       await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
       continue
     }
@@ -111,7 +109,7 @@ async function finish(purchase, store, say) {
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
     // Its other sentences are for programs; the button below does what they say.
     const [told] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
-    throw new Stopped(told, { isOver: store.read() === undefined, details })
+    throw new Stopped(told.replace('The upstream', 'The seller'), { details })
   }
 }
 
@@ -163,24 +161,28 @@ async function buy(panel, wallet, store, say) {
   const offer = await choose(panel, provider, asked.offers)
   assertPrice(offer)
   await selectNetwork(provider, offer.network)
-  await assertFunds(provider, payer, offer)
+  await assertFunds(provider, payer, offer, asked.offers.length === 1)
   say(`Confirm in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
   const { credential } = await payOffer(provider, payer, offer, asked)
   // Another window was faster: its payment is finished, and this one is never sent.
   if (store.read() !== undefined) return finish(purchase, store, say)
   // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
   store.write({ credential, key: random(16), what: amountOf(offer), payer })
-  say(`Paying ${amountOf(offer)} ...`)
+  showState(panel, 'sent', 'Paying')
+  say(`Paying ${amountOf(offer)}: mostly some seconds ...`)
   return finish(purchase, store, say)
 }
 
 /** The chosen network, or by default the wallet's own if that is offered. */
 async function choose(panel, provider, offers) {
-  const wanted = panel.querySelector('select').value
+  const select = panel.querySelector('select')
+  const wanted = select.value
   const current = wanted === '' ? Number(await provider.request({ method: 'eth_chainId' })) : 0
   const isWanted = ({ network }) =>
     wanted === '' ? Number(network.chain) === current : network.id === wanted
   const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
   if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
+  // What is tried has a name when it fails.
+  select.value = offer.network.id
   return offer
 }

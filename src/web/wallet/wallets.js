@@ -1,12 +1,12 @@
 // Finds the wallets of the browser (EIP-6963, EIP-1193) and asks them. The files of this folder are one
 // script, which runs after script.js and uses its functions. It builds no markup from text.
 
-/** Why a purchase stopped. `isOver`: no payment of it can be settled any more, or none was signed. */
+/** Why a purchase stopped. `label` makes the words of a button that mends it, from a wallet's name. */
 class Stopped extends Error {
-  constructor(message, { isOver = true, details = [] } = {}) {
+  constructor(message, { details = [], label } = {}) {
     super(message)
-    this.isOver = isOver
     this.details = details
+    this.label = label
   }
 }
 
@@ -33,11 +33,11 @@ function iconOf({ icon }) {
 }
 
 /** Asks the wallet; a refusal of its user is told as one. */
-async function ask(provider, method, params, refused) {
+async function ask(provider, method, params, refused, label) {
   try {
     return await provider.request({ method, params })
   } catch (error) {
-    if (error?.code === 4001) throw new Stopped(refused)
+    if (error?.code === 4001) throw new Stopped(refused, { label })
     throw error
   }
 }
@@ -46,14 +46,16 @@ async function selectNetwork(provider, network) {
   const chainId = `0x${Number(network.chain).toString(16)}`
   if (Number(await provider.request({ method: 'eth_chainId' })) === Number(network.chain)) return
   const refused = `The wallet stayed on another network. Nothing was paid: switch it to ${network.name}.`
+  const label = (name) => `Switch ${name} to ${network.name} and pay`
   try {
-    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused)
+    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused, label)
   } catch (error) {
     const isUnknown = error?.code === 4902 || error?.data?.originalError?.code === 4902
     if (!isUnknown || network.rpc === undefined) {
       if (error instanceof Stopped) throw error
       throw new Stopped(
-        `The wallet does not know ${network.name} (chain ${network.chain}). Add it, then pay again.`,
+        `The wallet does not know ${network.name}. Nothing was paid: add chain ${network.chain} in its settings, then press the button.`,
+        { label },
       )
     }
     const chain = {
@@ -62,11 +64,17 @@ async function selectNetwork(provider, network) {
       rpcUrls: [network.rpc],
       nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
     }
-    await ask(provider, 'wallet_addEthereumChain', [chain], refused)
-    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused)
+    await ask(
+      provider,
+      'wallet_addEthereumChain',
+      [chain],
+      refused,
+      (name) => `Add ${network.name} to ${name} and pay`,
+    )
+    await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused, label)
   }
   if (Number(await provider.request({ method: 'eth_chainId' })) !== Number(network.chain))
-    throw new Stopped(refused)
+    throw new Stopped(refused, { label })
 }
 
 /** A word that a view function of a token answers. */
@@ -75,12 +83,14 @@ async function view(provider, to, data) {
   return BigInt(answer === '0x' ? 0 : answer)
 }
 
-async function assertFunds(provider, payer, { network, accepted }) {
+async function assertFunds(provider, payer, { network, accepted }, isOnly) {
   const balance = await view(provider, accepted.asset, `0x70a08231${word(payer)}`)
   if (balance >= BigInt(accepted.amount)) return
   const has = decimal(balance, network.decimals)
   const needs = decimal(accepted.amount, network.decimals)
+  const other = isOnly ? '' : ', or choose another network,'
   throw new Stopped(
-    `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid. Add ${network.symbol}, or choose another network.`,
+    `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid. Add ${network.symbol} to it${other} and try again.`,
+    { label: (name) => `Try again with ${name}` },
   )
 }
