@@ -14,7 +14,12 @@ const lanes: Lane[] = [
   { network, relayer: undefined },
   { network, relayer },
 ]
-const listener = { taken: async () => undefined, release: () => true, keep: () => undefined, driven: () => [] }
+const listener = {
+  taken: async () => undefined,
+  release: () => true,
+  keep: () => undefined,
+  driven: () => [],
+}
 
 async function run(env: Record<string, string>, json = false) {
   const lines: string[] = []

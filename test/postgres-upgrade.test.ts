@@ -54,7 +54,11 @@ afterAll(async () => {
 
 function start(path: string, name: string): Promise<Version> {
   const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
-  const text = configText(urls).replace('stop_seconds = 1', 'stop_seconds = 60')
+  // The buyers pay as fast as they can, which the usual budget of a day does not cover.
+  const budget = `gas_per_day_wei = { gateway = "${10n ** 18n}" }`
+  const text = configText(urls)
+    .replace('stop_seconds = 1', 'stop_seconds = 60')
+    .replaceAll('rpc_urls =', `${budget}\nrpc_urls =`)
   return startVersion(path, {
     directory: join(directory, name),
     text,

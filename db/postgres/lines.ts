@@ -79,8 +79,7 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
   return {
     run,
     isIdle: (kind) => seats[kind].some((seat) => seat.isIdle()),
-    onEnd: (kind, listener) =>
-      void listeners.set(kind, [...(listeners.get(kind) ?? []), listener]),
+    onEnd: (kind, listener) => void listeners.set(kind, [...(listeners.get(kind) ?? []), listener]),
     storage: watch.storage,
     close() {
       for (const seat of all) seat.close()
