@@ -244,8 +244,12 @@ const stock = {
     client: 'Name a lower `minimumShares`; `estimatedShares` has what the pool gives.',
   },
   'delivery-failed': {
-    meaning: 'The shares could not be delivered. `refundTx` is the refund of the payment.',
-    client: 'Read the order at `orderUrl` until its state is `refunded`. Do not pay again.',
+    meaning:
+      'The shares could not be delivered, and your money comes back. The answer to your request has ' +
+      'the address of the order, `orderUrl`.',
+    client:
+      'Open `orderUrl` until the state of the order is `refunded`; `refundTx` there is the hash of ' +
+      'the transaction that paid you back. Do not pay again.',
     operator: 'Run `turnpike orders show ID`: it has the reason and every transaction.',
   },
 } satisfies Partial<Record<Code, Text>>

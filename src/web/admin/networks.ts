@@ -187,20 +187,20 @@ export async function facilitatorPage(config: Config, sources: Sources): Promise
   const keys = config.facilitator.apiKeyHashes.length
   const open = typeof payTo === 'string' ? payTo : `${payTo.length} addresses`
   return html`<h1>Facilitator</h1>
-<p>The facilitator sends payments that other x402 servers have received, so that they need no chain, key or gas of their own. Such a server names the address below as its facilitator.</p>
+<p>The facilitator sends payments that other x402 servers have received, so that they need no chain, key or gas of their own. Such a server names the address below as its facilitator. <strong>Nothing to do here:</strong> it runs by itself.</p>
 ${facts([
   ['Address', html`<code>${config.service.facilitatorUrl}</code>`],
   [
     'Settles for',
     open === 'own'
-      ? 'payments to the payouts of this service only'
+      ? 'payments of any server to the payout addresses in your file'
       : open === 'any'
         ? 'payments to any payee'
         : `payments to ${open}`,
   ],
   ['API keys', keys === 0 ? 'none: no call needs a key' : `${keys}: each call needs one`],
 ])}
-<p class="quiet">To allow other payees, write <code>pay_to</code> under <code>[facilitator]</code> in the file. To ask for keys, choose one and write its sha256 into <code>api_keys</code> there. Then <a href="/admin/configuration">reload the file</a>. Its gas has a budget of its own on each <a href="/admin/networks">network</a>.</p>
+<p class="quiet">If you want to allow other payees, write <code>pay_to</code> under <code>[facilitator]</code> in the file. If calls should need keys, choose one and write its sha256 into <code>api_keys</code> there. Then <a href="/admin/configuration">reload the file</a>. Its gas has a budget of its own on each <a href="/admin/networks">network</a>.</p>
 <h2>Settled in the last 7 days, by payee</h2>
 <p class="quiet">From ${time(from)} on.</p>
 ${table(

@@ -81,13 +81,13 @@ function paidOf({ network, totalAtomic }: Order, { networks }: Config, names: Na
   return names.amount(totalAtomic, { network, asset })
 }
 
-const whatGrantsAre = html`<p>A grant is coin for gas (ETH) that this service gives to a buyer that has none. The buyer needs it once, to allow payments in a token; after that each payment is a signature. Nothing to do here: <code>grants_per_day</code> and the gas budget limit what is given.</p>`
+const whatGrantsAre = html`<p>A grant is coin for gas (ETH) that this service gives to a buyer that has none. The buyer needs it once, to allow payments in a token; after that each payment is a signature.</p>`
 
 /** Native coin that was given for approves of Permit2. */
 export async function grantsPage(config: Config, sources: Sources): Promise<Html> {
   const sponsored = config.networks.filter(({ sponsor }) => sponsor !== undefined)
   if (sponsored.length === 0)
-    return html`<h1>Grants</h1><p class="empty">No network gives grants. To give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>
+    return html`<h1>Grants</h1><p class="empty">Nothing to do here: no network gives grants. If you want to give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>
 ${whatGrantsAre}`
   const now = sources.now()
   const today = now - (now % dayMs)

@@ -67,6 +67,11 @@ function show(response, text, milliseconds) {
   } catch {
     // Shown as it is.
   }
+  if (response.status === 402) {
+    const next =
+      'This is the price: press the button that pays, or send the request again with a payment.'
+    parts.push(element('p', {}, next))
+  }
   if (challenges.length > 0) {
     parts.push(element('h4', {}, 'MPP: WWW-Authenticate'), ...showMpp(challenges))
   }
