@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { createLedger } from '../db/sqlite/ledger'
 import type { Settlement } from '../src/settlement/settlement'
+import { relayerKeys } from './harness/cluster'
 import { createFakeLanes } from './harness/fakelanes'
 import { type Scripted, scripted } from './harness/scripted'
 import { purposeOf, until } from './harness/settlement'
@@ -138,4 +139,29 @@ describe.concurrent('a takeover', () => {
     await until(() => lanes.release('a').every(Boolean))
     expect(own.settlement.isReady(nodeOf(own))).toBe(false)
   })
+})
+
+test('behavior: an account that is to be given takes no new payment, and is given when it is idle', async () => {
+  const lanes = createFakeLanes()
+  await using own = await scripted({
+    ledger: (ledger) => ({ ...ledger, lanes: lanes.of('a') }),
+    settlement: { relayerKeys: [...relayerKeys] },
+  })
+  await lanes.give('a')
+  own.node.onSend = () => 'keep'
+  const transfers = [own.sign(), own.sign({ from: 2 }), own.sign({ from: 3 })]
+  const [first, second, third] = transfers
+  if (!first || !second || !third) throw new Error('three are signed')
+  await own.begin(first)
+  await own.begin(second)
+  const [leaving, staying] = own.node.sends.map(({ from }) => from)
+  expect(leaving).not.toBe(staying)
+  const asked = () => lanes.release('a').filter((isGiven) => isGiven).length
+  // The keeper alone: both accounts have a payment.
+  expect(asked()).toBe(1)
+  await own.begin(third)
+  expect(own.node.sends[2]?.from).toBe(staying)
+  own.chain.mine()
+  for (const each of transfers) await own.reaches(each, 'confirmed')
+  await until(() => asked() > 1)
 })
