@@ -100,7 +100,7 @@ describe('a reload while a settlement is in progress', () => {
   test('behavior: a reload to a policy that refuses such payments ends none in progress', async () => {
     const body = await make()
     await hold()
-    const first = await begin(withWait(body, 0.2))
+    const first = await begin(withWait(body, 2))
     expect((await first.answer).json).toMatchObject({ status: 'pending' })
     const { facilitator } = shop.config
     for (const changes of [
@@ -134,7 +134,8 @@ describe('a reload while a settlement is in progress', () => {
 test('behavior: a call that joins one with a shorter wait still has its own wait', async () => {
   const body = await make()
   await hold()
-  const short = await begin(withWait(body, 0.2))
+  // Long enough to be sent on a busy machine.
+  const short = await begin(withWait(body, 2))
   const long = settle(body)
   expect((await short.answer).json).toMatchObject({ status: 'pending' })
   await mine()
