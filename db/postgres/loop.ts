@@ -21,11 +21,11 @@ export function createLoop({ work, everyMs, isOver, fault }: LoopOptions): Loop 
     new Promise<void>((resolve) => {
       const end = () => {
         clearTimeout(timer)
+        isWoken = false
         resume = undefined
         resolve()
       }
       const timer = setTimeout(end, isWoken ? 0 : everyMs)
-      isWoken = false
       resume = end
     })
   const run = async () => {
@@ -40,13 +40,15 @@ export function createLoop({ work, everyMs, isOver, fault }: LoopOptions): Loop 
     }
   }
   const running = run()
+  const wake = () => {
+    isWoken = true
+    resume?.()
+  }
   return {
-    wake() {
-      isWoken = true
-      resume?.()
-    },
+    wake,
     async stop() {
-      resume?.()
+      // It must not begin another pause when a turn runs now.
+      wake()
       await running
     },
   }
