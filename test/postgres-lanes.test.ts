@@ -2,6 +2,7 @@ import { afterEach, describe, expect, test } from 'bun:test'
 import { type Gateways, joinGateways } from '../db/postgres/gateways'
 import { type Lines, openLines } from '../db/postgres/lines'
 import { sessionOf } from '../db/postgres/session'
+import type { Times } from '../db/postgres/signs'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
 import { relayer } from './harness/scripted'
 import { until } from './harness/settlement'
@@ -10,12 +11,17 @@ import { until } from './harness/settlement'
 
 const lane = { network: 'eip155:8453', relayer } as const
 const opened: (() => unknown)[] = []
+const quick = { beatMs: 5, deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
 afterEach(async () => {
   for (const close of opened.splice(0).toReversed()) await close()
 })
 
 /** A gateway with one lane. `afterLook` runs between a look's answer and the gateway's own reading of it. */
-async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<void>) {
+async function join(
+  afterLook: (gateways: Gateways, lines: Lines) => Promise<void>,
+  options: { times?: Times; monotonic?: () => number } = {},
+) {
+  const { times = quick, monotonic = () => performance.now() } = options
   const real = await openLines({
     servers: [{ connectionString: await gatewayDatabase() }],
     name: 'test',
@@ -47,14 +53,14 @@ async function join(afterLook: (gateways: Gateways, lines: Lines) => Promise<voi
       fingerprints: {},
     },
     now: Date.now,
-    monotonic: () => performance.now(),
+    monotonic,
     on: {
       fenced: () => void told.push('fenced'),
       reaped: () => void told.push('reaped'),
       wentBack: () => void told.push('went back'),
       fault: (error) => void told.push(String(error)),
     },
-    times: { beatMs: 5, deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 },
+    times,
   })
   opened.push(gateways.close)
   await gateways.lanes.start([lane], {
@@ -70,7 +76,7 @@ const setNonce = (lines: Lines, nonce: number) =>
   lines.run('commit', (query) => query('UPDATE lanes SET next_nonce = $1', [nonce]))
 
 describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
-  test('behavior: a write that is acknowledged after a look began is no loss', async () => {
+  test('behavior: a write that is acknowledged during a look is not taken for lost', async () => {
     let nonce = 0
     const { told, looks, gateways, lines } = await join(async (gateways, lines) => {
       await setNonce(lines, ++nonce)
@@ -114,5 +120,25 @@ describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
     await lines.run('commit', (query) => query('UPDATE lanes SET holder = NULL, epoch = 2'))
     expect(await gateways.lost(lane, 1)).toBe(false)
     expect([told, gateways.lanes.has(lane)]).toEqual([['fenced'], false])
+  })
+
+  test('attack: a gateway that wakes from a pause removes no other before its own sign of life', async () => {
+    let pausedMs = 0
+    const { told, looks, gateways, lines } = await join(async () => undefined, {
+      // One sign, at the start.
+      times: { beatMs: 600_000, deadMs: 10_000, steadyMs: 10_000, gapMs: 4_000, freshMs: 6_000 },
+      monotonic: () => performance.now() + pausedMs,
+    })
+    await lines.run('commit', (query) =>
+      query(`INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
+        VALUES (gen_random_uuid(), '', '', '', '{}', clock_timestamp() - interval '20 s')`),
+    )
+    pausedMs = 20_000
+    const before = looks()
+    gateways.wake()
+    await until(() => looks() > before)
+    expect(told).toEqual([])
+    const rows = await lines.run('read', (query) => query('SELECT 1 FROM gateways'))
+    expect(rows).toHaveLength(2)
   })
 })

@@ -21,6 +21,7 @@ import type { Lines } from './lines'
 import { createLoop, type Loop, type LoopOptions } from './loop'
 import { restoreLane } from './restore'
 import type { Json } from './rows'
+import { isSteady, type Times, usualTimes } from './signs'
 
 export type GatewaysOptions = {
   lines: Lines
@@ -43,19 +44,6 @@ export type GatewaysOptions = {
   times?: Partial<Times> | undefined
 }
 
-export type Times = {
-  /** Interval of the signs of life, ms. */
-  beatMs: number
-  /** A process without a sign for this long is taken for dead, ms by the clock of the database. */
-  deadMs: number
-  /** Only a process with regular beats for this long may judge others, ms. */
-  steadyMs: number
-  /** A longer time between two beats is not regular, ms. */
-  gapMs: number
-  /** Without a beat for this long nothing new is sent, ms. */
-  freshMs: number
-}
-
 export type Gateways = {
   id: string
   lanes: LaneLedger
@@ -72,7 +60,7 @@ export type Gateways = {
   isFresh(): boolean
   /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
   skewMs(): number
-  /** Whether this process has the duties of the first network: of several it is the only one. */
+  /** Whether this process has the duties of the network with the first id: only one has them. */
   isFirst(): boolean
   /** Other gateways that live. */
   others(): number
@@ -90,14 +78,6 @@ export type Gateways = {
   close(): Promise<void>
 }
 
-const usualTimes: Times = {
-  beatMs: 2_000,
-  deadMs: 10_000,
-  steadyMs: 10_000,
-  gapMs: 4_000,
-  freshMs: 6_000,
-}
-
 type State = {
   options: GatewaysOptions
   times: Times
@@ -112,6 +92,8 @@ type State = {
   others: number
   /** The end of the running look. */
   looking: Promise<void>
+  /** It takes no lane any more. */
+  isRetired: boolean
   isOver: boolean
 }
 
@@ -130,6 +112,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     skewMs: 0,
     others: 0,
     looking: Promise.resolve(),
+    isRetired: false,
     isOver: false,
   }
   await options.lines.run('beat', (query) => register(query, options.gateway))
@@ -150,6 +133,9 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
         await options.lines.run('beat', (query) => createLanes(query, lanes))
         await look(state)
       },
+      retire() {
+        state.isRetired = true
+      },
     },
     fenceOf(lane, nonce = -1) {
       const held = state.held.get(keyOf(lane))
@@ -166,8 +152,9 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
     skewMs: () => state.skewMs,
     isFirst() {
-      const [first] = state.wanted
-      return first !== undefined && state.held.has(keyOf(first))
+      // Whatever the order of the networks in the file of this process.
+      const [network] = state.wanted.map((lane) => lane.network).toSorted()
+      return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
     others: () => state.others,
     epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
@@ -212,7 +199,7 @@ function fence(state: State, reason: string): void {
   state.options.on.fenced(reason)
 }
 
-/** One look at a time: two could take one lane twice, and then the first epoch's writes are refused. */
+/** One look at a time: two could take a lane twice, which ends the epoch of the first take. */
 function look(state: State): Promise<void> {
   const next = state.looking.then(() => lookOnce(state))
   state.looking = next.catch(() => undefined)
@@ -224,7 +211,7 @@ async function lookOnce(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
   const { listener } = state
   if (listener === undefined || state.isOver) return
-  if (monotonic() - state.steadySince >= state.times.steadyMs) {
+  if (isSteady(state, monotonic())) {
     const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
     for (const id of dead) on.reaped(id)
   }
@@ -267,7 +254,7 @@ async function compare(
       restoreLane(query, row, { held, id: gateway.id, slots }),
     )
     if (raised === undefined) continue
-    // Not earlier: until the slots are there, a write for one of them would find nothing.
+    // Only now: before the slots are restored, a write for one of them would find nothing.
     state.held.set(keyOf(lane), { ...raised, raisedFrom: held.epoch })
     on.wentBack(lane)
   }
@@ -278,19 +265,17 @@ async function balance(state: State, network: Network.Id, seen: Seen): Promise<v
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
-  // A take or a return whose answer was lost: the database has this process as the holder.
+  // The database names this process as the holder, because the answer to a take or return was lost.
   const isUnknown = (row: LaneRow) => row.holder === state.options.gateway.id && !isOwn(row)
   let own = accounts.filter(isOwn).length
   for (const row of rows) {
     if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
-    if (row.relayer === keeper) await take(state, laneOf(row))
+    if (state.isRetired) {
+      if (isUnknown(row)) await give(state, laneOf(row))
+    } else if (row.relayer === keeper) await take(state, laneOf(row))
     else if (own < fair) own += (await take(state, laneOf(row))) ? 1 : 0
     else if (isUnknown(row)) await give(state, laneOf(row))
   }
-  // No gateway has their keys any more; the keeper of the network records what they had sent.
-  const strange = rows.filter((row) => row.holder === null && !isWanted(state, laneOf(row)))
-  for (const row of state.held.has(keyOf({ network, relayer: undefined })) ? strange : [])
-    if (!state.isOver) await take(state, laneOf(row))
   // One at a time, so that its next holder can begin before the next one is given.
   if (own > fair) {
     const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
