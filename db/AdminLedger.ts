@@ -133,8 +133,8 @@ export type AdminLedger = {
   jobAt(id: string): Promise<number | undefined>
   pauses(): Promise<readonly Pause[]>
   /**
-   * Adds or removes one pause, and resolves with all when it is on the disk. Operators at several
-   * gateways change one entry each. The other gateways get a notification.
+   * Adds or removes one pause. Resolves with all pauses when that is on the disk. A call changes one
+   * entry, so that operators at two gateways do not overwrite each other. Notifies other gateways.
    */
   setPause(pause: Pause, isPause: boolean): Promise<readonly Pause[]>
 }

@@ -39,9 +39,9 @@ export type Inserted = 'stored' | 'known' | { refused: CeilingRefusal }
 
 /** Why a new ceiling was not written although its money is free. */
 export type CeilingRefusal =
-  /** Another payment or ceiling has the buyer's own key. One process finds that out before. */
+  /** Another payment or ceiling has the buyer's own key. A process alone finds that earlier. */
   | 'key-used'
-  /** Over all processes, the payer has more under way than it has or may have. */
+  /** Over all processes, the payer has more under way than its funds or its limit cover. */
   | 'payer-under-way'
   /** The relayer has more ceilings to settle than it could before they expire. */
   | 'relayer-busy'
@@ -50,7 +50,7 @@ export type CeilingRefusal =
 export type CeilingLimits = {
   /** Of the payer's ceilings on all networks, atomic. */
   unsettledAtomic: bigint
-  /** Of the payer's ceilings and payments of the asset: what it has at the last look, atomic. */
+  /** Of the payer's ceilings and payments of the asset: its balance and allowance, atomic. */
   fundsAtomic: bigint
   /** Ceilings that name one relayer of a network. */
   relayerMax: number

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
+import type { NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { NewOrder } from './OrderLedger'
 import type { PaymentRow, TransactionRow } from './schema'
@@ -20,15 +21,15 @@ export type LaneListener = {
    */
   taken(lane: TakenLane): Promise<void>
   /**
-   * Whether the process can do without the lane now. True: it begins nothing there any more. False: it
-   * lets the lane, or another one of the network, become idle, and is asked again.
+   * Whether the process gives the lane back now, and begins nothing more there. False: it lets the
+   * lane, or another one of the network, become idle, and is asked again.
    */
   release(lane: Lane): boolean
-  /** The network keeps its lanes: none has to become idle any more. */
+  /** The process keeps all its lanes of the network: none has to become idle. */
   keep(lane: Pick<Lane, 'network'>): void
   /**
-   * What the process drives in the lane and has written. A database that lost it in a failover gets it
-   * again.
+   * What the process drives in the lane and has written. It is written again to a database that lost
+   * it in a failover.
    */
   driven(lane: Lane): readonly DrivenSlot[]
 }
@@ -38,6 +39,8 @@ export type DrivenSlot = {
   transactions: readonly TransactionRow[]
   payments: readonly { row: PaymentRow; order?: NewOrder | undefined }[]
   job: JobRow | undefined
+  /** What the job gives, when that was written with it. */
+  grant?: NewGrant | undefined
 }
 
 /**
@@ -48,7 +51,7 @@ export type LaneLedger = {
   /** Whether other processes may use the database at the same time. */
   isShared: boolean
   has(lane: Lane): boolean
-  /** Whether no other process is known that uses the database. */
+  /** Whether no other process is known to use the database. */
   isAlone(): boolean
   /** Whether another living process has the lane, as far as it is known. */
   isOfAnother(lane: Lane): boolean
@@ -57,6 +60,8 @@ export type LaneLedger = {
    * where the database is not shared.
    */
   start(lanes: readonly Lane[], listener: LaneListener): Promise<void>
+  /** The process is to end: from now on it takes no lane. What it has, it keeps to the end. */
+  retire(): void
 }
 
 /** The gateways of a shared database and what each has, for operators. */
@@ -81,6 +86,7 @@ export const lanesOfOthers: LaneLedger = {
   isAlone: () => false,
   isOfAnother: () => true,
   start: () => Promise.resolve(),
+  retire: () => undefined,
 }
 
 /** All lanes are of the one process. */
@@ -90,4 +96,5 @@ export const ownLanes: LaneLedger = {
   isAlone: () => true,
   isOfAnother: () => false,
   start: () => Promise.resolve(),
+  retire: () => undefined,
 }

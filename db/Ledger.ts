@@ -4,6 +4,7 @@ import type { Money } from '../src/protocol/Transfer'
 import type { AdminLedger } from './AdminLedger'
 import type { AnswerLedger } from './AnswerLedger'
 import type { AuthorizationLedger, CeilingRefusal } from './AuthorizationLedger'
+import type { FailureLedger } from './FailureLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { JobRow } from './jobs'
 import type { LaneLedger } from './LaneLedger'
@@ -16,7 +17,7 @@ import type { WebhookLedger } from './WebhookLedger'
 
 /**
  * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
- * `onChange`, `flush` and the totals of `gas` are synchronous. Each commit is one database
+ * `onChange`, `flush`, the totals of `gas` and known `failures` are synchronous. Each commit is one database
  * transaction, and is on the disk when it resolves unless its comment says otherwise.
  * Nothing waits inside a transaction: rows of a product, for a payment or a job, are passed as
  * data. Amounts are atomic, times unix ms, gas in wei.
@@ -29,6 +30,7 @@ export type Ledger = Readonly<{
   settling: SettlingCommits
   deliveries: DeliveryCommits
   gas: GasTotals
+  failures: FailureLedger
   answers: AnswerLedger
   authorizations: AuthorizationLedger
   offers: OfferLedger
@@ -55,7 +57,7 @@ export type ChangeListener = {
   payment(id: string): void
   /** The state or the newest transaction of a job has changed. */
   job(id: string): void
-  /** Another process may have changed any of them; a listener that only waits looks again. */
+  /** Another process may have changed any payment or job: a listener that waits reads again. */
   anything?(): void
 }
 
@@ -89,7 +91,7 @@ export type PaymentReads = {
   countBroadcast(): Promise<ReadonlyMap<Network.Id, number>>
   /** How many are unfinished, and the oldest of them. */
   pending(limit: number): Promise<Pending>
-  /** Ids of `broadcast` payments of which no transaction is open: removed, or displaced at its nonce. */
+  /** Ids of `broadcast` payments without an open transaction: it was removed, or displaced. */
   orphans(network: Network.Id): Promise<readonly string[]>
   /** Reserved gas of payments of the facilitator since a time (unix ms), by payee. */
   payeeGasSince(at: number): Promise<readonly PayeeGas[]>
@@ -132,7 +134,7 @@ export type TransactionReads = {
   ): Promise<readonly Pick<TransactionRow, 'hash' | 'state' | 'relayer' | 'nonce'>[]>
   /** Transactions in this block and above it, those of ours and those that paid us. */
   includedFrom(network: Network.Id, block: bigint): Promise<readonly Included[]>
-  /** Transactions of a relayer that are recorded as included at account nonces; `to` is not one of them. */
+  /** Transactions of a relayer that are recorded as included at account nonces below `to`. */
   includedAt(
     network: Network.Id,
     relayer: Address,
@@ -161,8 +163,8 @@ export type NewPayment = {
   row: PaymentRow
   rows?: Rows | undefined
   /**
-   * Most that its payer's open payments and ceilings of the asset may be together with it, atomic.
-   * Undefined where one process has the ledger alone, and checks that itself.
+   * The most that the payer's open payments and ceilings of the asset may sum to with this payment,
+   * atomic. Undefined when one process has the ledger alone, and checks that itself.
    */
   fundsAtomic?: bigint | undefined
 }
@@ -218,6 +220,8 @@ export type IncludedPayment = {
   logs: readonly number[]
   /** Its first delivery starts in the same commit. */
   startsDelivery: boolean
+  /** As it was written, so that a database on another host need not send it back. */
+  payment?: Payment
 }
 
 /**
@@ -292,8 +296,8 @@ export type SettlingCommits = {
 /** The delivery state of payments. Changes at the same time share a commit. */
 export type DeliveryCommits = {
   /**
-   * `delivering` and one attempt more. Undefined when it is not to be delivered. `attempts`: those that
-   * the caller has counted; where processes share the ledger, one of them may have used another.
+   * Writes `delivering` and counts an attempt. Undefined when the payment may not be delivered, or when
+   * its count is not `attempts`: another process has used an attempt since the caller's read.
    */
   begin(id: string, attempts?: number): Promise<Payment | undefined>
   /** False when no delivery was started. A power loss may undo it for up to 100 ms. */

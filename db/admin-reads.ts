@@ -29,8 +29,8 @@ export type AdminBase = {
   sql: AdminSql
   all<Row>(sql: string, values: Values): Promise<readonly Row[]>
   /**
-   * Adds or removes one entry of the JSON list in a value of `meta`; an entry is known by `kind` and
-   * `name`. Resolves with the list when it is on the disk.
+   * Adds or removes one entry of the JSON list in a value of `meta`. `kind` and `name` identify an
+   * entry. Resolves with the list when it is on the disk.
    */
   setPause(key: string, pause: Pause, isPause: boolean): Promise<readonly Pause[]>
 }

@@ -167,20 +167,20 @@ export function isDecimalSum(column: Column): SQL {
 }
 
 /**
- * A text of that length. The length is apart from the pattern, because `{64}` makes an expression of
- * 64 states: it takes ten times as long, for each row of each UPDATE.
+ * A text of that length. The pattern does not have the length: `{64}` makes an automaton of 64 states,
+ * which takes ten times as long for each row of each UPDATE.
  */
-function matchesWhole(column: Column, pattern: string, length: number): SQL {
+function matchesWithLength(column: Column, pattern: string, length: number): SQL {
   return sql`${matches(column, pattern)} AND length(${column}) = ${sql.raw(`${length}`)}`
 }
 
 /** `0x` and that many lower-case hex digits. */
 export function isHex(column: Column, digits: number): SQL {
-  return matchesWhole(column, '^0x[0-9a-f]*$', digits + 2)
+  return matchesWithLength(column, '^0x[0-9a-f]*$', digits + 2)
 }
 
 export function isAddress(column: Column): SQL {
-  return matchesWhole(column, '^0x[0-9a-fA-F]*$', 42)
+  return matchesWithLength(column, '^0x[0-9a-fA-F]*$', 42)
 }
 
 /** The type says it already. */
@@ -195,7 +195,7 @@ export function isUnset(column: Column): SQL {
 
 /** Hex digits in lower case, without `0x`. */
 export function isDigest(column: Column, digits: number): SQL {
-  return matchesWhole(column, '^[0-9a-f]*$', digits)
+  return matchesWithLength(column, '^[0-9a-f]*$', digits)
 }
 
 /** A number of digits without sign that is at most another one. */

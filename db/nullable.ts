@@ -1,4 +1,4 @@
-/** Maps a value, and returns null for null: a prepared statement passes nulls to a column's map. */
+/** Maps a value that is not null. Prepared statements pass null to a column's map, too. */
 export function nullable<In, Out>(value: In, map: (value: In) => Out): Out {
   return value === null ? (null as Out) : map(value)
 }

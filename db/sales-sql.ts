@@ -1,14 +1,7 @@
 import type { Dialect } from './dialect'
 import type { RequestCounts, SalesKey } from './SalesLedger'
 
-/**
- * Sums of one span for the figures of sales, in SQL for both databases. `$from` and `$to` are the
- * first ids of its begin and end, `$begin` and `$end` its times. A sum is read as text, because
- * bun:sqlite rounds integers above 2^53. Amounts of a short span are below 2^63.
- */
-export type SalesSql = ReturnType<typeof salesSql>
-
-/** Wei of a span may exceed 2^63, which are 9 coins: SQLite refuses it, so it is summed in two parts. */
+/** SQLite refuses a sum above 2^63 wei, which are 9 coins, so wei are summed in two parts. */
 const part = 1_000_000_000n
 
 export type GasSum = { high: string; low: string; unknownGas: number }
@@ -56,6 +49,11 @@ export type OtherGasRow = GasSum & { network: SalesKey['network']; kind: string 
 export type FirstRow = Record<'payment' | 'authorization', string | null> &
   Record<'hour' | 'transactionAt', number | null>
 
+/**
+ * Sums of one span for the figures of sales, in SQL for both databases. `$from` and `$to` are the
+ * first ids of its begin and end, `$begin` and `$end` its times. A sum is read as text, because
+ * bun:sqlite rounds integers above 2^53. Amounts of a short span are below 2^63.
+ */
 export function salesSql(dialect: Dialect) {
   return {
     payments: (byPayer: boolean) => paymentsSql(dialect, byPayer),

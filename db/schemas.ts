@@ -51,10 +51,12 @@ export function misfit(
   list: readonly Migration[],
   about: About,
 ): string | undefined {
-  const { last = 'none' } = schema
+  const { last } = schema
   const own = list.at(-1)?.name ?? ''
   if (last === own) return undefined
-  if (last > own && last !== 'none') return unknownTo(schema, list, about)
+  if (last === undefined)
+    return `${nameOf(about)} has no tables of turnpike: start serve once, which makes them`
+  if (last > own) return unknownTo(schema, list, about)
   return (
     `${nameOf(about)} is of an older version (schema ${last}, this program needs ${own}): ` +
     'start serve once, which brings it up to date'

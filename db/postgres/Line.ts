@@ -63,23 +63,31 @@ export async function connect(options: LineOptions): Promise<Line> {
   return lineOf(client, end, answerMs)
 }
 
-type End = { now(error: Error): void; error(): Error | undefined; wait: Promise<never> }
+type End = {
+  now(error: Error): void
+  error(): Error | undefined
+  /** Calls `fail` at the end, unless the returned function is called before. */
+  onEnd(fail: (error: Error) => void): () => void
+}
 
 /** Ends a connection once, at its first fault. */
 function endOf(client: Client, onEnd: LineOptions['onEnd']): End {
   let error: Error | undefined
-  const { promise: wait, reject } = Promise.withResolvers<never>()
-  wait.catch(() => undefined)
+  const waiting = new Set<(error: Error) => void>()
   return {
     now(cause) {
       if (error !== undefined) return
       error = cause
       client.connection.stream.destroy()
-      reject(cause)
+      for (const fail of waiting) fail(cause)
       onEnd(cause)
     },
     error: () => error,
-    wait,
+    onEnd(fail) {
+      if (error !== undefined) fail(error)
+      waiting.add(fail)
+      return () => void waiting.delete(fail)
+    },
   }
 }
 
@@ -129,18 +137,32 @@ function lineOf(client: Client, end: End, answerMs: number): Line {
   }
 }
 
-/** The answer; ends the connection when there is none in time. */
-async function within<T>(ms: number, end: End, answer: Promise<T>): Promise<T> {
-  const timer = setTimeout(
-    () => end.now(new Error(`the database did not answer within ${ms} ms`)),
-    ms,
-  )
-  try {
-    return await Promise.race([answer, end.wait])
-  } finally {
-    clearTimeout(timer)
-    answer.catch(() => undefined)
-  }
+/**
+ * The answer; ends the connection when there is none in time. No promise of the connection takes part: it
+ * would keep the answer of each statement for as long as the connection lasts.
+ */
+function within<T>(ms: number, end: End, answer: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(
+      () => end.now(new Error(`the database did not answer within ${ms} ms`)),
+      ms,
+    )
+    const forget = end.onEnd(reject)
+    const settle = () => {
+      clearTimeout(timer)
+      forget()
+    }
+    answer.then(
+      (value) => {
+        settle()
+        resolve(value)
+      },
+      (error: unknown) => {
+        settle()
+        reject(error)
+      },
+    )
+  })
 }
 
 /** SQLSTATEs with which a server ends or refuses connections, and that of a standby. */

@@ -1,11 +1,11 @@
 import { fileState } from '../sqlite/moved'
 import { databaseName } from '../sqlite/open'
 import { assertFit, readAheadMs, readFacts, skewReason } from './checks'
-import type { Times } from './gateways'
 import { assertSameDatabase, assertSameService, type Fingerprints, readIdentity } from './identity'
 import type { Line } from './Line'
 import { DatabaseStartError, reach } from './reach'
 import type { Server } from './servers'
+import type { Times } from './signs'
 import * as Url from './Url'
 
 export type AdmitOptions = {

@@ -9,6 +9,9 @@ const usageOf = `SELECT coalesce(min(payments.payer), '') AS payer,
   FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
   GROUP BY lower(payments.payer)`
 
+/** Many of shorter bodies, in base64, take no longer in one commit than other changes. */
+const longMin = 8 * 1024
+
 /** `portion`: most answers that are deleted in one commit. */
 export function createAnswers(
   { commits, reader }: Pick<Parts, 'commits' | 'reader'>,
@@ -26,13 +29,16 @@ export function createAnswers(
       const row = await reader.one<StoredAnswer>(byPayment, [paymentId])
       return row && { ...row, body: new Uint8Array(row.body) }
     },
-    store: (paymentId, answer) =>
-      commits.add({
+    store(paymentId, answer) {
+      const body = Buffer.from(answer.body).toString('base64')
+      return commits.add({
         call: 'store_answer',
-        input: { ...answer, paymentId, body: Buffer.from(answer.body).toString('base64') },
+        input: { ...answer, paymentId, body },
+        length: body.length > longMin ? body.length : undefined,
         key: paymentId,
         read: () => undefined,
-      }),
+      })
+    },
     async sweep(now) {
       while ((await sweep(now)) === portion);
       const next = 'SELECT min(expires_at) AS at FROM answers'

@@ -36,10 +36,9 @@ export function createAuthorizations({
       const { id, transfer } = authorization
       const row = { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway }
       try {
-        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
-        // a success that was told, which a power loss must not undo.
-        const add = authorization.state === 'authorized' ? commits.addSoon : commits.add
-        await add({
+        // The server may crash, or a standby take its place, while this process makes the answer: it
+        // could not be charged then, and the same credential would buy another one.
+        await commits.add({
           call: 'insert_authorization',
           input: { row, limits: limits === undefined ? null : limitsOf(limits) },
           key: id,
@@ -53,11 +52,11 @@ export function createAuthorizations({
         throw error
       }
     },
-    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    // On the disk, too: after a crash of the server no gateway would know this charge, and this process
+    // would wait for its end.
     meter: (id, charge, delivered) =>
-      delivered === undefined
-        ? commits.addSoon(charged(id, 'metered', columnsOf(charge, delivered)))
-        : commits.add(charged(id, 'metered', columnsOf(charge, delivered))),
+      commits.add(charged(id, 'metered', columnsOf(charge, delivered))),
+    // This one is made again: the process looks for open ones that nothing works on.
     void: (id, charge, delivered) =>
       commits.addSoon(charged(id, 'void', columnsOf(charge, delivered))),
     fail: (id) => commits.add(charged(id, 'failed', {})),
@@ -90,7 +89,7 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
   }
   return {
     find: ({ network, asset, payer, nonce }) => one(isOfMoney, [network, asset, payer, nonce]),
-    // Every gateway looks for the payments of the others that end: those of one commit share a read.
+    // Each gateway reads the payments that others report. Those of one commit share a read.
     findById: readTogether(async (ids: readonly string[]) =>
       (await reader.all<Selected>(byIds, [ids])).map((found) =>
         found.row === null ? undefined : decode(found),

@@ -11,6 +11,9 @@ export type BatchOptions = {
   /** Further members of its input. */
   input?: Readonly<Record<string, Json>>
   enter(change: Change<Results>): Promise<Results>
+  isRepeatable?: boolean
+  /** How the items are passed; by default as `items`. */
+  itemsOf?: (items: readonly Item[]) => Readonly<Record<string, Json>>
 }
 
 /** More rows in one statement hold their locks for too long. */
@@ -22,16 +25,18 @@ let batches = 0
  * Lets changes of different payments share one call until its commit begins: a statement for many rows
  * costs little more than for one. Resolves with the payment's part of the value.
  */
-export function createBatch({ call, input, enter }: BatchOptions) {
+export function createBatch({ call, input, enter, isRepeatable, itemsOf }: BatchOptions) {
+  const inputOf = (items: readonly Item[]) => ({ ...input, ...(itemsOf?.(items) ?? { items }) })
+  const common = { call, ...(isRepeatable && { isRepeatable }) }
   let open: { items: Map<string, Item>; end: Promise<Results> } | undefined
   const begin = () => {
     const items = new Map<string, Item>()
     batches++
     const change: Change<Results> = {
-      call,
+      ...common,
       input() {
         if (open?.items === items) open = undefined
-        return { ...input, items: [...items.values()] }
+        return inputOf([...items.values()])
       },
       // In the order in which they began: a later change of a payment must not overtake an earlier one.
       key: `payments:${String(batches).padStart(16, '0')}`,
@@ -42,8 +47,8 @@ export function createBatch({ call, input, enter }: BatchOptions) {
   }
   const alone = (item: Item) =>
     enter({
-      call,
-      input: { ...input, items: [item] },
+      ...common,
+      input: inputOf([item]),
       key: item.id,
       read: (value) => value as Results,
     })

@@ -15,7 +15,7 @@ export type Facts = {
 
 const versionMin = 150_000
 /** A larger difference of the clocks ends a start. */
-export const skewMaxMs = 5_000
+const skewMaxMs = 5_000
 
 export async function readFacts(query: Query): Promise<Facts> {
   const [facts] = await query<Facts>(

@@ -14,8 +14,12 @@ export type Change<T> = {
   input: Json | (() => Json)
   /** The first row that it locks. Changes of one commit are sorted by it, against deadlocks. */
   key: string
-  /** Names that only one commit may have at a time, over all gateways. */
+  /** Names that only one commit of all gateways locks at a time. */
   locks?: readonly string[] | undefined
+  /** Length of an input that may be long, as JSON; undefined for all others. */
+  length?: number | undefined
+  /** It may run twice and reports no payment or job, so its result need not be kept. */
+  isRepeatable?: boolean
   /** The result of the caller, from `value`. */
   read: (value: Json) => T
   /** Events that are written in the same transaction when an endpoint takes one of their types. */
@@ -74,6 +78,11 @@ type Entry = {
 
 /** More changes in one statement hold their locks for too long. */
 const changesMax = 128
+/**
+ * Sum of the long inputs in one statement, of more than one. A statement with more of them may never
+ * end in time, however often it is repeated, and with it nothing that shares it.
+ */
+const lengthMax = 1024 * 1024
 /** Most attempts of a commit that the server ended for its locks. */
 const attemptsMax = 20
 /** Invalid JSON, a character that text cannot have, an invalid encoding. */
@@ -105,16 +114,20 @@ function createQueue(options: Uses, kind: Kind) {
   let waiting: Entry[] = []
   let commits = 0
   let isDue = false
+  /** A commit with long inputs is under way. The next one waits for it, and others pass both. */
+  let isLong = false
   /** The commits under way, and when they began. */
   const running = new Map<Promise<void>, number>()
   const flush = () => {
     isDue = false
-    if (waiting.length === 0) return
-    const entries = waiting.slice(0, changesMax)
-    waiting = waiting.slice(changesMax)
+    const { taken: entries, left, length } = take(waiting, isLong)
+    if (entries.length === 0) return
+    waiting = left
     commits++
+    isLong ||= length > 0
     const work = commit(options, kind, entries).finally(() => {
       running.delete(work)
+      if (length > 0) isLong = false
       next()
     })
     running.set(work, options.monotonic())
@@ -139,10 +152,25 @@ function createQueue(options: Uses, kind: Kind) {
     oldestMs: () =>
       Math.max(0, ...[...running.values()].map((since) => options.monotonic() - since)),
     async idle() {
-      flush()
-      while (running.size > 0) await Promise.all(running.keys())
+      for (flush(); running.size > 0; flush()) await Promise.race(running.keys())
     },
   }
+}
+
+/** What goes into the next commit: the oldest, without long inputs while others are under way. */
+function take(waiting: readonly Entry[], isLong: boolean) {
+  const taken: Entry[] = []
+  const left: Entry[] = []
+  let length = 0
+  for (const entry of waiting) {
+    const { length: own = 0 } = entry.change
+    const isRoom = own === 0 || (!isLong && (length === 0 || length + own <= lengthMax))
+    if (isRoom && taken.length < changesMax) {
+      taken.push(entry)
+      length += own
+    } else left.push(entry)
+  }
+  return { taken, left, length }
 }
 
 type Answer = {
@@ -160,7 +188,7 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
   try {
     answer = await commitSurely(options, kind, sorted)
   } catch (error) {
-    // Text that the database cannot read as JSON fails the statement, not its own change only.
+    // A text that the database cannot read as JSON fails the whole statement: send each change alone.
     if (isUnreadable(error) && sorted.length > 1) {
       for (const each of sorted) await commit(options, kind, [each])
       return
@@ -191,11 +219,13 @@ async function commitSurely(
   entries: readonly Entry[],
 ): Promise<Answer> {
   const { lines, signal } = options
-  const id = crypto.randomUUID()
+  // In the order of time, so that the index of commits grows at its end only.
+  const id = Bun.randomUUIDv7()
   let mayHaveRun = false
   for (let attempt = 1; ; attempt++) {
     try {
-      return await lines.run(kind, (query) => send(options, query, { id, entries }))
+      const isRepeat = mayHaveRun
+      return await lines.run(kind, (query) => send(options, query, { id, entries, isRepeat }))
     } catch (error) {
       const isGone = error instanceof DatabaseGoneError
       const isRetried = error instanceof PostgresError && retriedStates.has(error.code)
@@ -211,7 +241,12 @@ function isUnreadable(error: unknown): boolean {
   return error instanceof PostgresError && unreadableStates.has(error.code)
 }
 
-type Commit = { id: string; entries: readonly Entry[] }
+type Commit = {
+  id: string
+  entries: readonly Entry[]
+  /** It may have run before. */
+  isRepeat: boolean
+}
 
 /** One statement; with events that an endpoint takes, one transaction. */
 async function send(options: CommitsOptions, query: Query, commit: Commit): Promise<Answer> {
@@ -236,15 +271,16 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
   }
 }
 
-async function call({ gateway }: CommitsOptions, query: Query, { id, entries }: Commit) {
-  const changes = entries.map(({ change: { call, input, locks } }) => ({
+async function call({ gateway }: CommitsOptions, query: Query, { id, entries, isRepeat }: Commit) {
+  const changes = entries.map(({ change: { call, input } }) => ({
     call,
     input: typeof input === 'function' ? input() : input,
-    ...(locks && { locks }),
   }))
+  const locks = entries.flatMap(({ change }) => change.locks ?? [])
+  const isKept = !entries.every(({ change }) => change.isRepeatable === true)
   const [row] = await query<{ answer: Answer }>(
-    'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb) AS answer',
-    [id, gateway, JSON.stringify(changes)],
+    'SELECT commit_changes($1::uuid, $2::uuid, $3::jsonb, $4::text[], $5, $6) AS answer',
+    [id, gateway, JSON.stringify(changes), locks.length > 0 ? locks : null, isRepeat, isKept],
     { name: 'commit_changes' },
   )
   if (row === undefined) throw new Error('a commit has no answer')

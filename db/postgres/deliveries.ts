@@ -3,6 +3,7 @@ import * as Event from '../WebhookEvent'
 import { createBatch } from './batch'
 import type { Parts } from './parts'
 import { decode } from './payments'
+import { arrayText } from './rows'
 
 /** `gateway` is who delivers: another live gateway neither begins nor ends its delivery. */
 export function createDeliveries({
@@ -12,7 +13,19 @@ export function createDeliveries({
   const enter = commits.add
   const begin = createBatch({ call: 'begin_delivery', input: { by }, enter })
   // A delivered answer has been sent already, so its record need not wait for the disk.
-  const deliver = createBatch({ call: 'deliver', input: { by }, enter: commits.addSoon })
+  const deliver = createBatch({
+    call: 'deliver',
+    input: { by },
+    enter: commits.addSoon,
+    // What is delivered stays so, whichever of two runs comes last.
+    isRepeatable: true,
+    itemsOf: (items) => ({
+      ids: arrayText(items.map(({ id }) => id)),
+      statuses: arrayText(items.map(({ status }) => Number(status))),
+      flags: arrayText(items.map(({ truncated }) => truncated === true)),
+      times: arrayText(items.map(({ at }) => Number(at))),
+    }),
+  })
   const handOver = createBatch({ call: 'hand_over', enter })
   const markAnswered = createBatch({ call: 'mark_answered', enter })
   return {

@@ -1,11 +1,11 @@
 import type { RowsRefusal } from '../Ledger'
 
 /** SQLSTATE of `refuse`: the rows of a product cannot be written. The message is the reason. */
-export const refusedState = 'TP001'
+const refusedState = 'TP001'
 /** SQLSTATE of `fence`: another gateway has the lane. */
-export const laneLostState = 'TP002'
+const laneLostState = 'TP002'
 /** SQLSTATE of the triggers that keep authorized money apart from paid money. */
-export const barredState = 'TP003'
+const barredState = 'TP003'
 
 /**
  * There is no connection to the database, or it was lost. `mayHaveRun`: the statement was sent, so

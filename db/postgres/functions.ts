@@ -3,6 +3,7 @@ import authorizations from './functions/authorizations.sql' with { type: 'text' 
 import books from './functions/books.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
 import deliveries from './functions/deliveries.sql' with { type: 'text' }
+import failures from './functions/failures.sql' with { type: 'text' }
 import grants from './functions/grants.sql' with { type: 'text' }
 import launch from './functions/launch.sql' with { type: 'text' }
 import offers from './functions/offers.sql' with { type: 'text' }
@@ -28,6 +29,7 @@ const sources: readonly string[] = [
   webhooks,
   books,
   restore,
+  failures,
 ]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */

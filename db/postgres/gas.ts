@@ -2,6 +2,7 @@ import type * as Network from '../../src/protocol/Network'
 import type { GasTotals } from '../Ledger'
 import type { GasProduct } from '../schema'
 import type { Reader } from './reader'
+import { refresh } from './refresh'
 
 /** The sums of a day. */
 export type GasSum = { wei: bigint; wastedWei: bigint }
@@ -24,7 +25,6 @@ const read = `SELECT network, product, day, wei::text AS wei, wasted_wei::text A
 type Row = { network: Network.Id; product: GasProduct; day: string; wei: string; wasted: string }
 
 const dayMs = 86_400_000
-const refreshMs = 1_000
 
 /** Loads the totals of this day and the one before, and reads them again once a second. */
 export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): Promise<Gas> {
@@ -46,18 +46,7 @@ export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): 
     sums = new Map([...sums].filter(([key]) => days.some((day) => key.endsWith(day))))
   }
   await load()
-  let isLoading = false
-  const timer = setInterval(() => {
-    if (isLoading) return
-    isLoading = true
-    // While the database is away the known totals are used.
-    load()
-      .catch(() => undefined)
-      .finally(() => {
-        isLoading = false
-      })
-  }, refreshMs)
-  timer.unref()
+  const close = refresh(load)
   const sumOn = (network: Network.Id, product: GasProduct, at: number) =>
     sums.get(keyOf(network, product, dayOf(at)))
   return {
@@ -66,7 +55,7 @@ export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): 
       wastedOn: (network, product, at) => sumOn(network, product, at)?.wastedWei ?? 0n,
     },
     note,
-    close: () => clearInterval(timer),
+    close,
   }
 }
 

@@ -10,7 +10,7 @@ type Selected = { row: Json }
 const ofAddress = 'WHERE network = $1 AND lower(address) = lower($2)'
 const grantOf = `SELECT to_jsonb(grants) AS row FROM grants ${ofAddress}`
 const topUpOf = `SELECT to_jsonb(grant_top_ups) AS row FROM grant_top_ups ${ofAddress}`
-/** The sums of the day when it has any; else the rows are read. */
+/** Sums of a day, kept by each grant. A day without them is summed from its rows. */
 const tally = `SELECT grants, wei::text FROM grant_days WHERE network = $1 AND day_from = $2`
 const sums = `SELECT count(*) AS grants, coalesce(sum(amount_wei::numeric + fee_wei::numeric), 0)::text AS wei
   FROM (

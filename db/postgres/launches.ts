@@ -8,7 +8,7 @@ import { isBarred, isDuplicate, RefusedError } from './errors'
 import { fenceOf, laneKey } from './fences'
 import { payerLock } from './parts'
 import { decode, type Selected } from './payments'
-import { type Json, toJson } from './rows'
+import { arrayText, type Json, rowText, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
 
 type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
@@ -67,11 +67,14 @@ async function store(
     input: {
       fence: fenceOf(parts, transaction),
       transaction: toJson(transactions, transaction),
-      fresh: plain.map(({ row }) => toJson(payments, row)),
+      fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
       with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(parts, each)),
-      again: again.map(({ id }) => id),
-      members: [...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)],
-      limits: limited.map(({ row, fundsAtomic }) => ({ id: row.id, funds: String(fundsAtomic) })),
+      again: arrayText(again.map(({ id }) => id).toSorted()),
+      members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
+      limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
+        ...{ id, funds: String(fundsAtomic) },
+        ...(key !== null && { key }),
+      })),
     },
     key: laneKey(transaction),
     ...locksOf(fresh),
@@ -86,7 +89,7 @@ async function store(
   ]
 }
 
-/** Locks that the functions need, taken before any row: two commits then have them in one order. */
+/** Locks of the functions. They are taken before any row, so all commits take them in one order. */
 function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
   const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
     ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),

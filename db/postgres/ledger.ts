@@ -8,6 +8,7 @@ import { createAuthorizations } from './authorizations'
 import { createCommits } from './commits'
 import { createDeliveries } from './deliveries'
 import { DatabaseGoneError, LaneLostError } from './errors'
+import { startFailures } from './failures'
 import { type Fence, type Fences, keeper } from './fences'
 import { startGas } from './gas'
 import type { Gateways } from './gateways'
@@ -47,8 +48,8 @@ export type OpenLedger = {
   close(): Promise<void>
 }
 
-/** Longest time of the last commits, ms. */
-const closeMs = 5_000
+/** Longest time of the last commits, ms; while the database is away, and while it is not. */
+const closeMs = { away: 1_000, there: 5_000 }
 
 /** The ledger over open lines, in a database whose schema and functions are there. */
 export async function createLedger(options: LedgerOptions): Promise<OpenLedger> {
@@ -64,6 +65,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const reader = createReader(lines)
   const gas = await startGas(reader, now)
   const parts = { commits, reader, changes: changes.listener, gateway }
+  const failures = await startFailures(parts, now)
   const payments = createPaymentReads(reader)
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
@@ -77,6 +79,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       settling: createFencedSettling({ ...parts, gas, spent: outbox.spent }, gateways),
       deliveries: createDeliveries(parts),
       gas: gas.totals,
+      failures: failures.ledger,
       answers: createAnswers(parts),
       authorizations,
       offers: createOffers(parts, (listener) => void offerListeners.push(listener)),
@@ -94,7 +97,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
     notify(payload) {
       const { by, lanes, offers, payments: ids = [], jobs = [] } = parse(payload)
       if (by === gateway) return
-      // Without a sender the connection was lost, and with it what was notified meanwhile.
+      // No sender: the connection was lost, and notifications were missed.
       if (offers === true || by === undefined) for (const each of offerListeners) each()
       changed({ payments: ids, jobs })
       if (lanes === true) gateways?.wake()
@@ -103,10 +106,11 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
     },
     async close() {
       gas.close()
+      failures.close()
       pruning.close()
       statistics.close()
-      // Without the database there is nothing to wait for.
-      await Promise.race([commits.idle(), Bun.sleep(closeMs)])
+      const ms = lines.storage.fault() === undefined ? closeMs.there : closeMs.away
+      await Promise.race([commits.idle(), Bun.sleep(ms)])
       stop.abort()
     },
   }
@@ -168,7 +172,7 @@ function createFences(gateways: Gateways | undefined): Fences {
       throw new DatabaseGoneError('the database has not heard of this process lately', {
         mayHaveRun: false,
       })
-    // The keeper of the network records what an account sent that is not configured any more.
+    // The keeper of the network records what an account sent that is no longer configured.
     const fence = gateways?.isUnconfigured(lane)
       ? gateways.fenceOf({ network: lane.network, relayer: undefined })
       : gateways?.fenceOf(lane, nonce ?? undefined)
@@ -182,7 +186,7 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
   const note = async <T>(
     lane: Pick<TransactionRow, 'network' | 'relayer' | 'nonce'>,
     write: () => Promise<T>,
-    // What was refused is rolled back, the fence's account nonce with it.
+    // A refused write is rolled back, and with it the account nonce of the fence.
     isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
     const epoch = gateways.epochOf(lane)

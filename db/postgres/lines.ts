@@ -18,7 +18,7 @@ export type Lines = {
   run<T>(kind: Kind, work: (query: Query) => Promise<T>): Promise<T>
   /** Whether work of that kind would begin at once. True without a connection, for which it waits. */
   isIdle(kind: Kind): boolean
-  /** `listener` is called when work of that kind has ended, of every user. */
+  /** Calls `listener` after each piece of work of that kind, whichever part has asked for it. */
   onEnd(kind: Kind, listener: () => void): void
   storage: PostgresStorage
   close(): void

@@ -13,9 +13,9 @@ const bytesMax = 7_000
 const notify = "SELECT pg_notify('turnpike', $1)"
 
 /**
- * Tells the other gateways what commits have changed. Outside of the commits, because NOTIFY locks all
- * commits of a database until its own is on the disk, and here nothing waits for the disk. What comes
- * meanwhile shares the next one. One that is lost delays the others: they look every half second.
+ * Tells the other gateways what commits have changed. NOTIFY locks all commits of a database until its
+ * own is on the disk, so it has a transaction of its own that does not wait for the disk. Changes that
+ * come while one is sent share the next one. If one is lost, the others notice within half a second.
  */
 export function createNotifier(lines: Pick<Lines, 'run'>, gateway: string): Notifier {
   let payments: string[] = []

@@ -85,8 +85,11 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
         server.close()
         await opened.close()
         // Last: nothing of ours is on its way when another gateway takes the lanes.
-        await gateways.close()
+        const leaving = gateways.close()
+        // Without a server nothing can be given back.
+        if (lines.storage.fault() === undefined) await leaving
         lines.close()
+        await leaving
       },
     }
   } catch (error) {

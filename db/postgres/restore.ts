@@ -7,8 +7,8 @@ import { productRows } from './product-rows'
 import { type Json, toJson } from './rows'
 
 /**
- * Raises a lane that a failover put back above what was acknowledged before, and writes what its holder
- * drives there again, in one transaction. Undefined when the lane has changed since it was read.
+ * After a failover that lost commits: raises a lane above what was acknowledged, and writes again what
+ * its holder drives there. One transaction. Undefined when the lane has changed since it was read.
  */
 export async function restoreLane(
   query: Query,
@@ -23,7 +23,7 @@ export async function restoreLane(
   return row?.held ?? undefined
 }
 
-function toSlot({ transactions: sent, payments: paid, job }: DrivenSlot): Json {
+function toSlot({ transactions: sent, payments: paid, job, grant }: DrivenSlot): Json {
   return {
     transactions: sent.map((row) => toJson(transactions, row)),
     payments: paid.map(({ row, order }) => ({
@@ -31,5 +31,7 @@ function toSlot({ transactions: sent, payments: paid, job }: DrivenSlot): Json {
       ...(order && { order: productRows.order({ order, quota: undefined }) }),
     })),
     job: job === undefined ? null : toJson(jobs, job),
+    // Of an order its desk finds out from the job.
+    grant: grant === undefined ? null : productRows.rider({ kind: 'grant', grant }),
   }
 }

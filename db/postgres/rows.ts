@@ -38,6 +38,34 @@ export function fromJson<T extends Table>(table: T, json: Json): T['$inferSelect
   return Object.fromEntries(entries) as T['$inferSelect']
 }
 
+/** Values as the text of an array of PostgreSQL, which it reads in a fraction of the time of JSON. */
+export function arrayText(values: readonly (string | number | boolean)[]): string {
+  return `{${values.map(elementOf).join(',')}}`
+}
+
+function elementOf(value: string | number | boolean): string {
+  if (typeof value !== 'string') return String(value)
+  return `"${storable(value).replace(/[\\"]/g, '\\$&')}"`
+}
+
+/** A row as the text of a composite value of its columns, in the order of the table's declaration. */
+export function rowText<T extends Table>(table: T, row: T['$inferInsert']): string {
+  const values = row as Readonly<Record<string, unknown>>
+  const fields = Object.entries(getTableColumns(table)).map(([key, column]) => {
+    const given = values[key] ?? null
+    const value = given === null ? (column.default ?? null) : column.mapToDriverValue(given)
+    return value === null ? '' : fieldOf(value)
+  })
+  return `(${fields.join(',')})`
+}
+
+const plain = /^[\w:./-]+$/
+
+function fieldOf(value: unknown): string {
+  const text = jsonOf(value)
+  return typeof text === 'string' && !plain.test(text) ? elementOf(text) : String(text)
+}
+
 function jsonOf(value: unknown): Json {
   if (value instanceof Uint8Array) return `\\x${Buffer.from(value).toString('hex')}`
   if (typeof value === 'bigint') return String(value)

@@ -2,14 +2,14 @@ import { searchFunctions } from './functions'
 import type { Kind } from './lines'
 
 /**
- * A commit touches a few rows by their keys. While a table is small the planner would rather read it
- * whole, and such a plan stays when the table has grown.
+ * A commit finds a few rows by their keys. The planner prefers to read a small table whole, and keeps
+ * that plan when the table has grown.
  */
-const pointed = [
+const plansByKey = [
   'SET enable_seqscan = off',
   'SET enable_hashjoin = off',
   'SET enable_mergejoin = off',
-  // Else each call plans anew the statements whose plan might depend on the values.
+  // Otherwise each call plans again those statements whose plan may depend on the values.
   'SET plan_cache_mode = force_generic_plan',
 ]
 
@@ -26,7 +26,7 @@ export function sessionOf(kind: Kind, statementMs = 5_000): readonly string[] {
     'SET jit = off',
     'SET default_transaction_isolation = "read committed"',
     `SET synchronous_commit = ${kind === 'soon' ? 'off' : 'on'}`,
-    ...(kind === 'commit' || kind === 'soon' ? pointed : []),
+    ...(kind === 'commit' || kind === 'soon' ? plansByKey : []),
     searchFunctions(),
   ]
 }

@@ -3,7 +3,7 @@ import type { Lines } from './lines'
 
 /** After so many commits of this process the tables may have grown out of their plans. */
 const marks = [32, 256, 2_048]
-/** A larger table has statistics: the housekeeping of the server has seen it. */
+/** Autovacuum has analyzed a table with more rows than this. */
 const rowsMax = 10_000
 const everyMs = 250
 
@@ -11,10 +11,9 @@ const isNew = `SELECT reltuples < $1 AS "isNew" FROM pg_class WHERE oid = 'payme
 const analyze = 'ANALYZE payments, transactions, transaction_members, commits'
 
 /**
- * Reads the statistics of a new database's tables early. Statements that were planned while the tables
- * were empty take any index, such as the one that begins with the network, and read it whole until the
- * server looks at the tables, up to a minute later. New statistics make every connection of every
- * gateway plan again.
+ * Analyzes the tables of a new database early. While they were empty all plans looked equal, so a
+ * statement may read a whole index, such as the one that begins with the network. Autovacuum would end
+ * that up to a minute later. New statistics make every connection of every gateway plan again.
  */
 export function startStatistics({
   lines,
@@ -34,7 +33,7 @@ export function startStatistics({
         const [row] = await query<{ isNew: boolean }>(isNew, [rowsMax])
         if (row?.isNew) await query(analyze)
       })
-      // The server does it as well, only later.
+      // Autovacuum does the same later.
       .catch(() => undefined)
   }, everyMs)
   timer.unref()

@@ -1,10 +1,10 @@
-/** More items in one statement make the others wait for too long. */
+/** A statement with more items makes the next items wait too long. */
 const itemsMax = 64
 
 /**
- * Lets reads that come while one is under way share the next statement, because a round trip costs
- * more than a row. `read` answers in the order of its items. A read never begins before its call, so
- * that it sees what was committed by then. Everyone who shares a statement shares its error.
+ * Reads that come while one is running share the next statement, because a round trip costs more than
+ * a row. `read` answers in the order of its items. A statement begins after the calls that it serves,
+ * so they see what was committed before them. Calls that share a statement share its error.
  */
 export function readTogether<Item, Answer>(
   read: (items: readonly Item[]) => Promise<readonly Answer[]>,

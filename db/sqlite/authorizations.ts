@@ -26,36 +26,46 @@ export function createAuthorizationStatements(db: Db) {
 }
 
 function readAuthorizations({ orm }: Db) {
-  const select = (...conditions: (SQL | undefined)[]) =>
+  // The conditions are made with the statement: a start needs few of them.
+  const select = (condition: () => SQL | undefined) =>
     later(orm, () =>
       orm
         .select()
         .from(authorizations)
-        .where(and(...conditions))
+        .where(condition())
         .orderBy(desc(authorizations.createdAt))
         .prepare(),
     )
   // As text like in the partial indexes, or SQLite does not use them.
   const isOpen = sql`state IN ('authorized', 'metered')`
-  const byMoney = select(
-    eq(authorizations.network, parameter('network')),
-    eq(authorizations.asset, parameter('asset')),
-    eq(authorizations.payer, parameter('payer')),
-    eq(authorizations.nonce, parameter('nonce')),
+  const byMoney = select(() =>
+    and(
+      eq(authorizations.network, parameter('network')),
+      eq(authorizations.asset, parameter('asset')),
+      eq(authorizations.payer, parameter('payer')),
+      eq(authorizations.nonce, parameter('nonce')),
+    ),
   )
-  const byId = select(eq(authorizations.id, parameter('id')))
-  const isOfKey = and(
-    eq(authorizations.merchant, parameter('merchant')),
-    eq(authorizations.route, parameter('route')),
-    eq(authorizations.payer, parameter('payer')),
-    eq(authorizations.idempotencyKey, parameter('key')),
+  const byId = select(() => eq(authorizations.id, parameter('id')))
+  const isOfKey = () =>
+    and(
+      eq(authorizations.merchant, parameter('merchant')),
+      eq(authorizations.route, parameter('route')),
+      eq(authorizations.payer, parameter('payer')),
+      eq(authorizations.idempotencyKey, parameter('key')),
+    )
+  const byKey = select(() => and(isOfKey(), isOpen))
+  const voidByKey = select(() => and(isOfKey(), eq(authorizations.state, 'void')))
+  const open = select(() => isOpen)
+  const failed = select(() =>
+    and(eq(authorizations.payer, parameter('payer')), gt(authorizations.failedAt, parameter('at'))),
   )
-  const byKey = select(isOfKey, isOpen)
-  const voidByKey = select(isOfKey, eq(authorizations.state, 'void'))
-  const open = select(isOpen)
-  const failed = select(
-    eq(authorizations.payer, parameter('payer')),
-    gt(authorizations.failedAt, parameter('at')),
+  const lastFailed = later(orm, () =>
+    orm
+      .select({ at: sql<number | null>`max(${authorizations.failedAt})` })
+      .from(authorizations)
+      .where(sql`failed_at IS NOT NULL`)
+      .prepare(),
   )
   return {
     find: ({ network, asset, payer, nonce }: Money) =>
@@ -65,6 +75,8 @@ function readAuthorizations({ orm }: Db) {
     findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
     open: () => open.all().map(fromRow),
     hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+    /** When a settlement of any payer failed last, unix ms; 0 for never. */
+    lastFailedAt: () => lastFailed.get()?.at ?? 0,
   }
 }
 
@@ -116,13 +128,18 @@ export function createAuthorizations(
   group: Group,
   own: AuthorizationStatements,
 ): AuthorizationLedger {
+  /** Read once. Most services have no failure in a day, and then a payment reads none. */
+  let lastFailedAt: number | undefined
   return {
     find: async (money) => own.find(money),
     findById: async (id) => own.findById(id),
     findByIdempotencyKey: async (scope) => own.findByIdempotencyKey(scope),
     findVoid: async (scope) => own.findVoid(scope),
     open: async () => own.open(),
-    hasFailedSince: async (payer, at) => own.hasFailedSince(payer, at),
+    async hasFailedSince(payer, at) {
+      lastFailedAt ??= own.lastFailedAt()
+      return lastFailedAt > at && own.hasFailedSince(payer, at)
+    },
     async insert(authorization) {
       try {
         // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
@@ -142,7 +159,12 @@ export function createAuthorizations(
         : group.add(() => own.meter(id, charge, delivered)),
     void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
     fail: (id) => group.add(() => own.fail(id)),
-    markFailed: (id, at) => group.add(() => own.markFailed(id, at)),
+    markFailed: (id, at) =>
+      group.add(() => {
+        own.markFailed(id, at)
+        // Too late a time after a rollback costs a read only.
+        lastFailedAt = Math.max(lastFailedAt ?? own.lastFailedAt(), at)
+      }),
   }
 }
 

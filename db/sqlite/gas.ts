@@ -3,6 +3,7 @@ import type * as Network from '../../src/protocol/Network'
 import { type GasProduct, gasSpent } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
+import { onRollback } from './write'
 
 type Spent = {
   wei: bigint
@@ -13,17 +14,16 @@ type Spent = {
 const nothing: Spent = { wei: 0n, wastedWei: 0n }
 const dayMs = 86_400_000
 
-/** Sums cached since the last change, because every 402 reads the budget. */
+/** The newest sums, because every 402 reads the budget. */
 const kept = new WeakMap<Db, Known>()
 
 type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Spent }>>>
-
-export type GasStatements = ReturnType<typeof createGas>
 
 /** Cost of transactions, by product and UTC day. Make changes inside `write`. */
 export function createGas(db: Db) {
   const { orm } = db
   const known: Known = kept.get(db) ?? new Map()
+  if (!kept.has(db)) onRollback(db, () => known.clear())
   kept.set(db, known)
   const read = later(orm, () =>
     orm
@@ -50,30 +50,26 @@ export function createGas(db: Db) {
   )
 
   function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
-    const day = Math.floor(at / dayMs)
-    let ofNetwork = known.get(network)
-    if (ofNetwork === undefined) {
-      ofNetwork = {}
-      known.set(network, ofNetwork)
-    }
-    const before = ofNetwork[product]
-    if (before?.day === day) return before.spent
+    const before = known.get(network)?.[product]
+    if (before?.day === Math.floor(at / dayMs)) return before.spent
     const spent = read.get({ network, product, day: textOf(at) }) ?? nothing
-    ofNetwork[product] = { day, spent }
+    keep(network, product, at, spent)
     return spent
+  }
+
+  function keep(network: Network.Id, product: GasProduct, at: number, spent: Spent): void {
+    const ofNetwork = known.get(network) ?? {}
+    ofNetwork[product] = { day: Math.floor(at / dayMs), spent }
+    known.set(network, ofNetwork)
   }
 
   function add(network: Network.Id, product: GasProduct, at: number, more: Spent): Spent {
     const day = textOf(at)
     const before = read.get({ network, product, day }) ?? nothing
-    put.run({
-      network,
-      product,
-      day,
-      wei: before.wei + more.wei,
-      wastedWei: before.wastedWei + more.wastedWei,
-    })
-    delete known.get(network)?.[product]
+    const spent = { wei: before.wei + more.wei, wastedWei: before.wastedWei + more.wastedWei }
+    put.run({ network, product, day, ...spent })
+    // The next payment waits for its own reads already.
+    keep(network, product, at, spent)
     return before
   }
 

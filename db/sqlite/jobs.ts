@@ -5,9 +5,7 @@ import { type TransactionRow, transactions } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
 
-/** Prepared statements; every change is a compare-and-swap on the state. Call inside `write`. */
-export type JobStatements = ReturnType<typeof createJobs>
-
+/** Statements on jobs. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createJobs(db: Db) {
   const { orm } = db
   const byId = later(orm, () =>

@@ -1,3 +1,4 @@
+import { ownFailures } from '../FailureLedger'
 import { ownLanes } from '../LaneLedger'
 import type { ChangeListener, Ledger } from '../Ledger'
 import { createAdmin } from './admin'
@@ -50,6 +51,7 @@ export function createLedger(db: Db): Ledger {
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
     admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
+    failures: ownFailures,
     lanes: ownLanes,
     fault: () => db.storage.fault(),
     writable: (signal) => db.storage.writable(signal),

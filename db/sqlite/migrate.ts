@@ -109,26 +109,6 @@ export function migrate(
   return apply.immediate()
 }
 
-/**
- * The statements that make what these migrations leave of an empty database. Throws when they leave
- * a row, which the statements would not make.
- */
-export function wholeOf(sqlite: Database, list = migrations): string {
-  for (const { sql } of list) sqlite.run(sql)
-  const all = sqlite
-    .query<{ type: string; name: string; sql: string }, []>(
-      "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*' ORDER BY rowid",
-    )
-    .all()
-  const tables = all.filter(({ type }) => type === 'table')
-  for (const { name } of tables) {
-    if (sqlite.query(`SELECT 1 FROM "${name}"`).get() !== null)
-      throw new Error(`the migrations leave rows in ${name}`)
-  }
-  const others = all.filter(({ type }) => type !== 'table')
-  return `${[...tables, ...others].map(({ sql }) => `${sql};`).join('\n')}\n`
-}
-
 /** Throws when a migration left a row that names a missing one. */
 function assertReferences(sqlite: Database, about: About): void {
   const [fault] = sqlite.query<{ table: string }, []>('PRAGMA foreign_key_check').all()

@@ -8,13 +8,15 @@ import { write } from './write'
 
 export function createOffers(db: Db): OfferLedger {
   const retire = createRetire(db)
+  const read = createRead(db)
+  const mirror = createMirror(db, read)
   return {
-    merchants: async () => readMerchants(db),
+    merchants: async () => read(),
     retired: async () => db.orm.select().from(offers).all(),
     async replace({ merchants: rows, ended, keptFrom, now }) {
       write(db, () => {
         retire(ended, keptFrom)
-        mirrorMerchants(db, rows, now)
+        mirror(rows, now)
       })
     },
     // No other process uses the file.
@@ -46,26 +48,40 @@ function createRetire({ orm }: Db) {
   }
 }
 
-function readMerchants({ orm }: Db): MerchantRow[] {
+/** Prepared, because a start reads the rows several times. */
+function createRead({ orm }: Db): () => MerchantRow[] {
   const { slug, title, hash, json } = merchants
-  return orm.select({ slug, title, hash, json }).from(merchants).all()
+  const all = later(orm, () => orm.select({ slug, title, hash, json }).from(merchants).prepare())
+  return () => all.all()
 }
 
 /** Makes the table equal to the configuration; rows that are the same stay untouched. */
-function mirrorMerchants(db: Db, rows: readonly MerchantRow[], now: number): void {
-  const { orm } = db
-  const known = new Map(readMerchants(db).map((row) => [row.slug, row]))
-  const slugs = rows.map((row) => row.slug)
-  orm.delete(merchants).where(notInArray(merchants.slug, slugs)).run()
-  for (const { slug, title, hash, json } of rows) {
-    const before = known.get(slug)
-    // The hash does not cover values from other tables, such as the payout.
-    if (before?.hash === hash && before.json === json) continue
-    const set = { title, hash, json, updatedAt: now }
+function createMirror({ orm }: Db, read: () => MerchantRow[]) {
+  // Prepared once for all rows, because a start writes each of them.
+  const upsert = later(orm, () =>
     orm
       .insert(merchants)
-      .values({ slug, ...set })
-      .onConflictDoUpdate({ target: merchants.slug, set })
-      .run()
+      .values(placeholders(merchants))
+      .onConflictDoUpdate({
+        target: merchants.slug,
+        set: {
+          title: sql`excluded.title`,
+          hash: sql`excluded.hash`,
+          json: sql`excluded.json`,
+          updatedAt: sql`excluded.updated_at`,
+        },
+      })
+      .prepare(),
+  )
+  return (rows: readonly MerchantRow[], now: number): void => {
+    const known = new Map(read().map((row) => [row.slug, row]))
+    const slugs = rows.map((row) => row.slug)
+    orm.delete(merchants).where(notInArray(merchants.slug, slugs)).run()
+    for (const { slug, title, hash, json } of rows) {
+      const before = known.get(slug)
+      // The hash does not cover values from other tables, such as the payout.
+      if (before?.hash === hash && before.json === json) continue
+      upsert.run({ slug, title, hash, json, updatedAt: now })
+    }
   }
 }

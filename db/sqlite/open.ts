@@ -193,7 +193,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     }
   }
   return {
-    // Without the schema, which only queries by relations need.
+    // The schema is left out: only drizzle's relational queries need it.
     orm: drizzle(sqlite),
     sqlite,
     file,

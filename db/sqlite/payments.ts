@@ -10,9 +10,7 @@ import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
 
-/** Prepared statements on payments; every change is a compare-and-swap on the state. Call inside `write`. */
-export type PaymentStatements = ReturnType<typeof createPayments>
-
+/** Statements on payments. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createPayments(db: Db) {
   return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
 }

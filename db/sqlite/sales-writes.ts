@@ -22,6 +22,25 @@ export function createSales(db: Db): SalesLedger {
       })
       .prepare(),
   )
+  const addAccount = later(orm, () =>
+    orm.insert(ownAccounts).values(placeholders(ownAccounts)).onConflictDoNothing().prepare(),
+  )
+  const addAsset = later(orm, () =>
+    orm
+      .insert(assets)
+      .values(placeholders(assets))
+      .onConflictDoUpdate({
+        target: [assets.network, assets.address],
+        set: {
+          networkName: sql`excluded.network_name`,
+          symbol: sql`excluded.symbol`,
+          decimals: sql`excluded.decimals`,
+          coinUsd: sql`excluded.coin_usd`,
+          updatedAt: sql`excluded.updated_at`,
+        },
+      })
+      .prepare(),
+  )
   return {
     ...createSalesReads(db.sqlite),
     async addRequests(hour, counts, keptFrom) {
@@ -35,18 +54,8 @@ export function createSales(db: Db): SalesLedger {
     async describe({ accounts, assets: rows, now }) {
       db.withoutSync(() =>
         write(db, () => {
-          for (const address of accounts) {
-            orm.insert(ownAccounts).values({ address, addedAt: now }).onConflictDoNothing().run()
-          }
-          for (const row of rows) {
-            const { networkName, symbol, decimals, coinUsd } = row
-            const set = { networkName, symbol, decimals, coinUsd, updatedAt: now }
-            orm
-              .insert(assets)
-              .values({ ...row, ...set })
-              .onConflictDoUpdate({ target: [assets.network, assets.address], set })
-              .run()
-          }
+          for (const address of accounts) addAccount.run({ address, addedAt: now })
+          for (const row of rows) addAsset.run({ ...row, updatedAt: now })
         }),
       )
     },

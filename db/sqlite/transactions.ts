@@ -5,8 +5,6 @@ import { payments, type TransactionRow, transactionMembers, transactions } from 
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
 
-export type TransactionStatements = ReturnType<typeof createTransactions>
-
 /** Prepared statements on transactions. Make changes inside `write`. */
 export function createTransactions(db: Db) {
   return {

@@ -9,11 +9,20 @@ export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? 
   try {
     return runnerOf(db).immediate(change) as T
   } catch (error) {
+    for (const forget of forgetful.get(db.sqlite) ?? []) forget()
     // SQLite may have rolled the transaction back by itself after any failed statement.
     db.storage.note(error)
     throw error
   }
 }
+
+/** Calls `forget` whenever changes of `write` were rolled back: what is cached of them is void. */
+export function onRollback({ sqlite }: Db, forget: () => void): void {
+  const others = forgetful.get(sqlite) ?? new Set()
+  forgetful.set(sqlite, others.add(forget))
+}
+
+const forgetful = new WeakMap<Db['sqlite'], Set<() => void>>()
 
 type Runner = { immediate(change: () => unknown): unknown }
 

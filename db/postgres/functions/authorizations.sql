@@ -62,12 +62,25 @@ BEGIN
   RETURN '{"value": null}';
 END $$;
 
--- [{id, funds}] of payments of this launch: refuses one whose payer has more under way than it had at
--- the simulation. The commit has the locks of the payers.
+-- [{id, funds, key?}] of payments of this launch: refuses one whose payer has more under way than it had
+-- at the simulation, and one whose key has an open ceiling. The commit has the locks of the payers.
 CREATE FUNCTION assert_funded(limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   short text;
+  twin text;
 BEGIN
+  IF jsonb_path_exists(limits, '$[*].key') THEN
+    SELECT payments.id INTO twin
+    FROM jsonb_to_recordset(limits) AS given (id text, key text)
+    JOIN payments ON payments.id = given.id
+    JOIN authorizations AS a ON lower(a.payer) = lower(payments.payer)
+      AND a.state IN ('authorized', 'metered') AND a.merchant = payments.merchant
+      AND a.route = payments.route AND a.idempotency_key = given.key
+    ORDER BY payments.id LIMIT 1;
+    IF FOUND THEN
+      PERFORM refuse('key-used', twin);
+    END IF;
+  END IF;
   SELECT payments.id INTO short
   FROM jsonb_to_recordset(limits) AS given (id text, funds numeric)
   JOIN payments ON payments.id = given.id

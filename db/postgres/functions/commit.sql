@@ -29,6 +29,27 @@ BEGIN
   RETURN current;
 END $$;
 
+-- The same for a write at an account nonce that is stored already. The lock of the row orders it as well,
+-- and leaves the row as it is.
+CREATE FUNCTION fence_stored(input jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  current lanes;
+BEGIN
+  IF input IS NULL OR input = 'null'::jsonb THEN
+    RETURN NULL;
+  END IF;
+  SELECT * INTO current FROM lanes
+  WHERE network = input->>'network' AND relayer = input->>'relayer'
+    AND holder = (input->>'holder')::uuid AND epoch = (input->>'epoch')::bigint
+    AND next_nonce >= coalesce((input->>'floor')::bigint, 0)
+  FOR NO KEY UPDATE;
+  -- After a failover the row may be older than the nonce. Without a row the fence refuses the write.
+  IF current.next_nonce IS NULL OR current.next_nonce <= (input->>'nonce')::bigint THEN
+    RETURN fence(input);
+  END IF;
+  RETURN current.epoch;
+END $$;
+
 -- Calls a function by its name. Those of every payment are named here, because EXECUTE parses and plans
 -- its statement at each call.
 CREATE FUNCTION call_change(name text, input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -61,49 +82,51 @@ BEGIN
     FROM jsonb_array_elements(answer->'results') WITH ORDINALITY AS each (result, place)));
 END $$;
 
--- Whether other gateways live, as a member of an answer.
-CREATE FUNCTION has_others(gateway uuid) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN jsonb_build_object('others', EXISTS (
-    SELECT 1 FROM gateways WHERE gateways.id <> gateway));
-END $$;
-
 -- Runs the changes of one commit in their order: [{"call": name, "input": {...}}, ...]. A change that
--- fails is rolled back alone. The result is kept under the id of the commit: the same commit again
--- waits for the first one, and then has no second effect. `others`: other gateways live, whom the
--- caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has their
--- answers. `locks` of a change are names that only one commit has at a time. They are locked before any
--- row and in one order.
-CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb) RETURNS jsonb
+-- fails is rolled back alone. The result is kept under the id of the commit: the same commit again,
+-- which says that it is a repeat, waits for the first one and then has no second effect. A first one that
+-- arrives after its repeat fails as a whole, because the id is taken. `others`: other gateways live, whom
+-- the caller tells of the payments and jobs. A gateway deletes its own rows of `commits` when it has
+-- their answers. `locks` are names that only one commit has at a time. They are locked before any row and
+-- in one order. Without `is_kept` nothing is kept, for changes that may run twice and report nothing.
+CREATE FUNCTION commit_changes(commit_id uuid, gateway uuid, changes jsonb, locks text[] DEFAULT NULL,
+  is_repeat boolean DEFAULT true, is_kept boolean DEFAULT true) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
+  own_lock bigint := hashtextextended(commit_id::text, 0);
   change jsonb;
   answer jsonb;
   results jsonb := '[]';
   kept jsonb := '[]';
   payments jsonb := '[]';
   jobs jsonb := '[]';
+  others boolean := false;
   fault_code text;
   fault_message text;
   fault_detail text;
   fault_constraint text;
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended(commit_id::text, 0));
-  SELECT result INTO answer FROM commits WHERE id = commit_id;
-  IF FOUND THEN
-    -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
-    UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
-    RETURN recall(answer) || has_others(gateway);
+  -- A condition is evaluated in a tenth of the time of a statement.
+  IF NOT pg_try_advisory_xact_lock(own_lock) THEN
+    PERFORM pg_advisory_xact_lock(own_lock);
   END IF;
-  IF jsonb_path_exists(changes, '$[*].locks') THEN
+  IF is_repeat THEN
+    SELECT result INTO answer FROM commits WHERE id = commit_id;
+    IF FOUND THEN
+      -- The first one may be on this server only. A transaction that writes nothing waits for no standby.
+      UPDATE commits SET at = clock_timestamp() WHERE id = commit_id;
+      RETURN recall(answer) || jsonb_build_object('others', EXISTS (
+        SELECT 1 FROM gateways WHERE gateways.id <> commit_changes.gateway));
+    END IF;
+  END IF;
+  IF locks IS NOT NULL THEN
     PERFORM pg_advisory_xact_lock(lock) FROM (
-      SELECT DISTINCT hashtextextended(name, 0) AS lock
-      FROM jsonb_array_elements(changes) AS each (entry),
-        jsonb_array_elements_text(each.entry->'locks') AS name
-      ORDER BY lock) AS locks;
+      SELECT DISTINCT hashtextextended(name, 0) AS lock FROM unnest(locks) AS name
+      ORDER BY lock) AS sorted;
   END IF;
-  FOR change IN SELECT value FROM jsonb_array_elements(changes) LOOP
+  FOR place IN 0 .. jsonb_array_length(changes) - 1 LOOP
     BEGIN
+      change := changes->place;
       answer := call_change(change->>'call', change->'input');
       results := results || jsonb_build_array(jsonb_build_object('ok', answer->'value'));
       -- Rows that can be read again are not kept, because a commit that is repeated is rare.
@@ -128,7 +151,11 @@ BEGIN
     END;
   END LOOP;
   answer := jsonb_build_object('payments', payments, 'jobs', jobs);
-  INSERT INTO commits (id, gateway, at, result)
-  VALUES (commit_id, gateway, clock_timestamp(), answer || jsonb_build_object('results', kept));
-  RETURN answer || jsonb_build_object('results', results) || has_others(gateway);
+  IF is_kept THEN
+    INSERT INTO commits (id, gateway, at, result)
+    VALUES (commit_id, commit_changes.gateway, clock_timestamp(),
+      answer || jsonb_build_object('results', kept))
+    RETURNING EXISTS (SELECT 1 FROM gateways WHERE gateways.id <> commit_changes.gateway) INTO others;
+  END IF;
+  RETURN answer || jsonb_build_object('results', results, 'others', others);
 END $$;

@@ -26,21 +26,25 @@ BEGIN
   RETURN jsonb_build_object('value', rows);
 END $$;
 
--- {by, items: [{id, status, truncated, at}]}. A stream is recorded at its first byte and corrected
--- when it is cut.
+-- {by, ids, statuses, flags: whether it is truncated, times}, each in braces. A stream is recorded at its
+-- first byte and corrected when it is cut. May run twice.
 CREATE FUNCTION deliver(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-  deliverer uuid := (input->>'by')::uuid;
-  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
+  deliverer uuid := input->>'by';
+  ids text[] := input->>'ids';
+  statuses bigint[] := input->>'statuses';
+  flags boolean[] := input->>'flags';
+  times bigint[] := input->>'times';
   delivered jsonb;
 BEGIN
-  PERFORM lock_payments(ids);
+  IF cardinality(ids) > 1 THEN
+    PERFORM lock_payments(ids);
+  END IF;
   WITH changed AS (
     UPDATE payments
     SET delivery = 'delivered', upstream_status = sent.status, truncated = sent.truncated,
       delivered_at = coalesce(delivered_at, sent.at), delivering_by = NULL
-    FROM jsonb_to_recordset(input->'items')
-      AS sent (id text, status bigint, truncated boolean, at bigint)
+    FROM unnest(ids, statuses, flags, times) AS sent (id, status, truncated, at)
     WHERE payments.id = sent.id AND delivery IN ('delivering', 'delivered')
       AND (deliverer IS NULL OR delivering_by IS NULL OR delivering_by = deliverer)
     RETURNING payments.id

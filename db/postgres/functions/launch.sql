@@ -1,10 +1,26 @@
 -- Writes before bytes are sent, and payments of external settlements. Twins: db/sqlite/launches.ts and
 -- the inserts of db/sqlite/transactions.ts and jobs.ts.
 
+-- A payment as a launch gives it. Its text is read in a fraction of the time of a JSON object. The order
+-- is that of the columns in db/schema.ts.
+CREATE TYPE new_payment AS (
+  id text, method text, network text, chain_id bigint, asset text, payer text, payee text,
+  amount_atomic text, nonce text, valid_after text, valid_before text, signature text, product text,
+  protocol text, merchant text, route text, fingerprint text, resource text, idempotency_key text,
+  challenge_id text, credential_hash text, bound boolean, received_at bigint, known_block bigint,
+  state text, transaction_hash text, log_index bigint, block_number bigint, delivery text,
+  attempts bigint, upstream_status bigint, truncated boolean, answered boolean, redeem_token_hash text,
+  redeem_until bigint, permit2612_value text, permit2612_deadline text, permit2612_signature text,
+  ceiling_atomic text, facilitator text, nonce_used boolean, created_at bigint, confirmed_at bigint,
+  delivered_at bigint
+);
+
 -- Signing is deterministic: an abandoned transaction returns with the same hash. Members keep the
--- order of `members`.
-CREATE FUNCTION insert_transaction(transaction jsonb, members jsonb, lane_epoch bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- order of `members`. Returns whether the transaction is new.
+CREATE FUNCTION insert_transaction(transaction jsonb, members text[], lane_epoch bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  is_new boolean;
 BEGIN
   INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
     max_fee_wei, max_tip_wei, state, created_at, first_sent_at, block_number, cost_wei, epoch)
@@ -16,15 +32,23 @@ BEGIN
     (transaction->>'block_number')::bigint, NULL, lane_epoch)
   ON CONFLICT (hash) DO UPDATE
   SET state = excluded.state, first_sent_at = excluded.first_sent_at, epoch = excluded.epoch
-  WHERE transactions.state = 'replaced';
-  IF members = '[]' THEN
-    RETURN;
+  WHERE transactions.state = 'replaced'
+  -- Only a row that was there has an xmax: that of its update.
+  RETURNING xmax = 0 INTO is_new;
+  IF cardinality(members) = 0 THEN
+    RETURN is_new;
   END IF;
-  INSERT INTO transaction_members (transaction_hash, position, payment_id)
-  SELECT transaction->>'hash', each.position - 1, each.id
-  FROM jsonb_array_elements_text(members) WITH ORDINALITY AS each (id, position)
-  ORDER BY each.position
-  ON CONFLICT DO NOTHING;
+  IF is_new THEN
+    INSERT INTO transaction_members (transaction_hash, position, payment_id)
+    SELECT transaction->>'hash', each.position - 1, each.id
+    FROM unnest(members) WITH ORDINALITY AS each (id, position);
+  ELSE
+    INSERT INTO transaction_members (transaction_hash, position, payment_id)
+    SELECT transaction->>'hash', each.position - 1, each.id
+    FROM unnest(members) WITH ORDINALITY AS each (id, position)
+    ON CONFLICT DO NOTHING;
+  END IF;
+  RETURN is_new;
 END $$;
 
 -- Inserts a payment with the rows of its product. Returns the row of a payment that settles an
@@ -60,15 +84,17 @@ CREATE FUNCTION key_owner(payment jsonb) RETURNS text LANGUAGE sql STABLE AS $$
     AND state <> 'expired'
 $$;
 
--- {fence, transaction, fresh: [row], with_rows: [{row, order? | authorization?}], again: [id],
--- members: [id], limits: [{id, funds}]}. `value`: {settled: [row]}.
+-- {fence, transaction, fresh: {new_payment}, with_rows: [{row, order? | authorization?}], again: {id}, sorted,
+-- members: {id}, limits: [{id, funds, key?}]}. Texts in braces are arrays of PostgreSQL, which it reads in a
+-- fraction of the time of JSON. `value`: {settled: [row]}.
 CREATE FUNCTION launch(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence(input->'fence');
   hash text := input->'transaction'->>'hash';
-  again text[] := ARRAY(SELECT jsonb_array_elements_text(input->'again') AS id ORDER BY id);
+  again text[] := input->>'again';
+  fresh new_payment[] := input->>'fresh';
+  is_new boolean;
   resent text[];
-  entry jsonb;
   stored jsonb;
   settled jsonb := '[]';
 BEGIN
@@ -87,13 +113,22 @@ BEGIN
   END IF;
   -- In the order of the money, which is the same on every gateway: launches with common money then
   -- wait for each other without a deadlock.
-  IF input->'fresh' <> '[]' THEN
-    INSERT INTO payments
-    SELECT * FROM jsonb_populate_recordset(NULL::payments, input->'fresh')
-    ORDER BY network, lower(asset), lower(payer), nonce;
+  IF cardinality(fresh) > 0 THEN
+    INSERT INTO payments (
+      id, method, network, chain_id, asset, payer, payee, amount_atomic, nonce, valid_after,
+      valid_before, signature, product, protocol, merchant, route, fingerprint, resource,
+      idempotency_key, challenge_id, credential_hash, bound, received_at, known_block, state,
+      transaction_hash, log_index, block_number, delivery, attempts, upstream_status, truncated,
+      answered, redeem_token_hash, redeem_until, permit2612_value, permit2612_deadline,
+      permit2612_signature, ceiling_atomic, facilitator, nonce_used, created_at, confirmed_at,
+      delivered_at
+    )
+    SELECT * FROM unnest(fresh) AS each
+    ORDER BY each.network COLLATE "C", lower(each.asset) COLLATE "C", lower(each.payer) COLLATE "C",
+      each.nonce COLLATE "C";
   END IF;
-  FOR entry IN SELECT value FROM jsonb_array_elements(input->'with_rows') LOOP
-    stored := insert_with_rows(entry);
+  FOR place IN 0 .. jsonb_array_length(input->'with_rows') - 1 LOOP
+    stored := insert_with_rows(input->'with_rows'->place);
     IF stored IS NOT NULL THEN
       settled := settled || jsonb_build_array(stored);
     END IF;
@@ -101,7 +136,7 @@ BEGIN
   IF input->'limits' <> '[]' THEN
     PERFORM assert_funded(input->'limits');
   END IF;
-  PERFORM insert_transaction(input->'transaction', input->'members', lane_epoch);
+  is_new := insert_transaction(input->'transaction', (input->>'members')::text[], lane_epoch);
   RETURN jsonb_build_object('value', jsonb_build_object('settled', settled),
     'payments', to_jsonb(again));
 END $$;
@@ -118,7 +153,7 @@ BEGIN
   IF rider->>'confirmed' IS NOT NULL THEN
     PERFORM 1 FROM payments WHERE id = rider->>'confirmed' FOR SHARE;
   END IF;
-  PERFORM insert_transaction(input->'transaction', '[]', lane_epoch);
+  PERFORM insert_transaction(input->'transaction', '{}'::text[], lane_epoch);
   INSERT INTO jobs SELECT * FROM jsonb_populate_record(NULL::jobs, input->'job');
   INSERT INTO job_transactions (job_id, transaction_hash)
   VALUES (input->'job'->>'id', input->'job'->>'transaction_hash');

@@ -2,22 +2,14 @@
 
 -- The chain has another transaction at this nonce, so those that are recorded there are displaced:
 -- what they paid is open again, and their jobs may still be included. Returns what is changed.
-CREATE FUNCTION displace(included jsonb, members text[]) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE FUNCTION displace(included jsonb, displaced text[], members text[]) RETURNS jsonb
+LANGUAGE plpgsql AS $$
 DECLARE
-  displaced text[] := ARRAY(
-    SELECT hash FROM transactions
-    WHERE network = included->>'network' AND lower(relayer) = lower(included->>'relayer')
-      AND nonce = (included->>'nonce')::bigint AND state IN ('mined', 'failed')
-      AND hash <> included->>'hash');
   open_payments jsonb;
   job text;
   jobs jsonb := '[]';
   each text;
 BEGIN
-  IF cardinality(displaced) = 0 THEN
-    PERFORM lock_payments(members);
-    RETURN NULL;
-  END IF;
   PERFORM 1 FROM payments
   WHERE id = ANY(members)
     OR (network = included->>'network' AND transaction_hash = ANY(displaced))
@@ -42,18 +34,9 @@ BEGIN
   RETURN jsonb_build_object('payments', open_payments, 'jobs', jobs);
 END $$;
 
--- Adds to the sums of a day. Returns them.
-CREATE FUNCTION add_gas(network text, product text, day text, wei numeric, wasted numeric)
-RETURNS jsonb LANGUAGE sql AS $$
-  INSERT INTO gas_spent AS sum (network, product, day, wei, wasted_wei)
-  VALUES (network, product, day, wei, wasted)
-  ON CONFLICT (network, product, day) DO UPDATE
-  SET wei = sum.wei + excluded.wei, wasted_wei = sum.wasted_wei + excluded.wasted_wei
-  RETURNING jsonb_build_object('wei', sum.wei::text, 'wasted_wei', sum.wasted_wei::text)
-$$;
-
--- Assigns one log to each member, in their order. Returns the rows of those that are confirmed.
-CREATE FUNCTION pay(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+-- Assigns one log to each member, in their order, and no log that is taken: no log pays twice, even where
+-- its payment had ended before. `value`: {ids, indexes, starts}, as `record` takes them.
+CREATE FUNCTION assign_logs(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   included_network text := input->'included'->>'network';
   included_hash text := input->'included'->>'hash';
@@ -63,8 +46,7 @@ DECLARE
       AND log_index IS NOT NULL);
   ids text[] := '{}';
   indexes bigint[] := '{}';
-  starting boolean[] := '{}';
-  confirmed jsonb;
+  starts boolean[] := '{}';
   member record;
   each bigint;
 BEGIN
@@ -73,65 +55,101 @@ BEGIN
   LOOP
     FOREACH each IN ARRAY member.logs LOOP
       IF each <> ALL (taken) THEN
-        -- No log pays twice, even where its payment had ended before.
         taken := taken || each;
         ids := ids || member.id;
         indexes := indexes || each;
-        starting := starting || member.starts;
+        starts := starts || member.starts;
         EXIT;
       END IF;
     END LOOP;
   END LOOP;
-  WITH changed AS (
-    UPDATE payments
-    SET state = 'confirmed', transaction_hash = included_hash, log_index = paid.index,
-      block_number = (input->>'block_number')::bigint, confirmed_at = (input->>'at')::bigint,
-      delivery = CASE WHEN paid.starts AND delivery = 'none' THEN 'delivering' ELSE delivery END,
-      attempts = CASE WHEN paid.starts AND delivery = 'none' THEN attempts + 1 ELSE attempts END,
-      delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN (input->>'by')::uuid
-        ELSE delivering_by END
-    FROM unnest(ids, indexes, starting) AS paid (id, index, starts)
-    -- Written so that the planner takes the key: the index of unfinished payments has the entries of
-    -- all that were paid since the last vacuum.
-    WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
-    RETURNING payments.*
-  )
-  SELECT coalesce(jsonb_agg(to_jsonb(changed)), '[]') INTO confirmed FROM changed;
-  RETURN confirmed;
+  RETURN jsonb_build_object('ids', ids::text, 'indexes', indexes::text, 'starts', starts::text);
 END $$;
 
 -- {fence, by, included: {hash, network, relayer, nonce, product}, success, block_number, spent_wei,
--- receipt, hashes, job, at, day, is_costly, members: [{id, logs, starts}]}.
--- `value`: {confirmed: [row], gas: {wei, wasted_wei}}, `ids`: of the confirmed ones. Members that the
--- receipt does not pay are reverted.
+-- receipt, hashes: {hash}, job, at, day, is_costly, first: id of the first member, all: {id}, sorted;
+-- the members that a log pays: ids, indexes, starts, in braces, as if no log was taken, where the UNIQUE
+-- of payments refuses one that is; or else members: [{id, logs, starts}]; is_known}.
+-- `value`: {confirmed: [row], paid: [id], wei, wasted}, `ids`: of the rows. With `is_known` the caller
+-- has the payments: then `paid` has those that have no other values than a payment that is confirmed
+-- for the first time, and `confirmed` the rows of the others. Members that the receipt does not pay are
+-- reverted.
 CREATE FUNCTION record(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-  lane_epoch bigint := fence(input->'fence');
+  lane_epoch bigint := fence_stored(input->'fence');
   included jsonb := input->'included';
   included_hash text := included->>'hash';
-  is_success boolean := (input->>'success')::boolean;
-  block bigint := (input->>'block_number')::bigint;
-  ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'members'));
-  displaced jsonb := displace(included, ids);
+  is_success boolean := input->>'success';
+  is_known boolean := input->>'is_known';
+  block bigint := input->>'block_number';
+  ended_at_ms bigint := input->>'at';
+  deliverer uuid := input->>'by';
+  sent_hashes text[] := input->>'hashes';
+  all_ids text[] := input->>'all';
+  assigned jsonb := input;
+  recorded text[];
+  displaced jsonb;
   confirmed jsonb := '[]';
-  confirmed_ids jsonb := '[]';
+  confirmed_ids text[] := '{}';
+  row_ids jsonb := '[]';
   reverted jsonb := '[]';
   ended text;
-  -- The holder before this one may have recorded it, and its gas is counted once.
-  spent numeric := CASE
-    WHEN EXISTS (SELECT 1 FROM transactions
-      WHERE hash = included_hash AND state IN ('mined', 'failed')) THEN 0
-    ELSE (input->>'spent_wei')::numeric END;
-  gas jsonb;
+  spent numeric := input->>'spent_wei';
+  wasted numeric;
+  total_wei numeric;
+  total_wasted numeric;
 BEGIN
-  IF cardinality(ids) > 0 THEN
+  SELECT array_agg(t.hash) INTO recorded FROM transactions AS t
+  WHERE t.network = included->>'network' AND lower(t.relayer) = lower(included->>'relayer')
+    AND t.nonce = (included->>'nonce')::bigint AND t.state IN ('mined', 'failed');
+  IF recorded IS NOT NULL THEN
+    -- The holder before this one may have recorded it, and its gas is counted once.
+    IF included_hash = ANY(recorded) THEN
+      spent := 0;
+      recorded := array_remove(recorded, included_hash);
+    END IF;
+    IF cardinality(recorded) > 0 THEN
+      displaced := displace(included, recorded, all_ids);
+    END IF;
+  END IF;
+  IF displaced IS NULL AND cardinality(all_ids) > 1 THEN
+    PERFORM 1 FROM payments WHERE id = ANY(all_ids) ORDER BY id FOR NO KEY UPDATE;
+  END IF;
+  IF cardinality(all_ids) > 0 THEN
     IF is_success THEN
-      confirmed := pay(input);
-      confirmed_ids := jsonb_path_query_array(confirmed, '$[*].id');
+      IF assigned ? 'members' THEN
+        assigned := assign_logs(input);
+      END IF;
+      WITH changed AS (
+        UPDATE payments
+        SET state = 'confirmed', transaction_hash = included_hash, log_index = paid.index,
+          block_number = block, confirmed_at = ended_at_ms,
+          delivery = CASE WHEN paid.starts AND delivery = 'none' THEN 'delivering' ELSE delivery END,
+          attempts = CASE WHEN paid.starts AND delivery = 'none' THEN attempts + 1 ELSE attempts END,
+          delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN deliverer
+            ELSE delivering_by END
+        FROM unnest((assigned->>'ids')::text[], (assigned->>'indexes')::bigint[],
+          (assigned->>'starts')::boolean[]) AS paid (id, index, starts)
+        -- Written so that the planner takes the key: the index of unfinished payments has the entries
+        -- of all that were paid since the last vacuum.
+        WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
+        RETURNING payments.id, CASE
+          WHEN is_known AND attempts = paid.starts::int
+            AND delivery = CASE WHEN paid.starts THEN 'delivering' ELSE 'none' END
+            AND upstream_status IS NULL AND redeem_token_hash IS NULL AND delivered_at IS NULL
+            AND NOT truncated AND NOT answered AND NOT nonce_used THEN NULL
+          ELSE to_jsonb(payments) END AS whole
+      )
+      SELECT coalesce(array_agg(changed.id), '{}'),
+        coalesce(jsonb_agg(changed.whole) FILTER (WHERE changed.whole IS NOT NULL), '[]')
+      INTO confirmed_ids, confirmed FROM changed;
+      IF confirmed <> '[]' THEN
+        row_ids := jsonb_path_query_array(confirmed, '$[*].id');
+      END IF;
     END IF;
     -- Those that are confirmed now are in another state.
-    IF jsonb_array_length(confirmed) < cardinality(ids) THEN
-      reverted := revert_payments(ids, texts(input->'hashes'));
+    IF cardinality(confirmed_ids) < cardinality(all_ids) THEN
+      reverted := revert_payments(all_ids, sent_hashes);
     END IF;
   END IF;
   UPDATE transactions
@@ -139,22 +157,32 @@ BEGIN
       WHEN is_success THEN 'mined' ELSE 'failed' END,
     block_number = CASE WHEN hash = included_hash THEN block END,
     cost_wei = CASE WHEN hash = included_hash THEN input->>'spent_wei' END
-  WHERE hash = ANY(texts(input->'hashes') || included_hash) AND state = 'sent';
+  WHERE hash = ANY(sent_hashes || included_hash) AND state = 'sent';
   IF input->>'job' IS NOT NULL THEN
     UPDATE jobs
     SET state = CASE WHEN is_success THEN 'confirmed' ELSE 'failed' END,
       transaction_hash = included_hash, block_number = block, receipt = input->>'receipt',
-      ended_at = (input->>'at')::bigint
+      ended_at = ended_at_ms
     WHERE id = input->>'job' AND state = 'broadcast'
     RETURNING id INTO ended;
   END IF;
-  -- Last, because every gateway adds to this row.
-  gas := add_gas(included->>'network', included->>'product', input->>'day',
-    spent,
-    CASE WHEN (input->>'is_costly')::boolean AND NOT coalesce(confirmed_ids ? ids[1], false)
-      THEN spent ELSE 0 END);
+  wasted := CASE WHEN (input->>'is_costly')::boolean
+    AND NOT coalesce(input->>'first' = ANY(confirmed_ids), false) THEN spent ELSE 0 END;
+  -- Last, because every gateway adds to this row. It is there but for the first one of a day.
+  UPDATE gas_spent SET wei = wei + spent, wasted_wei = wasted_wei + wasted
+  WHERE network = included->>'network' AND product = included->>'product' AND day = input->>'day'
+  RETURNING wei, wasted_wei INTO total_wei, total_wasted;
+  IF NOT FOUND THEN
+    INSERT INTO gas_spent AS sum (network, product, day, wei, wasted_wei)
+    VALUES (included->>'network', included->>'product', input->>'day', spent, wasted)
+    ON CONFLICT (network, product, day) DO UPDATE
+    SET wei = sum.wei + excluded.wei, wasted_wei = sum.wasted_wei + excluded.wasted_wei
+    RETURNING sum.wei, sum.wasted_wei INTO total_wei, total_wasted;
+  END IF;
   RETURN jsonb_build_object(
-    'value', jsonb_build_object('confirmed', confirmed, 'gas', gas), 'ids', confirmed_ids,
-    'payments', coalesce(displaced->'payments', '[]') || confirmed_ids || reverted,
-    'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended));
+    'value', jsonb_build_object('confirmed', confirmed, 'paid', confirmed_ids,
+      'wei', total_wei::text, 'wasted', total_wasted::text),
+    'payments', coalesce(displaced->'payments', '[]') || to_jsonb(confirmed_ids) || reverted,
+    'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended))
+    || CASE WHEN row_ids = '[]' THEN '{}' ELSE jsonb_build_object('ids', row_ids) END;
 END $$;

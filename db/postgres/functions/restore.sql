@@ -1,8 +1,8 @@
 -- A failover to a server that lacks the last commits: the holder of a lane raises it above what it
 -- knows, and writes again what it drives there. Without a twin, because a file does not go back.
 
--- A payment of a slot as it was written, unless the database has it or another one with its money.
--- {row, order?}
+-- A payment of a slot as it was written, unless the database has it or its money was paid or authorized
+-- since the failover. What is refused must not keep the others from being written. {row, order?}
 CREATE FUNCTION restore_payment(entry jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   row jsonb := entry->'row';
@@ -19,11 +19,21 @@ BEGIN
   IF entry ? 'order' THEN
     PERFORM insert_order(entry->'order', row->>'id', row->>'transaction_hash');
   END IF;
-EXCEPTION WHEN unique_violation THEN
+EXCEPTION WHEN unique_violation OR check_violation OR SQLSTATE 'TP001' OR SQLSTATE 'TP003'
+  OR SQLSTATE 'TP004' THEN
   RAISE WARNING 'payment % is not restored: %', row->>'id', SQLERRM;
 END $$;
 
--- {transactions: [row], the oldest first; payments: [{row, order?}]; job: row | null}
+-- What was given by a job, unless the database has it. No limit of the day refuses it any more.
+CREATE FUNCTION restore_grant(rider jsonb, hash text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM ride_grant(rider || '{"grants": 9007199254740991, "wei": "1e60", "isSigned": true}', hash);
+EXCEPTION WHEN SQLSTATE 'TP001' THEN
+  NULL;
+END $$;
+
+-- {transactions: [row], the oldest first; payments: [{row, order?}]; job: row | null; grant: rider of
+-- the job | null}
 CREATE FUNCTION restore_slot(slot jsonb, lane_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   newest text := slot->'transactions'->-1->>'hash';
@@ -39,7 +49,7 @@ BEGIN
   UPDATE payments SET state = 'broadcast', transaction_hash = newest
   WHERE id = ANY(ids) AND state IN ('broadcast', 'reverted');
   FOR entry IN SELECT value FROM jsonb_array_elements(slot->'transactions') LOOP
-    PERFORM insert_transaction(entry, to_jsonb(ids), lane_epoch);
+    PERFORM insert_transaction(entry, ids, lane_epoch);
   END LOOP;
   IF slot->'job' <> 'null' THEN
     INSERT INTO jobs SELECT * FROM jsonb_populate_record(NULL::jobs, slot->'job')
@@ -50,6 +60,9 @@ BEGIN
     ON CONFLICT DO NOTHING;
     UPDATE jobs SET transaction_hash = newest
     WHERE id = slot->'job'->>'id' AND state = 'broadcast';
+  END IF;
+  IF slot->'grant' <> 'null' THEN
+    PERFORM restore_grant(slot->'grant', newest);
   END IF;
 END $$;
 

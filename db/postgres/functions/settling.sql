@@ -10,24 +10,30 @@ BEGIN
 END $$;
 
 -- A list of one id, or of none.
-CREATE FUNCTION list_of(id text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN id IS NULL THEN '[]' ELSE jsonb_build_array(id) END
-$$;
+CREATE FUNCTION list_of(id text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN CASE WHEN id IS NULL THEN '[]' ELSE jsonb_build_array(id) END;
+END $$;
 
-CREATE FUNCTION texts(list jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT ARRAY(SELECT jsonb_array_elements_text(list))
-$$;
+CREATE FUNCTION texts(list jsonb) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN ARRAY(SELECT jsonb_array_elements_text(list));
+END $$;
 
 -- Only payments whose current transaction is one of these: a newer one may contain the payment by
 -- now. Returns the ids of those that are changed.
-CREATE FUNCTION revert_payments(ids text[], hashes text[]) RETURNS jsonb LANGUAGE sql AS $$
+CREATE FUNCTION revert_payments(ids text[], hashes text[]) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  reverted jsonb;
+BEGIN
   WITH changed AS (
     UPDATE payments SET state = 'reverted'
     WHERE id = ANY(ids) AND state = 'broadcast' AND transaction_hash = ANY(hashes)
     RETURNING id
   )
-  SELECT coalesce(jsonb_agg(id ORDER BY id), '[]') FROM changed
-$$;
+  SELECT coalesce(jsonb_agg(id ORDER BY id), '[]') INTO reverted FROM changed;
+  RETURN reverted;
+END $$;
 
 -- {fence, transaction, hashes, payments, job}. Reports the job, like its twin.
 CREATE FUNCTION replace(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -41,7 +47,7 @@ BEGIN
   UPDATE payments SET transaction_hash = new_hash
   WHERE id = ANY(ids) AND state = 'broadcast'
     AND transaction_hash = ANY(texts(input->'hashes'));
-  PERFORM insert_transaction(input->'transaction', input->'payments', lane_epoch);
+  PERFORM insert_transaction(input->'transaction', ids, lane_epoch);
   IF job IS NOT NULL THEN
     INSERT INTO job_transactions (job_id, transaction_hash) VALUES (job, new_hash);
     UPDATE jobs SET transaction_hash = new_hash WHERE id = job AND state = 'broadcast';

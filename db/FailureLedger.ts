@@ -1,0 +1,16 @@
+/**
+ * Failures of payers that cost us gas, counted by all processes over one database. A bucket is full again
+ * after its failures have expired; its key is an address or a code.
+ */
+export type FailureLedger = {
+  /** When the bucket is full again, unix ms; zero when it is full. From memory, up to a second old. */
+  fullAt(key: string): number
+  /**
+   * Adds a failure to the buckets, which last `ms` longer. A power loss may undo it for up to 100 ms.
+   * `windowMs`: the time in which an empty bucket becomes full.
+   */
+  add(failures: readonly { key: string; ms: number }[], windowMs: number): Promise<void>
+}
+
+/** One process counts them in its memory. */
+export const ownFailures: FailureLedger = { fullAt: () => 0, add: () => Promise.resolve() }
