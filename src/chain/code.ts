@@ -52,15 +52,21 @@ const codeProgram = [
 /** Number of words before the results of Multicall3. */
 const codeWords = 3
 
-/** Whether a node runs creation code in a call. Throws RpcFault. */
-export async function readsCode(client: Pick<Client, 'call'>): Promise<boolean> {
-  const data = `0x${program}${Abi.address(Multicall.multicallAddress)}`
+/**
+ * The addresses without code, in one call; undefined when the node does not run creation code, which
+ * the code of Multicall3 shows. Throws RpcFault.
+ */
+export async function findMissing(
+  client: Pick<Client, 'call'>,
+  addresses: readonly Address[],
+): Promise<ReadonlySet<Address> | undefined> {
+  const asked = [...addresses, Multicall.multicallAddress]
   try {
-    const answer = await client.call('eth_call', [{ data }, 'latest'])
-    return typeof answer === 'string' && answer.length === 66 && BigInt(answer) > 0n
+    const missing = emptyOf(asked, await client.call('eth_call', [callOf(asked), 'latest']))
+    return missing?.has(Multicall.multicallAddress) ? undefined : missing
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
-    return false
+    return undefined
   }
 }
 
@@ -101,13 +107,20 @@ export async function findEoas(
 ): Promise<ReadonlySet<Address>> {
   try {
     const asked = addresses.slice(0, askedMax)
-    const data = `0x${program}${asked.map(Abi.address).join('')}`
-    const answer = await client.call('eth_call', [{ data }, 'latest'])
-    if (typeof answer !== 'string' || answer.length !== 2 + asked.length * 64) return new Set()
-    return new Set(
-      asked.filter((_, index) => Abi.toUint(Abi.wordAt(answer.slice(2), index)) === 0n),
-    )
+    return emptyOf(asked, await client.call('eth_call', [callOf(asked), 'latest'])) ?? new Set()
   } catch {
     return new Set()
   }
+}
+
+/** The call whose answer has the size of the code of each address. */
+function callOf(addresses: readonly Address[]): { data: Hex } {
+  return { data: `0x${program}${addresses.map(Abi.address).join('')}` }
+}
+
+/** The addresses whose size is 0; undefined for another answer. */
+function emptyOf(addresses: readonly Address[], answer: unknown): Set<Address> | undefined {
+  if (typeof answer !== 'string' || answer.length !== 2 + addresses.length * 64) return undefined
+  const sizes = answer.slice(2)
+  return new Set(addresses.filter((_, index) => Abi.toUint(Abi.wordAt(sizes, index)) === 0n))
 }

@@ -17,6 +17,8 @@ import type { ChallengeDetails } from './quote'
 export type Sale<R> = {
   request: R
   item: Item
+  /** The item at the price of this request, where that depends on the request. Repeatable. */
+  priced?: (() => Item) | undefined
   headers: Headers
   /** The result of `extract` on the headers. */
   presented: Presented

@@ -11,11 +11,11 @@ export async function chooseAlternative(
 ): Promise<Presentation> {
   if (presentation.alternatives.length === 0 || presentation.isKeySigned()) return presentation
   let undecided = presentation
-  for (const { transfer, window } of [presentation, ...presentation.alternatives]) {
-    const candidate = { ...presentation, transfer, window }
+  for (const { transfer, refusal } of [presentation, ...presentation.alternatives]) {
+    const candidate = { ...presentation, transfer, refusal }
     const known = await settlement.find(transfer)
     if (known?.transfer.signature === transfer.signature) return candidate
-    if (window !== undefined || !settlement.isReady(transfer.network)) continue
+    if (refusal() !== undefined || !settlement.isReady(transfer.network)) continue
     const verdict = await settlement.verify(transfer)
     if ('ok' in verdict) return candidate
     if (verdict.kind === 'unavailable') undecided = candidate

@@ -56,9 +56,10 @@ async function buy<R, A>(state: State<R, A>, sale: Sale<R>): Promise<Response> {
       return await resumeKnown(state, open(state, sale, named, createClaim()), named, known)
     }
     const { item, url, digest } = sale
+    const priced = sale.priced ?? (() => item)
     const { challengeSecrets, realm, now } = options
     const takesApprovals = options.sponsor !== undefined
-    const context = { item, url, digest, challengeSecrets, realm, takesApprovals, now }
+    const context = { item, priced, url, digest, challengeSecrets, realm, takesApprovals, now }
     const presented = present(sale.presented, context)
     const isClear = presented.alternatives.length === 0
     const presentation = isClear
@@ -151,11 +152,11 @@ async function pay<R, A>(
   checkout: Checkout<R>,
   presentation: Presentation,
 ): Promise<Response> {
-  if (presentation.window !== undefined) {
-    throw Problem.ofFault(presentation.window, 'payment-expired')
-  }
-  state.product.assertServable?.(checkout.sale)
   const { key } = checkout
+  // Without a key, a ceiling is on its way to a node before the body is looked into.
+  if (presentation.transfer.upto === undefined || key !== undefined) {
+    assertSellable(state, checkout, presentation)
+  }
   const taken =
     key === undefined
       ? { outcome: await settle(state, checkout, presentation) }
@@ -165,9 +166,20 @@ async function pay<R, A>(
   return conclude(state, checkout, taken.outcome)
 }
 
+/** Throws ProblemError when the request cannot be sold, or not for this. Repeatable. */
+function assertSellable<R, A>(
+  { product }: State<R, A>,
+  { sale }: Checkout<R>,
+  { refusal }: Presentation,
+): void {
+  const fault = refusal()
+  if (fault !== undefined) throw Problem.ofFault(fault, 'payment-expired')
+  product.assertServable?.(sale)
+}
+
 /**
- * A nonce that was found used may be used by another gateway, which has got the same credential. Then
- * the buyer must present it again, because a new one would pay twice.
+ * Another gateway may have used a nonce that was found used, for the same credential. Then the buyer
+ * must present that credential again, because a new one would pay twice.
  */
 async function assertUnknown<R, A>(
   { options: { settlement } }: State<R, A>,
@@ -212,31 +224,19 @@ async function reserve<R, A>(
 }
 
 async function settle<R, A>(
-  { options, product }: State<R, A>,
+  state: State<R, A>,
   checkout: Checkout<R>,
   presentation: Presentation,
 ): Promise<Outcome | Authorized> {
+  const { options, product } = state
   const { sale } = checkout
-  const { transfer, protocol, challengeId, credentialHash, bound, approval } = presentation
-  const admitted = await product.admit(checkout)
-  const rows = product.record?.(checkout, admitted)
-  const purpose: Purpose = {
-    ...sale.purpose,
-    protocol,
-    fingerprint: checkout.fingerprint,
-    idempotencyKey: checkout.key,
-    challengeId,
-    credentialHash,
-    bound,
-  }
-  const waitMs = product.waitMs(sale)
+  const { transfer, approval } = presentation
   try {
-    if (transfer.upto !== undefined) {
-      const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
-      const onAsked = () => product.prepareByUse?.(checkout)
-      const bounds = { waitMs, validUntil, onAsked }
-      return await authorizeSponsored(options, transfer, purpose, { approval, ...bounds })
-    }
+    if (transfer.upto !== undefined) return await authorize(state, checkout, presentation)
+    const admitted = await product.admit(checkout)
+    const rows = product.record?.(checkout, admitted)
+    const purpose = purposeOf(checkout, presentation)
+    const waitMs = product.waitMs(sale)
     const outcome = await settleSponsored(options, transfer, purpose, {
       approval,
       waitMs,
@@ -251,8 +251,60 @@ async function settle<R, A>(
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
-    // Another gateway has sold by this key since it was looked for.
+    // Another gateway has sold something by this key since it was read.
     if (error.reason === 'key-used') throw Denial.inProgress()
     throw product.refusalOf?.(error.reason) ?? error
+  }
+}
+
+/**
+ * Authorizes a ceiling. What the request costs at most is computed while a node verifies: a refusal for
+ * that is found before anything is written, and is told first.
+ */
+async function authorize<R, A>(
+  state: State<R, A>,
+  checkout: Checkout<R>,
+  presentation: Presentation,
+): Promise<Outcome | Authorized> {
+  const { options, product } = state
+  const { sale } = checkout
+  const { transfer, approval } = presentation
+  let isAsserted = false
+  const assertOnce = () => {
+    if (isAsserted) return
+    isAsserted = true
+    assertSellable(state, checkout, presentation)
+  }
+  try {
+    await product.admit(checkout)
+    const outcome = await authorizeSponsored(options, transfer, purposeOf(checkout, presentation), {
+      approval,
+      waitMs: product.waitMs(sale),
+      validUntil: options.now() + (product.answerMs?.(sale) ?? 0),
+      onAsked() {
+        assertOnce()
+        product.prepareByUse?.(checkout)
+      },
+    })
+    assertOnce()
+    return outcome
+  } catch (error) {
+    assertOnce()
+    throw error
+  }
+}
+
+function purposeOf<R>(
+  { sale, fingerprint, key }: Checkout<R>,
+  { protocol, challengeId, credentialHash, bound }: Presentation,
+): Purpose {
+  return {
+    ...sale.purpose,
+    protocol,
+    fingerprint,
+    idempotencyKey: key,
+    challengeId,
+    credentialHash,
+    bound,
   }
 }

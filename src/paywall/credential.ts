@@ -15,7 +15,7 @@ import type { Reason } from '../settlement/Outcome'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
 import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
-import { payloadOf } from './payload'
+import { matchesOf, payloadOf } from './payload'
 
 /**
  * A credential that pays an offer of the item exactly, as far as that can be checked without the
@@ -25,7 +25,7 @@ export type Presentation = {
   protocol: Protocol
   transfer: Transfer.Transfer
   /** Other transfers that it may mean; only the chain can decide. */
-  alternatives: readonly Pick<Presentation, 'transfer' | 'window'>[]
+  alternatives: readonly Pick<Presentation, 'transfer' | 'refusal'>[]
   /**
    * Whether the payer's key signed it; otherwise its contract may still accept the signature.
    * Recovered at the first call, because a settlement may decide it without that.
@@ -34,8 +34,11 @@ export type Presentation = {
   signatureReason: Reason
   /** What to tell the payer about a signature that is not of its key. */
   expectedSigner: () => string
-  /** Why the time is over or has not come. Not applied to a payment that is known already. */
-  window: Problem.Fault | undefined
+  /**
+   * Why a new payment may not use it: its time is over or has not come, or it is not the price.
+   * Computed at each call, because the price may need a look into the body.
+   */
+  refusal: () => Problem.Fault | undefined
   /** The credential is bound to this service. */
   bound: boolean
   /** x402 payment-identifier. */
@@ -50,6 +53,8 @@ export type Presentation = {
 
 export type CredentialContext = {
   item: Item
+  /** The item at the price of this request. */
+  priced: () => Item
   /** The requested URL, absolute and with its query. */
   url: string
   /** RFC 9530 digest of the received body. */
@@ -131,7 +136,7 @@ function isFor(route: string, { id, twin }: Item, digest: string | undefined): b
 function mpp(value: string, context: CredentialContext): Presentation {
   const parsed = Credential.parse(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-credential')
-  const { challengeSecrets: secrets, realm, item, digest, now } = context
+  const { challengeSecrets: secrets, realm, item, priced, digest, now } = context
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
   if (!isFor(challenge.route, item, digest))
@@ -164,9 +169,9 @@ function mpp(value: string, context: CredentialContext): Presentation {
     ...signed(parsed.transfer, offer),
     protocol: 'mpp',
     alternatives: [],
-    window:
+    refusal: () =>
       Challenge.checkExpiry(challenge, now()) ??
-      checkAmount(item, request.amountAtomic, 'invalid-challenge') ??
+      checkAmount(priced(), request.amountAtomic, 'invalid-challenge') ??
       checkOffer(offer, now(), 'invalid-challenge') ??
       Transfer.checkWindow(parsed.transfer, now()),
     bound: true,
@@ -183,18 +188,14 @@ function x402(
 ): Omit<Presentation, 'credentialHash'> {
   const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const { item, url, now, takesApprovals } = context
-  const matches = X402Payload.matchOffer(
-    parsed,
-    offersFor(item, parsed.signed.amountAtomic),
-    item.isByUse === true,
-  )
+  const { item, priced, url, now, takesApprovals } = context
+  const matches = matchesOf(parsed, item)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),
-    window:
+    refusal: () =>
       checkOffer(offer, now(), 'invalid_payment_requirements') ??
-      checkAmount(item, transfer.amountAtomic, 'invalid_payment_requirements') ??
+      checkAmount(priced(), transfer.amountAtomic, 'invalid_payment_requirements') ??
       Transfer.checkWindow(transfer, now()),
   }))
   const isOnly = presented.length === 1
@@ -208,7 +209,7 @@ function x402(
   return {
     ...chosen,
     transfer: { ...chosen.transfer, ...(permit2612 && { permit2612 }) },
-    window: chosen.window ?? late,
+    refusal: () => chosen.refusal() ?? late,
     approval,
     protocol: 'x402',
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),

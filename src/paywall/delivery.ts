@@ -1,10 +1,8 @@
-import { storageCode } from '../../db/fault'
 import type { Payment, Protocol } from '../../db/Payment'
 import type { WriteEvent } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { inProgress } from './Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createPulse, type Pulse } from './pulse'
 import { createReceipts, type Receipts, type Usage } from './receipts'
@@ -18,6 +16,7 @@ import {
 } from './remainder'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
+import { endUndelivered, explain } from './taken-over'
 import { createTransferRates, type TransferRateMin, type TransferRates } from './transfer-rate'
 import {
   brokenOff,
@@ -79,6 +78,8 @@ export type Deliveries = {
   wasAnswered(payment: Payment): Promise<boolean>
   /** Watches how fast buyers read streams. */
   rates: TransferRates
+  /** See `Pulse`. */
+  afterPause: Pulse['afterPause']
   inFlight(): number
   /** Cancels the answers that are still read for keys; resolves when that is recorded. */
   stop(): Promise<void>
@@ -151,6 +152,7 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       return (await settlement.findById(id))?.answered === true
     },
     rates: context.rates,
+    afterPause: context.pulse.afterPause,
     inFlight: () => context.open,
     async stop() {
       context.pulse.stop()
@@ -167,9 +169,8 @@ async function begin(
   { payment, deliveryStarted }: Confirmed,
 ): Promise<Payment> {
   if (signal.aborted) {
-    if (deliveryStarted) {
-      await settlement.endDelivery(payment.id, redeeming.undelivered(payment, undefined))
-    }
+    if (deliveryStarted)
+      await endUndelivered(settlement, payment, redeeming.undelivered(payment, undefined))
     throw left()
   }
   if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
@@ -188,20 +189,6 @@ async function begin(
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
-/** Why a delivery could not begin: the claims of a process say nothing of those of other gateways. */
-async function explain(
-  settlement: Pick<Settlement, 'findById'>,
-  payment: Payment,
-  error: unknown,
-): Promise<never> {
-  if (storageCode(error) !== undefined) throw error
-  const current = await settlement.findById(payment.id)
-  if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
-  // Another gateway has it, or had it until this read. The limit counts its attempt, too.
-  if (current?.state === 'confirmed') throw inProgress()
-  throw error
-}
-
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {
   const { request, payment } = delivery
   context.open++
@@ -212,7 +199,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
   } catch (error) {
     context.open--
     const ended = context.redeeming.undelivered(payment, undefined)
-    await context.options.settlement.endDelivery(payment.id, ended)
+    await endUndelivered(context.options.settlement, payment, ended)
     throw error
   }
   if (!made.delivered) return refuse(context, delivery, made)
@@ -239,6 +226,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
     kept: createKept(keep),
     storeRemainder: context.remainders.store.bind(undefined, payment.transfer.payer),
     watch: context.rates.watch,
+    afterPause: context.pulse.afterPause,
   }
   return new Response(observed(body, request.signal, observer), { status, headers })
 }
@@ -298,7 +286,7 @@ async function refuse(
   const problem = redeeming.problem(payment, undelivered, protocol)
   // The token must be on the disk before its buyer has it.
   const ended = redeeming.undelivered(payment, upstreamStatus)
-  await options.settlement.endDelivery(payment.id, ended)
+  await endUndelivered(options.settlement, payment, ended)
   // Mark it after the answer is made: until then its buyer has only the credential, no token.
   answering.add(payment.id)
   const answered = request.envelope?.taken ?? Promise.resolve(true)

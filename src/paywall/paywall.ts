@@ -16,12 +16,14 @@ import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
 import type { CheckoutOptions } from './resume'
-import { createTokens } from './undelivered'
+import { createTokens, gone } from './undelivered'
 import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
 
 /** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {
   item: Item
+  /** The item at the price of this request. Repeatable. */
+  priced: () => Item
   /** Canonical path and query, as forwarded. */
   path: string
   search: string
@@ -114,10 +116,11 @@ async function redeem(
 }
 
 function saleOf(request: PaidRequest): Sale<PaidRequest> {
-  const { item, headers, presented, requestId } = request
+  const { item, priced, headers, presented, requestId } = request
   return {
     request,
     item,
+    priced,
     headers,
     presented,
     requestId,
@@ -143,7 +146,8 @@ function createGatewayProduct(
       const unavailable = sale.request.unavailable()
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
-      return challenge(quoter, sale, details)
+      const { url, requestId } = sale
+      return challenge(quoter, { item: sale.request.priced(), url, requestId }, details)
     },
     fingerprintOf: ({ request: { method, path, search }, digest }) =>
       fingerprint(method, path, search, digest),
@@ -177,16 +181,34 @@ function createGatewayProduct(
       deliverOnConfirm: () =>
         !request.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     }),
-    async fulfil({ sale, presentation, claim }, outcome) {
+    async fulfil(checkout, outcome) {
+      const { sale, presentation, claim } = checkout
       const { payment } = outcome
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
       const usage = payment.transfer.upto && (await usageOf(settlement, payment))
       const request = usage === undefined ? sale.request : { ...sale.request, usage }
-      return deliveries.deliver(request, outcome, presentation.protocol, claim.release)
+      return deliveries
+        .deliver(request, outcome, presentation.protocol, claim.release)
+        .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
     },
   }
+}
+
+/**
+ * Another gateway may have delivered the answer after this one had read the payment. It may be stored
+ * for the buyer's key, which the next request finds out: it is not lost.
+ */
+async function explainGone(
+  settlement: Pick<CheckoutOptions['settlement'], 'findById'>,
+  { key }: Pick<Checkout<PaidRequest>, 'key'>,
+  { payment, error }: { payment: Payment; error: unknown },
+): Promise<never> {
+  const isKeyed = key !== undefined && key === payment.purpose.idempotencyKey
+  const isGone = error instanceof Problem.ProblemError && error.code === 'redeem-exhausted'
+  const current = isKeyed && isGone ? await settlement.findById(payment.id) : undefined
+  throw current?.delivery === 'delivered' ? Denial.inProgress() : error
 }
 
 /** What the answer of a payment by use has cost, for its receipt. */
@@ -212,6 +234,7 @@ async function assertUndelivered(
       if (merchant !== purpose.merchant || route !== purpose.route || paidFor !== fingerprint) {
         throw Denial.mismatch('The token belongs to another request.')
       }
+      if (payment.delivery === 'delivered') throw gone(payment, 'This payment has been delivered.')
       return
     case 'key':
       if (payment.delivery === 'delivered') {
@@ -225,8 +248,8 @@ async function assertUndelivered(
         throw Denial.mismatch('The credential pays for another request.')
       }
       if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
-      // The answer with the redeem token may be lost on its way. Key and credential together are the
-      // buyer's own: the chain publishes neither of them whole.
+      // The answer with the redeem token may have been lost. Key and credential together prove the
+      // buyer, because the chain publishes neither of them whole.
       if (hasKeyAndCredential(payment, presentation, key)) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {

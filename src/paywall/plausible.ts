@@ -1,11 +1,10 @@
 import * as Challenge from '../protocol/Challenge'
 import * as Credential from '../protocol/Credential'
 import * as Problem from '../protocol/Problem'
-import * as X402Payload from '../protocol/X402Payload'
 import type { Settlement } from '../settlement/settlement'
 import type { Presented } from './extract'
-import { type Item, offersFor } from './Item'
-import { payloadOf } from './payload'
+import type { Item } from './Item'
+import { matchesOf, payloadOf } from './payload'
 import { sha256 } from './undelivered'
 
 type Options = {
@@ -34,8 +33,7 @@ export function createPlausibility({ settlement, challengeSecrets, realm }: Opti
       case 'x402': {
         const parsed = payloadOf(presented)
         if (Problem.isFault(parsed)) return false
-        const offers = offersFor(item, parsed.signed.amountAtomic)
-        return !('code' in X402Payload.matchOffer(parsed, offers, item.isByUse === true))
+        return !('code' in matchesOf(parsed, item))
       }
       case 'redeem':
         return (await settlement.findByRedeemToken(sha256(presented.token))) !== undefined

@@ -10,7 +10,7 @@ export type Pulse = {
 }
 
 const tickMs = 500
-/** A timer that is so late has waited for a process that did not run, ms. */
+/** A timer that is later than this belongs to a process that did not run, ms. */
 const pausedMs = 1_500
 /** Immediates run before the sockets are read, so the second one is the first that runs after. */
 const turns = 4

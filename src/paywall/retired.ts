@@ -10,25 +10,25 @@ export type RetiredOffers = (merchant: string, route: string) => readonly Retire
  * New payments may still use a retired offer for this time (ms), the longest validity of a
  * signature.
  */
-export const honouredMs = 360_000
+const honouredMs = 360_000
 
 /** A known payment needs its offer for as long as it may be redeemed, ms. */
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
 export type Succession = {
   retired: RetiredOffers
-  /** Differs when other offers are retired, or for another time. */
+  /** Changes with the retired offers and with the times at which they were retired. */
   version: string
   write(): Promise<void>
 }
 
 /**
  * The retired offers that a configuration must still accept, from this process or another one.
- * An offer that another process makes now is accepted as one that is retired now. `previous`: the
- * configuration that this process had, which may not be the last one that was written. `write` makes
- * the new one the served one: it mirrors the merchants in the database and keeps the offers that ended.
- * Until then a crash changes nothing: the next start gets the same result. Between this
- * and `write` this process may apply no other configuration, because its offers would be lost.
+ * An offer that another process makes now is accepted like one that is retired now. `previous` is the
+ * configuration that this process had; another process may have written a later one. `write` mirrors
+ * the merchants in the database and keeps the offers that ended. Before it, a crash changes nothing:
+ * the next start gets the same result. Between this call and `write` this process may apply no other
+ * configuration, because its offers would be lost.
  */
 export async function succeed(
   ledger: OfferLedger,
@@ -56,7 +56,7 @@ function rowsOf(config: Config): readonly MerchantRow[] {
   return config.merchants.map((merchant) => rowOf(merchant, config))
 }
 
-/** Of equal offers the last one. */
+/** Keeps the last of equal offers. */
 function unique(all: readonly RetiredRow[]): RetiredRow[] {
   return [...new Map(all.map((offer) => [keyOf(offer), offer])).values()]
 }

@@ -1,3 +1,4 @@
+import type { Pulse } from './pulse'
 import type { Kept, Reader, StoreRemainder } from './remainder'
 import type { TransferRate, TransferRates } from './transfer-rate'
 
@@ -13,6 +14,7 @@ export type Observer = {
   /** Called once, before the end is sent. */
   onEnd: ((isCut: boolean) => void) | undefined
   watch: TransferRates['watch']
+  afterPause: Pulse['afterPause']
 }
 
 /**
@@ -45,7 +47,9 @@ export function observed(
         const { done, value } = await reader.read()
         if (progress.hasEnded()) return controller.error()
         if (value !== undefined) kept.add(value)
-        if (progress.hasLeft()) return controller.error()
+        // Before the first byte: what a buyer got that has left meanwhile is nothing.
+        if (!progress.hasStarted()) await observer.afterPause()
+        if (progress.hasEnded() || progress.hasLeft()) return controller.error()
         if (done) {
           await progress.complete()
           if (progress.hasLeft()) controller.error()
@@ -76,6 +80,7 @@ type Progress = {
   breakOff(): void
   /** The buyer has left. */
   leave(): void
+  hasStarted(): boolean
   hasEnded(): boolean
   hasLeft(): boolean
 }
@@ -146,6 +151,7 @@ function follow(
       if (!hasLeft) end(reach())
     },
     leave,
+    hasStarted: () => hasStarted,
     hasEnded: () => hasEnded,
     hasLeft: () => hasLeft,
   }

@@ -1,4 +1,5 @@
 import type { Authorization } from '../../db/Authorization'
+import type { Pulse } from './pulse'
 import type { Kept, Reader } from './remainder'
 import type { Reach } from './stream'
 import type { TransferRate, TransferRates } from './transfer-rate'
@@ -15,6 +16,7 @@ export type UsageObserver = {
   /** Called once when the buyer's connection closes. */
   onEnd: ((isCut: boolean) => void) | undefined
   watch: TransferRates['watch']
+  afterPause: Pulse['afterPause']
   kept: Pick<Kept, 'add'>
   /** Writes the charge; resolves when it is on the disk. Called once. */
   charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
@@ -48,6 +50,8 @@ export function streamByUse(
         try {
           const { done, value } = await reader.read()
           if (value !== undefined) observer.kept.add(value)
+          // Before the first byte: a buyer that has left meanwhile has nothing, and may come back.
+          if (!progress.hasStarted()) await observer.afterPause()
           if (progress.isOver()) return controller.error()
           if (done) {
             await written()
@@ -73,6 +77,7 @@ type Progress = {
   rate: TransferRate
   /** Bytes were passed on. */
   passed(bytes: number): void
+  hasStarted(): boolean
   /** The buyer has left, or the charge is being written: nothing more is passed on. */
   isOver(): boolean
   /** Once. Resolves when the charge is on the disk. */
@@ -130,6 +135,7 @@ function follow(
       rate.put(bytes)
       hasStarted = true
     },
+    hasStarted: () => hasStarted,
     isOver: () => hasLeft || charging !== undefined,
     conclude,
     async breakOff(error) {

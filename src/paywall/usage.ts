@@ -69,10 +69,14 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
       }
       try {
         const delivery = { request, authorization, release: finish }
-        const made = await make(context, delivery)
+        const making = make(context, delivery)
+        // While the upstream works.
+        const token = options.tokens.receiptTokenOf(authorization.id)
+        const made = await making
         const buffered = await bufferAnswer(context, delivery, made)
         isPassedOn = buffered.kind === 'stream'
-        if (buffered.kind === 'stream') return passOn(context, delivery, made, buffered.body)
+        if (buffered.kind === 'stream')
+          return passOn(context, { ...delivery, token }, made, buffered.body)
         return await settleWhole(context, { request, authorization, release }, made, buffered)
       } finally {
         if (!isPassedOn) context.open--
@@ -249,20 +253,20 @@ function free(
   return new Response(isBodiless ? null : bytes, { status, headers })
 }
 
-/** Passes a stream on, and settles its charge at its end. */
+/** Passes a stream on, and settles its charge at its end. `token` shows its receipt. */
 function passOn(
   context: Context,
-  { request, authorization, release }: Delivery,
+  { request, authorization, release, token }: Delivery & { token: string },
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
   const { options } = context
-  const { settlement, tokens, answers, rates, now, log } = options
+  const { settlement, answers, rates, now, log } = options
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
   const { requestId } = request
   headers.set('payment-id', id)
-  headers.set('payment-token', tokens.receiptTokenOf(id))
+  headers.set('payment-token', token)
   const stored = purpose.idempotencyKey === undefined ? undefined : new Headers(headers)
   const kept = createKept(
     stored &&
@@ -272,6 +276,7 @@ function passOn(
     limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
     watch: rates.watch,
+    afterPause: options.deliveries.afterPause,
     kept,
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')

@@ -3,13 +3,13 @@ import type { Registry } from '../http/metrics'
 /** How fast the upstreams of the merchants answer requests that were paid for. */
 export type Latency = {
   observe(merchant: string, ms: number): void
-  /** Of the newest answers since the start; undefined where there was none. */
+  /** Times of a merchant's newest answers since the start; undefined without any. */
   of(merchant: string): Times | undefined
 }
 
 export type Times = { medianMs: number; p95Ms: number; answers: number }
 
-/** Newest answers that a figure is made of. */
+/** A figure is made of this many of the newest answers. */
 const keptMax = 200
 
 const bucketsSeconds = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
@@ -21,7 +21,7 @@ export function createLatency(meter: Pick<Registry, 'histogram'>): Latency {
     bucketsSeconds,
     ['merchant'],
   )
-  /** At `next` is the oldest one of a merchant. */
+  /** By merchant. `next` is the index of the oldest time, which the next one replaces. */
   const kept = new Map<string, { times: number[]; next: number }>()
   return {
     observe(merchant, ms) {

@@ -1,4 +1,5 @@
 import { bodyDigest } from '../paywall/fingerprint'
+import type { Item } from '../paywall/Item'
 import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
 import { acquire, type Concurrency } from './concurrency'
@@ -31,15 +32,13 @@ export function sell(
   incoming: IncomingRequest,
   body: Uint8Array,
 ): Response | Promise<Response> {
-  // Without the whole body the price is the most that a request costs.
-  const quote = body === droppedBody ? undefined : quoteFor(incoming.match, body)
-  if (quote !== undefined) incoming.item = atCeiling(incoming.item, quote.ceilingAtomic)
   // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
   if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
   const { request, match, path } = incoming
   const { sources } = sales
   const paid: PaidRequest = {
     item: incoming.item,
+    priced: () => priced(incoming, body),
     method: request.method,
     path,
     search: incoming.search,
@@ -66,18 +65,24 @@ export function sell(
   return sales.paywall.serve(paid)
 }
 
+/** The item at the price of a request; without the whole body, at the most that a request costs. */
+function priced({ item, match }: IncomingRequest, body: Uint8Array): Item {
+  const quote = body === droppedBody ? undefined : quoteFor(match, body)
+  return quote === undefined ? item : atCeiling(item, quote.ceilingAtomic)
+}
+
 /** Makes the 402. */
 function ask(
   { paywall, baseUrl, sources }: Sales,
   incoming: IncomingRequest,
   body: Uint8Array,
 ): Response {
-  const { item, match, path, search, requestId } = incoming
+  const { match, path, search, requestId } = incoming
   const problem = unavailable(sources, match.merchant, match.route)
   if (problem !== undefined) throw problem
   // This starts a lookup that a payment would wait for.
   assertReachable(sources, match)
-  return paywall.ask(item, baseUrl + path + search, requestId, {
+  return paywall.ask(priced(incoming, body), baseUrl + path + search, requestId, {
     digest: bodyDigest(body),
     isBodiless: body.byteLength === 0 && body !== droppedBody,
     // A client without a credential must not make us parse a large body.

@@ -43,7 +43,16 @@ export type Asked = {
 }
 
 /** A request to an upstream, without what only its payment decides. Good for one forward. */
-export type Prepared = { url: URL; init: BunFetchRequestInit; headers: Headers }
+export type Prepared = {
+  url: URL
+  init: BunFetchRequestInit
+  headers: Headers
+  /** The URL at the address that will probably be tried first. */
+  place: Place | undefined
+}
+
+/** The URL of a request at an address of its host. */
+type Place = { address: string; host: string; href: string }
 
 export type ForwardInput = Asked & {
   paymentId: string
@@ -111,8 +120,10 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
   const { merchant, route } = input.match
   const watch = startWatch(input.signal)
   try {
+    const sending = send(state, input, watch)
+    // After the request is on its way, which it is by now unless its name is being resolved.
     watch.arm(merchant.timeoutMs)
-    const response = await send(state, input, watch)
+    const response = await sending
     // Our own answer cannot have such a status.
     if (response.status < 200 || response.status > 599)
       throw new UpstreamError('cut', 'invalid-status')
@@ -179,7 +190,7 @@ async function send(state: State, input: ForwardInput, watch: Watch): Promise<Re
       : allowed(merchant, known)
   const exchange: Exchange = { input, addresses, init, watch }
   let { url } = prepared
-  let response = await connect(state, url, exchange)
+  let response = await connect(state, url, exchange, prepared.place)
   for (let hops = 0; hops < Redirect.most; hops++) {
     const place = Redirect.next(response, url, input.method, target)
     if (place === undefined) break
@@ -220,20 +231,32 @@ function prepare(state: State, input: Asked): Prepared {
   if (hasProxy(env)) Object.assign(init, { proxy: proxyFor(new URL(target.origin), env) })
   if (input.method !== 'GET' && input.method !== 'HEAD')
     init.body = forwardedBody(input.match, input.body)
-  return { url: Route.upstreamUrl(target, tail, input.search), init, headers }
+  const url = Route.upstreamUrl(target, tail, input.search)
+  const [address] = allowed(merchant, state.resolve.known(target.hostname) ?? [])
+  return { url, init, headers, place: address === undefined ? undefined : placeOf(url, address) }
+}
+
+function placeOf(url: URL, address: string): Place {
+  const place = new URL(url)
+  place.hostname = address.includes(':') ? `[${address}]` : address
+  return { address, host: place.host, href: place.href }
 }
 
 /** Tries one address after the other until a connection is made. */
-async function connect({ connections }: State, url: URL, exchange: Exchange): Promise<Response> {
+async function connect(
+  { connections }: State,
+  url: URL,
+  exchange: Exchange,
+  known?: Place,
+): Promise<Response> {
   const { input, addresses, init, watch } = exchange
-  const place = new URL(url)
-  let failure = new UpstreamError('refused-address')
+  let failure: UpstreamError | undefined
   for (const address of addresses) {
-    place.hostname = address.includes(':') ? `[${address}]` : address
-    const keepalive = connections.mayShare(input, place.host)
+    const { host, href } = known?.address === address ? known : placeOf(url, address)
+    const keepalive = connections.mayShare(input, host)
     try {
-      const response = await fetch(place.href, { ...init, keepalive })
-      connections.answered(input, place.host, response.status)
+      const response = await fetch(href, { ...init, keepalive })
+      connections.answered(input, host, response.status)
       return response
     } catch (error) {
       const found = watch.explain(error)
@@ -242,7 +265,7 @@ async function connect({ connections }: State, url: URL, exchange: Exchange): Pr
       failure = found
     }
   }
-  throw failure
+  throw failure ?? new UpstreamError('refused-address')
 }
 
 async function addressesOf(

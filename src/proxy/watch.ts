@@ -32,6 +32,12 @@ export type Watch = {
   race<T>(promise: Promise<T>): Promise<T>
 }
 
+/**
+ * The last part of a time limit, ms, which has a timer of its own: when the process was paused for longer
+ * than the limit, what has arrived meanwhile is read in this time.
+ */
+const lastMs = 1_000
+
 export function startWatch(outer: AbortSignal | undefined): Watch {
   const controller = new AbortController()
   const { signal } = controller
@@ -53,7 +59,10 @@ export function startWatch(outer: AbortSignal | undefined): Watch {
     stop,
     arm: (timeoutMs) => {
       clearTimeout(timer)
-      timer = setTimeout(() => end(new UpstreamError('timeout')), timeoutMs)
+      const last = Math.min(lastMs, timeoutMs / 2)
+      timer = setTimeout(() => {
+        timer = setTimeout(() => end(new UpstreamError('timeout')), last)
+      }, timeoutMs - last)
     },
     abort: () => {
       stop()

@@ -81,7 +81,10 @@ export type AuthorizeOptions = {
   receivedAt: number
   /** Unix ms until which the authorization must be valid. */
   validUntil: number
-  /** Called while a node verifies it, so that work of the caller adds no delay. Must not throw. */
+  /**
+   * Called while a node verifies it, so that work of the caller adds no delay. What it throws ends the
+   * authorization, and nothing is written. Repeatable, because an approve is waited for in between.
+   */
   onAsked?: (() => void) | undefined
 }
 
@@ -127,9 +130,7 @@ async function authorize(
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
   const knownBlock = chain.head.number
-  const checking = checkSigned(context, chain, transfer)
-  onAsked?.()
-  const checked = await checking
+  const checked = await whileAsked(checkSigned(context, chain, transfer), onAsked)
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
   const payer = await payerOf(ledger.payments, sent, simulation.code)
@@ -161,6 +162,18 @@ async function authorize(
     createdAt: now(),
   }
   return write(context, authorization, limits)
+}
+
+/** The result of a call, and what is done until it is there. */
+async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined): Promise<T> {
+  try {
+    work?.()
+  } catch (error) {
+    // The result is not awaited any more.
+    asked.catch(() => {})
+    throw error
+  }
+  return await asked
 }
 
 /** Releases its ceiling unless it is stored. Rejects with RowsRefusedError. */

@@ -10,7 +10,7 @@ import type { ChainState } from './state'
  * ledger, the database checks the same limits (`limitsOf`) over all of them.
  */
 
-/** A charge has at least this long to be settled, ms: paywall/usage.ts cuts streams that long before. */
+/** Least time for the settlement of a charge, ms: paywall/usage.ts cuts streams so long before. */
 const chargeMs = 30_000
 /** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
 const roundMinMs = 1_000
@@ -36,7 +36,7 @@ function ceilingsMaxOf({ head }: ChainState): number {
   return openMax * Math.max(1, rounds)
 }
 
-/** Whether all that the payer has signed and not paid yet is covered, at this look. */
+/** Refuses a ceiling that is not covered together with all that the payer has signed and not paid. */
 export function refuseUnfunded(
   { ceilings, payers, policy }: Context,
   transfer: Transfer,
@@ -50,7 +50,7 @@ export function refuseUnfunded(
 
 type Funds = { balanceAtomic: bigint; allowanceAtomic?: bigint | undefined }
 
-/** What Permit2 may move of the payer at this look. */
+/** What Permit2 may move from the payer, as just read. */
 function fundsOf(
   { amountAtomic, permit2612 }: Transfer,
   { balanceAtomic, allowanceAtomic }: Funds,
@@ -65,7 +65,7 @@ function max(a: bigint, b: bigint): bigint {
   return a > b ? a : b
 }
 
-/** The limits of a new ceiling at this look. */
+/** The limits of a new ceiling, as just read. */
 export function limitsOf(
   { policy }: Context,
   chain: ChainState,

@@ -218,7 +218,7 @@ export function followOthers(context: Intake.Intake): void {
     if (!isOfAnother(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
   }
   events.payments.on((id) => {
-    // What settles here is no charge that another process has metered.
+    // A payment that settles here is not a charge that another process has metered.
     if (ceilings.has(id) || progress.running.has(id)) return
     look(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
   })

@@ -199,8 +199,8 @@ type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow
 const recordAgainMs = 250
 
 /**
- * A database that comes back after a failover may lack the slot: then it gets it from memory, where it
- * stays until its end is written. A file on a disk has what was written, so the next sweep reads it.
+ * After a failover the database may lack the slot. It is then restored from memory, so it stays there
+ * until its end is written. A file has what was written, so with SQLite the next sweep reads it.
  */
 async function recordSurely(
   context: Context,
@@ -295,6 +295,7 @@ async function commit(
     id: payment.id,
     logs: found[index] ?? [],
     startsDelivery: start?.isOpen === true && start.isWanted(),
+    payment,
   }))
   const isCostly = isIdentified(code) && inclusion.included.kind !== 'cancel'
   const recording = ledger.settling.record(inclusion, payments, { isCostly })

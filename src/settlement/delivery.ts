@@ -12,8 +12,8 @@ export type Deliveries = {
    */
   beginDelivery(id: string, attempts?: number): Promise<Payment>
   /**
-   * Resolves when it is on the disk. Rejects when no delivery was started. A function is called at
-   * the write, after this turn of the event loop. While the disk fails it is kept and written
+   * Resolves when it is on the disk. Rejects with NotDeliverableError when this process has no delivery
+   * of it. A function is called at the write, after this turn of the event loop. While the disk fails it is kept and written
    * later. A token is not kept: then this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
@@ -91,7 +91,8 @@ export function createDeliveries({
       return payment
     },
     async endDelivery(id, given) {
-      if (!(await end(id, given))) throw new Error(`no delivery of payment ${id} was started`)
+      if (!(await end(id, given)))
+        throw new NotDeliverableError(`no delivery of payment ${id} was started`)
     },
     async handOver(id) {
       try {

@@ -31,7 +31,7 @@ export function createSignal(): Signal {
   }
 }
 
-/** `fault` gets what a listener throws, and why one that is asynchronous rejects. */
+/** `fault` gets what a listener throws or rejects with. */
 export function createEvents(fault: (error: unknown) => void): Events {
   const listeners: Listener[] = []
   const waits = new Map<string, Set<(isChanged: boolean) => void>>()

@@ -82,8 +82,9 @@ export async function examine(
   let answer: CallAnswer | undefined
   let isSettled: boolean | undefined
   try {
-    const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
+    // First what needs no further bytes, so that the node has it while the others are written.
     const settling = isDirect(transfer) ? settles(chain, from, candidate, atSeconds) : undefined
+    const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
     ;[answer, isSettled] = await Promise.all([reading, settling])
   } catch (error) {
     return unusable(transfer, error)

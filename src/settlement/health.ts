@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../chain/client'
 import * as Clock from '../chain/clock'
-import { readsCode } from '../chain/code'
+import { findMissing } from '../chain/code'
 import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '../chain/head'
 import * as Multicall from '../chain/multicall'
 import * as Receipt from '../chain/receipt'
@@ -50,7 +50,7 @@ export function reasonsOf({ health, relayers }: ChainState): readonly (string | 
   return relayers.map((relayer) => health.reason ?? pausedBy(relayer))
 }
 
-/** Logs what is not as it was before. */
+/** Logs each relayer whose reason is another one than `before`, which has them in the same order. */
 export function announce(
   context: Pick<Context, 'log'>,
   chain: ChainState,
@@ -169,12 +169,14 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
-  chain.abilities.readsCode = await readsCode(client)
-  chain.abilities.hasUpto = await hasUpto(chain)
+  const asked = [...new Set([...contracts.map(([, address]) => address), ...uptoAddresses])]
+  const missing = await findMissing(client, asked)
+  chain.abilities.readsCode = missing !== undefined
+  chain.abilities.hasUpto =
+    missing === undefined ? await hasUpto(chain) : uptoAddresses.every((each) => !missing.has(each))
   for (const [name, address] of contracts) {
-    const code = await client.call('eth_getCode', [address, 'latest'])
-    if (!Receipt.isHex(code)) throw new RpcFault('not a code')
-    if (code.length <= 2) return `${name} is not at ${address} on ${network.id}`
+    const isMissing = missing === undefined ? await isEmpty(chain, address) : missing.has(address)
+    if (isMissing) return `${name} is not at ${address} on ${network.id}`
   }
   const expected = Authorization.domainSeparator(network.chainId, asset.address, asset.eip712)
   const answer = await client
@@ -185,10 +187,19 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
   return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
 }
 
-/** Whether the chain has Permit2 and the proxy of the scheme `upto`. */
+async function isEmpty({ client }: ChainState, address: Address): Promise<boolean> {
+  const code = await client.call('eth_getCode', [address, 'latest'])
+  if (!Receipt.isHex(code)) throw new RpcFault('not a code')
+  return code.length <= 2
+}
+
+/** What the scheme `upto` needs. */
+const uptoAddresses = [Permit.permit2Address, Upto.proxyAddress]
+
+/** Whether the chain has it, of a node that must be asked for each address. */
 async function hasUpto({ client }: ChainState): Promise<boolean> {
   const codes = await Promise.all(
-    [Permit.permit2Address, Upto.proxyAddress].map((address) =>
+    uptoAddresses.map((address) =>
       client.call('eth_getCode', [address, 'latest']).catch(ignoreRpcError),
     ),
   )

@@ -251,13 +251,13 @@ async function launch(
     createdAt: now(),
     endedAt: null,
   }
-  const slot = Confirm.slotOf(relayer, transaction, [], row)
+  const slot = { ...Confirm.slotOf(relayer, transaction, [], row), rider }
   // Before it is written, so that the budgets count it.
   occupy(slot)
   const writing = ledger.settling.launchJob({ transaction, job: row, rider })
   const reason = await writing.catch(async (error: unknown) => {
     vacate(slot)
-    // Another process may have written the same id since it was looked for: then that one is waited for.
+    // Another process may have written the same id since the read: then wait for that one.
     if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
     throw error
   })

@@ -94,9 +94,10 @@ function drivenIn(context: Context, lane: Lane): readonly DrivenSlot[] {
   if (!chain || !relayer) return []
   const { number, blockTimeMs } = chain.head
   const slots = [...relayer.slots.values()].filter(({ isDriven }) => isDriven)
-  return slots.map(({ transactions, members, job, orders }) => ({
+  return slots.map(({ transactions, members, job, orders, rider }) => ({
     transactions,
     job,
+    grant: rider?.kind === 'grant' ? rider.grant : undefined,
     payments: members.map(({ payment }) => {
       const ageMs = Math.max(0, context.now() - payment.createdAt)
       const since = BigInt(Math.ceil(ageMs / Math.max(1, blockTimeMs))) + marginBlocks

@@ -1,9 +1,10 @@
+import { type FailureLedger, ownFailures } from '../../db/FailureLedger'
 import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
 import { createUnpaid, type Unpaid } from './unpaid'
 
-/** State about payers, in memory: a restart resets it. */
+/** State about payers, in memory: a restart resets all but failures that are `shared`. */
 export type Payers = {
   failures: Failures
   signers: Signers
@@ -12,9 +13,13 @@ export type Payers = {
 }
 
 /** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
-export function createPayers(now: () => number, failuresMax?: number): Payers {
+export function createPayers(
+  now: () => number,
+  failuresMax?: number,
+  shared?: FailureLedger,
+): Payers {
   return {
-    failures: createFailures(now, failuresMax),
+    failures: createFailures(now, failuresMax, shared),
     signers: createSigners(now),
     reserved: createReservedAmounts(),
     unpaid: createUnpaid(now),
@@ -112,8 +117,12 @@ const codesMax = 1_000
 const roomMin = 16
 const roomMax = 64
 
-export function createFailures(now: () => number, most = 5): Failures {
-  const debts = createFailureBuckets(now)
+export function createFailures(
+  now: () => number,
+  most = 5,
+  shared: FailureLedger = ownFailures,
+): Failures {
+  const debts = createFailureBuckets(now, shared)
   const underWay = createCounts()
   const paid = new Map<string, number>()
   /** Payers that have paid, by their code. */
@@ -156,11 +165,11 @@ export function createFailures(now: () => number, most = 5): Failures {
       return underWay.add(isIdentified(code) ? [address, keyOfCode(code)] : [address])
     },
     record({ address, code, isNew }) {
-      debts.add(address, most)
+      const own = { key: address, size: most }
       // A payer that has paid counts only under its own address.
-      if (!isIdentified(code) || !isNew) return
+      if (!isIdentified(code) || !isNew) return debts.add([own])
       const key = keyOfCode(code)
-      debts.add(key, sharedBy(key))
+      debts.add([own, { key, size: sharedBy(key) }])
     },
     recordPaid({ address, code }) {
       keep(paid, address, Math.min((paid.get(address) ?? 0) + 1, roomMax), payersMax)
@@ -174,15 +183,16 @@ export function createFailures(now: () => number, most = 5): Failures {
 }
 
 /** Recorded failures (GCRA), by address or by code. */
-function createFailureBuckets(now: () => number) {
+function createFailureBuckets(now: () => number, shared: FailureLedger) {
   /** When a bucket is full again. */
   const fullAt = new Map<string, number>()
 
-  const ms = (key: string) => {
-    const debt = (fullAt.get(key) ?? 0) - now()
+  const until = (at: number) => {
+    const debt = at - now()
     // More than a full bucket: the clock was set back, and the time is meaningless.
     return debt > windowMs ? 0 : Math.max(debt, 0)
   }
+  const ms = (key: string) => Math.max(until(fullAt.get(key) ?? 0), until(shared.fullAt(key)))
 
   /**
    * Drops expired entries. Each entry cost a failed transaction, so the gas budget bounds their
@@ -199,13 +209,18 @@ function createFailureBuckets(now: () => number) {
 
   return {
     ms,
-    /** Adds a failure, which expires after its part of the time. */
-    add(key: string, size: number): void {
-      const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
-      // Keep the order of insertion: the oldest are dropped first.
-      fullAt.delete(key)
-      fullAt.set(key, next)
+    /** Adds a failure to buckets of these sizes, which expires after its part of the time. */
+    add(failures: readonly { key: string; size: number }[]): void {
+      for (const { key, size } of failures) {
+        const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
+        // Keep the order of insertion: the oldest are dropped first.
+        fullAt.delete(key)
+        fullAt.set(key, next)
+      }
       if (fullAt.size > payersMax) dropExpired()
+      const added = failures.map(({ key, size }) => ({ key, ms: windowMs / size }))
+      // Without the database it counts at this process only.
+      shared.add(added, windowMs).catch(() => undefined)
     },
   }
 }

@@ -184,6 +184,8 @@ export function pump(context: Context, chain: ChainState): void {
 /** Sends payments that name their relayer, each alone, as many at once as the relayer may have open. */
 function pumpNamed(context: Context, chain: ChainState): void {
   const { queue, relayers } = chain
+  // Nearly always: each payment of another scheme comes here several times.
+  if (queue.named.length === 0) return
   const isOver = context.progress.signal.aborted || !isReady(chain)
   const room = roomFor(context)
   const waiting: QueuedPayment[] = []

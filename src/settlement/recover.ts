@@ -75,7 +75,7 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
   await Promise.all(unowned)
 }
 
-/** Whether this process looks after what an account sent that is not configured any more. */
+/** Whether this process records what an account sent that is no longer configured. */
 function isLeftBehind(
   context: Context,
   chain: ChainState,

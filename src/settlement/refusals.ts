@@ -92,7 +92,7 @@ export const underWay: PaymentRefusal = {
   retryAfterSeconds: 1,
 }
 
-/** The relayer that the payer's signature names is not configured any more. */
+/** The relayer that the payer's signature names is no longer configured. */
 export const relayerGone: PaymentRefusal = {
   kind: 'unavailable',
   detail: 'The relayer that this authorization names is not in use: sign a fresh offer.',

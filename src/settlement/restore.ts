@@ -16,10 +16,10 @@ import type { ChainState } from './state'
 const attemptsMax = 3
 
 /**
- * Restores payments of which no transaction of ours is open: a reorganisation removed the external one
- * that had paid, or another one was included at the account nonce of ours. Sends the external bytes again where they are known. If they
- * stay out and the authorization can still pay, settles it. Undecided payments stay in `broadcast`
- * for `reorg_depth` blocks. Returns at once.
+ * Restores payments of which no transaction of ours is open. Either a reorganisation removed the
+ * external transaction that had paid, or another one was included at the account nonce of ours. Sends
+ * the external bytes again where they are known. If they stay out and the authorization can still pay,
+ * settles it. Undecided payments stay in `broadcast` for `reorg_depth` blocks. Returns at once.
  */
 export async function restore(context: Context, chain: ChainState): Promise<void> {
   const { lostRaw, restores } = chain.watch

@@ -115,7 +115,7 @@ export async function createContext(
   const context: Context = {
     ledger,
     chains,
-    payers: createPayers(now, options.payerFailuresMax),
+    payers: createPayers(now, options.payerFailuresMax, ledger.failures),
     ceilings: createCeilings(),
     progress: {
       running: new Map(),
@@ -173,7 +173,7 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
   const chains = [...context.chains.values()]
   const first = chains.map((chain) => checkHealth(context, chain))
   const ready = Promise.all(first).then(() => undefined)
-  // Without its accounts no network is ready, and the next checks would hurry.
+  // Before this process has accounts no network is ready, and checks would repeat in haste.
   const looked = Promise.withResolvers<void>()
   if (!context.ledger.lanes.isShared) looked.resolve()
   signal.addEventListener('abort', () => looked.resolve())
@@ -207,7 +207,7 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       }
     }
   })
-  /** What the holder before had metered is settled now, and what it forwarded is void. */
+  /** Settles what the previous holder had metered, and ends what it only forwarded. */
   const onTaken = () => {
     if (!isRecovered) return
     resumeCharges(false).catch((error: unknown) => context.log('settlement-fault', { error }))

@@ -109,7 +109,7 @@ export type Health = {
   checks: number
   /** Other URLs that answered for this chain at the last check. */
   others: number
-  /** Nothing is told before this process has looked for its accounts. */
+  /** Logs nothing until this process has looked for its accounts. */
   isQuiet: boolean
 }
 
@@ -121,7 +121,7 @@ export type Relayer = {
   isReserved: boolean
   /** Whether this process chooses its account nonces. */
   isHeld: boolean
-  /** Another process gets the account as soon as nothing is open: payments go to others here. */
+  /** Another process gets the account when nothing is open, so payments use the other accounts. */
   isLeaving: boolean
   /** The next free account nonce; undefined until the chain was read. */
   next: number | undefined
@@ -167,7 +167,9 @@ export type Slot = {
   job: JobRow | undefined
   /** Rows that were written with new payments, by their ids. */
   orders?: ReadonlyMap<string, NewOrder> | undefined
-  /** It is written, and its transactions are sent. */
+  /** Rows that were written with a new job. */
+  rider?: JobRider | undefined
+  /** Whether it is written, and its transactions are sent. */
   isDriven?: true
 }
 

@@ -100,7 +100,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
   const slot = { ...slotOf(relayer, row, []), code }
   occupy(slot)
   const at = now()
-  // This process knows by itself what its payers have under way, but not at the others.
+  // This process knows what its payers have under way here, and not at other processes.
   const isAlone = ledger.lanes.isAlone()
   const input = {
     transaction: row,
