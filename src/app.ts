@@ -17,6 +17,7 @@ import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
 import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
+import { within } from './settlement/wait'
 import { startWebhooks, type Webhooks } from './webhooks/start'
 
 export type App = {
@@ -108,7 +109,7 @@ async function prepare({ ledger, now }: Base, parts: Parts, config: Config, prev
   const { retired, version, write } = await succeed(ledger.offers, config, { now: now(), previous })
   const accounts = [...parts.relayers, parts.deskAddress]
   return {
-    /** Made by the call. */
+    /** Compiles the routes; a caller that needs none does not call it. */
     app: () => createRoutes(createHandlers(config, retired, parts)),
     version,
     async write() {
@@ -147,8 +148,8 @@ async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<
 }
 
 /**
- * Accepts the offers of other gateways, whose configuration may be another one while it is changed on
- * all of them. Resolves when those of now are accepted.
+ * Accepts the offers of other gateways, whose configuration may differ while operators change it on one
+ * after the other. Resolves when the present ones are accepted.
  */
 async function followOffers(
   base: Base,
@@ -162,7 +163,7 @@ async function followOffers(
     if (version !== current.offers) Object.assign(current, { app: app(), offers: version })
     return []
   }
-  // Until the next change such an offer is refused, and nothing is charged.
+  // After a fault such an offer is refused until the next change, and nothing is charged.
   const follow = () => turn(look).catch((error: unknown) => log('settlement-fault', { error }))
   ledger.offers.onReplace(() => void follow())
   if (ledger.lanes.isShared) await follow()
@@ -187,27 +188,37 @@ function warmUp({ options, database, current }: Base, warmRoutes: () => unknown)
   void whenIdle(steps, () => current.isStopping)
 }
 
+/** Longest time of the last writes after `stop_seconds`, ms; `turnpike service` leaves 10 s. */
+const lastWritesMs = 8_000
+/** Of these, the least that the last step has. */
+const leastMs = 2_000
+
 async function stop(
-  { current, database, now }: Base,
+  { current, database, ledger, now }: Base,
   { listener }: HttpServer,
   parts: WithWebhooks,
 ): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
+  // What they take now they would drive to its end first.
+  ledger.lanes.retire()
   const { paywall, settling, startedStock, settlement, webhooks, hours } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
+  /**
+   * A write to a database server that is gone waits for that server, because it is not known whether it
+   * was made. The next holder of the accounts finds that out, as after a crash.
+   */
+  const last = (work: Promise<unknown>, reserveMs: number) =>
+    within(work, Math.max(leastMs, deadline + lastWritesMs - reserveMs - now()))
   const closed = listener.stop(false)
   const inFlight = () =>
     paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight() ?? 0)
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
-  await Promise.all([
-    paywall.stop(),
-    startedStock?.desk.stop(),
-    settlement.stop(Math.max(0, deadline - now())),
-    webhooks.stop(Math.max(0, deadline - now())),
-  ])
+  const limitMs = Math.max(0, deadline - now())
+  const stopped = [paywall.stop(), settlement.stop(limitMs), webhooks.stop(limitMs)]
+  await last(Promise.all([...stopped, startedStock?.desk.stop()]), 2 * leastMs)
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
-  await hours.stop()
-  await database.close()
+  await last(hours.stop(), leastMs)
+  await last(Promise.resolve(database.close()), 0)
 }

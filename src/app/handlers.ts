@@ -69,7 +69,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
     people: once(async (): Promise<People> => {
-      // A start does not wait for what only people read.
+      // A start does not load what only people read.
       const [{ createPages }, { createAdmin }, { createProblemPages }, { createApiDocument }] =
         await Promise.all([
           import('../web/pages'),
@@ -88,7 +88,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   }
 }
 
-/** Makes a value at the first call, and returns it to all. */
+/** Makes a value at the first call. Every call gets that value. */
 function once<T>(make: () => Promise<T>): () => Promise<T> {
   let made: Promise<T> | undefined
   return () => {

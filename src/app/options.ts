@@ -35,10 +35,9 @@ export type AppOptions = Limits & {
   orderRetryMs?: number
   /** Opens the database of a server, in place of the file in the data directory. */
   openServer?: OpenServer | undefined
-  /** Opens the file. Tests keep the connection, to let its writes fail. */
   /** Longest read of a stock's price from the chain, ms; 2 s by default. */
   marketTimeoutMs?: number
-  /** Opens the database. Tests keep the connection, to let its writes fail. */
+  /** Opens the file. Tests keep the connection, to let its writes fail. */
   openDatabase?: typeof open
   /** What an operator may start at `/admin`; without it these actions are not offered. */
   operator?: Operator | undefined

@@ -12,11 +12,14 @@ export type Pauses = {
 
 type Options = {
   ledger: Pick<AdminLedger, 'pauses' | 'setPause'>
-  /** Where processes share the ledger, it tells of pauses that others have set. */
+  /** Reports pauses that other processes have set, where processes share the ledger. */
   onChange?: Ledger['onChange']
   now: () => number
   fault?: (error: unknown) => void
 }
+
+/** Time after which a read that failed is repeated, ms. */
+const againMs = 1_000
 
 export async function createPauses({ ledger, onChange, now, fault }: Options): Promise<Pauses> {
   let pauses = await ledger.pauses()
@@ -27,9 +30,14 @@ export async function createPauses({ ledger, onChange, now, fault }: Options): P
     names = namesOf(next)
   }
   const ignore = () => undefined
-  // In turn with own changes, or an older list could replace a newer one.
+  // After our own changes, because an older list could otherwise replace a newer one. Until it is read,
+  // this gateway sells what an operator has paused at another one.
   const read = () => {
-    last = last.then(async () => keep(await ledger.pauses())).catch(fault ?? ignore)
+    const reading = last.then(async () => keep(await ledger.pauses()))
+    last = reading.catch((error: unknown) => {
+      fault?.(error)
+      setTimeout(read, againMs).unref()
+    })
   }
   onChange?.({ payment: ignore, job: ignore, anything: read })
   const set = async ({ kind, name }: Pick<Pause, 'kind' | 'name'>, isPause: boolean) => {

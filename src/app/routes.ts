@@ -2,7 +2,7 @@ import { Elysia } from 'elysia'
 import type { createHealth } from '../http/health'
 import { byMethod, unread } from '../http/methods'
 import type { Middleware } from '../http/middleware'
-import { type Options as ErrorsOptions, errors } from '../http/problem'
+import { answersErrors, type Options as ErrorsOptions, errors } from '../http/problem'
 import type { Documents } from '../proxy/documents'
 import type { createMarketHandlers } from '../stock/market-handlers'
 import type { createOrderHandlers } from '../stock/order-handlers'
@@ -65,7 +65,7 @@ export type Routes = Pick<Elysia, 'fetch' | 'routes'> & {
 export function createRoutes(on: Handlers): Routes {
   const app = open(on.middleware)
   const { documents, market, orders, people, health } = on
-  const add = adderOf(app)
+  const add = adderOf(app, answersErrors(on.errors))
 
   // For sale. These routes make their own problems. In front of all hooks an unpaid 402 takes about
   // 1.05 of the CPU that it takes without Elysia.
@@ -80,8 +80,7 @@ export function createRoutes(on: Handlers): Routes {
     app.all(`${at}/settle`, ({ request }) => on.settle(request), unread)
   }
 
-  // The routes below throw problems.
-  app.use(errors(on.errors))
+  // The routes below throw problems, which `add` answers.
 
   // Documents for machines
   add('/openapi.json', ({ request }) => documents.aggregate(request))
@@ -118,21 +117,40 @@ export function createRoutes(on: Handlers): Routes {
   add('/readyz', own({ GET: health.readyz }))
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
+  // For paths that no route has. After the routes: Elysia copies its hooks to each later one.
+  app.use(errors(on.errors))
+  const fetch = compiledLater(app)
+
   return {
     // docs/api.md lists them.
     routes: app.routes,
-    warm() {
-      // Elysia compiles an app when its `fetch` is first read, which takes milliseconds.
-      const { fetch } = app
-      return Promise.all([fetch, people()])
-    },
+    warm: () => Promise.all([fetch(), people()]),
     // Clients that are not browsers see no difference.
     fetch: (request) =>
-      isNavigation(request) ? explained(app.fetch(request), request, people) : app.fetch(request),
+      isNavigation(request) ? explained(fetch()(request), request, people) : fetch()(request),
   }
 }
 
-/** The pages, and the description of the endpoints of our own. */
+/**
+ * The `fetch` of an app, which Elysia compiles when it is first read. It then also collects garbage,
+ * which would take longer than all else that the first request does. So that call does nothing here.
+ */
+function compiledLater(app: Pick<Elysia, 'fetch'>): () => Elysia['fetch'] {
+  let compiled: Elysia['fetch'] | undefined
+  return () => {
+    if (compiled !== undefined) return compiled
+    const { gc } = Bun
+    Bun.gc = () => 0
+    try {
+      compiled = app.fetch
+    } finally {
+      Bun.gc = gc
+    }
+    return compiled
+  }
+}
+
+/** The pages, and the description of our own endpoints. */
 function addPages(add: ReturnType<typeof adderOf>, people: Handlers['people']): void {
   const on = (run: (pages: People['pages'], asked: Asked) => Answer) =>
     own({ GET: async (asked) => run((await people()).pages, asked) })
@@ -226,17 +244,11 @@ function addProblems(add: ReturnType<typeof adderOf>, people: Handlers['people']
   )
 }
 
-/** Routes that answer while the service starts. They are made for the first request in that time. */
-export function startingRoutes(middleware: Middleware): Pick<Elysia, 'fetch'> {
+/** Answers while the service starts. Without a router, because compiling one would delay the start. */
+export function startingRoutes({ wrapRoutes }: Middleware): Pick<Elysia, 'fetch'> {
   const starting = () =>
     new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
-  let app: Pick<Elysia, 'fetch'> | undefined
-  return {
-    fetch(request) {
-      app ??= open(middleware).all('/*', starting, unread)
-      return app.fetch(request)
-    },
-  }
+  return { fetch: (request) => wrapRoutes(starting, request)(request) }
 }
 
 /** By default Elysia looks for the path behind a host of four characters or more. */
@@ -245,10 +257,11 @@ function open({ wrapRoutes }: Middleware) {
 }
 
 /** Returns a function that adds a path with and without a slash at its end. */
-function adderOf(app: Elysia) {
+function adderOf(app: Elysia, answered: ReturnType<typeof answersErrors>) {
   return (path: string, handle: (asked: Asked) => Answer) => {
-    for (const each of path === '/' ? [path] : [path, `${path}/`])
-      app.all(each, ({ request, params }) => handle({ request, params }), unread)
+    const answer = ({ request, params }: Asked) =>
+      answered(request, () => handle({ request, params }))
+    for (const each of path === '/' ? [path] : [path, `${path}/`]) app.all(each, answer, unread)
   }
 }
 

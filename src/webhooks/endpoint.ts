@@ -75,10 +75,10 @@ function isAgain({ look }: Endpoint): boolean {
   return look === 'again'
 }
 
-/** Attempts that may begin at a time. */
-function places(endpoint: Endpoint, at: number, signal: AbortSignal): number {
+/** Number of attempts that may begin now. */
+function freePlaces(endpoint: Endpoint, at: number, signal: AbortSignal): number {
   if (signal.aborted || endpoint.isEnded || at < endpoint.pausedUntil) return 0
-  // Of a failing endpoint one message at a time finds out whether it works again.
+  // A failing endpoint gets one message at a time, to find out whether it works again.
   const most = endpoint.failures < failuresMax ? concurrencyMax : 1
   return Math.max(0, most - endpoint.inFlight.size)
 }
@@ -90,13 +90,13 @@ async function start(
 ): Promise<void> {
   const { inFlight, config } = endpoint
   const at = options.now()
-  if (places(endpoint, at, signal) === 0) return
+  if (freePlaces(endpoint, at, signal) === 0) return
   // The longest due messages may all be in progress.
   const due = await options.ledger.due({ endpoint: config.id, at, limit: 2 * concurrencyMax })
-  // Answers of the meantime may have paused or ended the endpoint. From here on nothing waits, so
-  // that no other look can start the same messages.
+  // Answers that came during this read may have paused or ended the endpoint. Nothing below awaits,
+  // so no other look can start the same messages.
   const free = due.filter(({ seq }) => !inFlight.has(seq))
-  for (const message of free.slice(0, places(endpoint, at, signal))) {
+  for (const message of free.slice(0, freePlaces(endpoint, at, signal))) {
     const attempt = send(options, endpoint, message, signal).finally(() => {
       inFlight.delete(message.seq)
       void pump(options, endpoint, signal)

@@ -9,8 +9,8 @@ import { createSender } from './sender'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000
-/** Without endpoints, the time from the start to the first look at what is left, ms. */
-const restMs = 500
+/** Time from a start without endpoints to the look for messages of an earlier process, ms. */
+const recoverAfterMs = 500
 
 export type WebhooksOptions = {
   ledger: WebhookLedger
@@ -66,8 +66,8 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
   const recover = () => {
     sender.recover().catch(fault)
   }
-  // Without endpoints it only gives messages of earlier endpoints up, which the start need not wait for.
-  const recovery = current.length === 0 ? setTimeout(recover, restMs) : recover()
+  // Without endpoints this only gives up messages of removed ones, so it may follow the start.
+  const recovery = current.length === 0 ? setTimeout(recover, recoverAfterMs) : recover()
   return {
     apply,
     watch(status) {
