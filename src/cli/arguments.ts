@@ -7,7 +7,7 @@ export type Parsed =
   /** What is wrong with the arguments. */
   | { kind: 'fault'; message: string }
 
-/** By option; true for one without a value. */
+/** Values by option; true for an option without a value. */
 type Values = Record<string, string | boolean | undefined>
 
 type Commands = Readonly<Record<string, Command>>

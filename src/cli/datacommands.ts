@@ -60,7 +60,7 @@ resend ID  send one again, with the same webhook-id; serve may be running`,
 }
 
 export const gateways: Command = {
-  summary: 'gateways that share a PostgreSQL, and who has which relayer',
+  summary: 'gateways that share a PostgreSQL, with the relayers of each',
   details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
 relayer on each network, and the network's other duties (keeper), with the gateway that has it.
 It needs DATABASE_URL.`,

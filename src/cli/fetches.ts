@@ -6,7 +6,7 @@ import { dlopen, ptr } from 'bun:ffi'
  * So slow buyers of one merchant would block all merchants and the calls to nodes. The runtime
  * reads the limit only at its start.
  */
-export const fetchLimitName = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
+const fetchLimitName = 'BUN_CONFIG_MAX_HTTP_REQUESTS'
 
 const fetchLimit = '16384'
 

@@ -10,7 +10,7 @@ export type GatewaysOptions = {
   out: (line: string) => void
 }
 
-/** Shows the gateways that share a database and who has which account. Returns the exit code. */
+/** Prints the gateways that share a database, and the relayers of each. Returns the exit code. */
 export async function gateways({ env, json, out }: GatewaysOptions): Promise<number> {
   try {
     const overview = await readGateways(env)
@@ -49,11 +49,11 @@ function toLines(overview: Overview): string[] {
   const { gateways, lanes } = toJson(overview)
   const hosts = new Map(gateways.map(({ id, host }) => [id, host]))
   const hashes = new Set(gateways.map(({ configHash }) => configHash))
-  const processes = gateways.map(({ id, host, version, configHash, seenMsAgo }) => [
+  const gatewayRows = gateways.map(({ id, host, version, configHash, seenMsAgo }) => [
     ...[id, host, version || '-', configHash.slice(0, 8) || '-'],
     `${(seenMsAgo / 1_000).toFixed(1)} s ago`,
   ])
-  const accounts = lanes.map(({ network, relayer, holder, epoch, nextNonce }) => [
+  const laneRows = lanes.map(({ network, relayer, holder, epoch, nextNonce }) => [
     network,
     relayer,
     holder === null ? 'free' : `${holder.slice(0, 8)} ${hosts.get(holder) ?? ''}`.trimEnd(),
@@ -61,9 +61,9 @@ function toLines(overview: Overview): string[] {
     nextNonce === null ? '-' : String(nextNonce),
   ])
   return [
-    ...align([['gateway', 'host', 'version', 'configuration', 'seen'], ...processes]),
+    ...align([['gateway', 'host', 'version', 'configuration', 'seen'], ...gatewayRows]),
     '',
-    ...align([['network', 'relayer', 'holder', 'epoch', 'next nonce'], ...accounts]),
+    ...align([['network', 'relayer', 'holder', 'epoch', 'next nonce'], ...laneRows]),
     ...(gateways.length === 0 ? ['', 'no gateway serves'] : []),
     ...(hashes.size > 1
       ? ['', 'the configurations differ: give each gateway the same file, and send SIGHUP']
@@ -71,7 +71,7 @@ function toLines(overview: Overview): string[] {
   ]
 }
 
-/** Every column as wide as its widest text. */
+/** Lines of a table whose columns are as wide as their widest text. */
 function align(rows: readonly (readonly string[])[]): string[] {
   const widths = rows[0]?.map((_, i) => Math.max(...rows.map((row) => row[i]?.length ?? 0))) ?? []
   return rows.map((row) =>

@@ -93,6 +93,8 @@ export async function serve(options: ServeOptions): Promise<number> {
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
   await output.end()
+  // What still waits for a database server that is away must not keep the process.
+  if (target !== undefined) process.exit(0)
   return 0
 }
 

@@ -26,7 +26,7 @@ export type Purchase = {
 }
 
 /** The clients are not installed. The message says what to do. */
-export class MissingClientsError extends Error {
+class MissingClientsError extends Error {
   override readonly name = 'MissingClientsError'
 }
 

@@ -22,7 +22,7 @@ export type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' |
 export const providerAddress: Address = '0x00000000000000000000000000000000D0E5F1a7'
 
 /** Liquidity of each pool at its price, over the whole range: 250,000 of the asset. */
-export const depthAtomic = 250_000_000_000n
+const depthAtomic = 250_000_000_000n
 
 /** The contracts are not installed. The message says what to do. */
 export class MissingExchangeError extends Error {
@@ -105,7 +105,7 @@ export function widestRange(fee: number): { lower: number; upper: number } {
 }
 
 /** Liquidity of the widest position that holds `depthAtomic` of the asset at a price. */
-export function liquidityOf(asset: Address, token: Address, sqrtX96: bigint): bigint {
+function liquidityOf(asset: Address, token: Address, sqrtX96: bigint): bigint {
   return isFirst(token, asset) ? (depthAtomic << 96n) / sqrtX96 : (depthAtomic * sqrtX96) >> 96n
 }
 

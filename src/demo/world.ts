@@ -54,7 +54,7 @@ export type WorldOptions = {
 }
 
 /** Account that receives the payments of the demo's merchants. */
-export const payoutAccount = account(7)
+const payoutAccount = account(7)
 
 /**
  * Runs a configuration on local chains with sample upstreams. Only RPC URLs, upstream hosts, payout

@@ -258,7 +258,7 @@ const relayerPaused: Verification = {
  * success, so that a buyer whose settlement was pending is not asked for a second payment. Of `upto`
  * that needs the same charge as before. An authorization that is stored is used.
  */
-export function verifyKnown(
+function verifyKnown(
   subject: CheckedRequest,
   known: Payment | Authorization,
   late: Fault | undefined,

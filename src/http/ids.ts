@@ -6,7 +6,7 @@ export function requestIds(): () => string {
 }
 
 /** Random text of small letters and digits. */
-export function base36(length: number): string {
+function base36(length: number): string {
   const bytes = crypto.getRandomValues(new Uint8Array(length))
   return Array.from(bytes, (byte) => (byte % 36).toString(36)).join('')
 }

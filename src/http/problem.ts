@@ -84,17 +84,11 @@ export type Options = {
 
 /**
  * Turns every error that a route throws or returns into a problem. Without it Elysia sends the
- * message of any error to the client, in production too. Use it before the routes.
+ * message of any error to the client, in production too. Use it before the routes; later, it is only
+ * for paths without a route.
  */
 export function errors(options: Options) {
-  const answer = (error: unknown, code: unknown, request: Request): Response => {
-    const requestId = options.requestId(request)
-    const problem = problemOf(error, code, requestId)
-    if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
-      options.log.child({ requestId })('request-failed', { error: problem.cause ?? problem })
-    }
-    return toResponse(problem, { baseUrl: options.baseUrl, requestId })
-  }
+  const answer = answerOf(options)
   return (
     new Elysia({ name: 'errors' })
       .onError({ as: 'global' }, ({ error, code, request }) => answer(error, code, request))
@@ -103,6 +97,35 @@ export function errors(options: Options) {
         responseValue instanceof Error ? answer(responseValue, 'UNKNOWN', request) : undefined,
       )
   )
+}
+
+type Answer = Response | Promise<Response>
+
+/** The same for one call. Elysia takes 0.2 ms for each route that it gives the hooks of `errors`. */
+export function answersErrors(options: Options): (request: Request, run: () => Answer) => Answer {
+  const answer = answerOf(options)
+  return (request, run) => {
+    const failed = (error: unknown) => answer(error, 'UNKNOWN', request)
+    // Elysia would print an error that a handler returns.
+    const checked = (given: unknown) => (given instanceof Response ? given : failed(given))
+    try {
+      const given = run()
+      return given instanceof Promise ? given.then(checked, failed) : checked(given)
+    } catch (error) {
+      return failed(error)
+    }
+  }
+}
+
+function answerOf(options: Options) {
+  return (error: unknown, code: unknown, request: Request): Response => {
+    const requestId = options.requestId(request)
+    const problem = problemOf(error, code, requestId)
+    if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
+      options.log.child({ requestId })('request-failed', { error: problem.cause ?? problem })
+    }
+    return toResponse(problem, { baseUrl: options.baseUrl, requestId })
+  }
 }
 
 function problemOf(error: unknown, code: unknown, requestId: string): Problem.ProblemError {

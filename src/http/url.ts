@@ -2,7 +2,7 @@
  * Index at which the path begins in a request's URL; -1 when it has none. A request of HTTP/1.0 may
  * have no Host field. Then its URL is the path alone, which may contain `://`.
  */
-export function pathStart(url: string): number {
+function pathStart(url: string): number {
   return url.startsWith('/') ? 0 : url.indexOf('/', url.indexOf('://') + 3)
 }
 

@@ -25,7 +25,7 @@ export const orderEvents = {
   },
   'order-unpaid': {
     level: 'error',
-    meaning: 'Shares were delivered, and then a reorganisation removed their payment for ever.',
+    meaning: 'Shares were delivered, and then a reorganisation removed their payment permanently.',
     action: 'The desk has lost the amount. Raise `confirmations` if it happens again.',
   },
   'order-paid-twice': {

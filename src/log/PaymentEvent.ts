@@ -71,7 +71,7 @@ export const paymentEvents = {
   },
   'answer-unrecorded': {
     level: 'warn',
-    meaning: 'It could not be written that the buyer has its redeem token.',
+    meaning: 'The record that the buyer has its redeem token could not be written.',
     action: 'See `error`; it usually names the disk.',
   },
   'batch-failed': {

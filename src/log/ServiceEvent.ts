@@ -30,7 +30,7 @@ export const serviceEvents = {
   },
   'storage-fault': {
     level: 'error',
-    meaning: 'The database cannot be read or written. Nothing is sold meanwhile.',
+    meaning: 'The database cannot be read or written. Nothing is sold until it can.',
     action:
       'Free the disk, or make `file` writable: the service continues by itself. If the file is ' +
       'damaged, restore a backup.',
@@ -68,7 +68,7 @@ export const serviceEvents = {
   },
   'lane-taken': {
     level: 'info',
-    meaning: 'Of several gateways this one has an account on a network from now on.',
+    meaning: 'With several gateways: this one has taken an account on a network.',
   },
   'lane-given': {
     level: 'info',
@@ -107,7 +107,7 @@ export const serviceEvents = {
   'heads-live': { level: 'info', meaning: 'The WebSocket announces new blocks.' },
   'heads-lost': {
     level: 'warn',
-    meaning: 'The WebSocket ended. Receipts are polled meanwhile, and it is opened again.',
+    meaning: 'The WebSocket ended. Receipts are polled until it is open again.',
     action: 'If it repeats, replace `ws_url`.',
   },
   'facilitator-settle': {
@@ -133,7 +133,7 @@ export const serviceEvents = {
   'sales-paused': {
     level: 'warn',
     meaning: 'The start found a merchant or a network whose sales an operator has paused.',
-    action: 'Resume it at `/admin` when it is to be sold again.',
+    action: 'Resume it at `/admin` to sell it again.',
   },
   'admin-refused': {
     level: 'warn',

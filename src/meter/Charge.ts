@@ -80,11 +80,7 @@ function price(
  * contains it; a part without one stays there, or is added to it where the service counts it beside.
  * Parts that overlap, as cached audio does, never take more than the whole.
  */
-export function distribute(
-  counters: readonly Counter[],
-  rates: Meter.Rates,
-  counts: Counts,
-): Counts {
+function distribute(counters: readonly Counter[], rates: Meter.Rates, counts: Counts): Counts {
   const units: Record<string, number> = {}
   const give = (unit: string, count: number): void => {
     let rest = count

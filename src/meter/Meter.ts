@@ -35,7 +35,7 @@ export type Limits = {
 }
 
 /** Decimals of a rate beyond those of an amount. */
-export const rateScale = 10n ** 6n
+const rateScale = 10n ** 6n
 
 /** What a model costs. */
 export function ratesOf({ models, rates }: Pick<Meter, 'models' | 'rates'>, model: string): Rates {

@@ -6,10 +6,9 @@ const form = /^(?:\/(?:[^~/]|~[01])+)+$/
 /** Undefined for what is no pointer to a member. An empty name is refused, too: no service has one. */
 export function parse(text: string): Pointer | undefined {
   if (!form.test(text)) return undefined
-  return text
-    .slice(1)
-    .split('/')
-    .map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'))
+  const names = text.slice(1).split('/')
+  if (!text.includes('~')) return names
+  return names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'))
 }
 
 /** For pointers in code. Throws Error for what `parse` refuses. */

@@ -70,7 +70,7 @@ const { includes, indexOf, lastIndexOf } = Buffer.prototype
 
 const byPlan = new WeakMap<Preset, readonly Buffer[]>()
 
-/** Made once for each preset: an answer waits for them between its head and its first byte. */
+/** Made once for each preset, because the first byte of an answer waits for them. */
 function needlesOf(plan: Preset): readonly Buffer[] {
   let known = byPlan.get(plan)
   if (known === undefined) {
@@ -191,7 +191,7 @@ function startOfEvent(chunk: Uint8Array, from: number, to: number): number {
 
 /** Finds where the next of the needles begins; call it with growing places. */
 function createSearch(chunk: Uint8Array, needles: readonly Buffer[]) {
-  /** Of each needle; undefined when it comes no more. */
+  /** The next place of each needle; undefined when there is none. */
   const places: (number | undefined)[] = needles.map(() => -1)
   return (from: number): number | undefined => {
     let least: number | undefined

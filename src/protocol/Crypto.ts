@@ -73,11 +73,21 @@ export function sign(digest: Uint8Array, privateKey: Uint8Array): Hex {
   return `${hex(result.compact)}${result.recoveryId === 0 ? '1b' : '1c'}`
 }
 
-/** Checksummed address of a private key. Throws when the key is not a valid scalar. */
+/** Addresses by their keys, of which every part of the service asks for the same few. */
+const addresses = new WeakMap<Uint8Array, Address>()
+
+/**
+ * Checksummed address of a private key, which must not change later. Throws when the key is not a
+ * valid scalar.
+ */
 export function addressOf(privateKey: Uint8Array): Address {
+  const known = addresses.get(privateKey)
+  if (known !== undefined) return known
   const publicKey = Secp256k1.publicKey(privateKey)
   if (publicKey === undefined) throw new Error('not a secp256k1 private key')
-  return addressOfPublicKey(publicKey)
+  const address = addressOfPublicKey(publicKey)
+  addresses.set(privateKey, address)
+  return address
 }
 
 /**

@@ -42,7 +42,7 @@ const mpp = {
   },
   'payment-expired': {
     meaning:
-      'The challenge, the offer or the signature is not valid any more, or not valid yet. No ' +
+      'The challenge, the offer or the signature is no longer valid, or not valid yet. No ' +
       'money moved.',
     client: payAgain,
     operator: 'If many clients report it, compare the clock of this machine with NTP.',

@@ -16,7 +16,7 @@ const general = {
   invalid_payload: { meaning: 'The payment, or the request, cannot be read.', ...format },
   invalid_x402_version: { meaning: '`x402Version` is not 2.', ...format },
   invalid_payment_requirements: {
-    meaning: 'The requirements are malformed, or `accepted` is none of the offers.',
+    meaning: 'The requirements are malformed, or `accepted` is not one of the offers.',
     ...terms,
   },
   invalid_network: { meaning: 'The network is not offered or not settled here.', ...otherWay },
@@ -140,7 +140,7 @@ const permit2 = {
     client: 'Send the same call again.',
   },
   upto_facilitator_mismatch: {
-    meaning: 'The signed relayer is none of this service.',
+    meaning: 'The signed relayer does not belong to this service.',
     client: 'Read `/supported` again and sign a relayer that it names.',
   },
 } satisfies Record<string, ReasonText>
@@ -167,7 +167,7 @@ const sponsored = {
 
 const approve = 'Sign the approve as the refusal says, or choose another way to pay.'
 const approveMeanings = {
-  tx_parse_failed: 'It is no signed type 2 transaction.',
+  tx_parse_failed: 'It is not a signed transaction of type 2.',
   tx_wrong_target: 'It does not go to the asset.',
   tx_wrong_selector: 'It does not call approve.',
   tx_invalid_calldata: 'Its calldata is not exactly an approve.',

@@ -50,7 +50,7 @@ export function parseCall(to: Address, data: string): Authorization.ParsedCall |
 }
 
 /** Longest time that a signature may stay valid from now: specification 8 and a margin. */
-export const windowMaxSeconds = 360n
+const windowMaxSeconds = 360n
 
 /** Least time in seconds that a settlement needs. */
 export const windowMinSeconds = 6n

@@ -108,7 +108,7 @@ export function leastWei({ gas, baseFeeWei }: Price): bigint {
 /**
  * viem's default bid where the node does not fill in transactions; the balance must cover it. Wei.
  */
-export function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
+function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
   return gas * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
 }
 
@@ -117,7 +117,7 @@ export function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
  * (`eth_fillTransaction` of geth) and ethers use twice the base fee and the tip. viem adds a fifth
  * to the filled value. MetaMask bids less.
  */
-export function bidWei({ baseFeeWei, tipWei }: Omit<Price, 'gas'>): bigint {
+function bidWei({ baseFeeWei, tipWei }: Omit<Price, 'gas'>): bigint {
   return ceilDiv((2n * baseFeeWei + tipWei) * 6n, 5n)
 }
 

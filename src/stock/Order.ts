@@ -50,11 +50,6 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
   }
 }
 
-/** The fields of a held order on the page for operators. */
-export function toHeld({ id, symbol, state, heldReason, updatedAt }: Order) {
-  return { id, symbol, status: state, reason: heldReason ?? '', updatedAt }
-}
-
 /**
  * EIP-3009 nonce of the swap and the refunds of an order, so that only the first included one can
  * move money.

@@ -3,15 +3,15 @@ import * as Snapshot from './Snapshot'
 /** A price that was read then, unix ms. */
 export type Point = { at: number; priceAtomic: bigint }
 
-/** The prices of the last day that were read for the list. Nothing asks for the sake of them. */
+/** The prices of the last day, from reads for the list. Nothing is read only for them. */
 export type History = {
   add(snapshots: readonly Snapshot.Snapshot[]): void
-  /** Of a token by its symbol, the oldest first. */
+  /** Prices of a token by its symbol, the oldest first. */
   of(symbol: string): readonly Point[]
 }
 
 const dayMs = 24 * 60 * 60 * 1000
-/** One price is kept of each time of this length, the newest. */
+/** The newest price of each span of this length is kept. */
 const slotMs = 15 * 60 * 1000
 
 export function createHistory(now: () => number): History {

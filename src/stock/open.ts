@@ -14,7 +14,7 @@ export type OpenMarket = {
   /** For paid orders: any client can sign credentials without money, which would fill the queue. */
   deskMarket: Market
   data: MarketData
-  /** Prices of the last day, as far as the list was read. */
+  /** Prices of the last day, from reads of the list. */
   history: History
   stock: Stock
   network: NetworkConfig

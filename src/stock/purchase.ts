@@ -221,7 +221,7 @@ function rowsOf(
   }
 }
 
-/** Whether the order changes no more by itself. */
+/** Whether the order no longer changes by itself. */
 function isOver({ state }: Order): boolean {
   return state === 'delivered' || state === 'refunded' || state === 'failed' || state === 'held'
 }

@@ -7,7 +7,7 @@ export type Command = {
   name: string
   note: string
   text: string
-  /** Whether it pays, once it is set up. */
+  /** Whether it pays, and not only shows the price. */
   pays: boolean
 }
 

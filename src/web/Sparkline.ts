@@ -4,15 +4,15 @@ import { dollars } from './parts'
 /** A price at a time, unix ms. */
 export type Point = { at: number; priceAtomic: bigint }
 
-/** Fewer points show no course. */
+/** Fewer points show no trend. */
 const pointsMin = 3
 
 const width = 96
 const height = 24
-/** The line is thicker than a point. */
+/** Keeps the thick line inside of the picture. */
 const margin = 2
 
-/** The course of a price as a line with its figures as text; undefined with too few points. */
+/** A price over time, as a line with its figures as text; undefined with too few points. */
 export function sparkline(name: string, points: readonly Point[]): Html | undefined {
   const [first, last] = [points[0], points.at(-1)]
   if (points.length < pointsMin || first === undefined || last === undefined) return undefined

@@ -23,7 +23,7 @@ import wallets from './wallet/wallets.js' with { type: 'text' }
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: Packed; contentType: string; hash: string }
 
-/** An asset that a page can also contain. */
+/** An asset that a page may also contain, instead of linking it. */
 type Inline = Asset & { text: string }
 
 type Scripts = Readonly<Record<'script' | 'wallet', Asset>> & { copy: Inline }
@@ -93,8 +93,8 @@ function minified(text: string, { keepsNames }: { keepsNames: boolean }): string
 }
 
 /**
- * Runs our scripts and nothing else, by their hashes: nothing else inline, nothing from another host.
- * Text cannot become markup at run time.
+ * Permits our scripts and our style by their hashes, and no other inline text or host. Text cannot
+ * become markup at run time.
  */
 export function securityPolicy(service: Brand): string {
   const { script, wallet, copy, style } = assetsOf(service)
@@ -130,7 +130,7 @@ export function findAsset(service: Brand, request: Request): Response | undefine
   return sendPacked(request, found.body, { headers })
 }
 
-/** The icon as part of a page. */
+/** The icon as a data URL, for a page that contains all of its files. */
 export const iconData = `data:image/svg+xml,${encodeURIComponent(icon.trim())}`
 
 function inline(name: string, extension: string, text: string, contentType: string): Inline {

@@ -1,5 +1,6 @@
 import { builtIns } from '../config/builtin'
 import type { NetworkConfig } from '../config/Config'
+import { isLoopback } from '../config/values'
 import type * as Network from '../protocol/Network'
 
 const explorers: Readonly<Record<Network.Id, string>> = {
@@ -9,12 +10,15 @@ const explorers: Readonly<Record<Network.Id, string>> = {
 }
 
 /**
- * What a buyer may be told of a network: the explorer of its transactions, and a public RPC for a
- * wallet that does not know it. The RPCs of the file may contain keys. A node on this machine is a
- * copy of a network, which neither of them knows.
+ * What a page may say of a network: the explorer of its transactions, and a public RPC for a wallet
+ * that does not know the network. The RPCs of the file are left out, because they may contain keys.
  */
-export function publicFacts({ id, rpcUrls }: NetworkConfig): { explorer?: string; rpc?: string } {
-  if (rpcUrls.some((url) => loopback.has(new URL(url).hostname))) return {}
+export function publicFacts(network: Pick<NetworkConfig, 'id' | 'rpcUrls'>): {
+  explorer?: string
+  rpc?: string
+} {
+  if (isLocal(network)) return {}
+  const { id } = network
   const urls = builtIns.find((each) => each.id === id)?.table.rpc_urls
   const [rpc] = Array.isArray(urls) ? urls : []
   const explorer = explorers[id]
@@ -24,4 +28,13 @@ export function publicFacts({ id, rpcUrls }: NetworkConfig): { explorer?: string
   }
 }
 
-const loopback = new Set(['localhost', '127.0.0.1', '[::1]'])
+/**
+ * Whether a node is on this machine, as in the demo. Its chain has the id of a public one and other
+ * transactions, which no explorer and no public RPC knows.
+ */
+export function isLocal({ rpcUrls }: Pick<NetworkConfig, 'rpcUrls'>): boolean {
+  return rpcUrls.some((text) => {
+    const url = URL.parse(text)
+    return url !== null && isLoopback(url)
+  })
+}

@@ -13,8 +13,8 @@ export type Page = {
   /** Whether something can be paid on the page. */
   isPayable?: boolean
   /**
-   * Whether the page contains its style and its script, as a first visit waits longer for a file than
-   * for its bytes. It can only copy.
+   * Whether the page contains its style and its script, because a first visit waits longer for another
+   * file than for its bytes. The script can only copy commands.
    */
   isWhole?: boolean
 }
@@ -50,7 +50,7 @@ ${filesOf(service, page)}
 ${main}
 </main>
 ${footer(service)}
-${isWhole && own('script', copy.text)}
+${isWhole && inlined('script', copy.text)}
 </body>
 </html>
 `.markup
@@ -62,15 +62,15 @@ function filesOf(service: Service, { isPayable = false, isWhole = false }: Page)
   const { path: iconPath, contentType } = logo ?? icon
   if (isWhole)
     return html`<link rel="icon" href="${logo?.path ?? iconData}" type="${contentType}">
-${own('style', style.text)}`
+${inlined('style', style.text)}`
   return html`<link rel="icon" href="${iconPath}" type="${contentType}">
 <link rel="stylesheet" href="${style.path}">
 <script src="${script.path}" integrity="sha256-${script.hash}" defer></script>
 ${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash}" defer></script>`}`
 }
 
-/** A file of ours as an element: it is no text of anyone else, so it is not escaped. */
-function own(name: 'style' | 'script', text: string): Html {
+/** An element with a file of the program. It is not escaped, because it has no text of others. */
+function inlined(name: 'style' | 'script', text: string): Html {
   return { markup: `<${name}>${text}</${name}>` }
 }
 

@@ -294,7 +294,7 @@ function answerOf(route: Route): Html {
   const example = Example.answerOf(route)
   if (example !== undefined)
     return html`<h3>Example of the answer</h3>
-<p class="hint">It shows the form; its figures are not current, and a real answer may have more members.</p>
+<p class="hint">It shows the format; its figures are not current, and a real answer may have more members.</p>
 <pre class="example" tabindex="0" aria-label="Example of the answer"><code>${example}</code></pre>`
   const types = [route.answer?.type ?? 'object'].flat().join(' or ')
   return html`<h3>The answer</h3>

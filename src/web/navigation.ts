@@ -1,8 +1,8 @@
 import { extract } from '../paywall/extract'
 
 /**
- * Whether a browser opens the address for a person to read. A browser that presents a payment is driven
- * by a program, which paid for the answer as it is.
+ * Whether a browser opens the address for a person to read. A program drives a browser that presents a
+ * payment; it paid for the answer as it is.
  */
 export function isNavigation({ method, headers }: Request): boolean {
   return (

@@ -11,7 +11,7 @@ export type Purchase = {
   /** The body of the request; '' without one. */
   body: string
   offers: readonly PageOffer[]
-  /** What happens after the button. */
+  /** What happens after a press of the button, for the buyer. */
   note?: string
 }
 
@@ -22,8 +22,8 @@ const settled =
 export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
- * The panel that `wallet.js` fills. An answer is above the buttons, which buy it once more. What is
- * signed is an offer of the 402 which the script asks for; it refuses one above the amount here.
+ * The panel that `wallet.js` fills. The answer comes above the buttons, which then buy it once more. The
+ * script asks for a 402 and signs one of its offers; it refuses an offer above the amount here.
  */
 export function walletPanel({ method, target, body, offers, note = settled }: Purchase): Html {
   const networks = offers.map(({ network, amountAtomic }) => {

@@ -48,12 +48,12 @@ function shortened(text: string): string {
   return text.length < 16 ? text : `${text.slice(0, 6)}\u2026${text.slice(-4)}`
 }
 
-/** A path with its query, which may take a new line before each part of it. */
+/** A path with its query, in which a line may break before each part. */
 export function breakable(target: string): Html[] {
   return target.split(/(?=[/?&,])/).map((part, at) => html`${at > 0 && html`<wbr>`}${part}`)
 }
 
-/** Copies a text; without one, the code beside it. It has no use, and no place, without scripts. */
+/** Copies a text; without one, the code beside it. Hidden in a browser without scripts. */
 export function copyButton(label: string, text?: string): Html {
   const data = text === undefined ? undefined : html` data-copy="${text}"`
   return html`<button type="button" class="copy" aria-label="${label}"${data}>Copy</button>`

@@ -29,7 +29,7 @@ export async function forPeople(
   const offers = offersOf(config, problem)
   const main =
     offers.length === 0
-      ? problemPage(inWords(problem, merchant), merchant)
+      ? problemPage(namingPages(problem, merchant), merchant)
       : paywallPage(config, problem, { request, merchant, offers })
   const page = {
     title: textOf(problem, 'title'),
@@ -69,7 +69,7 @@ function paywallPage(
     { baseUrl: service.baseUrl, network, priceAtomic },
   )
   const faults = faultsOf(problem, merchant && formOf(merchant, request))
-  // What would be refused is not offered. A payment of it that is kept can still be fetched.
+  // A request that would be refused is not sold, but the answer of a kept payment can be fetched.
   return html`<div class="paywall${faults !== false && ' faulty'}">
 <div class="head">
 <p class="quiet">${
@@ -103,14 +103,14 @@ function formOf(merchant: Merchant, { url }: Request): string | undefined {
     .sort((a, b) => b.path.length - a.path.length)
   if (route === undefined) return undefined
   const values = new URLSearchParams({ route: route.path })
-  // The form shows what was asked for. It has the examples where the path itself has values.
+  // The form shows the values of the query. Values in the path are not read, so it shows examples.
   if (path === route.path)
     for (const [name, value] of new URLSearchParams(searchOf(url)))
       values.append(`p.${name}`, value)
   return `/merchants/${merchant.slug}?${values.toString()}#try`
 }
 
-/** `form`: where they can be mended. */
+/** The faults of a request. `form`: the address at which a person corrects them. */
 function faultsOf(problem: Json.JsonObject, form?: string): Html | false {
   const faults = Json.member(problem, 'invalidParams')
   if (!Array.isArray(faults) || faults.length === 0) return false
@@ -122,8 +122,8 @@ function faultsOf(problem: Json.JsonObject, form?: string): Html | false {
   )}</ul>${form !== undefined && html`<p><a class="button" href="${form}">Correct the values in a form</a></p>`}</div>`
 }
 
-/** For people, what is not there is looked for on pages, and not in documents for programs. */
-function inWords(problem: Json.JsonObject, merchant?: Merchant): Json.JsonObject {
+/** A problem whose `detail` names pages; that of a 404 for programs names documents. */
+function namingPages(problem: Json.JsonObject, merchant?: Merchant): Json.JsonObject {
   if (textOf(problem, 'code') !== 'not-found') return problem
   const detail =
     merchant === undefined

@@ -74,7 +74,7 @@ const reload = {
 const backup = {
   title: 'Make a backup',
   effect:
-    'A copy of the database is written into the folder backups of the data directory, and checked. It has no keys: back those up once, apart from it. Sales go on meanwhile.',
+    'A copy of the database is written into the folder backups of the data directory, and checked. It has no keys: back those up once, apart from it. Sales continue during it.',
   button: 'Make a backup',
   back: '/admin/configuration',
 } as const

@@ -20,7 +20,7 @@ export type Attention = {
 /** A budget is named when this part of it is spent. */
 const budgetPart = 0.8
 
-/** A payment that waits for a block for longer than this is named, ms. */
+/** A payment that is in no block for longer than this needs attention, ms. */
 const pendingMaxMs = 10 * 60_000
 
 /** What was paid and not delivered in the days that the overview shows. */
@@ -98,7 +98,7 @@ export async function attentionOf(
   ]
 }
 
-/** Money that was taken for nothing yet: those that can be fetched, then those that cannot. */
+/** Paid answers that did not reach their buyers: first those that can no longer be fetched. */
 function undeliveredOf({ undelivered, redeemable }: Missing): Attention[] {
   const lost = undelivered - redeemable
   const link = { href: '/admin/payments?state=undelivered', text: 'See why and what to do' }
@@ -161,7 +161,7 @@ function storageFault(code: string): Attention {
     tone: 'bad',
     word: 'storage',
     what: `The database cannot be written (${code})`,
-    more: 'Nothing is sold meanwhile. Free space on its disk, or make it writable.',
+    more: 'Nothing is sold until then. Free space on its disk, or make it writable.',
   }
 }
 

@@ -12,7 +12,7 @@ export function configurationPage(config: Config, { actions, file }: Sources): H
   return html`<h1>Configuration</h1>
 ${
   file === undefined
-    ? html`<p>This process was started without a file that you can change, as the demo is.</p>`
+    ? html`<p>This process was started without a file that you can change, like the demo.</p>`
     : html`<p>The file is <code class="hash">${file}</code>. <strong>To change something, edit it, then reload it here.</strong> A file with faults changes nothing. What needs a restart is named.</p>`
 }
 <p class="quiet">Below is what is in force, under the names of the file, with the defaults of what it does not name.</p>

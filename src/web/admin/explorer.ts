@@ -1,4 +1,5 @@
 import type { NetworkConfig } from '../../config/Config'
+import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
 
 /** Shows a hash or an address whole, with a link where the network has a public explorer. */
@@ -7,17 +8,10 @@ export type Explorer = {
   account(address: string): Html
 }
 
-/** Explorers of the networks that the executable knows. */
-const urls: Readonly<Record<string, string>> = {
-  'eip155:8453': 'https://basescan.org',
-  'eip155:84532': 'https://sepolia.basescan.org',
-  'eip155:4663': 'https://robinhoodchain.blockscout.com',
-}
-
 export function createExplorer(
   network: Pick<NetworkConfig, 'id' | 'rpcUrls'> | undefined,
 ): Explorer {
-  const url = network === undefined || isLocal(network) ? undefined : urls[network.id]
+  const { explorer: url } = network === undefined ? {} : publicFacts(network)
   const link = (path: string, text: string) => {
     const whole = html`<code class="hash">${text}</code>`
     const isHex = /^0x[0-9a-f]+$/i.test(text)
@@ -29,11 +23,4 @@ export function createExplorer(
     transaction: (hash) => link('tx', hash),
     account: (address) => link('address', address),
   }
-}
-
-/** A chain on this machine, as in the demo, has the id of a public one and other transactions. */
-export function isLocal({ rpcUrls }: Pick<NetworkConfig, 'rpcUrls'>): boolean {
-  return rpcUrls.some((url) =>
-    /^(localhost|127\.[\d.]+|\[::1\])$/.test(URL.parse(url)?.hostname ?? ''),
-  )
 }

@@ -51,9 +51,9 @@ async function readDays(
 
 export type Sum = {
   payments: number
-  /** Without stock orders, which end by themselves or are held. */
+  /** Without stock orders: they end by themselves, or are held and shown as such. */
   undelivered: number
-  /** The part of the undelivered that buyers can still fetch. */
+  /** Those of `undelivered` that buyers can still fetch. */
   redeemable: number
   paid: bigint | undefined
   gas: bigint | undefined

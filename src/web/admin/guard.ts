@@ -64,8 +64,6 @@ export function createGuard({ baseUrl }: Pick<Service, 'baseUrl'>) {
   }
 }
 
-export type Guard = ReturnType<typeof createGuard>
-
 /** Whether a form has the text of its session. The comparison's time shows nothing about it. */
 export function hasCsrf(presented: string | undefined, csrf: string): boolean {
   return isToken(presented ?? '', csrf)

@@ -33,16 +33,16 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     ]
   })
   const number = (title: string) => ({ title, isNumber: true })
-  const closed = sources
+  const limited = sources
     .merchants()
     .filter(({ health, merchant }) => health !== 'available' || isPaused(merchant.slug))
   const next =
-    closed.length === 0
-      ? html`<p><strong>Nothing to do here:</strong> every merchant sells.</p>`
-      : html`<p><strong>Look at</strong> ${closed.map(({ merchant }, index) => html`${index > 0 && ', '}<a href="#${merchant.slug}">${merchant.title}</a>`)}: ${closed.length === 1 ? 'it does' : 'they do'} not sell, or not everything.</p>`
+    limited.length === 0
+      ? html`<p><strong>Nothing to do here:</strong> every merchant is available.</p>`
+      : html`<p><strong>Look at</strong> ${limited.map(({ merchant }, index) => html`${index > 0 && ', '}<a href="#${merchant.slug}">${merchant.title}</a>`)}: ${limited.length === 1 ? 'it does' : 'they do'} not sell, or not everything.</p>`
   return html`<h1>Merchants</h1>
 ${rows.length > 0 && next}
-<p class="quiet">Figures of the last 30 days. Conversion: how many of the requests that were told a price (402) were paid. Answer time: of the newest 200 since the start.</p>
+<p class="quiet">Figures of the last 30 days. Conversion: the share of requests that got a price (402) and were then paid. Answer time: of the newest 200 since the start.</p>
 ${!isWhole && html`<p class="note" role="status">The figures of earlier days are being added up. Load the page again in a moment.</p>`}
 ${table(
   'Merchants',

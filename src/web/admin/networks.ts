@@ -1,7 +1,7 @@
 import type { Config, NetworkConfig } from '../../config/Config'
 import type { Details, RelayerStatus } from '../../settlement/availability'
+import { isLocal } from '../chains'
 import { type Html, html } from '../html'
-import { isLocal } from './explorer'
 import { purposeOf } from './names'
 import { salesText } from './overview'
 import {
@@ -84,7 +84,7 @@ ${budgets(name, details)}
 </section>`
 }
 
-/** A block of a healthy network is younger, ms. */
+/** The newest block of a healthy network is younger than this, ms. */
 const goodAgeMs = 30_000
 const fairAgeMs = 5 * 60_000
 
@@ -99,12 +99,12 @@ function blockText(network: NetworkConfig, { block, blockAgeMs }: Details): Html
     : html`${text} ${badge('bad', 'too old: check the nodes')}`
 }
 
-/** Below a hundredth of a cent the digits say nothing. */
+/** Digits below a hundredth of a cent are of no use. */
 function gasText(usd: number): string {
   return usd < 0.0001 ? 'less than $0.0001' : `about $${usd.toPrecision(2)}`
 }
 
-/** Native coin that was spent of a budget: tiny amounts are only said to be tiny. */
+/** Native coin that was spent of a budget; a tiny amount as a bound. */
 function spentText(wei: bigint): string {
   return wei > 0n && wei < 10n ** 12n ? 'under 0.000001' : coin(wei)
 }

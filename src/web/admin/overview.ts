@@ -28,9 +28,9 @@ ${periodTable(figures)}
 <p class="quiet">These are the figures of <code>turnpike sales</code>. A day begins at 0:00 UTC, and a payment belongs to the day on which its request came.</p>`
 }
 
-/** An answer that is younger, and of which no attempt has failed, may be on its way, ms. */
+/** A younger payment without a failed attempt may be delivered at this moment, ms. */
 const underwayMs = 60_000
-/** Payments that are looked at for those on their way: some milliseconds. */
+/** Most payments that are read to find those; reading them takes some milliseconds. */
 const underwayRows = 2_000
 
 /** What was not delivered, without what is being delivered now. */
@@ -43,7 +43,7 @@ async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missin
     ({ createdAt, redeemUntil }) => redeemUntil === undefined && now() - createdAt < underwayMs,
   ).length
   const lost = sum.undelivered - sum.redeemable
-  // A payment that came after the figures were read must not hide an older one.
+  // A payment that came after the figures were read must not reduce their count of older ones.
   const undelivered = Math.max(sum.undelivered - young, recent.length - young, lost)
   return { undelivered, redeemable: undelivered - lost }
 }
@@ -86,7 +86,7 @@ function leastGas(networks: readonly Details[]) {
   return least && { network, text: salesText(least.sales), isShort: least.sales < 100 }
 }
 
-/** `about 4,200 sales`: two significant digits; from a million on the number says nothing. */
+/** `about 4,200 sales`: two significant digits; above a million the number is of no use. */
 export function salesText(sales: number): string {
   if (sales < 1) return 'not one sale'
   if (sales >= 1e6) return 'plenty'

@@ -174,7 +174,7 @@ export function signInForm({
 }: {
   fault?: string
   unsafe?: string
-  /** Whether a form was refused whose sender may still be signed in. */
+  /** Whether the refused request was a form, whose sender may still be signed in. */
   isForm?: boolean
 }): Html {
   const reason = fault ?? unsafe

@@ -46,7 +46,7 @@ function purchaseOf({ purpose: { merchant, route, product } }: Payment): string 
   return merchant === '' ? 'another server, by the facilitator' : `${merchant}${route}`
 }
 
-/** What the operator can do about a payment, except an undelivered one. */
+/** What the operator can do about a payment; undelivered ones have their own notice. */
 function nextOf(payment: Payment, order: Order | undefined, now: number): Html {
   const { state, createdAt } = payment
   const note = (text: Html) => html`<p class="note">${text}</p>`
@@ -175,7 +175,7 @@ function deliverySteps(payment: Payment, deliveredAt: number | undefined, now: n
   }
   if (!isUndelivered(payment)) return []
   const isOpen = openUntil(payment, now) !== undefined
-  const more = isOpen ? 'The buyer can still fetch it.' : 'It can be fetched no more.'
+  const more = isOpen ? 'The buyer can still fetch it.' : 'It can no longer be fetched.'
   const text = `${reasonOf(payment)} ${more}`
   return [{ at: undefined, tone: 'bad', word: 'not delivered', text }]
 }

@@ -5,12 +5,15 @@ import { type Html, html } from '../html'
 import type { Names } from './names'
 import { badge, time } from './parts'
 
-/** What was paid at the gateway, is confirmed, and has not reached the buyer. */
+/** Whether a confirmed payment at the gateway has no delivered answer. */
 export function isUndelivered({ state, delivery, purpose }: Payment): boolean {
   return state === 'confirmed' && purpose.product === 'gateway' && delivery !== 'delivered'
 }
 
-/** Until when a buyer can fetch an answer (unix ms; undefined: no limit is set yet). */
+/**
+ * Until when a buyer can fetch an answer, unix ms; `until` is undefined before a limit is set. Undefined
+ * when it can no longer be fetched.
+ */
 export function openUntil(
   payment: Payment,
   now: number,
@@ -38,7 +41,7 @@ ${merchant !== undefined && html`<a href="/admin/actions/pause?subject=merchant:
 </section>`
 }
 
-/** What the ledger has of the last attempt, as a sentence. */
+/** What the ledger knows of the last attempt, as a sentence. */
 export function reasonOf({ delivery, attempts, upstreamStatus }: Payment): string {
   if (attempts === 0)
     return 'The upstream was not asked yet. Usually the request ended before the confirmation.'
@@ -52,7 +55,7 @@ export function reasonOf({ delivery, attempts, upstreamStatus }: Payment): strin
   return `The upstream answered ${tries} with ${upstreamStatus}.`
 }
 
-/** Where the fault usually is, by the status of the upstream. */
+/** The usual cause of a status of the upstream, and what to check. */
 function causeOf({ attempts, delivery, upstreamStatus: status }: Payment): Html | false {
   if (attempts === 0 || delivery === 'delivering') return false
   const cause = (text: string) => html`<p class="quiet">${text}</p>`

@@ -1,4 +1,4 @@
-// What a page shows while something is paid on it, and of what came of it.
+// What a page shows during a payment, and of its result.
 
 /** The title of the part of the page that a panel is in. */
 const headingOf = (panel) => panel.parentElement.querySelector('h2, h3')
@@ -7,19 +7,19 @@ const isOrder = (panel) => headingOf(panel).id === 'order'
 
 /**
  * `state`: '' before, 'busy' until something is signed, 'sent' after that, 'kept' with a payment whose
- * answer can be fetched, 'done' with an answer. The style hides what would pay for it a second time.
+ * answer can be fetched, 'done' with an answer. style.css hides what would pay a second time.
  */
 function showState(panel, state, title) {
   document.querySelector('main').dataset.pay = state
   const heading = headingOf(panel)
   heading.dataset.first ??= heading.textContent
   heading.textContent = title ?? heading.dataset.first
-  // What is entered while a payment is under way would be of another request.
+  // A value that is entered during a payment would belong to another request.
   const isBusy = state === 'busy' || state === 'sent'
   for (const each of document.querySelectorAll('form, .stocks')) each.inert = isBusy
 }
 
-/** What the status says in a browser without a wallet. */
+/** The text of the status in a browser without a wallet. */
 function noWallet() {
   const find = { href: 'https://ethereum.org/wallets/find-wallet/', rel: 'noreferrer' }
   return [
@@ -31,14 +31,14 @@ function noWallet() {
   ]
 }
 
-/** Six digits say what is bought; the order has all of them. */
+/** An amount in six digits; the order itself shows all of them. */
 const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
 
 /** What happens to an order that was paid, by its state. */
 const orderSteps = {
   settling: 'The payment is being confirmed',
   settled: 'The payment is confirmed, and your tokens are bought next',
-  swapping: 'Your tokens are being bought, mostly within a minute',
+  swapping: 'Your tokens are being bought, usually within a minute',
   refunding: 'The order could not be filled, and your money is on its way back',
 }
 

@@ -10,7 +10,7 @@ async function followOrder(path, paid, say) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
     if (finalStates.includes(status)) return { ...paid, response, state: status }
-    say(`Paid. ${orderSteps[status] ?? 'The order goes on'} ...`)
+    say(`Paid. ${orderSteps[status] ?? 'The order continues'} ...`)
     await pause(waitMs)
   }
 }
@@ -39,7 +39,7 @@ const textType = /json|^text\/|xml|javascript|^$/
 async function present(panel, { response, settlement, state }, say) {
   const type = response.headers.get('content-type') ?? ''
   const place = panel.querySelector('.result')
-  // The title of the panel says it.
+  // A visible title would repeat that of the panel.
   const title = element(
     'h2',
     response.ok ? { class: 'hidden' } : {},
@@ -75,10 +75,10 @@ async function present(panel, { response, settlement, state }, say) {
     )
 }
 
-/** How much of an answer is in view without scrolling, CSS pixels: its title and some lines. */
+/** Height of an answer's title and first lines, CSS pixels. */
 const seenPixels = 200
 
-/** Scrolls to what a panel says when the first part of its answer is not in view. */
+/** Scrolls to the title of a panel when the first lines of its answer are not in view. */
 function reveal(panel) {
   const { top, height } = panel.querySelector('.result').getBoundingClientRect()
   const isSeen = top + Math.min(height, seenPixels) <= innerHeight

@@ -48,7 +48,7 @@ function storeOf({ method, target, body, key = `turnpike:${method} ${target} ${b
       if (navigator.locks === undefined) return work()
       return navigator.locks.request(key, { ifAvailable: true }, (lock) => {
         if (lock === null)
-          throw new Stopped('Another window of this browser is paying for this. Go on there.')
+          throw new Stopped('Another window of this browser is paying for this. Continue there.')
         return work()
       })
     },

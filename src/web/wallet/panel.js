@@ -61,9 +61,9 @@ function setDisabled(panel, isDisabled) {
   for (const button of panel.querySelectorAll('.wallets button')) button.disabled = isDisabled
 }
 
-/** What the buttons of a panel say, so that only a change replaces them: a press needs the same one. */
+/** The labels of a panel's buttons: only a change replaces buttons, or a press could miss its one. */
 const shownOf = new WeakMap()
-/** The purchase of a panel that was answered last. */
+/** The last purchase of a panel that got its answer. */
 const paidOf = new WeakMap()
 
 /** The buttons of a panel: one for each wallet, or one to go on with a payment that is kept. */
@@ -96,12 +96,12 @@ function offer(panel) {
   place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, label, names, isPaid)))
 }
 
-/** The text of a panel's status before a purchase has said anything. */
+/** The text of a panel's status before its first purchase. */
 const restingOf = new WeakMap()
-/** The label of the button after a fault that the user can mend. */
+/** Makes the labels of the buttons after a fault that the user can mend. */
 const retryOf = new WeakMap()
 
-/** What the status says before a purchase: nothing of signing where something was signed already. */
+/** Sets the status before a purchase. A kept payment was signed already, so its status is hidden. */
 function rest(panel, kept, names) {
   const text = restingOf.get(panel)
   if (text === undefined) return

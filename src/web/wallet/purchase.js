@@ -76,7 +76,7 @@ async function finish(purchase, store, say) {
   const until = Date.now() + patienceMs
   for (;;) {
     const kept = store.read()
-    if (kept === undefined) throw new Stopped('This payment is not kept any more.')
+    if (kept === undefined) throw new Stopped('This payment is no longer kept.')
     const headers = kept.redeem
       ? { 'payment-redeem': kept.redeem }
       : { 'payment-signature': kept.credential, 'idempotency-key': kept.key }
@@ -95,26 +95,28 @@ async function finish(purchase, store, say) {
     const current = store.read()
     if (current?.credential !== kept.credential)
       throw new Stopped('This payment has ended in another window.')
-    const { code, detail = `The answer was ${response.status}, and it is none of this service.` } =
-      problem
+    const {
+      code,
+      detail = `The answer was ${response.status}, and it did not come from this service.`,
+    } = problem
     if (problem.redeem?.token) store.write({ ...kept, redeem: problem.redeem.token })
     else if (current.redeem !== kept.redeem) continue
     if (code === 'settlement-pending' || code === 'payment-in-progress') {
       if (Date.now() > until) throw new Stopped(detail)
-      say('The payment was sent. Waiting for its confirmation: mostly some seconds ...')
+      say('The payment was sent. Waiting for its confirmation: usually a few seconds ...')
       await pause(Math.min(Number(response.headers.get('retry-after')) || 1, 10) * 1000)
       continue
     }
     if (isLast(response, problem, kept)) store.remove(kept.credential)
     const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
-    // Its other sentences are for programs; the button below does what they say.
+    // The other sentences are for programs; the button does what they say.
     const [told] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
     throw new Stopped(told.replace('The upstream', 'The seller'), { details })
   }
 }
 
 /**
- * Whether nothing comes of a payment any more. Only a verdict of the service about the payment says
+ * Whether a payment can have no more effect. Only a verdict of the service about the payment says
  * so: a proxy on the way may refuse a request, and a route may be gone after it was paid.
  */
 function isLast({ status }, { code, orderStatus }, { redeem }) {
@@ -169,7 +171,7 @@ async function buy(panel, wallet, store, say) {
   // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
   store.write({ credential, key: random(16), what: amountOf(offer), payer })
   showState(panel, 'sent', 'Paying')
-  say(`Paying ${amountOf(offer)}: mostly some seconds ...`)
+  say(`Paying ${amountOf(offer)}: usually a few seconds ...`)
   return finish(purchase, store, say)
 }
 
@@ -182,7 +184,7 @@ async function choose(panel, provider, offers) {
     wanted === '' ? Number(network.chain) === current : network.id === wanted
   const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
   if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
-  // What is tried has a name when it fails.
+  // So that a user sees which network a fault is about.
   select.value = offer.network.id
   return offer
 }

@@ -1,7 +1,7 @@
 // Finds the wallets of the browser (EIP-6963, EIP-1193) and asks them. The files of this folder are one
 // script, which runs after script.js and uses its functions. It builds no markup from text.
 
-/** Why a purchase stopped. `label` makes the words of a button that mends it, from a wallet's name. */
+/** Why a purchase stopped. `label` makes the label of the next attempt from the name of a wallet. */
 class Stopped extends Error {
   constructor(message, { details = [], label } = {}) {
     super(message)
