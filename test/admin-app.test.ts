@@ -60,7 +60,7 @@ describe('a merchant that is paused', () => {
 })
 
 describe('a network that is paused', () => {
-  test('behavior: it is in no price and takes no credential, over a restart, too', async () => {
+  test('behavior: a paused network is in no price and takes no credential, also after a restart', async () => {
     const { act } = await signIn()
     const signed = await sign(item(), { validBefore: BigInt(Math.floor(shop.now() / 1000) + 200) })
     expect(await networksOf()).toContain(base)

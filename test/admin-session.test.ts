@@ -260,7 +260,7 @@ describe('without TLS', () => {
     }
   })
 
-  test('error: from another machine nobody signs in, and the page says why instead of a form', async () => {
+  test('error: another machine cannot sign in without TLS, and the page says why instead of a form', async () => {
     const cases: readonly [baseUrl: string, address: string, headers: Record<string, string>][] = [
       ['http://localhost:4020', '192.0.2.1', {}],
       ['http://localhost:4020', '127.0.0.1', { host: 'shop.example.com' }],

@@ -31,15 +31,15 @@ async function sweepWith(state: string | undefined, payment?: string) {
 }
 
 describe.concurrent('the ceiling of a charge that another process settles', () => {
-  test('behavior: a sweep ends it when the charge has failed without a payment', async () => {
+  test('behavior: a sweep ends a ceiling when its charge has failed without a payment', async () => {
     expect(await sweepWith('failed')).toBe(false)
   })
 
-  test('behavior: a sweep ends it when the payment is decided and no notification has come', async () => {
+  test('behavior: a sweep ends a ceiling when its payment is decided and no notification has come', async () => {
     expect(await sweepWith('sent', 'confirmed')).toBe(false)
   })
 
-  test('behavior: it stays while the charge may be settled, and while it is written', async () => {
+  test('behavior: a ceiling stays while its charge may be settled, and while it is written', async () => {
     expect(await sweepWith(undefined)).toBe(true)
     expect(await sweepWith('authorized')).toBe(true)
     expect(await sweepWith('metered')).toBe(true)

@@ -140,7 +140,7 @@ describe('check --online', () => {
     }
   })
 
-  test('error: a relayer that cannot pay for gas is told the amount to send', async () => {
+  test('error: for a relayer that cannot pay for gas the amount to send is reported', async () => {
     const funded = await run(file, { RELAYER_KEYS: account(0).privateKey })
     expect([funded.code, funded.lines.at(-1)]).toEqual([0, 'ok'])
     const { code, lines } = await run(file, { RELAYER_KEYS: unfunded.privateKey })

@@ -6,12 +6,13 @@ import type { Hex } from 'viem'
 import { MigrationError } from '../db/schemas'
 import { createJobs } from '../db/sqlite/jobs'
 import { DatabaseLockedError } from '../db/sqlite/lock'
-import { migrate, migrations, wholeOf } from '../db/sqlite/migrate'
+import { migrate, migrations } from '../db/sqlite/migrate'
 import { createOffers } from '../db/sqlite/offers'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
 import { createPayments } from '../db/sqlite/payments'
 import { isDuplicate, write } from '../db/sqlite/write'
 import { temporary } from './harness/settlement'
+import { wholeSchema } from './harness/wholeschema'
 
 const now = () => 1_700_000_000_000
 let directory: ReturnType<typeof temporary>
@@ -133,7 +134,7 @@ describe('open', () => {
 
   test('behavior: a new database is what all migrations leave', async () => {
     const one = new Database(':memory:')
-    const whole = wholeOf(one)
+    const whole = wholeSchema(one)
     // `bun run docs` writes the file.
     expect(await Bun.file(join(import.meta.dir, '../db/migrations/whole.sql')).text()).toBe(whole)
     const stepwise = new Database(':memory:')

@@ -141,7 +141,7 @@ describe.concurrent('a takeover', () => {
   })
 })
 
-test('behavior: an account that is to be given takes no new payment, and is given when it is idle', async () => {
+test('behavior: a relayer that another gateway needs takes no new payment, and is given when it is idle', async () => {
   const lanes = createFakeLanes()
   await using own = await scripted({
     ledger: (ledger) => ({ ...ledger, lanes: lanes.of('a') }),

@@ -78,7 +78,7 @@ async function expectUsed(body: Body) {
 }
 
 describe('a charge of nothing', () => {
-  test('behavior: it is a success without a transaction, and the money is used for ever, also after a restart', async () => {
+  test('behavior: it is a success without a transaction, and its money stays used, also after a restart', async () => {
     const body = await make()
     const [rows, before] = [shop.counts(), voids().length]
     const { status, json } = await settle(charging(body, 0))
@@ -94,6 +94,7 @@ describe('a charge of nothing', () => {
     await expectUsed(body)
   })
 
+  // It counts statements and syncs of SQLite.
   test.skipIf(isPostgres)(
     'behavior: it is on the disk before its success, in one commit',
     async () => {

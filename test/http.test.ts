@@ -3,7 +3,7 @@ import { Elysia, t } from 'elysia'
 import { clientKey } from '../src/http/clientip'
 import { createHealth } from '../src/http/health'
 import { createRegistry, renderMetrics } from '../src/http/metrics'
-import { errors, toResponse } from '../src/http/problem'
+import { answersErrors, errors, toResponse } from '../src/http/problem'
 import { createRateLimit, headers } from '../src/http/ratelimit'
 import { createLog } from '../src/log'
 import * as Problem from '../src/protocol/Problem'
@@ -43,6 +43,35 @@ function createApp() {
 const json = { 'Content-Type': 'application/json' }
 
 describe('problem', () => {
+  test('error: what a handler throws, rejects with or returns is a problem without its text', async () => {
+    const lines: string[] = []
+    const log = createLog({ write: (line) => lines.push(line), pretty: false, now: () => 0 })
+    const answered = answersErrors({ baseUrl: 'http://gate', log, requestId: () => 'req-1' })
+    const request = new Request('http://localhost/')
+    const error = Object.assign(new Error(secret), { code: 'NOT_FOUND' })
+    const runs: (() => Response | Promise<Response>)[] = [
+      () => {
+        throw error
+      },
+      () => Promise.reject(error),
+      () => error as unknown as Response,
+      async () => error as unknown as Response,
+    ]
+    for (const run of runs) {
+      const response = await answered(request, run)
+      expect(response.status).toBe(500)
+      expect(await response.text()).not.toContain(secret)
+    }
+    expect(lines).toHaveLength(runs.length)
+    const denied = () => {
+      throw Problem.of('payment-in-progress', 'Wait.')
+    }
+    expect((await answered(request, denied)).status).toBe(409)
+    const fine = new Response('fine')
+    expect(await answered(request, () => fine)).toBe(fine)
+    expect(await answered(request, async () => fine)).toBe(fine)
+  })
+
   test('behavior: a problem is problem+json, uncached, with its id and readable by any origin', async () => {
     const response = await createApp().ask('/problem')
     expect(response.status).toBe(409)

@@ -5,13 +5,14 @@ import { deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { RowsRefusedError } from '../src/settlement/Outcome'
 import { receiptOf, settlementOf } from './harness/buyer'
-import { type Shop, sign, startShop, type Terms, untilEnded } from './harness/shop'
+import { type Shop, sign, startShop, type Terms, untilEnded, untilFree } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import { until } from './harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop({ answersMaxBytes: 4 * 1024 * 1024 })
+  // A payer's share has room for the answers that are being stored, sixteen of them.
+  shop = await startShop({ answersMaxBytes: 32 * 1024 * 1024 })
 })
 afterAll(() => shop.stop())
 let serial = 0
@@ -90,7 +91,7 @@ describe('a repeat with the same key', () => {
 
       for (const credential of [second, first, second]) {
         await untilEnded(shop)
-        const repeat = await pay(credential, key())
+        const repeat = await untilFree(() => pay(credential, key()))
         expect(repeat.status).toBe(200)
         expect(repeat.headers.get('idempotency-replayed')).toBe('true')
         expect(repeat.headers.get('content-type')).toBe(bought.headers.get('content-type'))
@@ -268,7 +269,7 @@ describe('the same key', () => {
     const credential = await sign(item())
     await pay(credential, key())
     await untilEnded(shop)
-    const response = await pay(credential, key(), `${item()}?a=1`)
+    const response = await untilFree(() => pay(credential, key(), `${item()}?a=1`))
     expect(response.status).toBe(409)
     expect(await response.json()).toMatchObject({ code: 'idempotency-conflict' })
   })
@@ -416,7 +417,7 @@ describe('the store', () => {
   test("error: at the limit of its share, a payer's request with a key is 503 before a charge", async () => {
     const url = `${shop.url}/m/shop/other`
     shop.upstream.script = (_, reply) =>
-      reply.send(200, 'x'.repeat(300_000), { 'content-type': 'text/plain' })
+      reply.send(200, 'x'.repeat(1_000_000), { 'content-type': 'text/plain' })
     let refused: Response | undefined
     let credential = await sign(url)
     for (let count = 0; count < 6 && refused === undefined; count++) {

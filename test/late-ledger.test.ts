@@ -111,3 +111,24 @@ test('behavior: a buyer that leaves while its answer is stored has had it, once'
   expect(await late.buy({ ...credential, ...key })).toMatchObject({ status: 200, isReplay: true })
   expect(late.forwards).toBe(1)
 })
+
+test('behavior: a key whose answer another gateway delivers meanwhile brings it at the next request', async () => {
+  const other = await startLatePaywall(shop, { isOther: true })
+  const failed = { delivered: false, code: 'upstream-failed', detail: 'It failed.' } as const
+  late.upstream = () => ({ ...failed, upstreamStatus: 500 })
+  const key = newKey()
+  const credential = { ...(await late.sign()), ...key }
+  expect((await late.buy(credential)).status).toBe(502)
+  await untilOnly(0)
+  late.upstream = () => answerOf('goods')
+  const search = other.hold('answers.find')
+  const asked = other.buy(credential)
+  await search.arrives
+  expect((await late.buy(credential)).text).toBe('goods')
+  await untilOnly(0)
+  search.open()
+  // Clients take `redeem-exhausted` for the end of a payment, and ask no more.
+  expect(await asked).toMatchObject({ status: 409, code: 'payment-in-progress' })
+  expect(await other.buy(credential)).toEqual({ status: 200, text: 'goods', isReplay: true })
+  expect([late.forwards, other.forwards]).toEqual([2, 0])
+})

@@ -92,7 +92,7 @@ test('error: a second grant of an address is refused, and neither its bytes nor 
   expect(await tally()).toMatchObject({ grants: 1, wei: 15n })
 })
 
-test('error: the budget of the day is judged in the commit: half for anybody, half for who signs', async () => {
+test('error: the commit checks the budget of the day: half is for any address, half for signers', async () => {
   const [first, second, third, fourth, fifth] = addresses
   const ends = await Promise.all([
     launch(first, {}),

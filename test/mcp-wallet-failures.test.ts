@@ -132,7 +132,7 @@ describe('the scheme upto', () => {
   const byUse = (options: Partial<WalletOptions> = {}) =>
     wallet({ buyer, scheme: 'upto', ...options })
 
-  test('error: a wallet that has not approved Permit2 is told how', async () => {
+  test('error: a wallet that has not approved Permit2 gets instructions', async () => {
     const refused = await byUse({ buyer: account(3) }).call('model-chat', chat)
     expect(refused.text).toStartWith(
       `The wallet ${account(3).address} has not approved Permit2 on eip155:8453. Ask the user to pay ` +
@@ -215,7 +215,7 @@ describe('the facts of the chain', () => {
     expect(spending.today().spentMicros).toBe(BigInt(costOf(7, 20) + costOf(7, 10)))
   })
 
-  test('behavior: a payment counts no more when its time has passed on the chain and it was not used', async () => {
+  test('behavior: a payment that was not used no longer counts when its time has passed on the chain', async () => {
     const poor = account(9)
     await shop.setBalance(poor.address, 0n)
     const { call, spending, reconcile, state } = wallet({ buyer: poor })

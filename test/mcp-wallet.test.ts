@@ -68,7 +68,7 @@ function rows(state: string) {
 }
 
 describe('an agent with an ordinary MCP client', () => {
-  test('behavior: an agent lists the tools with their prices, buys, and is told the cost', async () => {
+  test('behavior: an agent lists the tools with their prices, buys, and gets the cost', async () => {
     const state = newState()
     const agent = await start({ state, args: onBase })
     const { tools } = await agent.client.listTools()
@@ -100,7 +100,7 @@ describe('an agent with an ordinary MCP client', () => {
     expect(agent.stderr()).not.toContain(account(1).privateKey.slice(2))
   })
 
-  test('error: an agent is stopped by the limit of the day, also after a restart, and goes on when it is raised', async () => {
+  test('error: the limit of the day stops an agent, also after a restart, until it is raised', async () => {
     const state = newState()
     const limits = { state, perDay: '0.012', args: onBase }
     const before = await paid()

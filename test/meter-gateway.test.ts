@@ -260,7 +260,7 @@ describe('a payment that is known', () => {
       expect(shop.counts()).toEqual(before)
     })
 
-  test('behavior: keeps its output limit after its model is sold no more', async () => {
+  test('behavior: keeps its output limit after its model is no longer sold', async () => {
     const body = '{"model":"fast","messages":[]}'
     shop.upstream.script = (_, reply) => reply.cut()
     const credential = await sign(chat(), { init: posting(body) })

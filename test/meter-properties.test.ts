@@ -94,7 +94,7 @@ test('behavior: events that are passed over change no usage, whatever lines a st
   fc.assert(property, { numRuns: 300 })
 })
 
-test('behavior: the end of an event that is too long is not passed over', () => {
+test('behavior: the end of an event that is too long is still found', () => {
   const long = bytes(`data: ${'x'.repeat(eventMaxBytes)}\n`)
   const rest = bytes('data: y\n\ndata: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n')
   const read = usage(meters.openai, headOf('openai.sse'), [long, rest])

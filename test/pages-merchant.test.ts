@@ -150,7 +150,7 @@ describe('the address of a merchant', () => {
     )
   })
 
-  test('error: a merchant that is not there is a page with 404', async () => {
+  test('error: an unknown merchant is a page with 404', async () => {
     const response = await get('/merchants/%3Cb%3E')
     expect(response.status).toBe(404)
     expect(response.headers.get('content-type')).toBe('text/html; charset=utf-8')

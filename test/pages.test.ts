@@ -223,7 +223,7 @@ describe('what a buyer is told of a network', () => {
     })
     for (const url of ['http://127.0.0.1:8545', 'http://localhost:8545', 'http://[::1]:8545'])
       expect(publicFacts({ ...base, rpcUrls: [url] })).toEqual({})
-    expect(publicFacts({ ...base, id: 'eip155:1', chainId: 1 })).toEqual({})
+    expect(publicFacts({ ...base, id: 'eip155:1' })).toEqual({})
     const config = configOf(small)
     const networks = config.networks.map((network) => ({ ...network, rpcUrls: keyed.rpcUrls }))
     const one = merchant('one', { routes: [route('/a')], networks: [base.id] })
@@ -249,7 +249,7 @@ describe('what a page may do', () => {
     }
   })
 
-  test('behavior: paths of assets have the hash of their content, and may be cached for ever', async () => {
+  test('behavior: paths of assets have the hash of their content, and may be cached for a year', async () => {
     const text = await (await fetch(`${world.url}/merchants/weather`)).text()
     const paths = [...text.matchAll(/\/assets\/[a-z]+-[0-9a-f]{16}\.[a-z]+/g)].map(([path]) => path)
     expect(new Set(paths).size).toBe(4)

@@ -12,6 +12,7 @@ import {
   startShop,
   type Terms,
   untilEnded,
+  untilFree,
 } from './harness/shop'
 import { until } from './harness/world'
 
@@ -125,7 +126,8 @@ describe('a slow transfer', () => {
       expect(await shop.balance(network, payee)).toBe(before + 5000n)
       expect(shop.upstream.requests).toHaveLength(1)
       await untilEnded(shop)
-      expect((await fetch(item(), { headers: credential })).status).toBe(402)
+      const again = () => fetch(item(), { headers: credential })
+      expect((await untilFree(again)).status).toBe(402)
     })
 
   test('behavior: the credential for another request is 409, never 402', async () => {

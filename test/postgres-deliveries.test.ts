@@ -15,7 +15,11 @@ const failure = {
 } as const
 
 /** Delivers at a gateway. Resolves with the status, or with the code of the problem. */
-async function deliverAt({ settlement, ledger }: Process, payment: Payment) {
+async function deliverAt(
+  { settlement, ledger }: Process,
+  payment: Payment,
+  make: () => Promise<void> = async () => undefined,
+) {
   const deliveries = createDeliveries({
     settlement,
     answers: await createAnswers(ledger.answers),
@@ -32,6 +36,7 @@ async function deliverAt({ settlement, ledger }: Process, payment: Payment) {
     signal: new AbortController().signal,
     fulfil: async () => {
       forwards++
+      await make()
       const body = new TextEncoder().encode('paid')
       return { delivered: true as const, status: 200, headers: new Headers(), body }
     },
@@ -45,7 +50,7 @@ async function deliverAt({ settlement, ledger }: Process, payment: Payment) {
 }
 
 describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
-  test('error: the second one says that it is in progress, then that it is delivered', async () => {
+  test('error: the second gateway answers that the payment is in progress, then that it is delivered', async () => {
     await using own = await cluster()
     const { chain } = own
     const first = await own.start()
@@ -75,7 +80,31 @@ describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
     expect(await deliverAt(second, payment)).toEqual({ said: 'redeem-exhausted', forwards: 0 })
   })
 
-  test('error: an attempt that the other one has used counts in the limit', async () => {
+  test('error: a delivery that the other one took over is in progress there, or has ended', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const first = await own.start()
+    const second = await own.start()
+    for (const ends of [false, true]) {
+      const outcome = await payAt(first, chain, chain.sign({ from: ends ? 2 : 1 }))
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const { payment } = outcome
+      const told = await deliverAt(first, payment, async () => {
+        // As after a pause in which the others took it for dead.
+        await second.sql('UPDATE payments SET delivering_by = $1 WHERE id = $2', [
+          second.id,
+          payment.id,
+        ])
+        const result = { delivered: true, upstreamStatus: 200, truncated: false } as const
+        if (ends) await second.settlement.endDelivery(payment.id, result)
+        throw new Error('the upstream is gone')
+      })
+      const said = ends ? 'redeem-exhausted' : 'payment-in-progress'
+      expect(told).toEqual({ said, forwards: 1 })
+    }
+  })
+
+  test('error: an attempt of the other gateway counts in the limit', async () => {
     await using own = await cluster()
     const { chain } = own
     const first = await own.start()

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { fromRow } from '../db/payment-rows'
 import { type Actions, actionsOf, inclusionOf, paidBy } from './harness/settlingactions'
 import { ledgers, type SettlingLedger } from './harness/settlingledgers'
 import { at, freshNetwork, hashOf, next, paymentRow, transactionRow } from './harness/settlingrows'
@@ -69,6 +70,34 @@ for (const { name, open, isThere } of ledgers)
           })
         }
         for (const id of [c, d]) expect(await own.events(id)).toEqual([])
+      })
+
+      test('behavior: answers payments that the caller has as the database has them', async () => {
+        const launched = await does.launch(4)
+        const [first = '', , third = '', fourth = ''] = launched.ids
+        const { settling } = own.ledger
+        const { hash } = launched.transaction
+        // It was delivered before its block was removed.
+        await own.run(`UPDATE payments SET delivery = 'delivered', attempts = 2, delivered_at = 5,
+          upstream_status = 200 WHERE id = '${third}'`)
+        const record = async (logs: (index: number) => readonly number[]) => {
+          const rows = launched.rows.slice(0, 3)
+          const members = rows.map((row, index) => ({
+            ...{ id: row.id, logs: logs(index), payment: fromRow(row) },
+            startsDelivery: index !== 1,
+          }))
+          const ends = await settling.record(inclusionOf(launched), members)
+          expect(ends).toEqual(await Promise.all(rows.map(({ id }) => does.payment(id))))
+          return ends.map((end) => end?.delivery)
+        }
+        const deliveries = ['delivering', 'none', 'delivered'] as const
+        expect(await record((index) => [index])).toEqual([...deliveries])
+        // Its block is removed, and another payment gets the first log.
+        await settling.reopen(launched.transaction.network, hash)
+        const assignment = { transaction: hash, logIndex: 0, blockNumber: 200n }
+        await settling.confirm(fourth, assignment, at)
+        expect(await record((index) => [index, index + 1])).toEqual([...deliveries])
+        expect((await does.payment(first)).logIndex).toBe(1)
       })
 
       test('behavior: a failed transaction reverts its members, and those of a newer one stay', async () => {

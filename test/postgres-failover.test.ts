@@ -1,14 +1,17 @@
 import { describe, expect, test } from 'bun:test'
+import { authorizationOf } from './harness/authorizations'
 import { beginAt, cluster, payAt, relayerKeys, sellsAt } from './harness/cluster'
 import { startFailover } from './harness/failover'
+import { startGateway } from './harness/gatewaypair'
 import { hasPostgres } from './harness/postgres'
 import { relayer } from './harness/scripted'
 import { until } from './harness/settlement'
 
 const [key] = relayerKeys
+const today = 20_000 * 86_400_000
 
 describe.skipIf(!hasPostgres)('a failover to a server that lacks the last commits', () => {
-  test('error: what a gateway has sent is written again, and confirmed once', async () => {
+  test('error: after a failover that lost commits, what a gateway has sent is written again, and confirmed once', async () => {
     await using server = await startFailover()
     await using own = await cluster(server.url)
     const { chain } = own
@@ -23,7 +26,17 @@ describe.skipIf(!hasPostgres)('a failover to a server that lacks the last commit
       ...{ network: chain.network.id, relayer: undefined, to: relayer, data: '0x' as const },
       ...{ valueWei: 1n, gasLimit: 100_000n },
     }
-    const running = gateway.settlement.run(job, { waitMs: 120_000 })
+    const grant = {
+      isTopUp: false,
+      isSigned: false,
+      row: {
+        ...{ network: job.network, address: relayer, token: relayer, kind: 'grant' as const },
+        ...{ amountWei: 7n, feeWei: 2n, approveHash: null, createdAt: today + 5 },
+      },
+      budget: { from: today, grants: 1, wei: 9n },
+    } as const
+    const rider = { kind: 'grant', grant } as const
+    const running = gateway.settlement.run(job, { waitMs: 120_000, rider })
     await until(async () => (await gateway.settlement.job(job.id)) !== undefined)
     const before = await rowsOf(gateway)
     await server.failOver()
@@ -32,6 +45,8 @@ describe.skipIf(!hasPostgres)('a failover to a server that lacks the last commit
     const after = await rowsOf(gateway)
     expect(after.payments).toEqual(before.payments)
     expect(after.jobs).toEqual(before.jobs)
+    expect(after.grants).toEqual([{ wei: '7', spent: '9' }])
+    expect(after.grants).toEqual(before.grants)
     // Only what is driven comes back; the first transaction was in the copy.
     expect(after.transactions).toEqual(before.transactions)
     chain.node.onSend = () => 'include'
@@ -68,9 +83,40 @@ describe.skipIf(!hasPostgres)('a failover to a server that lacks the last commit
   })
 })
 
+describe.skipIf(!hasPostgres)('a crash of the server under a gateway that lives', () => {
+  test('attack: a ceiling whose answer is being made is not free for another answer', async () => {
+    // A commit that waits for no disk would be lost.
+    await using server = await startFailover({ wal_writer_delay: '10000ms' })
+    const gateway = await startGateway(server.url, { now: Date.now })
+    try {
+      const { authorizations } = gateway.ledger
+      const [sold, metered] = [authorizationOf(), authorizationOf()]
+      for (const each of [sold, metered]) expect(await authorizations.insert(each)).toBe('stored')
+      const charge = { amountAtomic: 70n, units: { input: 7 } }
+      expect(await authorizations.meter(metered.id, charge, undefined)).toBe(true)
+      await server.crash()
+      const again = { ...sold, id: authorizationOf().id }
+      const found = () =>
+        Promise.all([
+          ...[sold, metered].map(async ({ id }) => (await authorizations.findById(id))?.state),
+          authorizations.insert(again),
+        ])
+      // Until the gateway has connected again.
+      let states: unknown
+      await until(async () => {
+        states = await found().catch(() => undefined)
+        return states !== undefined
+      })
+      expect(states).toEqual(['authorized', 'metered', 'known'])
+    } finally {
+      await gateway.leave()
+    }
+  })
+})
+
 /** What must not be lost of the rows, without the times that are estimated. */
 async function rowsOf({ sql }: { sql: <Row>(text: string) => Promise<readonly Row[]> }) {
-  const [payments, transactions, jobs] = await Promise.all([
+  const [payments, transactions, jobs, grants] = await Promise.all([
     sql<Record<string, unknown>>(
       `SELECT (to_jsonb(payments) - 'known_block' - 'received_at') AS row FROM payments ORDER BY id`,
     ),
@@ -78,6 +124,9 @@ async function rowsOf({ sql }: { sql: <Row>(text: string) => Promise<readonly Ro
       'SELECT hash, nonce, kind, raw, state FROM transactions ORDER BY nonce, hash',
     ),
     sql<Record<string, unknown>>('SELECT to_jsonb(jobs) AS row FROM jobs ORDER BY id'),
+    sql<Record<string, unknown>>(
+      `SELECT grants.amount_wei AS wei, grant_days.wei::text AS spent FROM grants, grant_days`,
+    ),
   ])
-  return { payments, transactions, jobs }
+  return { payments, transactions, jobs, grants }
 }

@@ -7,7 +7,7 @@ import { until } from './harness/settlement'
 const [firstKey, secondKey] = relayerKeys
 
 describe.skipIf(!hasPostgres)('payments whose account changes its holder', () => {
-  test('behavior: a payment of an account that no gateway has any more is confirmed', async () => {
+  test('behavior: a payment of an account that no gateway has configured is confirmed', async () => {
     await using own = await cluster()
     const { chain } = own
     chain.node.onSend = () => 'keep'
@@ -39,7 +39,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     expect((await payAt(other, chain, paid)).kind).toBe('confirmed')
   })
 
-  test('behavior: a reverted payment that another sender settled is found, though another gateway has its account', async () => {
+  test('behavior: a payment that another sender settled is found, also when another gateway has its account', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey], checkMs: 20 }
@@ -59,8 +59,37 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
   })
 })
 
+describe.skipIf(!hasPostgres)('a payer whose transactions fail', () => {
+  test('attack: what failed at one gateway counts at the other', async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const options = { relayerKeys: [firstKey, secondKey], payerFailuresMax: 2 }
+    const one = await own.start(options)
+    const other = await own.start(options)
+    await until(() => sellsAt(other, chain))
+    const failAt = async (process: typeof one) => {
+      const transfer = chain.sign()
+      chain.chain.failing.add(transfer.nonce)
+      const before = process.ledger.failures.fullAt(transfer.payer)
+      expect((await payAt(process, chain, transfer)).kind).toBe('reverted')
+      for (const each of [one, other])
+        await until(() => each.ledger.failures.fullAt(transfer.payer) > before)
+    }
+    await failAt(one)
+    await failAt(other)
+    const locked = { kind: 'unavailable', detail: expect.stringContaining('failed on chain') }
+    for (const each of [one, other])
+      expect(await payAt(each, chain, chain.sign())).toMatchObject(locked)
+    expect((await payAt(one, chain, chain.sign({ from: 2 }))).kind).toBe('confirmed')
+    // A gateway knows them from its start.
+    const third = await own.start(options)
+    const { payer } = chain.sign()
+    expect(third.ledger.failures.fullAt(payer)).toBe(one.ledger.failures.fullAt(payer))
+  })
+})
+
 describe.skipIf(!hasPostgres)('a job of two gateways', () => {
-  test('behavior: the same id at both at once is sent once, and both learn its end', async () => {
+  test('behavior: one job at both gateways at once is sent once, and both report its end', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey] }

@@ -37,7 +37,7 @@ const isGive = (text: string) => text.includes('SET holder = NULL')
 const isUnfinished = (text: string) => text.includes("transactions.state IN ('signed', 'sent')")
 
 describe.skipIf(!hasPostgres)('a lane when a connection is lost', () => {
-  test('error: one that was taken without an answer is taken again', async () => {
+  test('error: a lane whose take got no answer is taken again', async () => {
     await using own = await cluster()
     const { chain } = own
     const first = await own.start({ relayerKeys: [key] })
@@ -52,7 +52,7 @@ describe.skipIf(!hasPostgres)('a lane when a connection is lost', () => {
     expect(second.fenced).toEqual([])
   })
 
-  test('error: a takeover whose reads and return fail is made again', async () => {
+  test('error: a take whose reads and return fail is repeated', async () => {
     await using own = await cluster()
     const { chain } = own
     chain.node.onSend = () => 'keep'
@@ -76,7 +76,7 @@ describe.skipIf(!hasPostgres)('a lane when a connection is lost', () => {
 })
 
 describe.skipIf(!hasPostgres)('notifications of others', () => {
-  test('attack: what is no notification of a gateway is ignored', async () => {
+  test('attack: a notification that no gateway has sent is ignored', async () => {
     await using own = await cluster()
     const { chain } = own
     const process = await own.start({ relayerKeys: [key] })

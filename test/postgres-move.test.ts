@@ -50,7 +50,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     return rows
   }
 
-  test('behavior: every row and amount is there, and the file is used no more', async () => {
+  test('behavior: every row and amount is there, and the file is no longer used', async () => {
     const before = stored()
     const copied = await run()
     const sums = sumsOf(before)

@@ -7,6 +7,7 @@ import type { NewGrant } from '../db/GrantLedger'
 import type { RetiredOffer } from '../db/OfferLedger'
 import { answers, type PaymentRow, payments } from '../db/schema'
 import { account } from '../src/demo/accounts'
+import { authorizationOf } from './harness/authorizations'
 import { network, orderOf, paymentRow } from './harness/deskorders'
 import { eachProducts, newAddress, type Products, portion } from './harness/products'
 import { createRandom } from './soak/random'
@@ -96,7 +97,7 @@ grantTest('behavior: half of the wei is for signed requests, too', async (ledger
 })
 
 grantTest(
-  'behavior: a top-up needs a grant, is one for ever and counts like a grant',
+  'behavior: a top-up needs a grant, is given once and counts like a grant',
   async (ledger) => {
     const address = newAddress()
     const of = { network: 'eip155:8453', isTopUp: true, grants: 100, wei: 1_000n } as const
@@ -144,45 +145,6 @@ grantTest(
     expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 1, wei: 15n })
   },
 )
-
-/** An authorization that no other test has. */
-function authorizationOf(
-  changes: Partial<Authorization> = {},
-  payer = newAddress(),
-): Authorization {
-  const id = `pay_${(++serial).toString(16).padStart(12, '0')}`
-  return {
-    id,
-    transfer: {
-      method: 'permit2',
-      network: network.id,
-      chainId: network.chainId,
-      asset: network.asset.address,
-      payer,
-      payee: account(2).address,
-      amountAtomic: 600n,
-      nonce: `0x${serial.toString(16).padStart(64, 'f')}`,
-      validAfter: 0n,
-      validBefore: 2_000_000_000n,
-      signature: '0x11',
-      upto: { ceilingAtomic: 600n, facilitator: account(0).address },
-      ...(serial % 2 === 0 && { permit2612: { valueAtomic: 7n, deadline: 8n, signature: '0x12' } }),
-    },
-    purpose: {
-      ...{ product: 'gateway', protocol: 'x402', merchant: 'm', route: '/r', fingerprint: 'f' },
-      ...{ resource: 'http://localhost/m/r', idempotencyKey: undefined, challengeId: undefined },
-      ...{ credentialHash: 'c'.repeat(64), bound: serial % 2 === 0 },
-    },
-    state: 'authorized',
-    charge: undefined,
-    delivered: undefined,
-    failedAt: undefined,
-    receivedAt: 1_000,
-    knownBlock: 12n,
-    createdAt: 1_001,
-    ...changes,
-  }
-}
 
 const charge = { amountAtomic: 70n, units: { input: 7 } }
 const nothing = { amountAtomic: 0n, units: {} }

@@ -3,6 +3,7 @@ import type { Launched } from '../db/Ledger'
 import { fromRow } from '../db/payment-rows'
 import { LaneLostError } from '../db/postgres/errors'
 import type { Lane } from '../db/postgres/fences'
+import { account } from '../src/demo/accounts'
 import { hasPostgres } from './harness/postgres'
 import { until } from './harness/settlement'
 import { type Actions, actionsOf, inclusionOf, paidBy } from './harness/settlingactions'
@@ -66,6 +67,29 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
       expect(kindsOf(ends)).toEqual(['known', 'stored'])
       const [known] = ends.flatMap((end) => (end.kind === 'known' ? [end.payments.size] : []))
       expect(known).toBe(8)
+    }
+    expect(own.deadlocks()).toBe(0)
+  })
+
+  test('behavior: two launches of one commit wait for those of another gateway without a deadlock', async () => {
+    const payers = [account(1).address, account(2).address]
+    for (let round = 0; round < 20; round++) {
+      const network = freshNetwork()
+      const moneys = payers.map((payer) => ({ payer, nonce: hashOf(next()) }))
+      // Launches of one turn share a commit. Each gateway has the moneys in another order.
+      const ends = await Promise.all(
+        both.map((ledger, index) =>
+          Promise.all(
+            (index === 0 ? moneys : moneys.toReversed()).map((money) => {
+              const transaction = transactionRow(network)
+              const row = paymentRow(transaction, money)
+              const fresh = [{ row, fundsAtomic: 10n ** 12n }]
+              return ledger.settling.launch({ transaction, fresh, again: [] })
+            }),
+          ),
+        ),
+      )
+      expect(kindsOf(ends.flat())).toEqual(['known', 'known', 'stored', 'stored'])
     }
     expect(own.deadlocks()).toBe(0)
   })

@@ -8,7 +8,7 @@ import { openPostgres } from './harness/settlingledgers'
 /** What a repeated commit answers, and what other gateways are told. */
 
 describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
-  test('behavior: a repeated record answers the row of its payment, and counts its gas once', async () => {
+  test('behavior: a record that is sent again answers the row of its payment, and counts its gas once', async () => {
     const own = await openPostgres()
     try {
       const { transaction, ids } = await actionsOf(own).launch()
@@ -21,11 +21,13 @@ describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
         block_number: 200,
         spent_wei: '11',
         receipt: '',
-        hashes: [hash],
+        hashes: `{${hash}}`,
         job: null,
         at: 5,
         day: '2026-01-01',
         is_costly: false,
+        first: ids[0] ?? null,
+        all: `{${ids}}`,
         members: ids.map((id, index) => ({ id, logs: [index], starts: true })),
       }
       const id = crypto.randomUUID()
@@ -39,7 +41,9 @@ describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
       const first = await commit()
       expect(first).toMatchObject({
         results: [
-          { ok: { confirmed: ids.map((id) => ({ id, state: 'confirmed' })), gas: { wei: '11' } } },
+          {
+            ok: { confirmed: ids.map((id) => ({ id, state: 'confirmed' })), paid: ids, wei: '11' },
+          },
           { error: { code: '42883' } },
         ],
         payments: ids,
@@ -52,7 +56,7 @@ describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
     }
   })
 
-  test('behavior: others are told of its payments, while there are others', async () => {
+  test('behavior: other gateways are notified of the payments of a commit, while there are any', async () => {
     const own = await openPostgres()
     const listener = new Client({ connectionString: own.url })
     const told: string[][] = []

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
+import { watchServer } from '../db/postgres/server'
 import { createPauses } from '../src/app/pauses'
 import { startGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres, use } from './harness/postgres'
@@ -40,6 +41,31 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     await started(other)
   })
 
+  test('error: a gateway whose clock is off for too long is not ready, and names the difference', async () => {
+    const url = await gatewayDatabase()
+    let aheadMs = 0
+    const clock = () => Date.now() + aheadMs
+    const gateway = await startGateway(url, { now: Date.now, clock })
+    const server = watchServer({ run: () => Promise.reject(new Error('none')) }, gateway.gateways)
+    try {
+      for (const [ms, word] of [
+        [60_000, 'behind'],
+        [-60_000, 'ahead of'],
+      ] as const) {
+        aheadMs = ms
+        await until(() => server.reason() !== undefined)
+        expect(server.reason()).toContain(word)
+        expect(Math.sign(server.aheadMs())).toBe(-Math.sign(ms))
+        aheadMs = 0
+        await until(() => server.reason() === undefined)
+      }
+      expect(gateway.fenced).toEqual([])
+    } finally {
+      server.close()
+      await gateway.leave()
+    }
+  })
+
   test('behavior: an empty notification lets every wait look again', async () => {
     const url = await gatewayDatabase()
     const gateway = await startGateway(url, { now: Date.now })
@@ -53,6 +79,55 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     } finally {
       await gateway.leave()
     }
+  })
+
+  test('behavior: one gateway sends the webhooks, whatever the order of the networks in its file', async () => {
+    const url = await gatewayDatabase()
+    const gateway = await startGateway(url, { now: Date.now })
+    try {
+      const [one, two] = ['eip155:1', 'eip155:2'] as const
+      const other = '00000000-0000-0000-0000-000000000001'
+      await gateway.sql(
+        `INSERT INTO gateways (id, seen_at) VALUES ($1, clock_timestamp() + interval '1 hour')`,
+        [other],
+      )
+      await gateway.sql(`INSERT INTO lanes (network, relayer, holder) VALUES ($1, 'keeper', $2)`, [
+        one,
+        other,
+      ])
+      const lanes = [two, one].map((network) => ({ network, relayer: undefined }))
+      const listener = { taken: async () => undefined, release: () => true, keep: () => undefined }
+      await gateway.ledger.lanes.start(lanes, { ...listener, driven: () => [] })
+      expect(lanes.map(gateway.ledger.lanes.has)).toEqual([true, false])
+      expect(gateway.gateways.isFirst()).toBe(false)
+      await gateway.sql('DELETE FROM gateways WHERE id = $1', [other])
+      await until(() => gateway.gateways.isFirst())
+    } finally {
+      await gateway.leave()
+    }
+  })
+
+  test('error: a pause that cannot be read when it is notified is read again', async () => {
+    const pause = { kind: 'merchant' as const, name: 'weather', at: 1 }
+    let reads = 0
+    let tell: (() => void) | undefined
+    const pauses = await createPauses({
+      ledger: {
+        async pauses() {
+          reads++
+          if (reads === 2) throw new Error('there is no connection to the database')
+          return reads === 1 ? [] : [pause]
+        },
+        setPause: async () => [],
+      },
+      onChange: (listener) => {
+        tell = listener.anything
+      },
+      now: Date.now,
+    })
+    tell?.()
+    await until(() => pauses.has('merchant', 'weather'))
+    expect(reads).toBe(3)
   })
 
   test('behavior: pauses that two operators set at two gateways at once all count at both', async () => {

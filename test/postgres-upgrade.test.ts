@@ -74,8 +74,8 @@ function start(path: string, name: string): Promise<Version> {
 
 const isReady = async ({ url }: Version) => (await fetch(`${url}/readyz`)).status === 200
 
-/** Leads a request to the present gateway; to its successor when nobody listens there any more. */
-async function lead(gateway: () => Version, target: string, headers = {}) {
+/** Sends a request to the present gateway, or to its successor when the first no longer listens. */
+async function sendToPresent(gateway: () => Version, target: string, headers = {}) {
   for (;;) {
     const { url } = gateway()
     try {
@@ -96,9 +96,9 @@ function startBuyers(gateway: () => Version) {
   const buy = async (index: number) => {
     while (!isOver) {
       const target = `/m/a/get?buyer=${index}`
-      const asked = await askedOf((await lead(gateway, target)).response)
+      const asked = await askedOf((await sendToPresent(gateway, target)).response)
       const headers = await x402Usdc.pay(asked, account(index).local())
-      const { url: own, response } = await lead(gateway, target, headers)
+      const { url: own, response } = await sendToPresent(gateway, target, headers)
       const text = await response.text()
       if (response.status === 200) paid.set(own, (paid.get(own) ?? 0) + 1)
       else bad.push([own, response.status, text])

@@ -22,7 +22,7 @@ const stateOf = async ({ settlement }: Seller, id: string) =>
   (await settlement.authorizations.findById(id))?.state
 
 describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
-  test('attack: many at once reserve no more than its balance, and no more than unsettled_max', async () => {
+  test('attack: many ceilings at once reserve at most the balance of their payer and unsettled_max', async () => {
     await using own = await uptoCluster()
     const both = await own.pair()
     const cases = [
@@ -41,7 +41,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     }
   })
 
-  test('attack: the same authorization at both at once is taken once', async () => {
+  test('attack: one authorization at both gateways at once is taken once', async () => {
     await using own = await uptoCluster()
     const both = await own.pair()
     const payer = await own.payer(10n * million)
@@ -71,7 +71,24 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     }
   })
 
-  test('behavior: a charge of the other gateway gives the rest of its ceiling back', async () => {
+  test("attack: the buyer's own key has no ceiling at one and a payment at the other", async () => {
+    await using own = await uptoCluster()
+    const [one, other] = await own.pair()
+    await until(() => !other.ledger.lanes.isAlone())
+    const payer = await own.payer(10n * million)
+    const exact = await own.signExact(payer, 1_000n)
+    expect((await authorizeAt(one, await own.sign(payer, one, 1_000n), 'own key')).kind).toBe(
+      'authorized',
+    )
+    // It has looked for the key before.
+    const paying = other.settlement.settle(exact, purposeOf({ idempotencyKey: 'own key' }), {
+      ...{ waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true },
+    })
+    await expect(paying).rejects.toEqual(new RowsRefusedError('key-used'))
+    expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
+  })
+
+  test('behavior: a charge at one gateway gives the rest of its ceiling back at the other', async () => {
     await using own = await uptoCluster()
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -93,7 +110,7 @@ describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', ()
       isKeySigned: false,
     })
 
-  test('attack: an open ceiling at one is not spent by an exact payment at the other', async () => {
+  test('attack: an exact payment at one gateway does not spend an open ceiling of the other', async () => {
     await using own = await uptoCluster()
     const [one, other] = await own.pair()
     await until(() => !one.ledger.lanes.isAlone() && !other.ledger.lanes.isAlone())
@@ -124,7 +141,7 @@ describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', ()
 })
 
 describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () => {
-  test('behavior: what it only authorized is void, and its payer may sign again', async () => {
+  test('behavior: what a dead gateway only authorized is void, and its payer may sign again', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -136,7 +153,7 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
     expect((await authorizeAt(other, next)).kind).toBe('authorized')
   })
 
-  test('behavior: what it had metered is settled once by the gateway that takes its relayer', async () => {
+  test('behavior: what a dead gateway metered is settled once by the gateway that takes its relayer', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const paid = () => balanceOf(own.net.chain, own.network.asset.address, payee)

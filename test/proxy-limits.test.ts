@@ -189,7 +189,7 @@ describe('readBody', () => {
     body.release()
   })
 
-  test('error: one byte too many is 413, however it is sent, and no byte stays counted', async () => {
+  test('error: one byte too many is 413, streamed or whole, and no byte stays counted', async () => {
     const budget = createBudget(100)
     expect(await refusal(readBody(post(stream(3, 4, 1)), 7, budget))).toBe(413)
     expect(await refusal(readBody(post('12345678'), 7, budget))).toBe(413)

@@ -197,7 +197,7 @@ describe('a runtime from the registry', () => {
     expect(existsSync(join(at, 'package'))).toBe(false)
   })
 
-  test('error: a package that is not there is reported with the reason of npm', async () => {
+  test('error: a missing package is reported with the reason of npm', async () => {
     const outcome = fetchRuntime({ ...wanted, package: '@oven/bun-none' }, join(directory, 'none'))
     await expect(outcome).rejects.toThrow(/npm pack @oven\/bun-none@\S+ npm (error|ERR!).*404/)
   })

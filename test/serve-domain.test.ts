@@ -174,7 +174,7 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     expect(service.events()).toEqual(['certificate-issued'])
   })
 
-  test('behavior: clients are told apart by their addresses', async () => {
+  test('behavior: clients are distinguished by their addresses', async () => {
     const { port } = await start('addresses', { from: 'first' })
     const signIn = async (from: string) => {
       const peer = await connected({ port, name, from })

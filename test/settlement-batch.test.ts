@@ -44,6 +44,40 @@ const amounts = ({ network }: OwnSettlement, count: number, from = 1) =>
 const pay = ({ fixture }: OwnSettlement, transfers: ReturnType<typeof amounts>) =>
   Promise.all(transfers.map((transfer) => fixture.pay(transfer)))
 
+const waiting = ({ fixture }: OwnSettlement) => fixture.settlement.details()[0]?.waiting ?? 0
+
+/**
+ * Pays while the relayer is busy with a payment of account 1, of 9 atomic units: the node answers its
+ * simulation when all others wait, in this order. So they share one transaction if they can.
+ */
+async function payTogether(own: OwnSettlement, transfers: ReturnType<typeof amounts>) {
+  const { net, network } = own
+  const { intercept } = net.tap
+  const first = signTransfer(network, { amountAtomic: 9n })
+  const held = Promise.withResolvers<void>()
+  let isHeld = false
+  net.tap.intercept = async (call, forward) => {
+    if (call.method !== 'eth_call' || !JSON.stringify(call.params).includes(first.nonce.slice(2)))
+      return intercept?.(call, forward)
+    isHeld = true
+    await held.promise
+    return undefined
+  }
+  const paying = [own.fixture.pay(first)]
+  try {
+    await until(() => isHeld && waiting(own) === 0)
+    for (const [index, transfer] of transfers.entries()) {
+      paying.push(own.fixture.pay(transfer))
+      await until(() => waiting(own) > index)
+    }
+  } finally {
+    held.resolve()
+  }
+  const [{ kind } = { kind: 'none' }, ...outcomes] = await Promise.all(paying)
+  expect(kind).toBe('confirmed')
+  return outcomes
+}
+
 /** Runs once, when the first batch is about to be included. */
 function beforeBatch(own: OwnSettlement, action: () => Promise<void>): void {
   let isDone = false
@@ -68,20 +102,18 @@ async function asDeployer(
 }
 
 describe.concurrent('a batch', () => {
-  test.skipIf(isPostgres)(
-    'behavior: a batch collects payments while the relayer is busy, each member with its own log',
-    async () => {
-      await using own = await ownSettlement()
-      const outcomes = await pay(own, amounts(own, 24))
-      expect(kinds(outcomes)).toEqual(Array(24).fill('confirmed'))
-      expect(rows(own).some(({ kind, members }) => kind === 'batch' && members > 8)).toBe(true)
-      expect(rows(own).reduce((sum, { members }) => sum + members, 0)).toBe(24)
-      expect(logs(own)).toBe(24)
-      expect(await own.paid()).toBe(
-        amounts(own, 24).reduce((sum, each) => sum + each.amountAtomic, 0n),
-      )
-    },
-  )
+  test('behavior: a batch collects payments while the relayer is busy, each member with its own log', async () => {
+    await using own = await ownSettlement()
+    const transfers = [...amounts(own, 12), ...amounts(own, 12, 2)]
+    const outcomes = await payTogether(own, transfers)
+    expect(kinds(outcomes)).toEqual(Array(24).fill('confirmed'))
+    expect(rows(own).map(({ kind, members }) => [kind, members])).toEqual([
+      ['payment', 1],
+      ['batch', 24],
+    ])
+    expect(logs(own)).toBe(25)
+    expect(await own.paid()).toBe(transfers.reduce((sum, each) => sum + each.amountAtomic, 9n))
+  })
 
   test('behavior: a batch may mix both transfer methods and several payers', async () => {
     await using own = await ownSettlement()
@@ -96,12 +128,12 @@ describe.concurrent('a batch', () => {
     expect(logs(own)).toBe(transfers.length)
   })
 
-  test.skipIf(isPostgres)('behavior: a batch takes far fewer calls than payments', async () => {
+  test('behavior: a batch takes far fewer calls than payments', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await pay(own, amounts(own, 4))
     net.tap.calls.length = 0
-    await pay(own, amounts(own, 32))
+    await payTogether(own, [...amounts(own, 12), ...amounts(own, 12, 2), ...amounts(own, 8, 3)])
     const simulated = net.tap.calls.filter(({ method }) => /^eth_(call|send)/.test(method))
     expect(simulated.length).toBeLessThan(10)
   })
@@ -130,33 +162,27 @@ describe.concurrent('a batch', () => {
     expect(Math.max(...rows(own).map(({ members }) => members))).toBe(4)
   })
 
-  test.skipIf(isPostgres)(
-    'error: payments of one payer above its balance are refused, and other members are paid',
-    async () => {
-      await using own = await ownSettlement()
-      const { network } = own
-      await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
-      const poor = [1n, 2n].map((more) =>
-        signTransfer(network, { from: 3, amountAtomic: 6_000_000_000n + more }),
-      )
-      const outcomes = await pay(own, [...poor, ...amounts(own, 6)])
-      expect(kinds(outcomes)).toEqual(['confirmed', 'unavailable', ...Array(6).fill('confirmed')])
-    },
-  )
+  test('error: payments of one payer above its balance are refused, and other members are paid', async () => {
+    await using own = await ownSettlement()
+    const { network } = own
+    await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
+    const poor = [1n, 2n].map((more) =>
+      signTransfer(network, { from: 3, amountAtomic: 6_000_000_000n + more }),
+    )
+    const outcomes = await payTogether(own, [...poor, ...amounts(own, 6)])
+    expect(kinds(outcomes)).toEqual(['confirmed', 'unavailable', ...Array(6).fill('confirmed')])
+  })
 
-  test.skipIf(isPostgres)(
-    'error: refused members get their reason, and the others are sent',
-    async () => {
-      await using own = await ownSettlement()
-      const { network } = own
-      await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
-      const bad = signTransfer(network, { from: 3, amountAtomic: 10n ** 15n })
-      const outcomes = await pay(own, [...amounts(own, 4), bad])
-      expect(kinds(outcomes)).toEqual([...Array(4).fill('confirmed'), 'refused'])
-      expect(outcomes[4]).toMatchObject({ reason: 'invalid_exact_evm_insufficient_balance' })
-      expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', members: 4 })
-    },
-  )
+  test('error: refused members get their reason, and the others are sent', async () => {
+    await using own = await ownSettlement()
+    const { network } = own
+    await pay(own, [...amounts(own, 2), ...amounts(own, 2, 3)])
+    const bad = signTransfer(network, { from: 3, amountAtomic: 10n ** 15n })
+    const outcomes = await payTogether(own, [...amounts(own, 4), bad])
+    expect(kinds(outcomes)).toEqual([...Array(4).fill('confirmed'), 'refused'])
+    expect(outcomes[4]).toMatchObject({ reason: 'invalid_exact_evm_insufficient_balance' })
+    expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', members: 4 })
+  })
 
   test('error: the same money twice is sent once', async () => {
     await using own = await ownSettlement()
@@ -200,47 +226,41 @@ describe.concurrent('a batch', () => {
 })
 
 describe.concurrent('a member that fails on chain', () => {
-  test.skipIf(isPostgres)(
-    'behavior: a member whose balance was moved meanwhile fails alone',
-    async () => {
-      await using own = await ownSettlement()
-      const { net, network } = own
-      await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
-      const gone = signTransfer(network, { from: 2, amountAtomic: 5_000n })
-      beforeBatch(own, async () => {
-        const all = await balanceOf(net.chain, network.asset.address, account(2).address)
-        const data = encodeFunctionData({
-          abi,
-          functionName: 'transfer',
-          args: [account(8).address, all],
-        })
-        await execute(net.chain, [{ from: account(2).address, to: network.asset.address, data }])
+  test('behavior: a member whose balance was moved meanwhile fails alone', async () => {
+    await using own = await ownSettlement()
+    const { net, network } = own
+    await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
+    const gone = signTransfer(network, { from: 2, amountAtomic: 5_000n })
+    beforeBatch(own, async () => {
+      const all = await balanceOf(net.chain, network.asset.address, account(2).address)
+      const data = encodeFunctionData({
+        abi,
+        functionName: 'transfer',
+        args: [account(8).address, all],
       })
-      const outcomes = await pay(own, [...amounts(own, 5), gone])
-      expect(kinds(outcomes)).toEqual([...Array(5).fill('confirmed'), 'reverted'])
-      // The transaction succeeded. The member's own call did not, and it does not pass alone either.
-      expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', state: 'mined', members: 6 })
-    },
-  )
+      await execute(net.chain, [{ from: account(2).address, to: network.asset.address, data }])
+    })
+    const outcomes = await payTogether(own, [...amounts(own, 5), gone])
+    expect(kinds(outcomes)).toEqual([...Array(5).fill('confirmed'), 'reverted'])
+    // The transaction succeeded. The member's own call did not, and it does not pass alone either.
+    expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', state: 'mined', members: 6 })
+  })
 
-  test.skipIf(isPostgres)(
-    'behavior: a member whose nonce was cancelled meanwhile ends alone',
-    async () => {
-      await using own = await ownSettlement()
-      const { net, network } = own
-      await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
-      const gone = signTransfer(network, { from: 2, method: 'permit2', amountAtomic: 5_000n })
-      const nonce = BigInt(gone.nonce)
-      beforeBatch(own, async () => {
-        const args = [nonce >> 8n, 1n << (nonce & 0xffn)] as const
-        const data = encodeFunctionData({ abi, functionName: 'invalidateUnorderedNonces', args })
-        const to: Address = '0x000000000022D473030F116dDEE9F6B43aC78BA3'
-        await execute(net.chain, [{ from: account(2).address, to, data }])
-      })
-      const outcomes = await pay(own, [...amounts(own, 5), gone])
-      expect(kinds(outcomes)).toEqual([...Array(5).fill('confirmed'), 'dead'])
-    },
-  )
+  test('behavior: a member whose nonce was cancelled meanwhile ends alone', async () => {
+    await using own = await ownSettlement()
+    const { net, network } = own
+    await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
+    const gone = signTransfer(network, { from: 2, method: 'permit2', amountAtomic: 5_000n })
+    const nonce = BigInt(gone.nonce)
+    beforeBatch(own, async () => {
+      const args = [nonce >> 8n, 1n << (nonce & 0xffn)] as const
+      const data = encodeFunctionData({ abi, functionName: 'invalidateUnorderedNonces', args })
+      const to: Address = '0x000000000022D473030F116dDEE9F6B43aC78BA3'
+      await execute(net.chain, [{ from: account(2).address, to, data }])
+    })
+    const outcomes = await payTogether(own, [...amounts(own, 5), gone])
+    expect(kinds(outcomes)).toEqual([...Array(5).fill('confirmed'), 'dead'])
+  })
 })
 
 describe.concurrent('a batch that fails as a whole', () => {
@@ -274,32 +294,29 @@ describe.concurrent('a batch that fails as a whole', () => {
     expect(logs(own)).toBe(8)
   })
 
-  test.skipIf(isPostgres)(
-    'behavior: after a batch ran out of gas every member is paid alone, without a loop',
-    async () => {
-      await using own = await ownSettlement()
-      const { net, network } = own
-      await pay(own, amounts(own, 3))
-      let isOver = false
-      net.tap.intercept = async ({ method }, forward) => {
-        if (isOver || method !== 'eth_sendRawTransactionSync') return undefined
-        if (rows(own).at(-1)?.kind !== 'batch') return undefined
-        isOver = true
-        // Far above any limit: no call of the batch can finish.
-        const code = (await net.chain.rpc('eth_getCode', [network.asset.address, 'latest'])) as Hex
-        await net.chain.rpc('anvil_setCode', [network.asset.address, '0xfe'])
-        const response = await forward()
-        await net.chain.rpc('anvil_setCode', [network.asset.address, code])
-        return response
-      }
-      expect(kinds(await pay(own, amounts(own, 5)))).toEqual(Array(5).fill('confirmed'))
-      const later = rows(own).slice(-5)
-      expect(later.map(({ kind, members }) => `${kind} ${members}`)).toEqual(
-        Array(5).fill('payment 1'),
-      )
-      expect(await own.paid()).toBe(100n + 101n + 102n + 510n)
-    },
-  )
+  test('behavior: after a batch ran out of gas every member is paid alone, without a loop', async () => {
+    await using own = await ownSettlement()
+    const { net, network } = own
+    await pay(own, amounts(own, 3))
+    let isOver = false
+    net.tap.intercept = async ({ method }, forward) => {
+      if (isOver || method !== 'eth_sendRawTransactionSync') return undefined
+      if (rows(own).at(-1)?.kind !== 'batch') return undefined
+      isOver = true
+      // Far above any limit: no call of the batch can finish.
+      const code = (await net.chain.rpc('eth_getCode', [network.asset.address, 'latest'])) as Hex
+      await net.chain.rpc('anvil_setCode', [network.asset.address, '0xfe'])
+      const response = await forward()
+      await net.chain.rpc('anvil_setCode', [network.asset.address, code])
+      return response
+    }
+    expect(kinds(await payTogether(own, amounts(own, 5)))).toEqual(Array(5).fill('confirmed'))
+    const later = rows(own).slice(-5)
+    expect(later.map(({ kind, members }) => `${kind} ${members}`)).toEqual(
+      Array(5).fill('payment 1'),
+    )
+    expect(await own.paid()).toBe(100n + 101n + 102n + 9n + 510n)
+  })
 })
 
 describe.concurrent('several relayers', () => {

@@ -93,7 +93,7 @@ describe.concurrent('the relayers', () => {
     const { net } = own
     await setAutomine(net.chain, false)
     const ids = Array.from({ length: 16 }, (_, index) => `refund:${index}`)
-    for (const id of ids) void own.run({ id }, 5_000).catch(() => undefined)
+    for (const id of ids) void own.run({ id }, 120_000).catch(() => undefined)
     await until(() => own.transactions().length === 16)
     expect(await own.run({ id: 'late' }, 50)).toMatchObject({ kind: 'unavailable' })
     expect(await own.fixture.settlement.job('late')).toBeUndefined()

@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi, parseTransaction } from 'viem'
 import type { JobRider } from '../db/Ledger'
-import { createJobs } from '../db/sqlite/jobs'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
@@ -9,7 +8,6 @@ import * as Crypto from '../src/protocol/Crypto'
 import { type OwnJobs, ownJobs } from './harness/jobs'
 import { isSend, losing, withoutSync } from './harness/ownsettlement'
 import { jobOf, mineWhile, signTransfer, until, untilKnown } from './harness/settlement'
-import { isPostgres } from './harness/testledger'
 
 const receiver = account(8).address
 
@@ -451,15 +449,12 @@ describe.concurrent("another transaction at a job's nonce", () => {
   })
 })
 
-test.concurrent.skipIf(isPostgres)(
-  'behavior: a job in progress has a valid row on the disk',
-  async () => {
-    await using own = await ownJobs()
-    await own.run()
-    const row = createJobs(own.fixture.db).find('refund:1')
-    expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
-    expect(() =>
-      own.fixture.sql.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
-    ).toThrow()
-  },
-)
+test.concurrent('behavior: a job in progress has a valid row on the disk', async () => {
+  await using own = await ownJobs()
+  await own.run()
+  const row = await own.fixture.ledger.jobs.find('refund:1')
+  expect(row).toMatchObject({ kind: 'refund', valueWei: 7n, relayer: account(0).address })
+  expect(() =>
+    own.fixture.sql.run("UPDATE jobs SET state = 'broadcast' WHERE id = 'refund:1'"),
+  ).toThrow()
+})

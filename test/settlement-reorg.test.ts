@@ -6,7 +6,6 @@ import { createRegistry } from '../src/http/metrics'
 import * as Transfer from '../src/protocol/Transfer'
 import { isSend, losing, ownSettlement } from './harness/ownsettlement'
 import { signTransfer, until } from './harness/settlement'
-import { isPostgres } from './harness/testledger'
 
 /** A desk with readable metrics, on a chain that can be reorganised. */
 async function ownReorg() {
@@ -167,23 +166,20 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test.skipIf(isPostgres)(
-    'behavior: a restart without a reorganisation makes few calls and changes nothing',
-    async () => {
-      await using own = await ownReorg()
-      const { net, network } = own
-      const payments: Payment[] = []
-      for (let index = 0; index < 5; index++)
-        payments.push(await own.payAndDeliver(signTransfer(network)))
-      await own.fixture.stop()
-      net.tap.calls.length = 0
-      await own.open()
-      expect(own.eventsOf('payment-reorganised')).toEqual([])
-      const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
-      expect(asked.length).toBeLessThanOrEqual(1)
-      expect(await own.stored(payments)).toEqual(payments)
-    },
-  )
+  test('behavior: a restart without a reorganisation makes few calls and changes nothing', async () => {
+    await using own = await ownReorg()
+    const { net, network } = own
+    const payments: Payment[] = []
+    for (let index = 0; index < 5; index++)
+      payments.push(await own.payAndDeliver(signTransfer(network)))
+    await own.fixture.stop()
+    net.tap.calls.length = 0
+    await own.open()
+    expect(own.eventsOf('payment-reorganised')).toEqual([])
+    const asked = net.tap.calls.filter(({ method }) => method === 'eth_getTransactionReceipt')
+    expect(asked.length).toBeLessThanOrEqual(1)
+    expect(await own.stored(payments)).toEqual(payments)
+  })
 
   test('behavior: a node that lags reverts nothing', async () => {
     await using own = await ownReorg()

@@ -86,10 +86,15 @@ test.concurrent('error: an authorization that is not valid yet by our clock is r
 })
 
 test.concurrent('error: where blocks are not rare and our clock is ahead, nothing is sent', async () => {
-  await using own = await ownSettlement({ settlement: { now: () => Date.now() + 5_000 } })
+  await using own = await ownSettlement()
+  await own.fixture.stop()
   await own.net.chain.rpc('anvil_mine', ['0x1'])
-  // On a busy machine, neither may this happen by itself, nor may the block become ten seconds old.
-  const validAfter = BigInt(Math.floor(Date.now() / 1000) + 4)
+  const block = await own.net.chain.rpc('eth_getBlockByNumber', ['latest', false])
+  const { timestamp } = block as { timestamp: string }
+  // It stands still, so that the block does not become old on a busy machine.
+  const at = (Number(timestamp) + 5) * 1000
+  await own.open({}, { now: () => at })
+  const validAfter = BigInt(timestamp) + 4n
   const outcome = await own.fixture.pay(signTransfer(own.network, { validAfter }))
   expect(outcome).toMatchObject({ kind: 'refused' })
   expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toEqual([])

@@ -6,7 +6,7 @@ import { createRelayer } from '../src/settlement/relayer'
 import { checkAfterMs } from '../src/settlement/start'
 import { ownSettlement } from './harness/ownsettlement'
 import { jobOf, mineWhile, relayerKey, signTransfer, until } from './harness/settlement'
-import { isPostgres } from './harness/testledger'
+import { failWrites } from './harness/testledger'
 
 test.concurrent('behavior: a payment that returns to the queue keeps its time limit', async () => {
   await using own = await ownSettlement()
@@ -98,27 +98,22 @@ describe('the time to the next check', () => {
   })
 })
 
-test.concurrent.skipIf(isPostgres)(
-  'behavior: a failed write of a replacement does not end the watch of the first transaction',
-  async () => {
-    await using own = await ownSettlement({ network: { replaceAfterSeconds: 0.2 } })
-    const { net, network } = own
-    await setAutomine(net.chain, false)
-    net.tap.intercept = ({ method }) =>
-      method === 'eth_sendRawTransactionSync'
-        ? { error: { code: -32601, message: 'the method does not exist' } }
-        : undefined
-    const transfer = signTransfer(network)
-    const paying = own.fixture.pay(transfer)
-    await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
-    own.fixture.sql.run(
-      "CREATE TRIGGER full BEFORE INSERT ON transactions BEGIN SELECT RAISE(ABORT, 'disk full'); END",
-    )
-    await until(() => own.fixture.events.some(({ event }) => event === 'settlement-fault'))
-    expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
-    expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toHaveLength(1)
-  },
-)
+test.concurrent('behavior: a failed write of a replacement does not end the watch of the first transaction', async () => {
+  await using own = await ownSettlement({ network: { replaceAfterSeconds: 0.2 } })
+  const { net, network } = own
+  await setAutomine(net.chain, false)
+  net.tap.intercept = ({ method }) =>
+    method === 'eth_sendRawTransactionSync'
+      ? { error: { code: -32601, message: 'the method does not exist' } }
+      : undefined
+  const transfer = signTransfer(network)
+  const paying = own.fixture.pay(transfer)
+  await until(async () => (await own.fixture.settlement.find(transfer)) !== undefined)
+  failWrites(own.fixture.sql, 'INSERT', 'transactions')
+  await until(() => own.fixture.events.some(({ event }) => event === 'settlement-fault'))
+  expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
+  expect(own.fixture.sql.query('SELECT hash FROM transactions').all()).toHaveLength(1)
+})
 
 test.concurrent('error: a payment whose window closed while it waited for a relayer is not sent', async () => {
   await using own = await ownSettlement()

@@ -149,6 +149,7 @@ test('behavior: of many concurrent requests one increases the grant', async () =
   expect(topUps()).toHaveLength(1)
 })
 
+// It calls parts of SQLite's ledger; test/postgres-products.test.ts compares both.
 test.skipIf(isPostgres)(
   'error: the ledger accepts one increase for each address, and none without a grant',
   async () => {

@@ -100,7 +100,7 @@ describe('the data directory', () => {
     fault()
   })
 
-  test('error: a second process is told which one has it', () => {
+  test('error: a second process reports which one has the directory', () => {
     const { path } = directory
     const first = open({ dataDir: path, now })
     try {

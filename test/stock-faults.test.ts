@@ -414,7 +414,7 @@ describe('at the refund', () => {
     expect(await books()).toEqual(start)
   })
 
-  test('error: an order whose payer the asset blocks is held; when it is not blocked any more, a retry refunds it once', async () => {
+  test('error: an order whose payer the asset blocks is held; when the block is lifted, a retry refunds it once', async () => {
     fail(['refund', () => freeze(shop, buyer)])
     const response = await pay()
     const body = (await response.json()) as Refund

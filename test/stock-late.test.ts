@@ -32,7 +32,7 @@ function createReads() {
 
 const turn = () => new Promise((resolve) => setImmediate(resolve))
 
-test('behavior: a change that is told while the order is read wakes who waits for it', async () => {
+test('behavior: a change during the read of an order wakes the request that waits for it', async () => {
   const reads = createReads()
   const waits = createOrderWaits(reads.find)
   const waiting = waits.wait(id, ({ state }) => state === 'delivered', forMinutes)

@@ -88,6 +88,7 @@ describe('a ceiling that the gateway has reserved', () => {
 })
 
 describe('a charge of nothing by the facilitator', () => {
+  // It watches for commits of SQLite without a sync.
   test.skipIf(isPostgres)(
     'behavior: is on the disk before its one success is answered',
     async () => {

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { mine, setAutomine } from '../src/demo/chains'
 import { ask, payX402, settlementOf } from './harness/buyer'
-import { setSettleWait, untilEnded } from './harness/shop'
+import { setSettleWait, untilEnded, untilFree } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import {
   answering,
@@ -153,7 +153,10 @@ describe('the same credential', () => {
     for (const status of statuses) expect([200, 402, 409]).toContain(status)
     expect(shop.upstream.requests).toHaveLength(1)
     await untilEnded(shop)
-    expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
+    expect(errorOf(await untilFree(() => shop.pay(credential)))).toEqual([
+      402,
+      'permit2_invalid_nonce',
+    ])
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
   })
 

@@ -8,7 +8,7 @@ import * as Transfer from '../src/protocol/Transfer'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 import { setTokens } from './harness/sponsor'
-import { isPostgres } from './harness/testledger'
+import type { Sql } from './harness/sql'
 
 /** What settlement and its database keep of the scheme `upto`. */
 
@@ -125,7 +125,7 @@ describe('a charge', () => {
     expect(await own.paid()).toBe(0n)
   })
 
-  test('error: whose nonce the payer invalidated meanwhile is given up, and bans', async () => {
+  test('error: a charge whose nonce its payer invalidated is given up, and bans the payer', async () => {
     await using own = await ownSettlement()
     const { authorizations } = own.fixture.settlement
     const transfer = ceilingOf(own)
@@ -160,43 +160,43 @@ const shapes: Readonly<Record<State, string>> = {
 }
 const states = Object.keys(transitions) as State[]
 
+/** Copies a row, with another id and nonce. */
+function copyRow(
+  sql: Sql,
+  table: 'authorizations' | 'payments',
+  from: string,
+  { id, nonce }: { id: string; nonce: string },
+) {
+  const names = Object.keys(sql.query<object>(`SELECT * FROM ${table} LIMIT 1`).get() ?? {})
+  const values = names.map((name) => (name === 'id' || name === 'nonce' ? '?' : name))
+  const own = names.flatMap((name) => (name === 'id' ? id : name === 'nonce' ? nonce : []))
+  sql.run(`INSERT INTO ${table} (${names}) SELECT ${values} FROM ${table} WHERE id = ?`, [
+    ...own,
+    from,
+  ])
+}
+
 describe('the table of states', () => {
-  test.skipIf(isPostgres)(
-    'behavior: the database refuses exactly the transitions that the code does not have',
-    async () => {
-      await using own = await ownSettlement()
-      const { sqlite } = own.fixture.db
-      const before = await authorized(own, ceilingOf(own, 1_000n))
-      for (const from of states)
-        for (const to of states) {
-          if (from === to) continue
-          const id = `${from} ${to}`
-          const nonce = Crypto.hex(Crypto.keccak256(id))
-          const names = sqlite
-            .query<{ name: string }, []>("SELECT name FROM pragma_table_info('authorizations')")
-            .all()
-            .map(({ name }) => name)
-          const values = names.map((name) =>
-            name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name,
-          )
-          sqlite
-            .query(
-              `INSERT INTO authorizations (${names}) SELECT ${values} FROM authorizations WHERE id = $from`,
-            )
-            .run({ id, nonce, from: before.id })
-          const path: readonly State[] =
-            from === 'sent' || from === 'failed' ? ['metered', from] : [from]
-          const change = (state: State) =>
-            sqlite
-              .query(`UPDATE authorizations SET state = $state, ${shapes[state]} WHERE id = $id`)
-              .run({ state, id })
-          if (from !== 'authorized') for (const state of path) change(state)
-          const attempt = () => change(to)
-          if (transitions[from].includes(to)) expect(attempt, id).not.toThrow()
-          else expect(attempt, id).toThrow()
-        }
-    },
-  )
+  test('behavior: the database refuses exactly the transitions that the code does not have', async () => {
+    await using own = await ownSettlement()
+    const { sql } = own.fixture
+    const before = await authorized(own, ceilingOf(own, 1_000n))
+    for (const from of states)
+      for (const to of states) {
+        if (from === to) continue
+        const id = `${from} ${to}`
+        const nonce = Crypto.hex(Crypto.keccak256(id))
+        copyRow(sql, 'authorizations', before.id, { id, nonce })
+        const path: readonly State[] =
+          from === 'sent' || from === 'failed' ? ['metered', from] : [from]
+        const change = (state: State) =>
+          sql.run(`UPDATE authorizations SET state = ?, ${shapes[state]} WHERE id = ?`, [state, id])
+        if (from !== 'authorized') for (const state of path) change(state)
+        const attempt = () => change(to)
+        if (transitions[from].includes(to)) expect(attempt, id).not.toThrow()
+        else expect(attempt, id).toThrow()
+      }
+  })
 
   const impossible: readonly (readonly [string, string])[] = [
     ['a charge above the ceiling', "state = 'metered', charge_atomic = '1001', units = '{}'"],
@@ -208,62 +208,43 @@ describe('the table of states', () => {
     ['void with a charge', "state = 'void', charge_atomic = '5', units = '{}'"],
     ['a charge before it is metered', "charge_atomic = '5', units = '{}'"],
     ['units that are no JSON', "state = 'metered', charge_atomic = '5', units = '{'"],
-    ['delivered while authorized', 'is_delivered = 1, upstream_status = 200'],
+    ['delivered while authorized', 'is_delivered = true, upstream_status = 200'],
     ['another ceiling', "ceiling_atomic = '2000'"],
     ['another payee', `payee = '${account(9).address}'`],
     ['another nonce', `nonce = '0x${'1'.repeat(64)}'`],
   ]
-  test.skipIf(isPostgres)(
-    'error: the database refuses rows that cannot be, and what was agreed does not change',
-    async () => {
-      await using own = await ownSettlement()
-      const { sqlite } = own.fixture.db
-      const { id } = await authorized(own, ceilingOf(own, 1_000n))
-      for (const [name, set] of impossible)
-        expect(
-          () => sqlite.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`),
-          name,
-        ).toThrow()
-      sqlite.run(
-        `UPDATE authorizations SET state = 'metered', charge_atomic = '900', units = '{}' WHERE id = '${id}'`,
-      )
-      const raise = `UPDATE authorizations SET charge_atomic = '901' WHERE id = '${id}'`
-      expect(() => sqlite.run(raise)).toThrow()
-      expect(() => sqlite.run(`DELETE FROM authorizations WHERE id = '${id}'`)).toThrow()
-    },
-  )
+  test('error: the database refuses rows that cannot be, and what was agreed does not change', async () => {
+    await using own = await ownSettlement()
+    const { sql } = own.fixture
+    const { id } = await authorized(own, ceilingOf(own, 1_000n))
+    for (const [name, set] of impossible)
+      expect(() => sql.run(`UPDATE authorizations SET ${set} WHERE id = '${id}'`), name).toThrow()
+    sql.run(
+      `UPDATE authorizations SET state = 'metered', charge_atomic = '900', units = '{}' WHERE id = '${id}'`,
+    )
+    const raise = `UPDATE authorizations SET charge_atomic = '901' WHERE id = '${id}'`
+    expect(() => sql.run(raise)).toThrow()
+    expect(() => sql.run(`DELETE FROM authorizations WHERE id = '${id}'`)).toThrow()
+  })
 
-  test.skipIf(isPostgres)(
-    'error: a payment settles an authorization only when it is sent, with its charge',
-    async () => {
-      await using own = await ownSettlement()
-      const { authorizations } = own.fixture.settlement
-      const transfer = ceilingOf(own, 1_000n)
-      const one = await authorized(own, transfer)
-      const charged = await authorizations.charge(one, cost)
-      expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe(
-        'confirmed',
-      )
-      const other = await authorized(own, ceilingOf(own, 1_000n))
-      const { sqlite } = own.fixture.db
-      const names = sqlite
-        .query<{ name: string }, []>("SELECT name FROM pragma_table_info('payments')")
-        .all()
-        .map(({ name }) => name)
-      const copy = (id: string, nonce: string) => () =>
-        sqlite
-          .query(
-            `INSERT INTO payments (${names}) SELECT ${names.map((name) => (name === 'id' ? '$id' : name === 'nonce' ? '$nonce' : name))} FROM payments WHERE id = $from`,
-          )
-          .run({ id, nonce, from: one.id })
-      const { nonce } = other.transfer
-      expect(copy('another', nonce)).toThrow('money-authorized')
-      expect(copy(other.id, nonce)).toThrow('money-authorized')
-      await authorizations.charge(other, { amountAtomic: 699n, units: {} })
-      expect(copy(other.id, nonce)).toThrow('money-authorized')
-      sqlite.run(`UPDATE authorizations SET state = 'sent' WHERE id = '${other.id}'`)
-      // Another charge than the payment has.
-      expect(copy(other.id, nonce)).toThrow('money-authorized')
-    },
-  )
+  test('error: a payment settles an authorization only when it is sent, with its charge', async () => {
+    await using own = await ownSettlement()
+    const { authorizations } = own.fixture.settlement
+    const transfer = ceilingOf(own, 1_000n)
+    const one = await authorized(own, transfer)
+    const charged = await authorizations.charge(one, cost)
+    expect((await authorizations.settleCharge(charged, { waitMs: 20_000 })).kind).toBe('confirmed')
+    const other = await authorized(own, ceilingOf(own, 1_000n))
+    const { sql } = own.fixture
+    const copy = (id: string, nonce: string) => () =>
+      copyRow(sql, 'payments', one.id, { id, nonce })
+    const { nonce } = other.transfer
+    expect(copy('another', nonce)).toThrow('money-authorized')
+    expect(copy(other.id, nonce)).toThrow('money-authorized')
+    await authorizations.charge(other, { amountAtomic: 699n, units: {} })
+    expect(copy(other.id, nonce)).toThrow('money-authorized')
+    sql.run(`UPDATE authorizations SET state = 'sent' WHERE id = '${other.id}'`)
+    // Another charge than the payment has.
+    expect(copy(other.id, nonce)).toThrow('money-authorized')
+  })
 })

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { inSeconds, settlementOf } from './harness/buyer'
-import { untilEnded } from './harness/shop'
+import { untilEnded, untilFree } from './harness/shop'
 import { signUpto } from './harness/upto'
 import {
   answering,
@@ -179,7 +179,7 @@ describe('a buyer that leaves', () => {
         const cost = isCut ? (whenBroken ?? ceiling()) : costOf(7, 20)
         expect(delivery()).toEqual(settled(cost, 1))
         await untilEnded(shop)
-        expect((await shop.pay(credential, { slug })).status).toBe(402)
+        expect((await untilFree(() => shop.pay(credential, { slug }))).status).toBe(402)
       }
     })
 

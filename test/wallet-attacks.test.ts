@@ -332,7 +332,7 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
       expect(await shown()).toContain(end)
     })
 
-  test('attack: an order that was refunded is not offered any more', async () => {
+  test('attack: an order that was refunded is no longer offered', async () => {
     const problem = { code: 'delivery-failed', detail: 'Refunded.', orderStatus: 'refunded' }
     await intercept((route, isPaid) =>
       isPaid ? route.fulfill({ status: 502, json: problem }) : undefined,
@@ -377,7 +377,7 @@ describe.skipIf(isMissing)('signing something else', () => {
       expect(wallet.signed).toEqual([])
     })
 
-  test('attack: a wallet that gives no signature pays nothing, and is told so', async () => {
+  test('attack: a wallet that gives no signature pays nothing, and the page says so', async () => {
     const signTypedData = async () => '0x' as const
     wallet.account = { ...buyer, signTypedData }
     expect(await press()).toBe('The wallet gave no signature. Nothing was paid.')

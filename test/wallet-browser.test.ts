@@ -213,7 +213,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(signatures()).toBe(1)
   })
 
-  test('behavior: a press goes to the same button when another payment or wallet is announced', async () => {
+  test('behavior: a press reaches its button while other payments and wallets are announced', async () => {
     // What another window keeps of another purchase, and a wallet that announces itself again.
     const announced = `for (const type of ['storage', 'turnpike:wallets', 'eip6963:requestProvider'])
       dispatchEvent(new Event(type))`
@@ -292,7 +292,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       'Try again with Demo Wallet',
     ],
   ] as const)
-    test(`error: a wallet that ${name} pays nothing, and is told so`, async () => {
+    test(`error: a wallet that ${name} pays nothing, and the page says so`, async () => {
       const before = shop.counts()
       prepare()
       expect(await press()).toContain(text)

@@ -222,7 +222,7 @@ describe('an order', () => {
     expect(paid?.body.data).toMatchObject({ product: 'desk', merchant: null })
   })
 
-  test('behavior: a refund is told with its reason and its transaction', async () => {
+  test('behavior: a refund is shown with its reason and its transaction', async () => {
     const price = samplePrice(shop.nvda.symbol)
     const purchase = shop.buyUrl({ usdg: '41' })
     const headers = await signOrder(purchase)

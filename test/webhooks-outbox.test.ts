@@ -277,7 +277,7 @@ describe('the outbox', () => {
   const endpoint = endpointOf(receiver.url)
   const bounds = { waitingMax: 5, endedMax: 3, endedMs: day }
 
-  test('behavior: of too many waiting messages the oldest are given up, and others are not delayed', async () => {
+  test('behavior: when too many messages wait, the oldest are given up, and others are not delayed', async () => {
     const removed = endpointOf('http://127.0.0.1:1')
     await using own = await startSender({ endpoints: [endpoint, removed], bounds })
     own.sender.apply([endpoint])

@@ -14,9 +14,9 @@ const nothing =
   '<!doctype html><html lang="en"><title>Empty</title><link rel="icon" href="data:,"><p>Text'
 
 /**
- * How long Chromium takes until a visitor can use the catalogue, on loopback, each time with an empty
- * cache and in a new window that has settled. A page that has only a paragraph, in the same rounds,
- * shows what the browser and the machine take of that.
+ * How long Chromium takes until a visitor can use the catalogue, on loopback. Each visit has an empty
+ * cache and a new window that is idle. In the same rounds a page of one paragraph shows how much of the
+ * time the browser and the machine take.
  */
 export async function benchPages(
   machine: Machine,

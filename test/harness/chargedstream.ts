@@ -15,6 +15,7 @@ const server = Bun.serve({
     if (body === null) throw new Error('the upstream sent nothing')
     return new Response(
       streamByUse(body, request.signal, {
+        afterPause: () => undefined,
         limitMs: 60_000,
         onEnd: undefined,
         watch: () => ({

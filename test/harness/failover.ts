@@ -4,8 +4,8 @@ import { migrate } from '../../db/postgres/migrate'
 import { finish, postgresBin, startCluster, use, withFunctions } from './postgres'
 
 /** A server of its own, which a copy that lacks the last commits can replace at the same address. */
-export async function startFailover() {
-  const server = await startCluster()
+export async function startFailover(settings: Readonly<Record<string, string>> = {}) {
+  const server = await startCluster({ settings })
   await server.run('CREATE DATABASE turnpike')
   const url = server.url('turnpike')
   await use(url, (client) => migrate(client, Date.now()))
@@ -16,6 +16,11 @@ export async function startFailover() {
   ]
   return {
     url,
+    /** Ends the server at once, and starts it again with what it had written. */
+    async crash() {
+      await server.crash()
+      await server.start()
+    },
     /** Copies what is committed now, as an asynchronous standby has it. */
     async copy() {
       const host = ['-h', server.directory, '-p', String(server.port), '-U', 'postgres']

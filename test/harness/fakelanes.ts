@@ -28,6 +28,7 @@ export function createFakeLanes() {
       async start(lanes, listener) {
         processes.set(process, { lanes, listener })
       },
+      retire: () => undefined,
     }),
     /** Gives a process the free lanes; resolves when it has taken them. */
     give,

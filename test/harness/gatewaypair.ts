@@ -1,8 +1,9 @@
 import type { Ledger } from '../../db/Ledger'
-import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
+import { type Gateways, joinGateways } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
 import { type Lines, openLines } from '../../db/postgres/lines'
 import { sessionOf } from '../../db/postgres/session'
+import type { Times } from '../../db/postgres/signs'
 
 /** A tenth of the usual times. */
 const times: Times = { beatMs: 200, deadMs: 1_500, steadyMs: 1_000, gapMs: 800, freshMs: 1_200 }
@@ -33,6 +34,8 @@ export async function startGateway(
     answerMs?: number
     lines?: (lines: Lines) => Lines
     configHash?: () => string
+    /** The clock of its machine; by default that of the database. */
+    clock?: () => number
   },
 ): Promise<TestGateway> {
   const monotonic = () => performance.now()
@@ -57,8 +60,7 @@ export async function startGateway(
       ...{ id, host: 'test', version: '1.2.3', fingerprints: {} },
       configHash: options.configHash ?? (() => ''),
     },
-    // The clock of the database is the real one.
-    now: Date.now,
+    now: options.clock ?? Date.now,
     monotonic,
     on: {
       fenced: (reason) => void fenced.push(reason),

@@ -31,12 +31,13 @@ export type Answered = { status: number; code?: string; text?: string; isReplay:
 const networkId = 'eip155:8453'
 const secret = new Uint8Array(32).fill(7)
 
-export async function startLatePaywall(shop: Shop) {
+/** `isOther`: it claims money apart from others of this process, as another gateway does. */
+export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
   const network = shop.config.networks.find(({ id }) => id === networkId)
   if (network === undefined) throw new Error(`no ${networkId}`)
   const gates = createGates()
   const answers = await createAnswers(shop.ledger.answers)
-  const settlement = lateSettlement(shop.app.settlement, gates)
+  const settlement = lateSettlement(shop.app.settlement, gates, isOther)
   const item = itemOf({ network, payTo: payee, amountAtomic: 5_000n })
   const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }
   const quoter = createQuoter({
@@ -117,6 +118,7 @@ function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']):
     invalidParams: [],
     unavailable: () => undefined,
     reserve: () => () => undefined,
+    priced: () => item,
     prepare: () => undefined,
   }
 }
@@ -191,9 +193,10 @@ function behind<A extends unknown[], T>(
   }
 }
 
-function lateSettlement(real: Settlement, gates: Gates): Settlement {
+function lateSettlement(real: Settlement, gates: Gates, isOther: boolean): Settlement {
   return {
     ...real,
+    ...(isOther && { claim: () => ({ release: () => undefined }) }),
     find: behind(gates, 'find', real.find),
     findById: behind(gates, 'findById', real.findById),
     findByIdempotencyKey: behind(gates, 'findByIdempotencyKey', real.findByIdempotencyKey),

@@ -1,3 +1,4 @@
+import './tmpfs'
 import { join } from 'node:path'
 import { onBoth, onBothByAll } from './moneyfiles'
 import { hasPostgres, startForAll } from './postgres'
@@ -5,8 +6,7 @@ import { hasPostgres, startForAll } from './postgres'
 /**
  * Runs the tests of money, delivery, jobs, orders, grants, keys, redemption and recovery once more, with
  * PostgreSQL in place of SQLite; with `--all` those files too whose functions of the ledger others call
- * as well. Tests within these files that are about SQLite itself skip themselves: its transactions and
- * faults, how many payments share one batch, and how few calls a start makes.
+ * as well. A test within these files that is about SQLite itself skips itself, and says why.
  */
 if (!hasPostgres) {
   process.stderr.write('there is no PostgreSQL: install it, or name its programs by POSTGRES\n')
@@ -19,6 +19,7 @@ const child = Bun.spawn(
   [
     // Three processes, because a test waits more than it works.
     ...[process.execPath, 'test', '--parallel=3', '--no-isolate'],
+    `--timings=${join(directory, 'timings.json')}`,
     ...files.map((name) => join(directory, `${name}.test.ts`)),
   ],
   {

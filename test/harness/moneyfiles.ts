@@ -24,7 +24,7 @@ export const onBoth: readonly string[] = [
  */
 export const onBothByAll: readonly string[] = [
   ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-credential', 'attacks-stock'],
-  ...['chain-stocks', 'clients', 'concurrency', 'edge'],
+  ...['chain-stocks', 'clients', 'concurrency', 'edge', 'facilitator'],
   ...['facilitator-approvals', 'facilitator-differential', 'facilitator-differential-upto'],
   ...['facilitator-input', 'facilitator-interop', 'facilitator-limits', 'facilitator-payees'],
   ...['facilitator-upto-void', 'gas-offers', 'meter-gateway', 'pay-upto'],
@@ -35,16 +35,16 @@ export const onBothByAll: readonly string[] = [
   ...['settlement-wallets', 'sponsor', 'sponsor-approval', 'sponsor-interop', 'sponsor-pay'],
   ...['sponsor-rules', 'sponsor-wallets', 'stock-change', 'stock-faults', 'stock-sponsor'],
   ...['upto-attackers', 'upto-attacks', 'upto-calls', 'upto-documents', 'upto-gateway', 'upto-mcp'],
-  ...['upto-relayers', 'upto-stream'],
+  ...['upto-overlap', 'upto-relayers', 'upto-stream'],
 ]
 
-/** On one ledger, with the reason. */
+/** Files that run on one ledger only, each with its reason. */
 export const onOne: readonly { why: string; files: readonly string[] }[] = [
   {
     why: 'opens both databases itself, or is about PostgreSQL alone: every postgres-*, and these',
     files: [
       ...['database-tables', 'database-url', 'decisions-lanes', 'ledger-grants', 'sales'],
-      ...['stock-orders', 'webhooks-outbox'],
+      ...['stock-orders', 'stop', 'webhooks-outbox'],
     ],
   },
   {
@@ -55,12 +55,8 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
     ],
   },
   {
-    why: 'counts statements and commits of SQLite; the soaks and benchmarks count those of a server',
-    files: ['payment-costs', 'webhooks-app'],
-  },
-  {
-    why: 'counts the requests of a node to the last one, and a server needs other ones at its start',
-    files: ['facilitator'],
+    why: 'is about the memory, statements and commits of SQLite; the soaks and benchmarks count those of a server',
+    files: ['ledger-cached', 'payment-costs', 'webhooks-app'],
   },
   {
     why: 'reads books that test/postgres-books.test.ts compares on both',

@@ -60,8 +60,8 @@ export function createReference(
 }
 
 /**
- * Asks until the receipt is there. viem's own wait asks once for each block: where the block is
- * visible before the receipt, and nobody sends more, it waits in vain.
+ * Asks until the receipt is there. viem's own wait asks once for each block. It never ends when a node
+ * shows the block before the receipt, and no later block comes.
  */
 async function receiptOf(
   hash: Hex,

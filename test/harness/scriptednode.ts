@@ -226,7 +226,7 @@ function ethCall(
   }
   if (!data.startsWith(sizes)) return errorOf('execution reverted', 3)
   const asked = (data.length - sizesLength) / 64
-  // Only Multicall3, which the health check reads, has code.
+  // Only what the health check reads has code, with Multicall3 as its last address.
   const isMulticall = /ca11bde05977b3631167028862be2a173976ca11$/.test(data)
   return { result: `0x${Abi.uint(isMulticall ? 1 : 0).repeat(asked)}` }
 }

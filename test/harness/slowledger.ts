@@ -18,8 +18,8 @@ export function slowLedger(ledger: Ledger, turns: () => number): Ledger {
         typeof value === 'function' ? (...args: unknown[]) => late(() => value(...args)) : value,
       ]),
     )
-  // What answers from memory does so on any host.
-  const { gas, lanes, fault, writable, onChange, flush, ...groups } = ledger
+  // These answer from memory, also when the database is on another host.
+  const { gas, failures, lanes, fault, writable, onChange, flush, ...groups } = ledger
   const slowed = Object.entries(groups).map(([name, group]) => [name, slow(group)])
-  return { gas, lanes, fault, writable, onChange, flush, ...Object.fromEntries(slowed) }
+  return { gas, failures, lanes, fault, writable, onChange, flush, ...Object.fromEntries(slowed) }
 }

@@ -84,26 +84,16 @@ function startThread(): Thread {
   }
 }
 
-const ofPayment = `SELECT min(seq) FROM transactions JOIN transaction_members
-  ON transaction_hash = hash WHERE payment_id = payments.id`
-
 /**
  * The statement as PostgreSQL takes it: numbered parameters, names with capitals in quotes, and where
- * SQLite counts rows by itself `seq`, or the time and the id. Texts in quotes stay.
+ * SQLite counts rows by itself `seq`, or what the database of a test notes. Texts in quotes stay.
  */
 export function translate(text: string): string {
   let count = 0
-  const isCounted = /\bFROM (transactions|webhooks)\b/i.test(text)
-  const isPayments = /\bFROM payments\b/i.test(text)
-  const isAuthorizations = /\bFROM authorizations\b/i.test(text)
-  const ordering = (_: string, direction = '') => {
-    if (isCounted) return `seq${direction}`
-    // Tests move the clock back, too: payments come in the order of their transactions.
-    if (isPayments) return `(${ofPayment})${direction}, id${direction}`
-    // And an authorization has the block that was the newest when it came.
-    const first = isAuthorizations ? `known_block${direction}, ` : ''
-    return `${first}created_at${direction}, id${direction}`
-  }
+  const [, noted] = text.match(/\bFROM (payments|authorizations)\b/i) ?? []
+  const rowid = noted
+    ? `(SELECT seq FROM tests.arrivals WHERE origin = '${noted}' AND arrivals.id = ${noted}.id)`
+    : 'seq'
   return text
     .split(/('[^']*'|"[^"]*")/)
     .map((part, at) =>
@@ -111,7 +101,7 @@ export function translate(text: string): string {
         ? part
         : part
             .replace(/\?(\d*)/g, (_, number: string) => `$${number || ++count}`)
-            .replace(/\browid\b( DESC)?/gi, ordering)
+            .replace(/\browid\b/gi, rowid)
             .replace(/\b[a-z]+[A-Z]\w*\b/g, '"$&"'),
     )
     .join('')

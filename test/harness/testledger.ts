@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Database } from '../../db/Database'
 import type { Ledger } from '../../db/Ledger'
-import type { Times } from '../../db/postgres/gateways'
+import type { Times } from '../../db/postgres/signs'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, databaseName, open, openInMemory } from '../../db/sqlite/open'
 import type { ServerContext } from '../../src/app/options'
@@ -17,7 +17,7 @@ import { postgresSql, type Sql, sqliteSql } from './sql'
  */
 export const isPostgres = process.env.TURNPIKE_TEST_LEDGER === 'postgres'
 
-/** Nothing dies here but processes, so a busy machine must not look like death. */
+/** On a busy machine a gateway may be late: none may count as dead for that. */
 const times: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
 /** For the same reason. */
 const answerMs = 60_000
@@ -143,8 +143,8 @@ export function commandEnv(dataDir: string): Record<string, string> {
 }
 
 /**
- * Call it when all processes of a directory are dead: what they had is free at once, as it is ten
- * seconds later. A gateway that has lived for longer does this.
+ * Removes the gateways of a directory whose processes have all ended, so that a test need not wait ten
+ * seconds for another gateway to do it.
  */
 export function bury(dataDir: string): void {
   if (!isPostgres) return
@@ -182,6 +182,28 @@ export function sqlBeside(dataDir: string, { isReader = false } = {}): Sql & { c
   const sqlite = new Sqlite(join(dataDir, databaseName), isReader ? { readonly: true } : undefined)
   sqlite.run('PRAGMA busy_timeout = 5000')
   return { ...sqliteSql(sqlite), close: () => sqlite.close() }
+}
+
+/** Makes each write of this kind fail, until what it returns is called. */
+export function failWrites(sql: Sql, kind: 'INSERT' | 'UPDATE', table: string): () => void {
+  const name = `fails_${kind.toLowerCase()}`
+  if (isPostgres) {
+    sql.run(`CREATE FUNCTION ${name}() RETURNS trigger LANGUAGE plpgsql AS $$
+      BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'disk full'; END $$`)
+    sql.run(`CREATE TRIGGER ${name} BEFORE ${kind} ON ${table} EXECUTE FUNCTION ${name}()`)
+    return () => void sql.run(`DROP TRIGGER ${name} ON ${table}`)
+  }
+  sql.run(
+    `CREATE TRIGGER ${name} BEFORE ${kind} ON ${table} BEGIN SELECT RAISE(ABORT, 'disk full'); END`,
+  )
+  return () => void sql.run(`DROP TRIGGER ${name}`)
+}
+
+/** The same for changes of payments, with the error that a full disk has; in SQLite for all writes. */
+export function fillDisk(sql: Sql): () => void {
+  if (isPostgres) return failWrites(sql, 'UPDATE', 'payments')
+  sql.run('PRAGMA query_only = ON')
+  return () => void sql.run('PRAGMA query_only = OFF')
 }
 
 /** Changes rows as another process does. */

@@ -77,6 +77,8 @@ export async function postgresTarget(): Promise<Target> {
       for (const check of checks) {
         await client.query(`ALTER TABLE ${check.of} DROP CONSTRAINT ${check.name}`)
       }
+      for (const table of ['payments', 'transactions'])
+        await client.query(`DROP TRIGGER ${table}_fixed ON ${table}`)
     },
     close: () => client.end(),
   }

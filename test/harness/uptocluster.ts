@@ -1,4 +1,4 @@
-import type { Times } from '../../db/postgres/gateways'
+import type { Times } from '../../db/postgres/signs'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -19,7 +19,7 @@ export type Seller = TestGateway & {
 
 export type Payer = ReturnType<typeof freshWallet>
 
-/** Nothing dies but what a test ends, so a busy machine must not look like death. */
+/** Only a test ends a gateway: on a busy machine none may count as dead by itself. */
 const calm: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
 
 export async function uptoCluster({ dies = false } = {}) {
@@ -43,7 +43,7 @@ export async function uptoCluster({ dies = false } = {}) {
       await until(() => [one, other].every((each) => namedBy(each, network.id) !== undefined))
       return [one, other]
     },
-    /** Ends the connections, then the settlement: as little of it as possible runs on. */
+    /** Ends the connections before the settlement, so that it can write no more. */
     async kill(seller: Seller) {
       await seller.die()
       await seller.settlement.stop(0)
@@ -68,6 +68,14 @@ export async function uptoCluster({ dies = false } = {}) {
       const transfer = { ...bare, upto: { ceilingAtomic, facilitator } }
       const hash = Crypto.hex(Transfer.digest(transfer, network.asset))
       return { ...transfer, signature: await payer.sign({ hash }) }
+    },
+    /** A signed payment of a fixed amount. */
+    async signExact(payer: Payer, amountAtomic: bigint): Promise<Transfer.Transfer> {
+      const { signature: _, ...bare } = signTransfer(network, {
+        ...{ method: 'permit2', payer: payer.address, amountAtomic },
+      })
+      const hash = Crypto.hex(Transfer.digest(bare, network.asset))
+      return { ...bare, signature: await payer.sign({ hash }) }
     },
     async [Symbol.asyncDispose]() {
       for (const each of all) {

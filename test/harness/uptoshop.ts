@@ -43,8 +43,8 @@ ${route('base = "0"')}
 slug = "quick"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
-timeout_ms = 300
-idle_ms = 300
+timeout_ms = 3000
+idle_ms = 3000
 ${route('base = "0.0005"')}
 [[merchants]]
 slug = "brief"

@@ -6,6 +6,10 @@ import { main } from './program'
 /** A process of the program, which ends with the test. */
 export type Version = {
   url: string
+  /** Sends it a signal. */
+  signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGTERM' | 'SIGKILL'): void
+  /** Its exit code. */
+  exited: Promise<number>
   /** Ends it as an operator does; resolves with its exit code. */
   stop(): Promise<number>
 }
@@ -87,6 +91,8 @@ export async function startVersion(
   void read()
   return {
     url: await listens.promise,
+    signal: (signal) => child.kill(signal),
+    exited: child.exited,
     async stop() {
       child.kill('SIGTERM')
       const code = await child.exited

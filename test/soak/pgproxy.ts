@@ -7,8 +7,15 @@ export type PostgresProxy = {
   clientPorts(): readonly number[]
   /** Ends all connections, and accepts none for so long. */
   cut(ms: number): Promise<void>
+  /** The same until it is disposed. */
+  refuse(): AsyncDisposable
   /** Passes nothing on for so long, without an end of any connection. What waits is passed later. */
   silence(ms: number): Promise<void>
+  /**
+   * Passes nothing on of the connections of now, as a network does that drops their packets. Others
+   * pass. The result says how many of them their client has not ended.
+   */
+  drop(): () => number
   stop(): void
 }
 
@@ -28,18 +35,7 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
     client.setNoDelay(true)
     const pair = { client, server }
     pairs.add(pair)
-    for (const [from, to] of [
-      [client, server],
-      [server, client],
-    ] as const) {
-      from.on('error', () => undefined)
-      from.on('data', (chunk) => void to.write(chunk))
-      from.on('end', () => void to.end())
-      from.on('close', () => {
-        pairs.delete(pair)
-        to.destroy()
-      })
-    }
+    join(pair, () => void pairs.delete(pair))
     if (silence === undefined) client.resume()
     else server.pause()
   }
@@ -61,6 +57,15 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
           await Bun.sleep(ms)
           isCut = false
         },
+        refuse() {
+          isCut = true
+          destroyAll()
+          return {
+            async [Symbol.asyncDispose]() {
+              isCut = false
+            },
+          }
+        },
         async silence(ms) {
           const { promise, resolve: end } = Promise.withResolvers<void>()
           silence = promise
@@ -70,6 +75,11 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
           for (const pair of pairs) for (const each of Object.values(pair)) each.resume()
           end()
         },
+        drop() {
+          const dropped = [...pairs]
+          for (const pair of dropped) dropPackets(pair)
+          return () => dropped.filter((pair) => pairs.has(pair)).length
+        },
         stop() {
           listener.close()
           destroyAll()
@@ -77,4 +87,28 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
       }),
     )
   })
+}
+
+/** Passes what each end sends on to the other, until one is closed. */
+function join({ client, server }: Pair, closed: () => void): void {
+  for (const [from, to] of [
+    [client, server],
+    [server, client],
+  ] as const) {
+    from.on('error', () => undefined)
+    from.on('data', (chunk) => void to.write(chunk))
+    from.on('end', () => void to.end())
+    from.on('close', () => {
+      closed()
+      to.destroy()
+    })
+  }
+}
+
+function dropPackets({ client, server }: Pair): void {
+  // Read, or the end of the client would not be seen.
+  client.removeAllListeners('data')
+  client.on('data', () => undefined)
+  client.on('end', () => client.destroy())
+  server.pause()
 }

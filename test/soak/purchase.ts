@@ -22,11 +22,8 @@ export type Purchase = {
   received: Received[]
   /** Whether it got a token for an answer that failed. */
   redeems: boolean
-  /**
-   * `refused`: an answer after which a client must not repeat. `left`: it went with a part. `unsold`:
-   * there is no offer of its scheme, and it signed nothing.
-   */
-  end: 'open' | 'answered' | 'refused' | 'left' | 'unsold'
+  /** `refused`: an answer after which a client must not repeat. `left`: it went with a part. */
+  end: 'open' | 'answered' | 'refused' | 'left'
   /** Of the scheme `upto`. */
   byUse?: ByUse
 }

@@ -13,9 +13,12 @@ const settings = {
 let shared: Promise<Cluster> | undefined
 let databases = 0
 
-/** The PostgreSQL of this run, which ends with it. The scheduler may run it on every core. */
+/**
+ * The PostgreSQL of this run, which ends with it. The scheduler may run it on every core. Its URLs are of
+ * the Unix socket, as an operator of one machine would have it.
+ */
 export function cluster(): Promise<Cluster> {
-  shared ??= startCluster({ tcp: true, settings, onAllCores: true })
+  shared ??= startCluster({ settings, onAllCores: true })
   return shared
 }
 

@@ -26,6 +26,8 @@ const streams = Number(values.streams)
 const warmUp = Number(values['warm-up'])
 /** Streams of one length and candidate in succession, while their CPU is counted. */
 const block = 10
+/** What a gateway does after the end of a stream would delay what comes next, often a call of /verify. */
+const quietMs = 25
 
 const ours = candidates.find(({ name }) => name === 'ours, upto')
 const [load] = loads
@@ -119,7 +121,10 @@ async function compareFirstBytes(bare: Server, gateways: readonly Gateway[]): Pr
     ...gateways.map((gateway, index) => async () => void calls[index]?.push(await verify(gateway))),
   ]
   for (let i = 0; i < streams; i++) {
-    for (let turn = 0; turn < turns.length; turn++) await turns[(i + turn) % turns.length]?.()
+    for (let turn = 0; turn < turns.length; turn++) {
+      await Bun.sleep(quietMs)
+      await turns[(i + turn) % turns.length]?.()
+    }
   }
   await Bun.sleep(500)
   const lines = [line('first byte, bare proxy', bareMs)]
@@ -245,6 +250,6 @@ function line(name: string, times: readonly number[]): string {
 
 function notes(): string {
   return `Bun ${Bun.version}, ${machine.description}. ${streams} rounds, after ${warmUp} streams that warm up:
-one stream of each after the other, each first in turn; medians [min..max] of the differences of a round.
+one stream of each after the other, ${quietMs} ms apart, each first in turn; medians [min..max] of the differences of a round.
 Node, upstream and payer share the second core.`
 }
