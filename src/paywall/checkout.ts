@@ -22,6 +22,7 @@ import {
   type State,
   takeClaim,
 } from './resume'
+import { createSeen, type FindKnown, payUnread } from './unread'
 
 export type Checkouts<R> = {
   /** Sells to a request that presents a credential. Throws ProblemError. */
@@ -38,7 +39,8 @@ export function createCheckouts<R, A>(
   options: CheckoutOptions,
   product: Product<R, A>,
 ): Checkouts<R> {
-  const state = { options, product, claims: new Map(), keys: new Set<string>() }
+  const isSeen = createSeen()
+  const state = { options, product, claims: new Map(), keys: new Set<string>(), isSeen }
   return {
     buy: (sale) => buy(state, sale),
     redeem: (sale, payment) => redeem(state, sale, payment),
@@ -133,7 +135,17 @@ async function spend<R, A>(
   try {
     const checkout = open(state, sale, presentation, claim)
     // Read under the claim: an earlier read may be outdated.
-    const known = await state.options.settlement.find(transfer)
+    const find = () => state.options.settlement.find(transfer)
+    if (mayPayUnread(state, checkout, presentation)) {
+      const paid = await payUnread(checkout, find, async (attempt, findKnown) => {
+        assertSellable(state, attempt, presentation)
+        return settle(state, attempt, presentation, findKnown)
+      })
+      if ('known' in paid) return await resumeKnown(state, checkout, presentation, paid.known)
+      await assertUnknown(state, presentation, paid.outcome)
+      return await conclude(state, checkout, paid.outcome)
+    }
+    const known = await find()
     if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
     const authorized =
       transfer.upto && (await state.options.settlement.authorizations.find(transfer))
@@ -164,6 +176,16 @@ async function pay<R, A>(
   if ('previous' in taken) return repeat(state, checkout, taken.previous)
   await assertUnknown(state, presentation, taken.outcome)
   return conclude(state, checkout, taken.outcome)
+}
+
+/** Whether a node may be asked about the money before it is looked up. */
+function mayPayUnread<R, A>(
+  { options: { settlement }, product, isSeen }: State<R, A>,
+  { key }: Checkout<R>,
+  { transfer }: Presentation,
+): boolean {
+  if (!settlement.isShared || isSeen(transfer)) return false
+  return key === undefined && transfer.upto === undefined && product.peek === undefined
 }
 
 /** Throws ProblemError when the request cannot be sold, or not for this. Repeatable. */
@@ -227,6 +249,7 @@ async function settle<R, A>(
   state: State<R, A>,
   checkout: Checkout<R>,
   presentation: Presentation,
+  findKnown?: FindKnown,
 ): Promise<Outcome | Authorized> {
   const { options, product } = state
   const { sale } = checkout
@@ -244,6 +267,7 @@ async function settle<R, A>(
       isKeySigned: presentation.isKeySigned,
       requestId: sale.requestId,
       isUnknown: true,
+      findKnown,
       rows,
       ...product.settling?.(checkout, purpose),
     })

@@ -37,6 +37,8 @@ export type State<R, A> = {
   claims: Map<string, RequestClaim>
   /** Keys of buyers whose purchase is being looked up or settled. */
   keys: Set<string>
+  /** Notes money that is presented; true if it was before. */
+  isSeen: (money: Money) => boolean
 }
 
 /** Claims the money. Registered here, before the first await. */

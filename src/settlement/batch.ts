@@ -14,7 +14,14 @@ import {
 import * as Refusals from './refusals'
 import { pausedBy } from './relayer'
 import { simulate } from './simulate'
-import { type ChainState, chainNow, isForged, type QueuedPayment, type Relayer } from './state'
+import {
+  type ChainState,
+  chainNow,
+  isForged,
+  type QueuedPayment,
+  type Relayer,
+  type Verdict,
+} from './state'
 import { prepare, writeAndSend } from './transaction'
 
 /**
@@ -36,14 +43,16 @@ export async function dispatch(
   try {
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
     simulating.add(simulation)
-    // Sign while the node simulates, which takes longer.
+    // Read and sign while the node simulates, which takes longer.
+    const finding = findKnown(batch)
     const draft = isLone(queued) ? prepare(context, chain, relayer, batch) : undefined
-    const [simulations, eoas] = await Promise.all([
+    const [simulations, eoas, known] = await Promise.all([
       simulation.finally(() => simulating.delete(simulation)),
       findEoasAgain(chain, batch),
+      finding,
     ])
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
-    const accepted = await accept(context, chain, batch, { simulations, eoas })
+    const accepted = await accept(context, chain, batch, { simulations, eoas, known })
     const [members, contracts] = separate(chain, accepted, eoas)
     const { sent, unsent } = await writeAndSend(context, chain, {
       relayer,
@@ -72,6 +81,20 @@ export async function dispatch(
 /** Whether a draft saves time: payments that name the relayer are prepared at the same time. */
 function isLone([first, second]: readonly QueuedPayment[]): boolean {
   return second === undefined && first?.transfer.upto === undefined
+}
+
+/** Verdicts on payments whose money is known, or cannot be looked up. Never rejects. */
+function findKnown(batch: readonly QueuedPayment[]): Promise<(Verdict | undefined)[]> {
+  return Promise.all(
+    batch.map(async (queued): Promise<Verdict | undefined> => {
+      try {
+        const payment = await queued.findKnown?.()
+        return payment && { kind: 'known', payment }
+      } catch (error) {
+        return Refusals.unavailable(error)
+      }
+    }),
+  )
 }
 
 /** Read the code again: a payer can delegate to code at any time (EIP-7702). */
@@ -145,13 +168,18 @@ async function accept(
   context: Context,
   chain: ChainState,
   batch: readonly QueuedPayment[],
-  { simulations, eoas }: Seen,
+  { simulations, eoas, known }: Seen,
 ): Promise<QueuedPayment[]> {
   const accepted: QueuedPayment[] = []
   /** The simulation has already subtracted these from the balances of later members. */
   const own = createReservedAmounts()
   for (const [index, queued] of batch.entries()) {
     const { transfer, signer } = queued
+    const verdict = known[index]
+    if (verdict) {
+      queued.done(verdict)
+      continue
+    }
     // The time window may have ended while the payment waited.
     const late = Refusals.checkWindow(transfer, context.now())
     const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
@@ -184,7 +212,12 @@ async function accept(
   return accepted
 }
 
-type Seen = { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined }
+type Seen = {
+  simulations: readonly Simulation[]
+  eoas: ReadonlySet<Address> | undefined
+  /** Verdicts that do not depend on the simulation. */
+  known: readonly (Verdict | undefined)[]
+}
 
 /** Stores the results of the simulation for the transaction. */
 function note(

@@ -6,7 +6,13 @@ import { acceptExternal, type Unsettled } from './accept-external'
 import { type Context, chainOf } from './context'
 import { needsSecond } from './cross-check'
 import * as Gas from './gas'
-import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
+import {
+  type DeliverOnConfirm,
+  KnownMoneyError,
+  type Outcome,
+  RowsRefusedError,
+  type Underway,
+} from './Outcome'
 import { isOfAnother, waitForOther } from './ownership'
 import { payerBefore } from './payers'
 import { resend, type Submitted, submit } from './queue'
@@ -26,6 +32,8 @@ export type PaymentRequest = {
   receivedAt: number
   isKeySigned: KeySigned
   rows: Rows | undefined
+  /** As in the options of `settle`. */
+  findKnown?: (() => Promise<Payment | undefined>) | undefined
   /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
   onSent: ((payment: Payment) => void) | undefined
@@ -44,7 +52,7 @@ export type KeySigned = boolean | (() => boolean)
 /** The parts of settlement, and the credentials that arrived while nothing could settle. */
 export type Intake = Context & { unsettled: Unsettled }
 
-/** Settles money that is not known yet. Rejects with RowsRefusedError. */
+/** Settles money that is not known yet. Rejects with RowsRefusedError and KnownMoneyError. */
 export async function settle(
   context: Intake,
   request: PaymentRequest,
@@ -96,6 +104,7 @@ async function admit(
     case 'sent':
       return latest(context, result.payment)
     case 'known':
+      if (await request.findKnown?.()) throw new KnownMoneyError()
       return joinKnown(context, result.payment, request, waitMs)
     case 'used':
       return handleUsedNonce(context, chain, request, waitMs)
@@ -147,6 +156,7 @@ async function examineAndSubmit(
     isAlone: signed.transfer.upto !== undefined,
     deliverOnConfirm,
     rows,
+    findKnown: request.findKnown,
     verified: request.verified,
   })
 }

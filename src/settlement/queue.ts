@@ -34,6 +34,7 @@ type Submission = Pick<
   | 'isAlone'
   | 'deliverOnConfirm'
   | 'rows'
+  | 'findKnown'
   | 'verified'
 > & { code: 'contract' | 'unknown' }
 

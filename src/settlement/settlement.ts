@@ -13,7 +13,7 @@ import * as CrossCheck from './cross-check'
 import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
-import type { Outcome } from './Outcome'
+import { KnownMoneyError, type Outcome } from './Outcome'
 import { pump } from './queue'
 import { type ChainReads, createChainReads } from './reads'
 import * as Refusals from './refusals'
@@ -100,6 +100,12 @@ export type SettleOptions = {
    */
   isUnknown?: boolean
   /**
+   * With `isUnknown`, a read that is not made yet. It is called while a node simulates, and what it finds
+   * counts before anything is refused or written: `settle` rejects with KnownMoneyError. Each call returns
+   * the same promise.
+   */
+  findKnown?: (() => Promise<Payment | undefined>) | undefined
+  /**
    * Written in the database transaction that inserts the payment, and not when the money is known.
    * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
    */
@@ -184,13 +190,13 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
     verify: (transfer, eip712) => verify(context, transfer, eip712),
     async settle(transfer, purpose, options) {
       const { waitMs, receivedAt, requestId, isKeySigned = false, rows, onSent } = options
-      const { deliverOnConfirm, isUnknown = false } = options
+      const { deliverOnConfirm, isUnknown = false, findKnown } = options
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
       const known = isUnknown ? undefined : await payments.find(transfer)
       const knownBlock = headOf(transfer)
       const id = paymentId(now(), random)
       const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
-      const request = { ...about, rows, onSent, deliverOnConfirm }
+      const request = { ...about, rows, onSent, deliverOnConfirm, findKnown }
       const settleNew = () =>
         context.policy.isPaused(transfer.network)
           ? Refusals.unavailable(undefined)
@@ -198,6 +204,8 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
       const outcome = await (known
         ? Intake.joinKnown(context, known, request, waitMs)
         : settleNew())
+      // A refusal of money that has a payment is neither told nor counted.
+      if (await findKnown?.()) throw new KnownMoneyError()
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
       }

@@ -55,6 +55,7 @@ export async function settleSponsored(
   return settlement.settle(transfer, purpose, {
     ...options,
     isUnknown: false,
+    findKnown: undefined,
     waitMs: Math.max(0, deadline - now()),
   })
 }

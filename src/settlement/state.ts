@@ -221,6 +221,8 @@ export type QueuedPayment = {
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
   rows: Rows | undefined
+  /** Reads whether a payment has the money, while it is simulated; undefined where that is known. */
+  findKnown?: (() => Promise<Payment | undefined>) | undefined
   /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
   /** What its payer had at the simulation that passed; undefined for a charge of ours. Atomic. */
