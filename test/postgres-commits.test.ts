@@ -111,6 +111,18 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(own.changed.toSorted()).toEqual(results.map((n) => `pay_${n}`).toSorted())
   })
 
+  test('behavior: the only change is sent at once, and those that come beside it share a commit', async () => {
+    await using own = await open()
+    const first = own.commits.add(change(1))
+    await Promise.resolve()
+    expect(own.commits.commits()).toBe(1)
+    const others = [own.commits.add(change(2)), own.commits.add(change(3))]
+    await Promise.resolve()
+    expect(own.commits.commits()).toBe(1)
+    expect(await Promise.all([first, ...others])).toEqual([1, 2, 3])
+    expect(own.commits.commits()).toBe(2)
+  })
+
   test('error: a change that is refused is rolled back alone, with its reason', async () => {
     await using own = await open()
     const [first, refused, again, last] = await Promise.all([

@@ -137,7 +137,10 @@ function createQueue(options: Uses, kind: Kind) {
   const next = () => {
     if (isDue || waiting.length === 0 || !lines.isIdle(kind)) return
     isDue = true
-    setImmediate(flush)
+    // A caller waits for the only commit, and the rest of this turn of the event loop may take long. Those
+    // that come beside it share the next one.
+    if (kind === 'commit' && running.size === 0) queueMicrotask(flush)
+    else setImmediate(flush)
   }
   lines.onEnd(kind, next)
   return {
