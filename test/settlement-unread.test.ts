@@ -102,6 +102,21 @@ describe('money that is looked up beside its simulation', () => {
     expect((await own.payment(known.transfer)).state).toBe('broadcast')
   })
 
+  test('error: known money is told while a node does not answer, and while no relayer is free', async () => {
+    await using own = await scripted({ settlement: { rpcTimeoutMs: 600_000 } })
+    const known = await paid(own)
+    own.node.answer = ({ method }) =>
+      method === 'eth_call' ? new Response(new ReadableStream()) : undefined
+    const asked = simulations(own)
+    const first = settling(own, own.sign())
+    await until(() => simulations(own) > asked)
+    const second = settling(own, own.sign({ from: 2 }))
+    second.found.resolve(known)
+    await expect(second.outcome).rejects.toEqual(new KnownMoneyError())
+    first.found.resolve(known)
+    await expect(first.outcome).rejects.toEqual(new KnownMoneyError())
+  })
+
   test('error: known money is told before a refusal that needs no node', async () => {
     await using own = await scripted()
     const known = await paid(own)

@@ -3,6 +3,7 @@ import { findEoas, isIdentified } from '../chain/code'
 import type { Context } from './context'
 import type { Simulation } from './examine'
 import * as Gas from './gas'
+import { findKnown } from './known'
 import {
   createReservedAmounts,
   type Payer,
@@ -44,7 +45,7 @@ export async function dispatch(
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
     simulating.add(simulation)
     // Read and sign while the node simulates, which takes longer.
-    const finding = findKnown(batch)
+    const finding = Promise.all(batch.map(findKnown))
     const draft = isLone(queued) ? prepare(context, chain, relayer, batch) : undefined
     const [simulations, eoas, known] = await Promise.all([
       simulation.finally(() => simulating.delete(simulation)),
@@ -81,20 +82,6 @@ export async function dispatch(
 /** Whether a draft saves time: payments that name the relayer are prepared at the same time. */
 function isLone([first, second]: readonly QueuedPayment[]): boolean {
   return second === undefined && first?.transfer.upto === undefined
-}
-
-/** Verdicts on payments whose money is known, or cannot be looked up. Never rejects. */
-function findKnown(batch: readonly QueuedPayment[]): Promise<(Verdict | undefined)[]> {
-  return Promise.all(
-    batch.map(async (queued): Promise<Verdict | undefined> => {
-      try {
-        const payment = await queued.findKnown?.()
-        return payment && { kind: 'known', payment }
-      } catch (error) {
-        return Refusals.unavailable(error)
-      }
-    }),
-  )
 }
 
 /** Read the code again: a payer can delegate to code at any time (EIP-7702). */
@@ -175,11 +162,7 @@ async function accept(
   const own = createReservedAmounts()
   for (const [index, queued] of batch.entries()) {
     const { transfer, signer } = queued
-    const verdict = known[index]
-    if (verdict) {
-      queued.done(verdict)
-      continue
-    }
+    if (known[index]) continue
     // The time window may have ended while the payment waited.
     const late = Refusals.checkWindow(transfer, context.now())
     const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
@@ -215,7 +198,7 @@ async function accept(
 type Seen = {
   simulations: readonly Simulation[]
   eoas: ReadonlySet<Address> | undefined
-  /** Verdicts that do not depend on the simulation. */
+  /** Verdicts that were told already. */
   known: readonly (Verdict | undefined)[]
 }
 

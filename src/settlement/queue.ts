@@ -4,6 +4,7 @@ import * as Batch from './batch'
 import { type Context, chainOf } from './context'
 import * as Gas from './gas'
 import { dispatch as dispatchJobs } from './jobs'
+import { findKnown } from './known'
 import type { Ending, Outcome, Underway } from './Outcome'
 import { payerBefore } from './payers'
 import * as Refusals from './refusals'
@@ -71,17 +72,27 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
   queue.arrival ??= setImmediate(() => {
     queue.arrival = undefined
     pump(context, chain)
+    // A node is asked first.
+    for (const each of queue.unread.splice(0)) {
+      void findKnown(each).then((verdict) => verdict && remove(chain, each))
+    }
   })
+  if (input.findKnown) queue.unread.push(queued)
   return {
     admission: promise,
     cancel() {
-      const waiting = transfer.upto === undefined ? queue.payments : queue.named
-      const index = waiting.indexOf(queued)
-      if (index >= 0) waiting.splice(index, 1)
       queued.isGivenUp = true
-      return index >= 0
+      return remove(chain, queued)
     },
   }
+}
+
+/** False when it does not wait any more. */
+function remove({ queue }: ChainState, queued: QueuedPayment): boolean {
+  const waiting = queued.transfer.upto === undefined ? queue.payments : queue.named
+  const index = waiting.indexOf(queued)
+  if (index >= 0) waiting.splice(index, 1)
+  return index >= 0
 }
 
 function admissionOf(context: Context, verdict: Verdict): Admission {

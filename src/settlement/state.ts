@@ -71,6 +71,8 @@ export type Queue = {
   isJobsDue: boolean
   /** Set in the turn of the event loop in which a payment has arrived. */
   arrival: ReturnType<typeof setImmediate> | undefined
+  /** Payments of that turn whose money is to be looked up. */
+  unread: QueuedPayment[]
   /** Runs while payments collect behind a busy relayer. */
   collecting: ReturnType<typeof setTimeout> | undefined
   /** The payments have collected for long enough. */
