@@ -2,13 +2,14 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
-import { type Cluster, startCluster } from '../harness/postgres'
 import { type Balancer, startBalancer } from './balancer'
 import { auditCluster, type Read, unsettled } from './clusteraudit'
-import { createClusterFaults, type Member } from './clusterfaults'
+import { createClusterFaults, disturbancesOf, type Member } from './clusterfaults'
 import { type Ended, finish } from './finish'
+import { auditOverlaps, type Disturbance } from './overlaps'
+import { type Pair, startPair } from './pair'
 import { createPayers, type Payers } from './payers'
-import { startPostgresProxy } from './pgproxy'
+import { startPostgresProxies } from './pgproxy'
 import { copyTo, createDirectory, createProgram, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
@@ -18,7 +19,7 @@ import { startUpstream, type Upstream } from './upstream'
 
 /**
  * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer: kills,
- * stops, lost connections, crashes of PostgreSQL. Then it proves that no payment was lost or doubled
+ * stops, lost connections, crashes of PostgreSQL, promotions of its standby. Then it proves that no payment was lost or doubled
  * and no answer was given without one. A seed repeats the random choices, not the timing.
  */
 
@@ -35,6 +36,8 @@ const database = 'turnpike'
 const settleMaxMs = 180_000
 /** A gateway that the others took for dead. */
 const fencedCode = 70
+/** One that ends so was taken for dead at most this long before, ms. */
+const fencedMs = 20_000
 /** By SIGTERM, before the program handles it. */
 const terminatedCode = 143
 
@@ -50,21 +53,19 @@ async function soak(): Promise<number> {
   try {
     const setup = await startSetup(seed)
     undo.push(setup.stop)
-    const upstream = await startUpstream(random.fork('upstream'))
+    const upstream = await startUpstream(random.fork('upstream'), gateways)
     undo.push(upstream.stop)
-    const postgres = await startCluster({
-      tcp: true,
-      settings: { fsync: 'on', full_page_writes: 'on' },
-    })
+    const postgres = await startPair()
     undo.push(postgres.stop)
     await postgres.run(`CREATE DATABASE ${database}`)
     const read: Read = (sql) => readRows(postgres.url(database), sql)
     const ends = new Map<string, number>()
+    const fenced: Disturbance[] = []
     const port = await freePort()
     const directory = createDirectory()
     process.stdout.write(`${directory}\n`)
     const members = await createMembers({
-      ...{ setup, upstream, postgres, read, random, ends, port, directory },
+      ...{ setup, upstream, postgres, read, random, ends, fenced, port, directory },
     })
     undo.push(() => Promise.all(members.map(({ program }) => program.end())))
     for (const { proxy } of members) undo.push(proxy.stop)
@@ -94,7 +95,10 @@ async function soak(): Promise<number> {
       program,
       payers,
       title: `seed ${seed}`,
-      more: () => auditCluster(setup, read),
+      more: async () => [
+        ...(await auditCluster(setup, read)),
+        ...auditOverlaps(upstream.calls, [...disturbancesOf(played.played), ...fenced]),
+      ],
       explain: createExplain({
         logs: members.map(({ program: each }) => join(each.directory, 'program.log')),
         played: played.played,
@@ -119,11 +123,12 @@ function markLeft({ purchases }: Payers, { trail }: Balancer): void {
 type Parts = {
   setup: Setup
   upstream: Upstream
-  postgres: Cluster
+  postgres: Pair
   read: Read
   random: Random
   /** How gateways ended by themselves, and how often. */
   ends: Map<string, number>
+  fenced: Disturbance[]
   port: number
   directory: string
 }
@@ -139,9 +144,11 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
     RECEIPT_KEY: secret(),
     ADMIN_TOKEN: secret(),
   }
-  const mayEnd = (code: number, said: string) => {
+  const mayEnd = (gateway: number) => (code: number, said: string) => {
     const reason = endOf(code, said)
     if (reason === undefined) return false
+    const until = Date.now()
+    if (code === fencedCode) parts.fenced.push({ gateway, from: until - fencedMs, until })
     ends.set(`ended: ${reason}`, (ends.get(`ended: ${reason}`) ?? 0) + 1)
     return true
   }
@@ -150,11 +157,12 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
   for (let index = 0; index < gateways; index++) {
     const directory = join(parts.directory, `gateway-${index}`)
     mkdirSync(directory)
-    const proxy = await startPostgresProxy(postgres.port)
-    const url = `postgres://postgres@127.0.0.1:${proxy.port}/${database}?sslmode=disable`
+    const proxy = await startPostgresProxies(postgres.ports)
+    const hosts = proxy.ports.map((each) => `127.0.0.1:${each}`).join()
+    const url = `postgres://postgres@${hosts}/${database}?sslmode=disable`
     const program = await createProgram({
       setup,
-      upstream: upstream.url,
+      upstream: upstream.urls[index] ?? upstream.url,
       rpcUrlsOf: ({ chain }) => [chain.url],
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
@@ -164,7 +172,7 @@ async function createMembers(parts: Parts): Promise<readonly Member[]> {
         baseUrl: `http://localhost:${parts.port}`,
         env: { ...shared, DATABASE_URL: url },
         store: storeOf(read),
-        mayEnd,
+        mayEnd: mayEnd(index),
       },
     })
     members.push({ program, proxy, isBusy: false })
