@@ -32,8 +32,9 @@ export type ClusterFaults = {
 type Options = {
   members: readonly Member[]
   postgres: Pair
-  upstream: Upstream
   random: Random
+  /** Waits for the instant of the next fault. */
+  aim(): Promise<void>
 }
 
 type Fault = { name: string; weight: number; play(member: Member): Promise<unknown> }
@@ -58,7 +59,7 @@ export function disturbancesOf(played: readonly Played[]): Disturbance[] {
 const noteMs = 500
 
 export function createClusterFaults(options: Options): ClusterFaults {
-  const { members, postgres, upstream, random } = options
+  const { members, postgres, random, aim } = options
   const counts = new Map<string, number>()
   const disturbedAt: number[] = []
   const played: Played[] = []
@@ -118,7 +119,7 @@ export function createClusterFaults(options: Options): ClusterFaults {
     async play(total) {
       const playing: Promise<void>[] = []
       for (let count = 0; count < total; count++) {
-        await takeAim(upstream, random)
+        await aim()
         const member = await idleOne()
         member.isBusy = true
         playing.push(disturb(member, draw()))
@@ -205,7 +206,7 @@ function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
 }
 
 /** Waits for the instant of a fault: a random one, or one of a delivery. */
-async function takeAim(upstream: Upstream, random: Random): Promise<void> {
+export async function takeAim(upstream: Upstream, random: Random): Promise<void> {
   const draw = random.next()
   await Bun.sleep(random.between(0, draw < 0.15 ? 300 : draw < 0.8 ? 3_000 : 8_000))
   if (draw < 0.5) return
