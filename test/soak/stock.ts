@@ -71,6 +71,7 @@ async function runAll(): Promise<readonly string[]> {
   const random = createRandom(seed)
   const setup = await startStockSetup(random.fork('setup'), gateways)
   const { service } = setup
+  let isWrong = true
   try {
     await service.start()
     const buyers = createBuyers(setup, random.fork('buyers'), wanted)
@@ -92,15 +93,17 @@ async function runAll(): Promise<readonly string[]> {
     say(
       `program  ${lineOf({ ...audit.figures, ...Object.fromEntries(service.counts) })}  seconds ${seconds}`,
     )
+    isWrong = wrong.length + audit.faults.length > 0
     return [...wrong, ...audit.faults]
   } finally {
-    await setup.stop()
+    await setup.stop(isWrong)
   }
 }
 
 async function disturb(service: StockService, draws: Random, isOver: () => boolean) {
   while (!isOver()) {
-    await Bun.sleep(draws.between(200, 1_500))
+    // Several sell between their faults, which last for seconds.
+    await Bun.sleep(draws.between(200, gateways === 1 ? 1_500 : 6_000))
     if (!isOver()) await service.disturb()
   }
 }

@@ -1,4 +1,5 @@
 import { Database } from 'bun:sqlite'
+import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
 import type { Chain } from '../../src/demo/chains'
@@ -29,8 +30,8 @@ export type StockService = {
   end(): Promise<readonly string[]>
   /** Uses the rows of the present database. */
   use<T>(work: (sql: Sql) => T): T
-  /** Kills what still runs. */
-  stop(): Promise<void>
+  /** Kills what still runs. The logs of several are kept where something is wrong. */
+  stop(isWrong: boolean): Promise<void>
 }
 
 export async function startStockProgram(rpcUrl: string): Promise<StockService> {
@@ -86,8 +87,9 @@ export async function startStockCluster(options: ClusterOptions): Promise<StockS
   const sql = () => postgresSql(postgres.url(database))
   const read: Read = async <Row>(text: string) => sql().query<Row>(text).all()
   const text = await stockConfiguration(rpcUrl)
+  const directory = createDirectory()
   const members = await createMembers({
-    ...{ gateways, postgres, database, directory: createDirectory(), store: storeOf(read) },
+    ...{ gateways, postgres, database, directory, store: storeOf(read) },
     env: {
       DESK_KEY: account(0).privateKey,
       RELAYER_KEYS: keysOf(keys),
@@ -129,10 +131,12 @@ export async function startStockCluster(options: ClusterOptions): Promise<StockS
       ]
     },
     use: (work) => work(sql()),
-    async stop() {
+    async stop(isWrong) {
       balancer.stop()
       await members.stop()
       await postgres.stop()
+      if (isWrong) process.stdout.write(`the logs are in ${directory}\n`)
+      else rmSync(directory, { recursive: true, force: true })
     },
   }
 }

@@ -28,7 +28,7 @@ export type StockSetup = {
   injectFaults(random: Random, isOver: () => boolean): Promise<void>
   /** Ends all of these faults. */
   clearFaults(): Promise<void>
-  stop(): Promise<void>
+  stop(isWrong: boolean): Promise<void>
 }
 
 const stablecoin = parseAbi(['function setBlocked(address account, bool value)'])
@@ -98,8 +98,8 @@ export async function startStockSetup(random: Random, gateways: number): Promise
       await drains.end()
       await clear(state)
     },
-    async stop() {
-      await service.stop()
+    async stop(isWrong) {
+      await service.stop(isWrong)
       tap.stop()
       await chain.stop()
     },
