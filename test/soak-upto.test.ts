@@ -15,7 +15,8 @@ const cost = '707'
 
 function call(changes: Partial<Call> = {}, reported: Reported = { input: 7, output: 20 }): Call {
   const model = { isStream: false, reported, bytes: 80, endedAt: 1_050 }
-  return { paymentId: id, serial: '1-1', at: 1_000, end: 'complete', model, ...changes }
+  const times = { at: 1_000, endedAt: 1_050 }
+  return { paymentId: id, serial: '1-1', gateway: 0, ...times, end: 'complete', model, ...changes }
 }
 
 function authorization(changes: Partial<AuthorizationRow> = {}): AuthorizationRow {

@@ -29,6 +29,10 @@ export type ClusterOptions = {
   settings?: Readonly<Record<string, string>>
   /** Even when this process is bound to one. */
   onAllCores?: boolean
+  /** URL of a server by TCP, whose standby it is; it has no data of its own. */
+  standbyOf?: string
+  /** Of TCP; a free one without it. */
+  port?: number
 }
 
 const debian = '/usr/lib/postgresql'
@@ -94,11 +98,18 @@ export async function startCluster(options: ClusterOptions = {}): Promise<Cluste
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-postgres-'))
   if (asRoot) chownSync(directory, await idOf('-u'), await idOf('-g'))
   const data = join(directory, 'data')
-  await finish([
-    ...[join(bin, 'initdb'), '-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8'],
-    ...['--locale=C.UTF-8', '--no-sync', '--wal-segsize=16'],
-  ])
-  const port = options.tcp ? await freePort() : 5432
+  await finish(
+    options.standbyOf === undefined
+      ? [
+          ...[join(bin, 'initdb'), '-D', data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8'],
+          ...['--locale=C.UTF-8', '--no-sync', '--wal-segsize=16'],
+        ]
+      : [
+          ...[join(bin, 'pg_basebackup'), '-D', data, '-d', options.standbyOf],
+          ...['--write-recovery-conf', '--checkpoint=fast', '--no-sync'],
+        ],
+  )
+  const port = options.tcp ? (options.port ?? (await freePort())) : 5432
   const listen = options.tcp ? { listen_addresses: '127.0.0.1' } : {}
   const all = { ...settings, ...listen, ...options.settings }
   const taskset = options.onAllCores ? Bun.which('taskset') : null

@@ -14,9 +14,16 @@ types.setTypeParser(types.builtins.BOOL, (text) => (text === 't' ? 1 : 0))
 
 async function connect(connectionString: string): Promise<Client> {
   const client = new Client({ connectionString })
-  // Its database is dropped, or its server ends.
-  client.on('error', () => clients.delete(connectionString))
-  await client.connect()
+  // Its database is dropped, or its server ends or is starting.
+  const forget = () => void clients.delete(connectionString)
+  client.on('error', forget)
+  client.on('end', forget)
+  try {
+    await client.connect()
+  } catch (error) {
+    forget()
+    throw error
+  }
   return client
 }
 

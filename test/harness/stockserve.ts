@@ -38,7 +38,7 @@ export async function createStockProgram(options: {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-stock-'))
   const dataDir = join(directory, 'data')
   const file = join(directory, 'merchants.toml')
-  const text = await configuration(options.rpcUrl)
+  const text = await stockConfiguration(options.rpcUrl)
   writeFileSync(file, options.edit?.(text) ?? text)
   const command = [executable, 'serve', '--config', file]
   // The account that is the desk's by default must be named for a server.
@@ -87,8 +87,8 @@ export async function createStockProgram(options: {
   return program
 }
 
-/** The shipped network and `[stock]`, without merchants. */
-async function configuration(rpcUrl: string): Promise<string> {
+/** The shipped network and `[stock]`, without merchants. It listens on a free port. */
+export async function stockConfiguration(rpcUrl: string): Promise<string> {
   const shipped = await Bun.file(join(root, 'merchants.toml')).text()
   const network = /^\[networks\."eip155:4663"\][\s\S]*?(?=^\[networks\."eip155:8453"\])/m.exec(
     shipped,

@@ -1,25 +1,27 @@
-import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
-import { type Cluster, startCluster } from '../harness/postgres'
 import { type Balancer, startBalancer } from './balancer'
 import { auditCluster, type Read, unsettled } from './clusteraudit'
-import { createClusterFaults, type Member } from './clusterfaults'
+import { createClusterFaults, disturbancesOf, type Member, takeAim } from './clusterfaults'
+import { configurationOf } from './configuration'
 import { type Ended, finish } from './finish'
+import { createMembers } from './members'
+import { auditOverlaps } from './overlaps'
+import { startPair } from './pair'
 import { createPayers, type Payers } from './payers'
-import { startPostgresProxy } from './pgproxy'
-import { copyTo, createDirectory, createProgram, freePort, keysOf } from './program'
+import { createDirectory, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
-import { clusterRelayers, type Setup, startSetup } from './setup'
+import { clusterRelayers, startSetup } from './setup'
 import { createExplain } from './trail'
-import { startUpstream, type Upstream } from './upstream'
+import { startUpstream } from './upstream'
 
 /**
  * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer: kills,
- * stops, lost connections, crashes of PostgreSQL. Then it proves that no payment was lost or doubled
- * and no answer was given without one. A seed repeats the random choices, not the timing.
+ * stops, lost connections, crashes of PostgreSQL, promotions of its standby. Then it proves that no
+ * payment was lost or doubled and no answer was given without one. A seed repeats the random choices,
+ * not the timing.
  */
 
 const { values } = parseArgs({
@@ -33,10 +35,6 @@ const gateways = 3
 const database = 'turnpike'
 /** The rest of a disturbance: takeover, the results of old commits. */
 const settleMaxMs = 180_000
-/** A gateway that the others took for dead. */
-const fencedCode = 70
-/** By SIGTERM, before the program handles it. */
-const terminatedCode = 143
 
 const [int8, int4, int2, float8] = [20, 23, 21, 701]
 
@@ -50,39 +48,42 @@ async function soak(): Promise<number> {
   try {
     const setup = await startSetup(seed)
     undo.push(setup.stop)
-    const upstream = await startUpstream(random.fork('upstream'))
+    const upstream = await startUpstream(random.fork('upstream'), gateways)
     undo.push(upstream.stop)
-    const postgres = await startCluster({
-      tcp: true,
-      settings: { fsync: 'on', full_page_writes: 'on' },
-    })
+    const postgres = await startPair()
     undo.push(postgres.stop)
     await postgres.run(`CREATE DATABASE ${database}`)
     const read: Read = (sql) => readRows(postgres.url(database), sql)
-    const ends = new Map<string, number>()
     const port = await freePort()
     const directory = createDirectory()
     process.stdout.write(`${directory}\n`)
     const members = await createMembers({
-      ...{ setup, upstream, postgres, read, random, ends, port, directory },
+      ...{ gateways, postgres, database, directory },
+      env: envOf(random.fork('keys')),
+      store: storeOf(read),
+      text: (index, own) =>
+        configurationOf({
+          setup,
+          upstream: upstream.urls[index] ?? upstream.url,
+          rpcUrlsOf: ({ chain }) => [chain.url],
+          settleWaitSeconds: 25,
+          replaceAfterSeconds: 20,
+          baseUrl: `http://localhost:${port}`,
+        })(own),
     })
-    undo.push(() => Promise.all(members.map(({ program }) => program.end())))
-    for (const { proxy } of members) undo.push(proxy.stop)
-    const ports = members.map(({ program }) => Number(new URL(program.url).port))
+    undo.push(members.stop)
+    const ports = members.all.map(({ program }) => Number(new URL(program.url).port))
     const balancer = await startBalancer(port, ports)
     undo.push(balancer.stop)
     const payers = createPayers({ setup, url: balancer.url, random, pauseMaxMs: 300 })
-    const played = createClusterFaults({
-      ...{ members, postgres, upstream, random: random.fork('faults') },
-    })
-    for (const { program } of members) {
-      program.start()
-      await program.listening()
-    }
+    const draws = random.fork('faults')
+    const aim = () => takeAim(upstream, draws)
+    const played = createClusterFaults({ members: members.all, postgres, random: draws, aim })
+    await members.start()
     payers.start()
     await played.play(faults)
     const noteLeft = () => markLeft(payers, balancer)
-    const program = together(members, {
+    const program = together(members.all, {
       directory,
       read,
       disturbedAt: played.disturbedAt,
@@ -94,15 +95,18 @@ async function soak(): Promise<number> {
       program,
       payers,
       title: `seed ${seed}`,
-      more: () => auditCluster(setup, read),
+      more: async () => [
+        ...(await auditCluster(setup, read)),
+        ...auditOverlaps(upstream.calls, [...disturbancesOf(played.played), ...members.fenced]),
+      ],
       explain: createExplain({
-        logs: members.map(({ program: each }) => join(each.directory, 'program.log')),
+        logs: members.all.map(({ program: each }) => join(each.directory, 'program.log')),
         played: played.played,
         trail: balancer.trail,
       }),
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
-        ...[...played.counts, ...ends, ...balancer.counts].sort(),
+        ...[...played.counts, ...members.ends, ...balancer.counts].sort(),
       ],
     })
   } finally {
@@ -116,69 +120,16 @@ function markLeft({ purchases }: Payers, { trail }: Balancer): void {
     if (byUse && trail.get(serial)?.some(({ did }) => did === 'left')) byUse.hasLeft = true
 }
 
-type Parts = {
-  setup: Setup
-  upstream: Upstream
-  postgres: Cluster
-  read: Read
-  random: Random
-  /** How gateways ended by themselves, and how often. */
-  ends: Map<string, number>
-  port: number
-  directory: string
-}
-
-async function createMembers(parts: Parts): Promise<readonly Member[]> {
-  const { setup, upstream, postgres, read, ends } = parts
-  const random = parts.random.fork('keys')
+/** The same for all gateways. */
+function envOf(random: Random): Record<string, string> {
   const keys = clusterRelayers.slice(0, random.between(3, 4))
   const secret = () => random.bytes32().slice(2)
-  const shared = {
+  return {
     RELAYER_KEYS: keysOf(keys),
     CHALLENGE_SECRETS: secret(),
     RECEIPT_KEY: secret(),
     ADMIN_TOKEN: secret(),
   }
-  const mayEnd = (code: number, said: string) => {
-    const reason = endOf(code, said)
-    if (reason === undefined) return false
-    ends.set(`ended: ${reason}`, (ends.get(`ended: ${reason}`) ?? 0) + 1)
-    return true
-  }
-  const executable = copyTo(parts.directory)
-  const members: Member[] = []
-  for (let index = 0; index < gateways; index++) {
-    const directory = join(parts.directory, `gateway-${index}`)
-    mkdirSync(directory)
-    const proxy = await startPostgresProxy(postgres.port)
-    const url = `postgres://postgres@127.0.0.1:${proxy.port}/${database}?sslmode=disable`
-    const program = await createProgram({
-      setup,
-      upstream: upstream.url,
-      rpcUrlsOf: ({ chain }) => [chain.url],
-      settleWaitSeconds: 25,
-      replaceAfterSeconds: 20,
-      gateway: {
-        directory,
-        executable,
-        baseUrl: `http://localhost:${parts.port}`,
-        env: { ...shared, DATABASE_URL: url },
-        store: storeOf(read),
-        mayEnd,
-      },
-    })
-    members.push({ program, proxy, isBusy: false })
-  }
-  return members
-}
-
-/** Why a gateway ended, when it may end so; undefined for any other end. */
-function endOf(code: number, said: string): string | undefined {
-  if (code === fencedCode) return 'fenced'
-  if (code === terminatedCode && !said.includes('listens on')) return 'SIGTERM during its start'
-  // A start without a database.
-  const [, reason] = /turnpike: PostgreSQL at \S+ (.{0,60})/.exec(said) ?? []
-  return reason
 }
 
 type Disturbed = { read: Read; disturbedAt: readonly number[]; noteLeft: () => void }

@@ -1,6 +1,9 @@
 import type { Hex } from 'viem'
 import type { Finding } from './finding'
-import type { Setup } from './setup'
+import type { Site } from './setup'
+
+/** The networks on which money moves. */
+type Sites = { sites: readonly Pick<Site, 'id' | 'chain'>[] }
 
 /** What several gateways over one PostgreSQL must hold besides the audit of one. */
 
@@ -50,7 +53,7 @@ export async function unsettled(read: Read, gateways: number): Promise<string | 
 }
 
 /** After the end of all gateways. */
-export async function auditCluster(setup: Setup, read: Read): Promise<readonly Finding[]> {
+export async function auditCluster(setup: Sites, read: Read): Promise<readonly Finding[]> {
   const sent = await read<SentRow>(sentSql)
   const lanes = await read<LaneRow>(lanesSql)
   const held = await countOf(read, 'SELECT count(*) AS n FROM lanes WHERE holder IS NOT NULL')
@@ -93,7 +96,7 @@ function auditEpochs(sent: readonly SentRow[]): Finding[] {
 
 /** The sums of the budgets are those of the transactions, and those are the chain's. */
 async function auditCosts(
-  setup: Setup,
+  setup: Sites,
   sent: readonly SentRow[],
   read: Read,
 ): Promise<readonly Finding[]> {
@@ -129,7 +132,7 @@ async function auditCosts(
 
 /** The chain has used the account nonces that the rows have as included, and no other. */
 async function auditNonces(
-  setup: Setup,
+  setup: Sites,
   sent: readonly SentRow[],
   lanes: readonly LaneRow[],
 ): Promise<readonly Finding[]> {

@@ -1,11 +1,12 @@
-import type { Cluster } from '../harness/postgres'
-import type { PostgresProxy } from './pgproxy'
+import type { Disturbance } from './overlaps'
+import type { Pair } from './pair'
+import type { PostgresProxies } from './pgproxy'
 import type { Program } from './program'
 import type { Random } from './random'
 import type { Upstream } from './upstream'
 
 /** One gateway of several, and its own way to PostgreSQL. */
-export type Member = { program: Program; proxy: PostgresProxy; isBusy: boolean }
+export type Member = { program: Program; proxy: PostgresProxies; isBusy: boolean }
 
 /** A fault that was played. Times are unix ms. */
 export type Played = {
@@ -30,18 +31,35 @@ export type ClusterFaults = {
 
 type Options = {
   members: readonly Member[]
-  postgres: Cluster
-  upstream: Upstream
+  postgres: Pair
   random: Random
+  /** Waits for the instant of the next fault. */
+  aim(): Promise<void>
 }
 
 type Fault = { name: string; weight: number; play(member: Member): Promise<unknown> }
+
+/** Faults after which the other gateways may take one for dead. */
+const deadly = new Set([
+  'kill',
+  'stop and continue',
+  'end and start',
+  'cut connections',
+  'silent connections',
+])
+
+/** When gateways could be taken for dead. */
+export function disturbancesOf(played: readonly Played[]): Disturbance[] {
+  return played
+    .filter(({ name }) => deadly.has(name))
+    .map(({ gateway, from, until = Number.POSITIVE_INFINITY }) => ({ gateway, from, until }))
+}
 
 /** A fault that lasts is noted this often, ms. */
 const noteMs = 500
 
 export function createClusterFaults(options: Options): ClusterFaults {
-  const { members, postgres, upstream, random } = options
+  const { members, postgres, random, aim } = options
   const counts = new Map<string, number>()
   const disturbedAt: number[] = []
   const played: Played[] = []
@@ -101,7 +119,7 @@ export function createClusterFaults(options: Options): ClusterFaults {
     async play(total) {
       const playing: Promise<void>[] = []
       for (let count = 0; count < total; count++) {
-        await takeAim(upstream, random)
+        await aim()
         const member = await idleOne()
         member.isBusy = true
         playing.push(disturb(member, draw()))
@@ -117,8 +135,9 @@ function trace({ number, name, gateway, from }: Played): void {
   process.stdout.write(`${time} #${number} ${name} at gateway ${gateway}\n`)
 }
 
-function faultsOf(postgres: Cluster, random: Random): readonly Fault[] {
-  let crashing = Promise.resolve()
+function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
+  /** The primary has one fault at a time. */
+  let failing = Promise.resolve()
   const crash = async () => {
     await postgres.crash()
     await Bun.sleep(random.chance(0.5) ? 0 : random.between(0, 8_000))
@@ -176,13 +195,18 @@ function faultsOf(postgres: Cluster, random: Random): readonly Fault[] {
     {
       name: 'crash of PostgreSQL',
       weight: 6,
-      play: () => (crashing = crashing.then(crash)),
+      play: () => (failing = failing.then(crash)),
+    },
+    {
+      name: 'promotion of the standby',
+      weight: 5,
+      play: () => (failing = failing.then(postgres.promote)),
     },
   ]
 }
 
 /** Waits for the instant of a fault: a random one, or one of a delivery. */
-async function takeAim(upstream: Upstream, random: Random): Promise<void> {
+export async function takeAim(upstream: Upstream, random: Random): Promise<void> {
   const draw = random.next()
   await Bun.sleep(random.between(0, draw < 0.15 ? 300 : draw < 0.8 ? 3_000 : 8_000))
   if (draw < 0.5) return

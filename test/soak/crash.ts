@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util'
+import { configurationOf } from './configuration'
 import { finish } from './finish'
 import { createPayers } from './payers'
 import { createProgram, type Program } from './program'
@@ -34,11 +35,13 @@ async function soak(): Promise<number> {
   let running: Program | undefined
   try {
     const program = await createProgram({
-      setup,
-      upstream: upstream.url,
-      rpcUrlsOf: ({ chain }) => [chain.url],
-      settleWaitSeconds: 25,
-      replaceAfterSeconds: 20,
+      text: configurationOf({
+        setup,
+        upstream: upstream.url,
+        rpcUrlsOf: ({ chain }) => [chain.url],
+        settleWaitSeconds: 25,
+        replaceAfterSeconds: 20,
+      }),
     })
     const payers = createPayers({
       setup,

@@ -1,6 +1,7 @@
 import { parseArgs } from 'node:util'
 import type { Audit } from './audit'
 import { startChainFaults } from './chainfaults'
+import { configurationOf } from './configuration'
 import { startFaultProxy } from './faultproxy'
 import { finish } from './finish'
 import { createPayers, nap } from './payers'
@@ -42,11 +43,13 @@ async function soak(): Promise<number> {
   let running: Program | undefined
   try {
     const program = await createProgram({
-      setup,
-      upstream: upstream.url,
-      rpcUrlsOf: (site) => proxies.filter((each) => each.site === site).map((e) => e.proxy.url),
-      settleWaitSeconds: 6,
-      replaceAfterSeconds: 3,
+      text: configurationOf({
+        setup,
+        upstream: upstream.url,
+        rpcUrlsOf: (site) => proxies.filter((each) => each.site === site).map((e) => e.proxy.url),
+        settleWaitSeconds: 6,
+        replaceAfterSeconds: 3,
+      }),
     })
     const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
     running = program

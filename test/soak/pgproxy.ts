@@ -19,6 +19,25 @@ export type PostgresProxy = {
   stop(): void
 }
 
+/** What one gateway connects to in place of several servers. */
+export type PostgresProxies = Pick<PostgresProxy, 'clientPorts' | 'cut' | 'silence' | 'stop'> & {
+  /** One for each server, in their order. */
+  ports: readonly number[]
+}
+
+export async function startPostgresProxies(servers: readonly number[]): Promise<PostgresProxies> {
+  const proxies = await Promise.all(servers.map(startPostgresProxy))
+  return {
+    ports: proxies.map(({ port }) => port),
+    clientPorts: () => proxies.flatMap((proxy) => proxy.clientPorts()),
+    cut: async (ms) => void (await Promise.all(proxies.map((proxy) => proxy.cut(ms)))),
+    silence: async (ms) => void (await Promise.all(proxies.map((proxy) => proxy.silence(ms)))),
+    stop() {
+      for (const proxy of proxies) proxy.stop()
+    },
+  }
+}
+
 type Pair = { client: Socket; server: Socket }
 
 export function startPostgresProxy(port: number): Promise<PostgresProxy> {

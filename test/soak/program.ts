@@ -10,9 +10,8 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from '../harness/executable'
-import { meter, modelPath } from './model'
 import { fileStore, type Store } from './rows'
-import { relayers, type Setup, type Site } from './setup'
+import { relayers } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
 export type Program = {
@@ -41,18 +40,13 @@ export type Program = {
 }
 
 export type ProgramOptions = {
-  setup: Setup
-  upstream: URL
-  rpcUrlsOf: (site: Site) => readonly string[]
-  settleWaitSeconds: number
-  replaceAfterSeconds: number
+  /** Text of merchants.toml of a program that listens on this port. */
+  text(port: number): string
   /** For one of several gateways. */
   gateway?: {
     /** Exists. */
     directory: string
     executable: string
-    /** Of the balancer. */
-    baseUrl: string
     env: Readonly<Record<string, string>>
     store: Store
     /** Whether it may end so by itself, or so after SIGTERM: it is started again. */
@@ -83,7 +77,7 @@ async function prepare(options: ProgramOptions) {
   const directory = options.gateway?.directory ?? createDirectory()
   const port = await freePort()
   const config = join(directory, 'merchants.toml')
-  writeFileSync(config, configuration(options, port))
+  writeFileSync(config, options.text(port))
   const [logFile, data] = [join(directory, 'program.log'), join(directory, 'data')]
   const own = options.gateway?.executable ?? copyTo(directory)
   const command = [own, 'serve', '--config', config, '--data', data]
@@ -244,87 +238,4 @@ export function freePort(): Promise<number> {
       server.close(() => resolve(typeof address === 'object' && address ? address.port : 0))
     })
   })
-}
-
-function configuration(options: ProgramOptions, port: number): string {
-  const { setup, upstream } = options
-  return `
-[service]
-payout = "${setup.payee}"
-base_url = "${options.gateway?.baseUrl ?? `http://localhost:${port}`}"
-listen = "127.0.0.1:${port}"
-settle_wait_seconds = ${options.settleWaitSeconds}
-paid_per_minute = 1000000
-quote_per_minute = 1000000
-${setup.sites.map((site) => networkTable(options, site)).join('')}
-[[merchants]]
-slug = "shop"
-upstream = "${upstream.origin}"
-allow_private = true
-timeout_ms = 1500
-${Object.entries(prices)
-  .map(([path, price]) => routeTable(path, price))
-  .join('')}
-[[merchants]]
-slug = "model"
-upstream = "${upstream.origin}"
-allow_private = true
-timeout_ms = 5000
-idle_ms = 5000
-[[merchants.routes]]
-path = "/chat"
-methods = ["POST"]
-price = "0.05"
-upstream_path = "${modelPath}"
-[merchants.routes.meter]
-preset = "openai"
-base = "${decimal(meter.base)}"
-missing = "max"
-units = [
-  { name = "input", price = "${meter.input}" },
-  { name = "output", price = "${meter.output}" },
-]
-`
-}
-
-/** USD of an atomic amount. */
-function decimal(atomic: bigint): string {
-  return (Number(atomic) / 1e6).toFixed(6)
-}
-
-/** Decimal price by path; each below 0.1. */
-export const prices: Readonly<Record<string, string>> = {
-  '/cheap': '0.001',
-  '/item': '0.005',
-  '/dear': '0.02',
-}
-
-function routeTable(path: string, price: string): string {
-  return `
-[[merchants.routes]]
-path = "${path}"
-methods = ["GET", "POST"]
-price = "${price}"
-`
-}
-
-function networkTable(options: ProgramOptions, site: Site): string {
-  const { id, network } = site
-  const { asset } = network
-  const plenty = '"1000000000000000000000"'
-  return `
-[networks."${id}"]
-name = "local"
-rpc_urls = ${JSON.stringify(options.rpcUrlsOf(site))}
-reorg_depth = 16
-fee_cap_gwei = "100"
-replace_after_seconds = ${options.replaceAfterSeconds}
-gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }
-[networks."${id}".asset]
-symbol = "${asset.symbol}"
-address = "${asset.address}"
-transfer = ${JSON.stringify(network.chainId === 4663 ? ['permit2', 'eip3009'] : ['eip3009'])}
-eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
-reverts_on_used_nonce = ${asset.revertsOnUsedNonce}
-`
 }

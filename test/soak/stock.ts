@@ -3,32 +3,36 @@ import { runModel } from './modelrun'
 import { createRandom, type Random } from './random'
 import { auditStocks } from './stockaudit'
 import { createBuyers } from './stockbuyers'
+import type { StockService } from './stockservice'
 import { startStockSetup } from './stocksetup'
 
 /**
  * Orders under all kinds of faults, in two parts. First thousands of orders against a model of the
  * chain, with every interleaving. Then hundreds against the real program, which is killed
- * repeatedly, on a local chain with Uniswap. Its pools move, its tokens are paused and its accounts
- * are blocked. At the end all balances are compared. A seed repeats the random choices, not the
- * timing.
+ * repeatedly, or several gateways over one PostgreSQL, which have the faults of soak:cluster, on a
+ * local chain with Uniswap. Its pools move, its tokens are paused and its accounts are blocked. At the
+ * end all balances are compared. A seed repeats the random choices, not the timing.
  */
 
 const { values } = parseArgs({
   options: {
     orders: { type: 'string', default: '500' },
     plays: { type: 'string', default: '10' },
+    /** With more than one: over one PostgreSQL, with the faults of soak:cluster. */
+    gateways: { type: 'string', default: '1' },
     seed: { type: 'string' },
   },
 })
 const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 const wanted = numberOf('orders')
 const plays = numberOf('plays')
+const gateways = numberOf('gateways')
 const say = (text: string) => void process.stdout.write(`${text}\n`)
 
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
-  say(`soak:stock --orders ${wanted} --plays ${plays} --seed ${seed}`)
+  say(`soak:stock --orders ${wanted} --plays ${plays} --gateways ${gateways} --seed ${seed}`)
   const faults = [...(await playAll()), ...(await runAll())]
   for (const fault of faults.slice(0, 20)) say(`FAULT ${fault}`)
   say(faults.length === 0 ? 'every cent is accounted for' : `${faults.length} faults`)
@@ -65,42 +69,42 @@ async function playAll(): Promise<string[]> {
 async function runAll(): Promise<readonly string[]> {
   const startedAt = performance.now()
   const random = createRandom(seed)
-  const setup = await startStockSetup(random.fork('setup'))
-  const { program } = setup
+  const setup = await startStockSetup(random.fork('setup'), gateways)
+  const { service } = setup
+  let isWrong = true
   try {
-    await program.start()
+    await service.start()
     const buyers = createBuyers(setup, random.fork('buyers'), wanted)
     const work = buyers.run()
     let isOver = false
-    const killing = killAgain(random.fork('kills'), () => isOver)
+    const disturbing = disturb(service, random.fork('kills'), () => isOver)
     const faults = setup.injectFaults(random.fork('storm'), () => isOver)
     await work
     isOver = true
-    const kills = await killing
+    await disturbing
     await faults
     await setup.clearFaults()
     // The last start has no faults: it completes everything that is left.
-    await program.kill()
-    await program.start()
+    await service.restart()
     await buyers.settle()
+    const wrong = await service.end()
     const audit = await auditStocks(setup, buyers.answers)
     const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
-    say(`program  ${lineOf({ ...audit.figures, kills })}  seconds ${seconds}`)
-    return audit.faults
+    say(
+      `program  ${lineOf({ ...audit.figures, ...Object.fromEntries(service.counts) })}  seconds ${seconds}`,
+    )
+    isWrong = wrong.length + audit.faults.length > 0
+    return [...wrong, ...audit.faults]
   } finally {
-    await setup.stop()
+    await setup.stop(isWrong)
   }
+}
 
-  async function killAgain(draws: Random, isOver: () => boolean): Promise<number> {
-    let kills = 0
-    while (!isOver()) {
-      await Bun.sleep(draws.between(200, 1_500))
-      if (isOver()) return kills
-      await program.kill()
-      await program.start()
-      kills++
-    }
-    return kills
+async function disturb(service: StockService, draws: Random, isOver: () => boolean) {
+  while (!isOver()) {
+    // Several sell between their faults, which last for seconds.
+    await Bun.sleep(draws.between(200, gateways === 1 ? 1_500 : 6_000))
+    if (!isOver()) await service.disturb()
   }
 }
 
@@ -110,7 +114,7 @@ function lineOf(figures: Readonly<Record<string, number | bigint | string>>): st
     .join('  ')
 }
 
-function numberOf(name: 'orders' | 'plays'): number {
+function numberOf(name: 'orders' | 'plays' | 'gateways'): number {
   const number = Number(values[name])
   if (!Number.isSafeInteger(number) || number < 0) throw new Error(`--${name} wants a number`)
   return number

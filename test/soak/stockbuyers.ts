@@ -76,7 +76,7 @@ async function sign(
   signer: Payer,
 ): Promise<Record<string, string> | undefined> {
   try {
-    const asked = await ask(setup.program.url + path, init)
+    const asked = await ask(setup.service.url + path, init)
     if (asked.response.status !== 402) return undefined
     const [challenge] = asked.challenges
     const draw = random.between(0, 3)
@@ -98,7 +98,7 @@ async function send(
   { path, headers, key, recipient }: Purchase,
 ): Promise<Told> {
   try {
-    const response = await fetch(setup.program.url + path, { ...init, headers })
+    const response = await fetch(setup.service.url + path, { ...init, headers })
     const body = (await response.json()) as { id?: string; order?: { id: string } }
     const told = { status: response.status, orderId: body.order?.id ?? body.id, recipient }
     answers.set(key, told)

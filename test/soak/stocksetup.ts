@@ -1,5 +1,3 @@
-import { Database } from 'bun:sqlite'
-import { join } from 'node:path'
 import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import type { NetworkConfig, Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
@@ -9,20 +7,20 @@ import { block, movePrice, pause } from '../harness/exchange'
 import { startTap } from '../harness/settlement'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stockpayers'
-import { createStockProgram, type StockProgram } from '../harness/stockserve'
 import { type Alone, createPoolDrains } from './pooldrain'
 import type { Random } from './random'
+import { type StockService, startStockCluster, startStockProgram } from './stockservice'
 
-/** A chain with Uniswap, the program on it, and injected faults. */
+/** A chain with Uniswap, what sells on it, and injected faults. */
 export type StockSetup = {
   chain: Chain
   stock: Stock
   network: NetworkConfig
   tokens: readonly StockToken[]
   payers: readonly Payer[]
-  program: StockProgram
+  service: StockService
   desk: Address
-  /** Reads of the program's database. */
+  /** Reads of the database. */
   rows(sql: string): Record<string, unknown>[]
   /** A retry that the operator requested. */
   retry(id: string): void
@@ -30,22 +28,28 @@ export type StockSetup = {
   injectFaults(random: Random, isOver: () => boolean): Promise<void>
   /** Ends all of these faults. */
   clearFaults(): Promise<void>
-  stop(): Promise<void>
+  stop(isWrong: boolean): Promise<void>
 }
 
 const stablecoin = parseAbi(['function setBlocked(address account, bool value)'])
 const payerCount = 60
 
-export async function startStockSetup(random: Random): Promise<StockSetup> {
+/** One program, or as many gateways over one PostgreSQL. */
+export async function startStockSetup(random: Random, gateways: number): Promise<StockSetup> {
   const { stock, network } = await shipped()
   const chain = await startChain({ chainId: network.chainId, blockTimeMs: 100 })
   await prepareChain(chain, network)
   await openExchange(chain, network.asset.address, stock)
   const payers = await fund(chain, network.asset.address, payerCount)
   const tap = startTap(chain.url)
-  const program = await createStockProgram({ rpcUrl: tap.url })
+  const { id } = network
+  const service =
+    gateways === 1
+      ? await startStockProgram(tap.url)
+      : await startStockCluster({
+          ...{ chain, id, rpcUrl: tap.url, gateways, random: random.fork('service') },
+        })
   const tokens = stock.tokens.slice(0, 3)
-  const file = join(program.dataDir, 'turnpike.sqlite')
   const state: FaultState = {
     chain,
     stock,
@@ -75,12 +79,12 @@ export async function startStockSetup(random: Random): Promise<StockSetup> {
     network,
     tokens,
     payers,
-    program,
+    service,
     desk: account(0).address,
-    rows: (sql) => withDatabase(file, (database) => database.query(sql).all()) as Row[],
-    retry: (id) =>
-      withDatabase(file, (database) =>
-        database.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [id]),
+    rows: (text) => service.use((sql) => sql.query<Record<string, unknown>>(text).all()),
+    retry: (order) =>
+      service.use((sql) =>
+        sql.run("UPDATE orders SET retry_at = 1 WHERE id = ? AND state = 'held'", [order]),
       ),
     async injectFaults(draw, isOver) {
       drains.share = 0.2
@@ -94,8 +98,8 @@ export async function startStockSetup(random: Random): Promise<StockSetup> {
       await drains.end()
       await clear(state)
     },
-    async stop() {
-      await program.remove()
+    async stop(isWrong) {
+      await service.stop(isWrong)
       tap.stop()
       await chain.stop()
     },
@@ -165,17 +169,5 @@ function inTurn(): Alone {
     const next = last.then(work)
     last = next.catch(() => undefined)
     return next
-  }
-}
-
-type Row = Record<string, unknown>
-
-function withDatabase<T>(file: string, use: (database: Database) => T): T {
-  const database = new Database(file)
-  try {
-    database.run('PRAGMA busy_timeout = 5000')
-    return use(database)
-  } finally {
-    database.close()
   }
 }

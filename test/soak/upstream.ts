@@ -1,4 +1,4 @@
-import { startScripted } from '../harness/upstream'
+import { type Arrived, type Reply, startScripted } from '../harness/upstream'
 import { answerModel, type ModelAnswer, modelPath } from './model'
 import type { Random } from './random'
 
@@ -9,6 +9,10 @@ export type Call = {
   /** Of the purchase, from the query. */
   serial: string
   at: number
+  /** All bytes of the answer were written, or the connection was cut; undefined before. */
+  endedAt: number | undefined
+  /** Which of `urls` was asked: each gateway has its own. */
+  gateway: number
   /** `complete`: all bytes of a successful answer were written. */
   end: 'in progress' | 'complete' | 'failed'
   /** Of a request to the model. */
@@ -19,7 +23,9 @@ export type Call = {
 export type Moment = 'call' | 'answer' | 'model' | 'failure'
 
 export type Upstream = {
+  /** The first of `urls`. */
   url: URL
+  urls: readonly URL[]
   calls: readonly Call[]
   /** Resolves at the next moment of the kind. */
   next(moment: Moment): Promise<void>
@@ -32,32 +38,27 @@ export type Upstream = {
 const hangMs = 2_500
 
 /** Answers the requests; sometimes late, sometimes with a failure, sometimes never. */
-export async function startUpstream(random: Random): Promise<Upstream> {
-  const scripted = await startScripted()
+export async function startUpstream(random: Random, gateways = 1): Promise<Upstream> {
+  const servers = await Promise.all(Array.from({ length: gateways }, startScripted))
   const calls: Call[] = []
   const waiting: Record<Moment, (() => void)[]> = { call: [], answer: [], model: [], failure: [] }
   const tell = (moment: Moment) => {
     for (const resolve of waiting[moment].splice(0)) resolve()
   }
   let behaves = false
-  scripted.script = async (request, reply) => {
-    const paymentId = request.headers['idempotency-key'] ?? ''
-    const serial = new URL(request.target, 'http://localhost').searchParams.get('n') ?? ''
-    const call: Call = { paymentId, serial, at: Date.now(), end: 'in progress' }
-    calls.push(call)
-    tell('call')
+  const answer = async (call: Call, request: Arrived, reply: Reply) => {
+    const { paymentId, serial } = call
     if (request.target.startsWith(modelPath)) {
-      const answer: ModelAnswer = {
+      const model: ModelAnswer = {
         isStream: false,
         reported: 'missing',
         bytes: 0,
         endedAt: undefined,
       }
-      call.model = answer
-      const told = { serial, paymentId, call: calls.length }
+      call.model = model
       const isComplete = await answerModel(request, reply, {
-        told,
-        answer,
+        told: { serial, paymentId, call: calls.length },
+        answer: model,
         random,
         isFaulty: !behaves,
       })
@@ -80,13 +81,32 @@ export async function startUpstream(random: Random): Promise<Upstream> {
     reply.send(200, JSON.stringify({ serial, paymentId, call: calls.length }))
     tell('answer')
   }
+  for (const [gateway, server] of servers.entries()) {
+    server.script = async (request, reply) => {
+      const paymentId = request.headers['idempotency-key'] ?? ''
+      const serial = new URL(request.target, 'http://localhost').searchParams.get('n') ?? ''
+      const at = Date.now()
+      const call: Call = {
+        ...{ paymentId, serial, gateway, at, endedAt: undefined, end: 'in progress' },
+      }
+      calls.push(call)
+      tell('call')
+      await answer(call, request, reply)
+      call.endedAt = Date.now()
+    }
+  }
+  const urls = servers.map(({ url }) => url)
+  const [url] = urls
+  if (url === undefined) throw new Error('there is no gateway')
   return {
-    url: scripted.url,
+    ...{ url, urls },
     calls,
     next: (moment) => new Promise((resolve) => void waiting[moment].push(resolve)),
     behave() {
       behaves = true
     },
-    stop: scripted.stop,
+    stop() {
+      for (const server of servers) server.stop()
+    },
   }
 }

@@ -1,0 +1,100 @@
+import { meter, modelPath } from './model'
+import type { Setup, Site } from './setup'
+
+export type ShopOptions = {
+  setup: Setup
+  upstream: URL
+  rpcUrlsOf: (site: Site) => readonly string[]
+  settleWaitSeconds: number
+  replaceAfterSeconds: number
+  /** Of a balancer; that of the program without it. */
+  baseUrl?: string
+}
+
+/** Text of merchants.toml: both networks, a shop and a model by use. */
+export function configurationOf(options: ShopOptions): (port: number) => string {
+  return (port) => textOf(options, port)
+}
+
+function textOf(options: ShopOptions, port: number): string {
+  const { setup, upstream } = options
+  return `
+[service]
+payout = "${setup.payee}"
+base_url = "${options.baseUrl ?? `http://localhost:${port}`}"
+listen = "127.0.0.1:${port}"
+settle_wait_seconds = ${options.settleWaitSeconds}
+paid_per_minute = 1000000
+quote_per_minute = 1000000
+${setup.sites.map((site) => networkTable(options, site)).join('')}
+[[merchants]]
+slug = "shop"
+upstream = "${upstream.origin}"
+allow_private = true
+timeout_ms = 1500
+${Object.entries(prices)
+  .map(([path, price]) => routeTable(path, price))
+  .join('')}
+[[merchants]]
+slug = "model"
+upstream = "${upstream.origin}"
+allow_private = true
+timeout_ms = 5000
+idle_ms = 5000
+[[merchants.routes]]
+path = "/chat"
+methods = ["POST"]
+price = "0.05"
+upstream_path = "${modelPath}"
+[merchants.routes.meter]
+preset = "openai"
+base = "${decimal(meter.base)}"
+missing = "max"
+units = [
+  { name = "input", price = "${meter.input}" },
+  { name = "output", price = "${meter.output}" },
+]
+`
+}
+
+/** USD of an atomic amount. */
+function decimal(atomic: bigint): string {
+  return (Number(atomic) / 1e6).toFixed(6)
+}
+
+/** Decimal price by path; each below 0.1. */
+export const prices: Readonly<Record<string, string>> = {
+  '/cheap': '0.001',
+  '/item': '0.005',
+  '/dear': '0.02',
+}
+
+function routeTable(path: string, price: string): string {
+  return `
+[[merchants.routes]]
+path = "${path}"
+methods = ["GET", "POST"]
+price = "${price}"
+`
+}
+
+function networkTable(options: ShopOptions, site: Site): string {
+  const { id, network } = site
+  const { asset } = network
+  const plenty = '"1000000000000000000000"'
+  return `
+[networks."${id}"]
+name = "local"
+rpc_urls = ${JSON.stringify(options.rpcUrlsOf(site))}
+reorg_depth = 16
+fee_cap_gwei = "100"
+replace_after_seconds = ${options.replaceAfterSeconds}
+gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }
+[networks."${id}".asset]
+symbol = "${asset.symbol}"
+address = "${asset.address}"
+transfer = ${JSON.stringify(network.chainId === 4663 ? ['permit2', 'eip3009'] : ['eip3009'])}
+eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
+reverts_on_used_nonce = ${asset.revertsOnUsedNonce}
+`
+}

@@ -1,0 +1,30 @@
+import type { Finding } from './finding'
+import type { Call } from './upstream'
+
+/** Between these times, unix ms, a gateway could be taken for dead. */
+export type Disturbance = { gateway: number; from: number; until: number }
+
+/**
+ * The upstream works for one payment at a time. A second call may begin during the first one only when
+ * the gateway of the first was taken for dead, or was killed and started again.
+ */
+export function auditOverlaps(
+  calls: readonly Call[],
+  disturbances: readonly Disturbance[],
+): readonly Finding[] {
+  return [...Map.groupBy(calls, ({ paymentId }) => paymentId)].flatMap(([paymentId, made]) => {
+    const sorted = made.toSorted((one, other) => one.at - other.at)
+    return sorted.flatMap((first, index) => {
+      const second = sorted[index + 1]
+      if (second === undefined || second.at >= (first.endedAt ?? Number.POSITIVE_INFINITY))
+        return []
+      const isExcused = disturbances.some(
+        ({ gateway, from, until }) =>
+          gateway === first.gateway && from <= second.at && until >= first.at,
+      )
+      if (isExcused) return []
+      const text = `two calls at once for ${paymentId}: ${JSON.stringify([first, second])}`
+      return [{ kind: 'double', text } as const]
+    })
+  })
+}
