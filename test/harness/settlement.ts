@@ -305,12 +305,13 @@ export async function startNetwork(
   manners: 'usdg' | 'usdc' = 'usdg',
   options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
-  const { chainId } = networkOf('http://localhost', manners)
-  const isPlain = Object.keys(options).length === 0
-  const chain = isPlain
-    ? await leaseChain(networkOf('http://localhost', manners))
-    : await startChain({ chainId, ...options })
-  if (!isPlain) await prepareChain(chain, networkOf(chain.url, manners))
+  const network = networkOf('http://localhost', manners)
+  const { blockTimeMs, extraArgs, ...lease } = options
+  const isLent = blockTimeMs === undefined && extraArgs === undefined
+  const chain = isLent
+    ? await leaseChain(network, lease)
+    : await startChain({ chainId: network.chainId, ...options })
+  if (!isLent) await prepareChain(chain, network)
   const tap = startTap(chain.url)
   return {
     chain,
