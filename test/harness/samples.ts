@@ -5,7 +5,7 @@
 
 const isAll = process.env.SAMPLES === 'all'
 /** Of so many cases the suite runs one. */
-const share = 10
+const share = 20
 
 /** How many of the cases of a generator run. */
 export function countOf(full: number): number {

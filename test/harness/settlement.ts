@@ -323,12 +323,16 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition is true; throws after two minutes. */
+/**
+ * Waits until the condition is true; throws after two minutes. Most of the time is a pause, also
+ * where a look connects to a server.
+ */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = performance.now() + 120_000
   while (performance.now() < deadline) {
+    const startedAt = performance.now()
     if (await condition()) return
-    await Bun.sleep(5)
+    await Bun.sleep(Math.min(25, Math.max(5, 4 * (performance.now() - startedAt))))
   }
   throw new Error('the condition was not met')
 }
