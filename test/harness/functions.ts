@@ -22,7 +22,17 @@ export function functionsOf(source: string): Fn[] {
   const text = blank(source)
   const ends = pairs(text)
   const found: Fn[] = []
-  const lineOf = (at: number) => text.slice(0, at).split('\n').length
+  const starts = [...text.matchAll(/\n/g)].map(({ index }) => index)
+  const lineOf = (at: number) => {
+    // The number of line ends before it, by halves.
+    let [low, high] = [0, starts.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      if ((starts[middle] ?? at) < at) low = middle + 1
+      else high = middle
+    }
+    return low + 1
+  }
   for (const [open, close] of ends) {
     if (text[open] !== '(' || statements.test(text.slice(Math.max(0, open - 12), open))) continue
     const body = bodyAfter(text, close + 1, ends)

@@ -1,5 +1,14 @@
 import type { NetworkConfig } from '../../src/config/Config'
-import { type Chain, mine, prepareChain, revert, snapshot, startChain } from '../../src/demo/chains'
+import {
+  type Chain,
+  type ChainOptions,
+  mine,
+  prepareChain,
+  revert,
+  setAutomine,
+  snapshot,
+  startChain,
+} from '../../src/demo/chains'
 
 /*
  * Prepared chains that serve one test file after the other: to start and prepare one costs more
@@ -7,6 +16,8 @@ import { type Chain, mine, prepareChain, revert, snapshot, startChain } from '..
  */
 
 type Network = Pick<NetworkConfig, 'asset' | 'chainId'>
+/** What a chain can be that served others before. */
+export type LeaseOptions = Pick<ChainOptions, 'hasKeys' | 'mineNothing'>
 type Idle = {
   chain: Chain
   prepared: `0x${string}`
@@ -18,15 +29,25 @@ type Idle = {
 const idle = new Map<string, Idle[]>()
 /** The state to which a lent chain returns. */
 const lent = new Map<Chain, Omit<Idle, 'chain'> & { key: string }>()
-/** Most that wait for the next file, of each kind. In a script they would keep the process running. */
-const idleMax = process.env.NODE_ENV === 'test' ? 4 : 0
+/**
+ * Most that wait for the next file, of each kind: as many as the tests of a file that bun runs
+ * concurrently. An idle chain takes no processor time and 10 MB. In a script they would keep the
+ * process running.
+ */
+const idleMax = process.env.NODE_ENV === 'test' ? 20 : 0
 
 /** A chain as `startChains` prepares it, perhaps one that served another test before. */
-export async function leaseChain(network: Network): Promise<Chain> {
+export async function leaseChain(
+  network: Network,
+  { hasKeys = false, mineNothing = false }: LeaseOptions = {},
+): Promise<Chain> {
   const { chainId, asset } = network
-  const key = JSON.stringify([chainId, asset.address, asset.eip712, asset.revertsOnUsedNonce])
+  const key = JSON.stringify([
+    ...[chainId, asset.address, asset.eip712, asset.revertsOnUsedNonce],
+    hasKeys,
+  ])
   const found = idle.get(key)?.pop()
-  const { chain, ...terms } = found ?? (await prepare(network))
+  const { chain, ...terms } = found ?? (await prepare(network, hasKeys))
   if (found !== undefined) {
     // The clock of a reverted chain goes on from its last block, which is old, and its base fee from
     // the last block before the return.
@@ -34,12 +55,13 @@ export async function leaseChain(network: Network): Promise<Chain> {
     await chain.rpc('evm_setTime', [Math.floor(Date.now() / 1000)])
     await mine(chain)
   }
+  if (mineNothing) await setAutomine(chain, false)
   lent.set(chain, { key, ...terms })
   return chain
 }
 
-async function prepare(network: Network): Promise<Idle> {
-  const chain = await startChain({ chainId: network.chainId })
+async function prepare(network: Network, hasKeys: boolean): Promise<Idle> {
+  const chain = await startChain({ chainId: network.chainId, hasKeys })
   try {
     await prepareChain(chain, network)
     const fees = (await chain.rpc('eth_feeHistory', ['0x1', 'latest', []])) as {
@@ -54,7 +76,7 @@ async function prepare(network: Network): Promise<Idle> {
 
 /** Leases the chains of several networks, in their order. On a failure all are returned. */
 export async function leaseChains(networks: readonly Network[]): Promise<Chain[]> {
-  const leased = await Promise.allSettled(networks.map(leaseChain))
+  const leased = await Promise.allSettled(networks.map((network) => leaseChain(network)))
   const chains = leased.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
   const failed = leased.find((result) => result.status === 'rejected')
   if (!failed) return chains

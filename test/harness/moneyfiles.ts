@@ -84,6 +84,10 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
     ],
   },
   {
+    why: 'repeats work that is not of a ledger',
+    files: ['loop'],
+  },
+  {
     why: 'is a report of the chain, without a service',
     files: ['sponsor-farm'],
   },

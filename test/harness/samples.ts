@@ -4,12 +4,14 @@
  */
 
 const isAll = process.env.SAMPLES === 'all'
-/** Of so many cases the suite runs one. */
-const share = 10
+/** Of so many cases of a generator the suite runs one. */
+const generatedShare = 20
+/** Of so many cases of a list. */
+const listedShare = 10
 
 /** How many of the cases of a generator run. */
 export function countOf(full: number): number {
-  return isAll ? full : Math.ceil(full / share)
+  return isAll ? full : Math.ceil(full / generatedShare)
 }
 
 /** Parameters of a property for fast-check, which names the seed when it fails. */
@@ -19,5 +21,5 @@ export function runs(full: number): { numRuns: number; seed?: number } {
 
 /** The cases of a list that run, evenly spread over it. */
 export function some<T>(all: readonly T[]): readonly T[] {
-  return isAll ? all : all.filter((_, index) => index % share === 0)
+  return isAll ? all : all.filter((_, index) => index % listedShare === 0)
 }

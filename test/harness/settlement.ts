@@ -305,12 +305,13 @@ export async function startNetwork(
   manners: 'usdg' | 'usdc' = 'usdg',
   options: Omit<ChainOptions, 'chainId' | 'port'> = {},
 ): Promise<{ chain: Chain; tap: ReturnType<typeof startTap>; stop(): Promise<void> }> {
-  const { chainId } = networkOf('http://localhost', manners)
-  const isPlain = Object.keys(options).length === 0
-  const chain = isPlain
-    ? await leaseChain(networkOf('http://localhost', manners))
-    : await startChain({ chainId, ...options })
-  if (!isPlain) await prepareChain(chain, networkOf(chain.url, manners))
+  const network = networkOf('http://localhost', manners)
+  const { blockTimeMs, extraArgs, ...lease } = options
+  const isLent = blockTimeMs === undefined && extraArgs === undefined
+  const chain = isLent
+    ? await leaseChain(network, lease)
+    : await startChain({ chainId: network.chainId, ...options })
+  if (!isLent) await prepareChain(chain, network)
   const tap = startTap(chain.url)
   return {
     chain,
@@ -322,12 +323,16 @@ export async function startNetwork(
   }
 }
 
-/** Waits until the condition is true; throws after two minutes. */
+/**
+ * Waits until the condition is true; throws after two minutes. Most of the time is a pause, also
+ * where a look connects to a server.
+ */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = performance.now() + 120_000
   while (performance.now() < deadline) {
+    const startedAt = performance.now()
     if (await condition()) return
-    await Bun.sleep(5)
+    await Bun.sleep(Math.min(25, Math.max(5, 4 * (performance.now() - startedAt))))
   }
   throw new Error('the condition was not met')
 }

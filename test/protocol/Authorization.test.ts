@@ -29,7 +29,7 @@ describe('the domain of a token, which a caller of the facilitator may name', ()
     }
     domainOf('1', 'x')
     const before = use()
-    for (let count = 0; count < 200; count++) domainOf('1', `${count} ${'x'.repeat(250_000)}`)
+    for (let count = 0; count < 80; count++) domainOf('1', `${count} ${'x'.repeat(250_000)}`)
     expect(use() - before).toBeLessThan(10_000_000)
   })
 })
