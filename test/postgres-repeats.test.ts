@@ -40,13 +40,16 @@ describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
           ?.answer
       const first = await commit()
       expect(first).toMatchObject({
-        results: [
+        answers: [
           {
-            ok: { confirmed: ids.map((id) => ({ id, state: 'confirmed' })), paid: ids, wei: '11' },
+            value: {
+              ...{ paid: ids, wei: '11' },
+              confirmed: ids.map((id) => ({ id, state: 'confirmed' })),
+            },
+            payments: ids,
           },
           { error: { code: '42883' } },
         ],
-        payments: ids,
       })
       expect(await commit()).toEqual(first)
       const [kept] = await own.run('SELECT result::text AS text FROM commits ORDER BY at DESC')

@@ -179,9 +179,8 @@ function take(waiting: readonly Entry[], isLong: boolean) {
 type Answer = {
   /** Whether other gateways live. */
   others: boolean
-  results: readonly ({ ok: Json } | { error: Fault })[]
-  payments: readonly string[]
-  jobs: readonly string[]
+  /** One for each change. */
+  answers: readonly ({ error: Fault } | ({ value: Json } & Partial<ChangedIds>))[]
 }
 
 /** Commits entries and settles their promises. Never rejects. */
@@ -196,19 +195,24 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
       for (const each of sorted) await commit(options, kind, [each])
       return
     }
-    for (const { reject } of sorted) reject(error)
+    // The error of a change without others is that of the statement.
+    const cause = error instanceof PostgresError ? errorOf(error) : error
+    for (const { reject } of sorted) reject(cause)
     return
   }
-  const { results, payments, jobs } = answer
+  const { answers, others } = answer
+  const done = answers.filter((each) => 'value' in each)
+  const payments = done.flatMap((each) => each.payments ?? [])
+  const jobs = done.flatMap((each) => each.jobs ?? [])
   if (payments.length + jobs.length > 0) {
     options.changed({ payments, jobs })
-    if (answer.others) options.notifier.tell({ payments, jobs })
+    if (others) options.notifier.tell({ payments, jobs })
   }
   for (const [index, { change, resolve, reject }] of sorted.entries()) {
-    const result = results[index]
-    if (result === undefined) reject(new Error('the database answered fewer results'))
-    else if ('error' in result) reject(errorOf(result.error))
-    else resolve(change.read(result.ok))
+    const given = answers[index]
+    if (given === undefined) reject(new Error('the database gave fewer answers'))
+    else if ('error' in given) reject(errorOf(given.error))
+    else resolve(change.read(given.value))
   }
 }
 
@@ -261,8 +265,8 @@ async function send(options: CommitsOptions, query: Query, commit: Commit): Prom
   try {
     const answer = await call(options, query, commit)
     const events = commit.entries.flatMap(({ change }, index) => {
-      const result = answer.results[index]
-      return result && 'ok' in result ? (change.events?.of(result.ok) ?? []) : []
+      const given = answer.answers[index]
+      return given && 'value' in given ? (change.events?.of(given.value) ?? []) : []
     })
     if (events.length > 0) await messages.write(query, events)
     await query('COMMIT')

@@ -101,7 +101,7 @@ function recordOf(
 
 type Recorded = {
   /** Rows that have other values than those of a payment that is confirmed for the first time. */
-  confirmed: readonly Json[]
+  confirmed?: readonly Json[]
   /** All that are confirmed. */
   paid: readonly string[]
   wei: string
@@ -110,7 +110,7 @@ type Recorded = {
 
 /** The confirmed payments by id; those that are as expected, from memory. */
 function paymentsOf(
-  { confirmed, paid }: Recorded,
+  { confirmed = [], paid }: Recorded,
   { included, blockNumber, at }: Inclusion,
   members: readonly IncludedPayment[],
 ): ReadonlyMap<string, Payment> {

@@ -60,7 +60,7 @@ async function store(
   { transaction, fresh, again }: Launch,
 ): Promise<Payment[]> {
   const { hash } = transaction
-  const plain = fresh.filter(({ rows }) => rows === undefined)
+  const plain = fresh.filter(({ rows }) => rows === undefined).toSorted(byMoney)
   const limited = fresh.filter(({ fundsAtomic }) => fundsAtomic !== undefined)
   const settled = await parts.commits.add({
     call: 'launch',
@@ -87,6 +87,20 @@ async function store(
     ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
     ...fresh.map(({ row }) => settled.get(row.id) ?? fromRow(row)),
   ]
+}
+
+/**
+ * An order that is the same on every gateway, so that launches with common money wait for each other
+ * without a deadlock.
+ */
+function byMoney({ row: one }: NewPayment, { row: other }: NewPayment): number {
+  const [left, right] = [moneyOf(one), moneyOf(other)]
+  if (left === right) return 0
+  return left < right ? -1 : 1
+}
+
+function moneyOf({ network, asset, payer, nonce }: PaymentRow): string {
+  return `${network} ${asset} ${payer} ${nonce}`.toLowerCase()
 }
 
 /** Locks of the functions. They are taken before any row, so all commits take them in one order. */

@@ -15,6 +15,7 @@ import shared from './migrations/0004_shared.sql' with { type: 'text' }
 import quickChecks from './migrations/0005_quick_checks.sql' with { type: 'text' }
 import rulesAsFunctions from './migrations/0006_rules_as_functions.sql' with { type: 'text' }
 import quickRules from './migrations/0007_quick_rules.sql' with { type: 'text' }
+import shorterRules from './migrations/0008_shorter_rules.sql' with { type: 'text' }
 
 /**
  * In order. Embedded as text, so that the compiled binary contains them. They only add, because
@@ -28,6 +29,7 @@ export const migrations: readonly Migration[] = [
   { name: '0005_quick_checks', sql: quickChecks },
   { name: '0006_rules_as_functions', sql: rulesAsFunctions },
   { name: '0007_quick_rules', sql: quickRules },
+  { name: '0008_shorter_rules', sql: shorterRules },
 ]
 
 /** A connection that nothing else uses meanwhile, such as a `Client` of `pg`. */

@@ -6,6 +6,13 @@ const keptMs = 60_000
 const everyMs = 30_000
 
 /**
+ * The first id that a commit could have so many seconds ago. Ids begin with their time (unix ms), so that
+ * the primary key finds the old ones.
+ */
+const idBefore = (seconds: string) => `(lpad(to_hex((extract(epoch FROM statement_timestamp()
+  - make_interval(secs => ${seconds})) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid`
+
+/**
  * Deletes results of commits that are not repeated any more: old ones of this gateway, while it
  * repeats none, and those of gateways that are gone.
  */
@@ -24,13 +31,14 @@ export function startPruning({
     lines
       .run('soon', async (query) => {
         await query(
-          `DELETE FROM commits WHERE gateway = $1
+          `DELETE FROM commits WHERE gateway = $1 AND id < ${idBefore('$2')}
              AND at < clock_timestamp() - make_interval(secs => $2)`,
           [gateway, keptMs / 1000],
           { name: 'prune' },
         )
         await query(
-          `DELETE FROM commits WHERE at < clock_timestamp() - interval '1 hour'
+          `DELETE FROM commits WHERE id < ${idBefore('3600')}
+             AND at < clock_timestamp() - interval '1 hour'
              AND NOT EXISTS (SELECT 1 FROM gateways WHERE id = commits.gateway)`,
           [],
           { name: 'prune_gone' },

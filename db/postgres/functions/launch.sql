@@ -86,13 +86,12 @@ $$;
 
 -- {fence, transaction, fresh: {new_payment}, with_rows: [{row, order? | authorization?}], again: {id}, sorted,
 -- members: {id}, limits: [{id, funds, key?}]}. Texts in braces are arrays of PostgreSQL, which it reads in a
--- fraction of the time of JSON. `value`: {settled: [row]}.
+-- fraction of the time of JSON. `fresh` is in the order of the money, which is the same on every gateway:
+-- launches with common money then wait for each other without a deadlock. `value`: {settled: [row]}.
 CREATE FUNCTION launch(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence(input->'fence');
-  hash text := input->'transaction'->>'hash';
   again text[] := input->>'again';
-  fresh new_payment[] := input->>'fresh';
   is_new boolean;
   resent text[];
   stored jsonb;
@@ -101,7 +100,8 @@ BEGIN
   IF cardinality(again) > 0 THEN
     PERFORM 1 FROM payments WHERE id = ANY(again) ORDER BY id FOR NO KEY UPDATE;
     WITH changed AS (
-      UPDATE payments SET state = 'broadcast', transaction_hash = hash
+      UPDATE payments
+      SET state = 'broadcast', transaction_hash = input->'transaction'->>'hash'
       WHERE id = ANY(again) AND state = 'reverted'
       RETURNING id
     )
@@ -111,9 +111,7 @@ BEGIN
         (SELECT id FROM unnest(again) AS each (id) WHERE id <> ALL (coalesce(resent, '{}')) LIMIT 1);
     END IF;
   END IF;
-  -- In the order of the money, which is the same on every gateway: launches with common money then
-  -- wait for each other without a deadlock.
-  IF cardinality(fresh) > 0 THEN
+  IF input->>'fresh' <> '{}' THEN
     INSERT INTO payments (
       id, method, network, chain_id, asset, payer, payee, amount_atomic, nonce, valid_after,
       valid_before, signature, product, protocol, merchant, route, fingerprint, resource,
@@ -123,16 +121,16 @@ BEGIN
       permit2612_signature, ceiling_atomic, facilitator, nonce_used, created_at, confirmed_at,
       delivered_at
     )
-    SELECT * FROM unnest(fresh) AS each
-    ORDER BY each.network COLLATE "C", lower(each.asset) COLLATE "C", lower(each.payer) COLLATE "C",
-      each.nonce COLLATE "C";
+    SELECT * FROM unnest((input->>'fresh')::new_payment[]);
   END IF;
-  FOR place IN 0 .. jsonb_array_length(input->'with_rows') - 1 LOOP
-    stored := insert_with_rows(input->'with_rows'->place);
-    IF stored IS NOT NULL THEN
-      settled := settled || jsonb_build_array(stored);
-    END IF;
-  END LOOP;
+  IF input->'with_rows' <> '[]' THEN
+    FOR place IN 0 .. jsonb_array_length(input->'with_rows') - 1 LOOP
+      stored := insert_with_rows(input->'with_rows'->place);
+      IF stored IS NOT NULL THEN
+        settled := settled || jsonb_build_array(stored);
+      END IF;
+    END LOOP;
+  END IF;
   IF input->'limits' <> '[]' THEN
     PERFORM assert_funded(input->'limits');
   END IF;

@@ -70,39 +70,39 @@ END $$;
 -- receipt, hashes: {hash}, job, at, day, is_costly, first: id of the first member, all: {id}, sorted;
 -- the members that a log pays: ids, indexes, starts, in braces, as if no log was taken, where the UNIQUE
 -- of payments refuses one that is; or else members: [{id, logs, starts}]; is_known}.
--- `value`: {confirmed: [row], paid: [id], wei, wasted}, `ids`: of the rows. With `is_known` the caller
--- has the payments: then `paid` has those that have no other values than a payment that is confirmed
--- for the first time, and `confirmed` the rows of the others. Members that the receipt does not pay are
--- reverted.
+-- `value`: {paid: [id], wei, wasted}. `ids`: of those whose rows the caller needs, which are all of them, or
+-- with `is_known`, when the caller has the payments, those that have other values than a payment that
+-- is confirmed for the first time. Members that the receipt does not pay are reverted.
 CREATE FUNCTION record(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence_stored(input->'fence');
   included jsonb := input->'included';
   included_hash text := included->>'hash';
   is_success boolean := input->>'success';
-  is_known boolean := input->>'is_known';
   block bigint := input->>'block_number';
-  ended_at_ms bigint := input->>'at';
-  deliverer uuid := input->>'by';
   sent_hashes text[] := input->>'hashes';
   all_ids text[] := input->>'all';
   assigned jsonb := input;
   recorded text[];
   displaced jsonb;
-  confirmed jsonb := '[]';
-  confirmed_ids text[] := '{}';
-  row_ids jsonb := '[]';
-  reverted jsonb := '[]';
+  paid_ids text[] := '{}';
+  row_ids text[];
+  reverted jsonb;
   ended text;
   spent numeric := input->>'spent_wei';
   wasted numeric;
   total_wei numeric;
   total_wasted numeric;
 BEGIN
-  SELECT array_agg(t.hash) INTO recorded FROM transactions AS t
-  WHERE t.network = included->>'network' AND lower(t.relayer) = lower(included->>'relayer')
-    AND t.nonce = (included->>'nonce')::bigint AND t.state IN ('mined', 'failed');
-  IF recorded IS NOT NULL THEN
+  IF EXISTS (
+    SELECT 1 FROM transactions AS t
+    WHERE t.network = included->>'network' AND lower(t.relayer) = lower(included->>'relayer')
+      AND t.nonce = (included->>'nonce')::bigint AND t.state IN ('mined', 'failed')
+  ) THEN
+    recorded := ARRAY(
+      SELECT t.hash FROM transactions AS t
+      WHERE t.network = included->>'network' AND lower(t.relayer) = lower(included->>'relayer')
+        AND t.nonce = (included->>'nonce')::bigint AND t.state IN ('mined', 'failed'));
     -- The holder before this one may have recorded it, and its gas is counted once.
     IF included_hash = ANY(recorded) THEN
       spent := 0;
@@ -115,59 +115,54 @@ BEGIN
   IF displaced IS NULL AND cardinality(all_ids) > 1 THEN
     PERFORM 1 FROM payments WHERE id = ANY(all_ids) ORDER BY id FOR NO KEY UPDATE;
   END IF;
-  IF cardinality(all_ids) > 0 THEN
-    IF is_success THEN
-      IF assigned ? 'members' THEN
-        assigned := assign_logs(input);
-      END IF;
-      WITH changed AS (
-        UPDATE payments
-        SET state = 'confirmed', transaction_hash = included_hash, log_index = paid.index,
-          block_number = block, confirmed_at = ended_at_ms,
-          delivery = CASE WHEN paid.starts AND delivery = 'none' THEN 'delivering' ELSE delivery END,
-          attempts = CASE WHEN paid.starts AND delivery = 'none' THEN attempts + 1 ELSE attempts END,
-          delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN deliverer
-            ELSE delivering_by END
-        FROM unnest((assigned->>'ids')::text[], (assigned->>'indexes')::bigint[],
-          (assigned->>'starts')::boolean[]) AS paid (id, index, starts)
-        -- Written so that the planner takes the key: the index of unfinished payments has the entries
-        -- of all that were paid since the last vacuum.
-        WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
-        RETURNING payments.id, CASE
-          WHEN is_known AND attempts = paid.starts::int
-            AND delivery = CASE WHEN paid.starts THEN 'delivering' ELSE 'none' END
-            AND upstream_status IS NULL AND redeem_token_hash IS NULL AND delivered_at IS NULL
-            AND NOT truncated AND NOT answered AND NOT nonce_used THEN NULL
-          ELSE to_jsonb(payments) END AS whole
-      )
-      SELECT coalesce(array_agg(changed.id), '{}'),
-        coalesce(jsonb_agg(changed.whole) FILTER (WHERE changed.whole IS NOT NULL), '[]')
-      INTO confirmed_ids, confirmed FROM changed;
-      IF confirmed <> '[]' THEN
-        row_ids := jsonb_path_query_array(confirmed, '$[*].id');
-      END IF;
+  IF is_success AND cardinality(all_ids) > 0 THEN
+    IF assigned ? 'members' THEN
+      assigned := assign_logs(input);
     END IF;
-    -- Those that are confirmed now are in another state.
-    IF cardinality(confirmed_ids) < cardinality(all_ids) THEN
-      reverted := revert_payments(all_ids, sent_hashes);
-    END IF;
+    WITH changed AS (
+      UPDATE payments
+      SET state = 'confirmed', transaction_hash = included_hash, log_index = paid.index,
+        block_number = block, confirmed_at = (input->>'at')::bigint,
+        delivery = CASE WHEN paid.starts AND delivery = 'none' THEN 'delivering' ELSE delivery END,
+        attempts = CASE WHEN paid.starts AND delivery = 'none' THEN attempts + 1 ELSE attempts END,
+        delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN (input->>'by')::uuid
+          ELSE delivering_by END
+      FROM unnest((assigned->>'ids')::text[], (assigned->>'indexes')::bigint[],
+        (assigned->>'starts')::boolean[]) AS paid (id, index, starts)
+      -- Written so that the planner takes the key: the index of unfinished payments has the entries
+      -- of all that were paid since the last vacuum.
+      WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
+      RETURNING payments.id, attempts = paid.starts::int
+        AND delivery = CASE WHEN paid.starts THEN 'delivering' ELSE 'none' END
+        AND num_nonnulls(upstream_status, redeem_token_hash, delivered_at) = 0
+        AND NOT (truncated OR answered OR nonce_used) AS is_first
+    )
+    SELECT coalesce(array_agg(id), '{}'),
+      array_agg(id) FILTER (WHERE (is_first AND (input->>'is_known')::boolean) IS NOT TRUE)
+    INTO paid_ids, row_ids FROM changed;
+  END IF;
+  -- Those that are confirmed now are in another state.
+  IF cardinality(paid_ids) < cardinality(all_ids) THEN
+    reverted := revert_payments(all_ids, sent_hashes);
   END IF;
   UPDATE transactions
   SET state = CASE WHEN hash <> included_hash THEN 'replaced'
       WHEN is_success THEN 'mined' ELSE 'failed' END,
     block_number = CASE WHEN hash = included_hash THEN block END,
     cost_wei = CASE WHEN hash = included_hash THEN input->>'spent_wei' END
-  WHERE hash = ANY(sent_hashes || included_hash) AND state = 'sent';
+  -- The state is `sent`, written like that for the planner, too.
+  WHERE hash = ANY(sent_hashes || included_hash)
+    AND state NOT IN ('signed', 'mined', 'failed', 'replaced');
   IF input->>'job' IS NOT NULL THEN
     UPDATE jobs
     SET state = CASE WHEN is_success THEN 'confirmed' ELSE 'failed' END,
       transaction_hash = included_hash, block_number = block, receipt = input->>'receipt',
-      ended_at = ended_at_ms
+      ended_at = (input->>'at')::bigint
     WHERE id = input->>'job' AND state = 'broadcast'
     RETURNING id INTO ended;
   END IF;
   wasted := CASE WHEN (input->>'is_costly')::boolean
-    AND NOT coalesce(input->>'first' = ANY(confirmed_ids), false) THEN spent ELSE 0 END;
+    AND NOT coalesce(input->>'first' = ANY(paid_ids), false) THEN spent ELSE 0 END;
   -- Last, because every gateway adds to this row. It is there but for the first one of a day.
   UPDATE gas_spent SET wei = wei + spent, wasted_wei = wasted_wei + wasted
   WHERE network = included->>'network' AND product = included->>'product' AND day = input->>'day'
@@ -179,10 +174,15 @@ BEGIN
     SET wei = sum.wei + excluded.wei, wasted_wei = sum.wasted_wei + excluded.wasted_wei
     RETURNING sum.wei, sum.wasted_wei INTO total_wei, total_wasted;
   END IF;
-  RETURN jsonb_build_object(
-    'value', jsonb_build_object('confirmed', confirmed, 'paid', confirmed_ids,
-      'wei', total_wei::text, 'wasted', total_wasted::text),
-    'payments', coalesce(displaced->'payments', '[]') || to_jsonb(confirmed_ids) || reverted,
-    'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended))
-    || CASE WHEN row_ids = '[]' THEN '{}' ELSE jsonb_build_object('ids', row_ids) END;
+  assigned := jsonb_build_object(
+    'value', jsonb_build_object('paid', paid_ids, 'wei', total_wei::text, 'wasted', total_wasted::text),
+    'payments', paid_ids);
+  IF num_nonnulls(displaced, row_ids, reverted, ended) > 0 THEN
+    RETURN assigned || jsonb_build_object(
+      'payments',
+      coalesce(displaced->'payments', '[]') || to_jsonb(paid_ids) || coalesce(reverted, '[]'),
+      'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended))
+      || CASE WHEN row_ids IS NULL THEN '{}' ELSE jsonb_build_object('ids', row_ids) END;
+  END IF;
+  RETURN assigned;
 END $$;
