@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, test } from 'bun:test'
-import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { constants, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Db, open } from '../db/sqlite/open'
 import * as App from '../src/app'
@@ -204,6 +204,63 @@ describe('a log that is not read', () => {
     }
   })
 
+  test('error: a closed stderr loses messages, and the service continues', async () => {
+    const free = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
+    const address = `127.0.0.1:${free.port}`
+    await free.stop(true)
+    const child = Bun.spawn(command(address), { env, stdout: 'pipe', stderr: 'pipe' })
+    try {
+      // The banner finds no reader, nor does the message about the log.
+      await Promise.all([child.stderr.cancel(), child.stdout.cancel()])
+      const dropped = async () => {
+        const answer = await fetch(`http://${address}/metrics`).catch(() => undefined)
+        const metrics = answer?.ok ? await answer.text() : ''
+        return Number(/^turnpike_log_lines_dropped_total (\d+)/m.exec(metrics)?.[1] ?? -1)
+      }
+      await until(async () => (await dropped()) >= 0)
+      // Only after the banner the signal means a reload; before, it ends the program.
+      await until(() => handles(child.pid, 'SIGHUP'))
+      for (let count = 1; count <= 2; count++) {
+        child.kill('SIGHUP')
+        await until(async () => child.exitCode !== null || (await dropped()) >= count)
+        expect(child.exitCode).toBeNull()
+      }
+      child.kill('SIGTERM')
+      expect(await child.exited).toBe(0)
+    } finally {
+      child.kill('SIGKILL')
+      await child.exited
+    }
+  })
+
+  test('behavior: a terminal gets lines for people, and every other reader gets JSON', async () => {
+    for (const isTerminal of [true, false]) {
+      let out = ''
+      const decoder = new TextDecoder()
+      const data = (_: unknown, chunk: Uint8Array) => {
+        out += decoder.decode(chunk)
+      }
+      const options = isTerminal
+        ? { terminal: { data } }
+        : { stdout: 'pipe' as const, stderr: 'ignore' as const }
+      const child = Bun.spawn(command('127.0.0.1:0'), { env, ...options })
+      const reading = isTerminal ? undefined : readAll(child.stdout as ReadableStream, data)
+      try {
+        await until(() => handles(child.pid, 'SIGHUP'))
+        child.kill('SIGHUP')
+        await until(() => out.includes('reloaded'))
+        child.kill('SIGTERM')
+        expect(await child.exited).toBe(0)
+        await reading
+        const lines = out.split('\n').filter((line) => line.includes('reloaded'))
+        expect(lines.map((line) => line.startsWith('{"time":'))).toEqual([!isTerminal])
+      } finally {
+        child.kill('SIGKILL')
+        await child.exited
+      }
+    }
+  })
+
   test('error: a reader that does not read loses the lines that do not fit, which are counted', async () => {
     let gate = Promise.withResolvers<number>()
     const taken: string[] = []
@@ -240,3 +297,14 @@ describe('a log that is not read', () => {
     expect([taken.at(-1), told[3]]).toEqual(['again\n', 1])
   })
 })
+
+async function readAll(stream: ReadableStream, take: (_: unknown, chunk: Uint8Array) => void) {
+  for await (const chunk of stream) take(undefined, chunk)
+}
+
+/** Whether a process has a handler of a signal: proc_pid_status(5). */
+function handles(pid: number, signal: 'SIGHUP'): boolean {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+  const caught = BigInt(`0x${/^SigCgt:\s*(\w+)/m.exec(status)?.[1] ?? 0}`)
+  return ((caught >> BigInt(constants.signals[signal] - 1)) & 1n) === 1n
+}

@@ -1,3 +1,5 @@
+import { constants, fstatSync, statSync } from 'node:fs'
+
 /** Writes lines to a stream that may be closed or blocked, and never waits for it. */
 export type Output = {
   write(line: string): void
@@ -24,6 +26,21 @@ export type OutputOptions = {
 }
 
 const endMs = 1_000
+
+/**
+ * Writes messages for people, and drops what cannot be written. For a service: `process.stderr` would
+ * load the streams of node, 2 % of a start, and ends the program at a failure unless it has a listener.
+ */
+export function createMessages(sink: Sink): (text: string) => void {
+  return (text) => {
+    try {
+      const written = Promise.all([sink.write(text), sink.flush()])
+      written.catch(() => undefined)
+    } catch {
+      // Its reader has ended.
+    }
+  }
+}
 
 /**
  * A pipe whose reader has ended or stopped reading must neither stop the program nor fill its
@@ -77,6 +94,21 @@ export function createOutput(options: OutputOptions): Output {
       await Promise.race([run, Bun.sleep(endMs)])
     },
   }
+}
+
+/**
+ * Whether a person reads stdout. `process.stdout` would load the streams of node, which takes 2 % of a
+ * start, so only a device that may be a terminal asks it.
+ */
+export function isTerminal(): boolean {
+  try {
+    const { mode, rdev } = fstatSync(1)
+    const isDevice = (mode & constants.S_IFMT) === constants.S_IFCHR
+    if (!isDevice || rdev === statSync('/dev/null').rdev) return false
+  } catch {
+    // It is closed, or this system has no such devices.
+  }
+  return process.stdout.isTTY === true
 }
 
 function codeOf(error: unknown): string {

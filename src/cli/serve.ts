@@ -16,7 +16,7 @@ import { deskKeyFault, findTarget, nameOf, opening } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
 import { createOperator } from './operator'
-import { createOutput } from './output'
+import { createMessages, createOutput, isTerminal } from './output'
 import { reload } from './reload'
 import { startFault } from './startfault'
 import { unreadable, warn } from './words'
@@ -33,13 +33,14 @@ export type ServeOptions = { file: string; dataDir: string; env: Env; flags: Htt
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
  */
 export async function serve(options: ServeOptions): Promise<number> {
-  const configured = await configure(options)
+  const say = createMessages(Bun.stderr.writer())
+  const configured = await configure(options, say)
   if (typeof configured === 'string') {
-    process.stderr.write(configured)
+    say(configured)
     return 1
   }
   const { config, secrets, https, target, warnings } = configured
-  const { log, output } = openLog()
+  const { log, output } = openLog(say)
   const droppedLines = output.dropped
   const { dataDir } = options
   let app: App.App | undefined
@@ -56,10 +57,10 @@ export async function serve(options: ServeOptions): Promise<number> {
   })
   // The fault of the lock has its own exit code, so that a supervisor can tell it from a crash.
   const onFenced = () => {
-    process.stderr.write('turnpike: the other gateways took this one for dead: it ends\n')
+    say('turnpike: the other gateways took this one for dead: it ends\n')
     process.exit(fencedCode)
   }
-  const warnStart = (line: string) => process.stderr.write(`turnpike: warning: ${line}\n`)
+  const warnStart = (line: string) => say(`turnpike: warning: ${line}\n`)
   const openServer = target && opening(target, { secrets, warn: warnStart, onFenced })
   try {
     app = await App.start({
@@ -77,7 +78,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     })
   } catch (error) {
     const server = target && (await nameOf(target))
-    process.stderr.write(`turnpike: ${startFault(error, config.service, server)}\n`)
+    say(`turnpike: ${startFault(error, config.service, server)}\n`)
     return 1
   }
   const started = app
@@ -85,7 +86,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
-  process.stderr.write(banner(app, config, secrets) + warnings.map((line) => `${line}\n`).join(''))
+  say(banner(app, config, secrets) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late SIGHUP would end the process before paid work is finished.
@@ -102,17 +103,15 @@ export async function serve(options: ServeOptions): Promise<number> {
  * Opens the log on stdout. When stdout is closed or blocked, stderr gets one line and the service
  * continues.
  */
-function openLog() {
-  // An 'error' event without a listener would end the program.
-  process.stderr.on('error', () => undefined)
+function openLog(say: (text: string) => void) {
   const output = createOutput({
     sink: Bun.stdout.writer(),
     onLoss(reason) {
-      process.stderr.write(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
+      say(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
     },
     onResumed: (missing) => log('log-lines-dropped', { missing }),
   })
-  const log = createLog({ write: output.write })
+  const log = createLog({ write: output.write, pretty: isTerminal() })
   return { log, output }
 }
 
@@ -126,7 +125,10 @@ type Configured = {
 }
 
 /** Configuration and secrets, or a text with all faults in them. */
-async function configure(options: ServeOptions): Promise<Configured | string> {
+async function configure(
+  options: ServeOptions,
+  say: (text: string) => void,
+): Promise<Configured | string> {
   const { file, dataDir, env, flags } = options
   let text: string
   try {
@@ -140,8 +142,7 @@ async function configure(options: ServeOptions): Promise<Configured | string> {
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
     const relayers = () => {
-      for (const warning of openDirectory(dataDir))
-        process.stderr.write(`turnpike: warning: ${warning}\n`)
+      for (const warning of openDirectory(dataDir)) say(`turnpike: warning: ${warning}\n`)
       secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
