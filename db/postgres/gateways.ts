@@ -21,6 +21,7 @@ import type { Lines } from './lines'
 import { createLoop, type Loop, type LoopOptions } from './loop'
 import { restoreLane } from './restore'
 import type { Json } from './rows'
+import { sharesOf } from './shares'
 import { isSteady, type Times, usualTimes } from './signs'
 
 export type GatewaysOptions = {
@@ -86,6 +87,8 @@ type State = {
   held: Map<string, Held>
   /** Lanes of other living gateways. */
   ofOthers: Set<string>
+  /** When lanes were first seen that nobody had, by the monotonic clock. */
+  freeSince: ReadonlyMap<string, number>
   beatAt: number
   steadySince: number
   skewMs: number
@@ -107,6 +110,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     listener: undefined,
     held: new Map(),
     ofOthers: new Set(),
+    freeSince: new Map(),
     beatAt: monotonic(),
     steadySince: monotonic(),
     skewMs: 0,
@@ -224,6 +228,9 @@ async function lookOnce(state: State): Promise<void> {
       row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
     ),
   )
+  const free = seen.lanes.filter(({ holder }) => holder === null).map((row) => keyOf(laneOf(row)))
+  const at = monotonic()
+  state.freeSince = new Map(free.map((key) => [key, state.freeSince.get(key) ?? at]))
   await compare(state, seen, known)
   for (const network of new Set(state.wanted.map((lane) => lane.network))) {
     await balance(state, network, seen)
@@ -261,26 +268,33 @@ async function compare(
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, laneOf(row)))
+  const { id } = state.options.gateway
+  const rows = seen.lanes
+    .filter((row) => row.network === network && isWanted(state, laneOf(row)))
+    .map((row) => ({ ...row, ...knownOf(state, laneOf(row)) }))
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
-  const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
+  const others = seen.gateways.filter((each) => each !== id)
+  const shares = sharesOf(accounts, { others, isOwn })
   // The database names this process as the holder, because the answer to a take or return was lost.
-  const isUnknown = (row: LaneRow) => row.holder === state.options.gateway.id && !isOwn(row)
-  let own = accounts.filter(isOwn).length
+  const isUnknown = (row: LaneRow) => row.holder === id && !isOwn(row)
   for (const row of rows) {
     if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
-    if (state.isRetired) {
-      if (isUnknown(row)) await give(state, laneOf(row))
-    } else if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (own < fair) own += (await take(state, laneOf(row))) ? 1 : 0
+    const isTaken = !state.isRetired && (row.relayer === keeper || shares.takes(row))
+    if (isTaken) await take(state, laneOf(row))
     else if (isUnknown(row)) await give(state, laneOf(row))
   }
+  const excess = shares.excess()
+  if (excess.length === 0) return state.listener?.keep({ network })
   // One at a time, so that its next holder can begin before the next one is given.
-  if (own > fair) {
-    const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
-    if (idle) await give(state, laneOf(idle))
-  } else state.listener?.keep({ network })
+  const idle = excess.find((row) => state.listener?.release(laneOf(row)))
+  if (idle) await give(state, laneOf(idle))
+}
+
+function knownOf({ listener, freeSince, times, options }: State, lane: Lane) {
+  const now = options.monotonic()
+  const isLeft = now - (freeSince.get(keyOf(lane)) ?? now) > times.deadMs
+  return { isAble: listener?.isAble?.(lane) ?? true, isLeft }
 }
 
 function isWanted({ wanted }: State, lane: Lane): boolean {

@@ -40,7 +40,11 @@ export async function settleCharge(
     charging.set(id, work)
     void work.finally(() => charging.delete(id))
   }
+  const until = context.now() + waitMs
   const outcome = await within(work, waitMs)
+  // Its relayer was given to another process while it waited to be sent.
+  if (outcome?.kind === 'unavailable' && isOfAnother(context, transfer))
+    return awaitCharge(context, authorization, Math.max(0, until - context.now()))
   if (outcome !== undefined) return outcome
   const payment = await context.ledger.payments.findById(id)
   if (payment?.state === 'confirmed') return Resolve.current(context, payment)

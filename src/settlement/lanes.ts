@@ -23,6 +23,10 @@ export async function start(context: Context, onTaken: () => void): Promise<void
     },
     release: (lane) => release(context, lane),
     keep: (lane) => keep(context, lane),
+    isAble(lane) {
+      const [, relayer] = relayerOf(context, lane)
+      return relayer !== undefined && isAble(relayer)
+    },
     driven: (lane) => drivenIn(context, lane),
   })
   for (const chain of context.chains.values()) announceFirst(context, chain)
@@ -72,18 +76,30 @@ function release(context: Context, lane: Lane): boolean {
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
     // Under a steady load it would never be free of payments, and the other process gets no account.
-    if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = !relayer.isReserved
+    // One without gas sends nothing new, so it needs no room.
+    if (!isAble(relayer)) keep(context, lane)
+    else if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = true
     return false
   }
   relayer.isHeld = false
   keep(context, lane)
   context.log('lane-given', { network: lane.network, relayer: relayer.address })
+  // Charges that name it are settled by its next holder.
+  pump(context, chain)
   return true
 }
 
 /** No account of the network is to be given any more. */
-function keep({ chains }: Context, { network }: Pick<Lane, 'network'>): void {
-  for (const relayer of chains.get(network)?.relayers ?? []) relayer.isLeaving = false
+function keep(context: Context, { network }: Pick<Lane, 'network'>): void {
+  const chain = context.chains.get(network)
+  const leaving = chain?.relayers.filter(({ isLeaving }) => isLeaving) ?? []
+  for (const relayer of leaving) relayer.isLeaving = false
+  if (chain && leaving.length > 0) pump(context, chain)
+}
+
+/** Whether an account sells, now or as soon as this process has it. Balances are read of all. */
+function isAble({ isReserved, poor }: Relayer): boolean {
+  return !isReserved && poor === undefined
 }
 
 /** Search this many blocks more for a payment whose arrival is only estimated. */
