@@ -22,7 +22,7 @@ import { createLoop, type Loop, type LoopOptions } from './loop'
 import { restoreLane } from './restore'
 import type { Json } from './rows'
 import { sharesOf } from './shares'
-import { isSteady, type Times, usualTimes } from './signs'
+import { isSteady, mayHaveChanged, type Times, usualTimes } from './signs'
 
 export type GatewaysOptions = {
   lines: Lines
@@ -75,6 +75,8 @@ export type Gateways = {
   lost(lane: Lane, epoch: number): Promise<boolean>
   /** Something has changed that a look must see soon. */
   wake(): void
+  /** The connection was lost, so the server may be another one that lacks the last commits. */
+  reconnected(): void
   /** Gives the lanes back and leaves. */
   close(): Promise<void>
 }
@@ -93,6 +95,8 @@ type State = {
   steadySince: number
   skewMs: number
   others: number
+  /** When the connection was opened again. */
+  reconnectedAt: number
   /** The end of the running look. */
   looking: Promise<void>
   /** It takes no lane any more. */
@@ -115,6 +119,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     steadySince: monotonic(),
     skewMs: 0,
     others: 0,
+    reconnectedAt: Number.NEGATIVE_INFINITY,
     looking: Promise.resolve(),
     isRetired: false,
     isOver: false,
@@ -164,6 +169,10 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
     lost: (lane, epoch) => isRestored(state, lane, epoch),
     wake: looks.wake,
+    reconnected() {
+      state.reconnectedAt = monotonic()
+      looks.wake()
+    },
     close: () => close(state, [beats, looks]),
   }
 }
@@ -268,16 +277,17 @@ async function compare(
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const { id } = state.options.gateway
+  const { gateway, monotonic } = state.options
+  if (mayHaveChanged(state, monotonic())) return
   const rows = seen.lanes
     .filter((row) => row.network === network && isWanted(state, laneOf(row)))
     .map((row) => ({ ...row, ...knownOf(state, laneOf(row)) }))
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
-  const others = seen.gateways.filter((each) => each !== id)
+  const others = seen.gateways.filter((id) => id !== gateway.id)
   const shares = sharesOf(accounts, { others, isOwn })
   // The database names this process as the holder, because the answer to a take or return was lost.
-  const isUnknown = (row: LaneRow) => row.holder === id && !isOwn(row)
+  const isUnknown = (row: LaneRow) => row.holder === gateway.id && !isOwn(row)
   for (const row of rows) {
     if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
     const isTaken = !state.isRetired && (row.relayer === keeper || shares.takes(row))

@@ -103,6 +103,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       if (lanes === true) gateways?.wake()
       const isEmpty = ids.length + jobs.length === 0 && lanes !== true && offers !== true
       if (isEmpty) changes.anything()
+      if (isEmpty && by === undefined) gateways?.reconnected()
     },
     async close() {
       gas.close()
