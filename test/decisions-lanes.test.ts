@@ -227,6 +227,29 @@ describe.concurrent('an account that another gateway needs, and payments that na
     expect(await own.settlement.find(second)).toBeUndefined()
   })
 
+  test('error: a payment that waits for others of its payer is sent when they have ended', async () => {
+    const lanes = createFakeLanes()
+    await using own = await scripted({
+      ledger: (ledger) => ({ ...unnamed(ledger), lanes: lanes.of('a') }),
+      settlement: { relayerKeys: [...relayerKeys] },
+    })
+    await lanes.give('a')
+    await until(() => own.node.calls.filter(({ method }) => method === 'eth_chainId').length > 1)
+    own.node.onSend = () => 'keep'
+    // A payer may have 16 open, and each account has room for as many.
+    const pay = (_: unknown, index: number) =>
+      own.pay(named(own, 1, index % 2 === 0 ? leaving : staying))
+    const open = Array.from({ length: 16 }, pay)
+    await until(() => own.node.sends.length === 16)
+    const last = pay(undefined, 0)
+    // No other transaction ends after that one.
+    own.chain.mine(own.node.sends.filter(({ nonce, from }) => nonce === 0 && from === leaving))
+    await until(() => own.node.sends.length === 17)
+    own.chain.mine()
+    const ends = await Promise.all([...open, last])
+    expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
+  })
+
   test('behavior: what waited for it is sent when it is not to be given any more', async () => {
     await using started = await start()
     const { own, lanes } = started

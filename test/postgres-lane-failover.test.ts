@@ -54,11 +54,11 @@ async function start(url: string, gapMs = 30_000) {
   }
 }
 
-/** The rows before a change of the holder, and new connections of all gateways. */
+/** New connections of all gateways, then the rows before a change of the holder. */
 async function goBack({ sql }: TestGateway, rows: string) {
-  await sql(rows)
   await sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+  await sql(rows)
 }
 
 /** Resolves when a gateway has looked this often. */

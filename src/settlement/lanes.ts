@@ -6,6 +6,7 @@ import { pump } from './queue'
 import { readCount } from './reads'
 import * as Recover from './recover'
 import type { ChainState, Relayer } from './state'
+import { within } from './wait'
 
 /**
  * Takes the accounts of the networks that no other process has, now and later. Resolves after the
@@ -61,15 +62,29 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
     if (relayer.slots.size === 0) throw error
     context.log('settlement-fault', { network: lane.network, error })
   }
-  const count = await readCount(chain, relayer, 'pending').catch(() => undefined)
-  // Without an answer the next health check reads it.
-  if (count !== undefined) relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
   const before = Health.reasonsOf(chain)
+  const begin = () => {
+    if (!chain.health.isQuiet) Health.announce(context, chain, before)
+    pump(context, chain)
+  }
+  // Without an answer the next health check reads it.
+  const reading = readCount(chain, relayer, 'pending').then(
+    (count) => {
+      relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
+      return true
+    },
+    () => true,
+  )
+  // A node that answers late must not keep the other accounts from being taken.
+  const isRead = await within(reading, countMs)
   relayer.isHeld = true
   context.log('lane-taken', { network: lane.network, relayer: relayer.address })
-  if (!chain.health.isQuiet) Health.announce(context, chain, before)
-  pump(context, chain)
+  begin()
+  if (isRead === undefined) void reading.then(begin)
 }
+
+/** Longest wait for the count of an account that is taken, ms. */
+const countMs = 2_000
 
 function release(context: Context, lane: Lane): boolean {
   const [chain, relayer] = relayerOf(context, lane)
