@@ -171,7 +171,6 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     wake: looks.wake,
     reconnected() {
       state.reconnectedAt = monotonic()
-      looks.wake()
     },
     close: () => close(state, [beats, looks]),
   }
