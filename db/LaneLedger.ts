@@ -25,6 +25,11 @@ export type LaneListener = {
    * lane, or another one of the network, become idle, and is asked again.
    */
   release(lane: Lane): boolean
+  /**
+   * Whether the account can pay for gas, as far as it is known, and sells. Each process has a fair part
+   * of those. Without the function all of them can.
+   */
+  isAble?(lane: Lane): boolean
   /** The process keeps all its lanes of the network: none has to become idle. */
   keep(lane: Pick<Lane, 'network'>): void
   /**

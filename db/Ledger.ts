@@ -195,8 +195,8 @@ export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }
   /** The money of these was written before: by the ids that they were to have. Nothing was written. */
   | { kind: 'known'; payments: ReadonlyMap<string, Payment> }
-  /** The rows of this payment were refused. Nothing was written. */
-  | { kind: 'refused'; id: string; reason: RowsRefusal }
+  /** These payments, or their rows, were refused. Nothing was written. */
+  | { kind: 'refused'; ids: readonly string[]; reason: RowsRefusal }
 
 /** A receipt that ends an account nonce. */
 export type Inclusion = {

@@ -1,5 +1,8 @@
 import { describe, expect, test } from 'bun:test'
+import type { Lane } from '../db/LaneLedger'
+import type { Ledger } from '../db/Ledger'
 import { createLedger } from '../db/sqlite/ledger'
+import * as Crypto from '../src/protocol/Crypto'
 import type { Settlement } from '../src/settlement/settlement'
 import { relayerKeys } from './harness/cluster'
 import { createFakeLanes } from './harness/fakelanes'
@@ -164,4 +167,97 @@ test('behavior: a relayer that another gateway needs takes no new payment, and i
   own.chain.mine()
   for (const each of transfers) await own.reaches(each, 'confirmed')
   await until(() => asked() > 1)
+})
+
+/** The scripted chain has no `upto`, so a payment names its account only until it is written. */
+const unnamed = (ledger: Ledger): Ledger => ({
+  ...ledger,
+  settling: {
+    ...ledger.settling,
+    launch: ({ fresh, ...input }) =>
+      ledger.settling.launch({
+        ...input,
+        fresh: fresh.map(({ row, ...each }) => ({
+          ...each,
+          row: { ...row, ceilingAtomic: null, facilitator: null },
+        })),
+      }),
+  },
+})
+
+describe.concurrent('an account that another gateway needs, and payments that name it', () => {
+  const [leaving, staying] = relayerKeys.map(Crypto.addressOf)
+  if (!leaving || !staying) throw new Error('two relayers')
+  const isLeaving = ({ relayer }: Lane) => relayer === leaving
+  /** It names the account as a signature of `upto` does. */
+  const named = (own: Scripted, from: number, facilitator = leaving) => ({
+    ...own.sign({ from }),
+    upto: { facilitator, ceilingAtomic: 5_000n },
+  })
+
+  /** A gateway whose first account has a payment that names it, and is needed. */
+  async function start() {
+    const lanes = createFakeLanes()
+    const own = await scripted({
+      ledger: (ledger) => ({ ...unnamed(ledger), lanes: lanes.of('a') }),
+      settlement: { relayerKeys: [...relayerKeys] },
+    })
+    await lanes.give('a')
+    // Without an account it looked for one soon. The next look comes after the test.
+    await until(() => own.node.calls.filter(({ method }) => method === 'eth_chainId').length > 1)
+    own.node.onSend = () => 'keep'
+    const first = named(own, 1)
+    await own.begin(first)
+    expect(lanes.release('a', isLeaving)).toEqual([false])
+    return { own, lanes, first, [Symbol.asyncDispose]: own[Symbol.asyncDispose] }
+  }
+
+  test('attack: a steady load of payments that name it does not keep it from being given', async () => {
+    await using started = await start()
+    const { own, lanes, first } = started
+    const second = named(own, 2)
+    const waiting = own.pay(second)
+    // It came later, and is sent.
+    await own.begin(named(own, 3, staying))
+    expect(own.node.sends.map(({ from }) => from)).toEqual([leaving, staying])
+    own.chain.mine()
+    await own.reaches(first, 'confirmed')
+    await until(() => lanes.release('a', isLeaving).every(Boolean))
+    expect((await waiting).kind).toBe('unavailable')
+    expect(await own.settlement.find(second)).toBeUndefined()
+  })
+
+  test('error: a payment that waits for others of its payer is sent when they have ended', async () => {
+    const lanes = createFakeLanes()
+    await using own = await scripted({
+      ledger: (ledger) => ({ ...unnamed(ledger), lanes: lanes.of('a') }),
+      settlement: { relayerKeys: [...relayerKeys] },
+    })
+    await lanes.give('a')
+    await until(() => own.node.calls.filter(({ method }) => method === 'eth_chainId').length > 1)
+    own.node.onSend = () => 'keep'
+    // A payer may have 16 open, and each account has room for as many.
+    const pay = (_: unknown, index: number) =>
+      own.pay(named(own, 1, index % 2 === 0 ? leaving : staying))
+    const open = Array.from({ length: 16 }, pay)
+    await until(() => own.node.sends.length === 16)
+    const last = pay(undefined, 0)
+    // No other transaction ends after that one.
+    own.chain.mine(own.node.sends.filter(({ nonce, from }) => nonce === 0 && from === leaving))
+    await until(() => own.node.sends.length === 17)
+    own.chain.mine()
+    const ends = await Promise.all([...open, last])
+    expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
+  })
+
+  test('behavior: what waited for it is sent when it is not to be given any more', async () => {
+    await using started = await start()
+    const { own, lanes } = started
+    const waiting = own.pay(named(own, 2))
+    await own.begin(named(own, 3, staying))
+    lanes.keep('a', own.network.id)
+    await until(() => own.node.sends.length === 3)
+    own.chain.mine()
+    expect((await waiting).kind).toBe('confirmed')
+  })
 })

@@ -157,7 +157,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
       )
       expect(kindsOf(ends.map(({ end }) => end))).toEqual(['refused', 'stored'])
       for (const { row, end } of ends)
-        if (end.kind === 'refused') expect(end).toMatchObject({ id: row.id, reason: 'key-used' })
+        if (end.kind === 'refused') expect(end).toMatchObject({ ids: [row.id], reason: 'key-used' })
     }
   })
 
@@ -169,9 +169,50 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     const { settling } = own.ledger
     expect(await settling.launch({ transaction, fresh, again: [] })).toEqual({
       kind: 'refused',
-      id: two.id,
+      ids: [two.id],
       reason: 'key-used',
     })
+  })
+
+  test('attack: one refusal names all payments that their payer cannot cover, the newest of them', async () => {
+    const transaction = transactionRow(freshNetwork())
+    const [payer, other] = [account(3).address, account(4).address]
+    const rows = [payer, other, payer, payer, other, payer].map((each) =>
+      paymentRow(transaction, { payer: each, amountAtomic: 100n }),
+    )
+    const launch = (given: typeof rows) =>
+      own.ledger.settling.launch({
+        transaction,
+        fresh: given.map((row) => ({ row, fundsAtomic: row.payer === payer ? 299n : 200n })),
+        again: [],
+      })
+    const refused = await launch(rows)
+    if (refused.kind !== 'refused') throw new Error(refused.kind)
+    const late = rows.filter((_, index) => index === 3 || index === 5).map(({ id }) => id)
+    expect([refused.reason, refused.ids.toSorted()]).toEqual(['payer-under-way', late])
+    const left = rows.filter(({ id }) => !refused.ids.includes(id))
+    expect(await launch(left)).toMatchObject({ kind: 'stored', payments: [{}, {}, {}, {}] })
+  })
+
+  test("attack: one refusal names all payments whose buyer's own key has an open ceiling", async () => {
+    const transaction = transactionRow(freshNetwork())
+    const keys = [1, 2].map(() => `key ${next()}`)
+    for (const idempotencyKey of keys) {
+      const ceiling = { method: 'permit2', ceilingAtomic: 9_000n, facilitator: asset } as const
+      const row = paymentRow(transaction, ceiling)
+      await does.authorize(row)
+      await own.run(
+        `UPDATE authorizations SET idempotency_key = '${idempotencyKey}' WHERE id = '${row.id}'`,
+      )
+    }
+    const rows = [undefined, ...keys].map((key) =>
+      paymentRow(transaction, { idempotencyKey: key ?? null }),
+    )
+    const fresh = rows.map((row) => ({ row, fundsAtomic: 10n ** 12n }))
+    const refused = await own.ledger.settling.launch({ transaction, fresh, again: [] })
+    if (refused.kind !== 'refused') throw new Error(refused.kind)
+    const twins = rows.slice(1).map(({ id }) => id)
+    expect([refused.reason, refused.ids.toSorted()]).toEqual(['key-used', twins])
   })
 
   test('behavior: a charge that was delivered is settled, though its key has bought something', async () => {

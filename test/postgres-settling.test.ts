@@ -108,7 +108,7 @@ for (const { name, open, isThere } of ledgers)
         const order = orderOf(desk)
         const quota = { payer: desk.payer, since: '', max: 0 }
         const fresh = [{ row: plain }, { row: desk, rows: { order, quota } }]
-        const refused = { kind: 'refused', id: desk.id, reason: 'order-quota' } as const
+        const refused = { kind: 'refused', ids: [desk.id], reason: 'order-quota' } as const
         const { settling } = own.ledger
         expect(await settling.launch({ transaction, fresh, again: [] })).toEqual(refused)
         expect(await own.ledger.payments.findById(plain.id)).toBeUndefined()
@@ -125,7 +125,7 @@ for (const { name, open, isThere } of ledgers)
         const row = paymentRow(transaction, upto)
         const rows = { settles: 'authorization' } as const
         const { settling } = own.ledger
-        const refused = { kind: 'refused', id: row.id, reason: 'money-authorized' } as const
+        const refused = { kind: 'refused', ids: [row.id], reason: 'money-authorized' } as const
         expect(await settling.launch({ transaction, fresh: [{ row, rows }], again: [] })).toEqual(
           refused,
         )
@@ -133,7 +133,7 @@ for (const { name, open, isThere } of ledgers)
         const plain = { ...row, id: paymentRow(transaction).id }
         expect(await settling.launch({ transaction, fresh: [{ row: plain }], again: [] })).toEqual({
           ...refused,
-          id: plain.id,
+          ids: [plain.id],
         })
         const end = await settling.launch({ transaction, fresh: [{ row, rows }], again: [] })
         const delivered = {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
+import { assertSameKeys, type Fingerprints, fingerprintsOf } from '../db/postgres/identity'
 import { watchServer } from '../db/postgres/server'
 import { createPauses } from '../src/app/pauses'
 import { startGateway } from './harness/gatewaypair'
@@ -15,30 +15,56 @@ const firstOf = <T>([first]: readonly T[]): T => {
 const key = (byte: number) => new Uint8Array(32).fill(byte)
 const secrets = { receiptKey: key(1), relayerKeys: [key(2)], challengeSecrets: [key(3)] }
 
+/** A gateway that lives has written these. */
+const serve = (url: string, fingerprints: Fingerprints) =>
+  use(url, (client) =>
+    client.query(
+      `INSERT INTO gateways (id, host, fingerprints)
+       VALUES ('00000000-0000-0000-0000-000000000001', 'one', $1)
+       ON CONFLICT (id) DO UPDATE SET fingerprints = excluded.fingerprints, seen_at = clock_timestamp()`,
+      [JSON.stringify(fingerprints)],
+    ),
+  )
+
+const startBeside = (url: string, own: Fingerprints) =>
+  use(url, (client) =>
+    assertSameKeys(async <Row>(text: string) => (await client.query(text)).rows as Row[], own),
+  )
+
 describe.skipIf(!hasPostgres)('gateways over one database', () => {
   test('error: a start with another desk key is refused, also beside a version that wrote none', async () => {
     const url = await gatewayDatabase()
-    const own = fingerprintsOf({ ...secrets, deskKey: key(4) })
-    const other = fingerprintsOf({ ...secrets, deskKey: key(5) })
-    const started = (of: typeof own) =>
-      use(url, (client) =>
-        assertSameKeys(async <Row>(text: string) => (await client.query(text)).rows as Row[], of),
-      )
-    const write = ({ desk, ...rest }: typeof own) =>
-      use(url, (client) =>
-        client.query(
-          `INSERT INTO gateways (id, host, fingerprints)
-           VALUES ('00000000-0000-0000-0000-000000000001', 'one', $1)
-           ON CONFLICT (id) DO UPDATE SET fingerprints = excluded.fingerprints, seen_at = clock_timestamp()`,
-          [JSON.stringify(desk === undefined ? rest : { ...rest, desk })],
-        ),
-      )
-    await write(own)
-    await started(own)
-    await expect(started(other)).rejects.toThrow('the gateway on one has another DESK_KEY')
+    const own = fingerprintsOf({ ...secrets, deskKey: key(4), isDeskNamed: true })
+    const other = fingerprintsOf({ ...secrets, deskKey: key(5), isDeskNamed: true })
+    await serve(url, own)
+    await startBeside(url, own)
+    await expect(startBeside(url, other)).rejects.toThrow(
+      `the gateway on one has another DESK_KEY (${own.desk}, here ${other.desk})`,
+    )
     const { desk: _, ...before } = own
-    await write(before)
-    await started(other)
+    await serve(url, before)
+    await startBeside(url, other)
+  })
+
+  test('behavior: without DESK_KEY the order of RELAYER_KEYS does not matter, and another key is named', async () => {
+    const url = await gatewayDatabase()
+    const of = (relayerKeys: Uint8Array[], desk?: Uint8Array) => {
+      const deskKey = desk ?? firstOf(relayerKeys)
+      return fingerprintsOf({ ...secrets, relayerKeys, deskKey, isDeskNamed: desk !== undefined })
+    }
+    const own = of([key(2), key(4)])
+    await serve(url, own)
+    await startBeside(url, of([key(4), key(2)]))
+    // A gateway whose file has [stock] may come to those whose file does not have it yet.
+    await startBeside(url, of([key(4), key(2)], key(5)))
+    const other = of([key(2), key(6)])
+    await expect(startBeside(url, other)).rejects.toThrow(
+      `has another RELAYER_KEYS (${own.relayers.join(', ')}, here ${other.relayers.join(', ')}): all`,
+    )
+    await serve(url, of([key(2), key(4)], key(2)))
+    await expect(startBeside(url, of([key(4), key(2)], key(4)))).rejects.toThrow(
+      'another DESK_KEY (',
+    )
   })
 
   test('error: a gateway whose clock is off for too long is not ready, and names the difference', async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
-import { balanceOf } from '../src/demo/chains'
+import type { Authorization } from '../db/Authorization'
+import { balanceOf, mine, setAutomine } from '../src/demo/chains'
 import { RowsRefusedError } from '../src/settlement/Outcome'
 import { hasPostgres } from './harness/postgres'
 import { payee, purposeOf, signTransfer, until } from './harness/settlement'
@@ -167,5 +168,50 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
     // Its buyer has no answer yet, so the next request with the credential gets one.
     expect((await other.settlement.findById(sold.id))?.delivery).toBe('none')
     expect(await paid()).toBe(before + cost.amountAtomic)
+  })
+})
+
+describe.skipIf(!hasPostgres)('an account that a gateway gives to one that joins', () => {
+  test('behavior: a charge that named it before is settled by its next holder, and no offer names it', async () => {
+    await using own = await uptoCluster()
+    const { chain } = own.net
+    const one = await own.start()
+    const named = (seller: Seller) =>
+      seller.settlement.authorizations.facilitators(own.network.id, 1n)
+    await until(() => named(one).length === 2)
+    const payer = await own.payer(10n * million)
+    const relayers = named(one)
+    const sold = await Promise.all(
+      [...relayers, ...relayers].map(async (each) =>
+        authorized(one, await own.sign(payer, one, 1_000n, each)),
+      ),
+    )
+    const settle = async (authorization: Authorization) => {
+      const { charge, settleCharge } = one.settlement.authorizations
+      return settleCharge(await charge(authorization, cost), { waitMs: 120_000 })
+    }
+    await setAutomine(chain, false)
+    const open = sold.slice(0, 2).map(settle)
+    const sends = () =>
+      own.net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
+    await until(() => sends() >= 2)
+    const other = await own.start()
+    // Both have an open transaction, so one of them takes nothing new.
+    await until(() => named(one).length === 1)
+    const given = relayers.find((each) => !named(one).includes(each))
+    const late = sold.slice(2).find(({ transfer }) => transfer.upto?.facilitator === given)
+    if (!late) throw new Error('no ceiling names the account')
+    const charged = settle(late)
+    await setAutomine(chain, true)
+    await mine(chain)
+    expect(kindsOf(await Promise.all(open))).toEqual(['confirmed', 'confirmed'])
+    expect((await charged).kind).toBe('confirmed')
+    await until(() => named(other).length === 1)
+    expect([...named(one), ...named(other)].toSorted()).toEqual(relayers.toSorted())
+    expect(named(other)[0] === given).toBe(true)
+    const settled = ({ events }: Seller) =>
+      events.filter(({ event }) => event === 'transaction-included').length
+    await until(() => settled(other) === 1)
+    expect(settled(one)).toBe(2)
   })
 })

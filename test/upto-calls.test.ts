@@ -125,3 +125,37 @@ test('error: a payer that moves its money while it is answered gets no answer, a
     { state: 'failed' },
   ])
 })
+
+test('attack: ceilings for a body that costs more ask a node a few times, then their address waits', async () => {
+  await using limited = await startLimited()
+  const { tap, url } = limited
+  const larger = { ...posting, body: '{"model":"m","max_tokens":4000,"messages":[]}' }
+  const statuses: number[] = []
+  const before = tap.calls.filter(({ method }) => method === 'eth_call').length
+  for (let round = 0; round < 10; round++) {
+    const credential = await signUpto(url, posting, { buyer: 1 })
+    const response = await fetch(url, { ...larger, headers: { ...posting.headers, ...credential } })
+    await response.arrayBuffer()
+    statuses.push(response.status)
+  }
+  expect(statuses).toEqual([...Array(6).fill(402), ...Array(4).fill(429)])
+  const calls = tap.calls.filter(({ method }) => method === 'eth_call').length - before
+  // Each of the six may be read and simulated, and the health check calls the node as well.
+  expect(calls).toBeLessThanOrEqual(2 * 6 + 4)
+  expect(limited.rows('SELECT 1 FROM authorizations')).toEqual([])
+  expect(limited.upstream.requests).toEqual([])
+})
+
+/** A shop of its own, in which six credentials of an address may be refused in a minute. */
+async function startLimited() {
+  const own = await startShop({
+    edit: (text) => text + merchant,
+    adjust: (config) => ({ ...config, service: { ...config.service, paidPerMinute: 60 } }),
+  })
+  const tap = own.taps[base]
+  if (tap === undefined) throw new Error(`no ${base}`)
+  return Object.assign(own, {
+    ...{ tap, url: `${own.url}/m/model/chat` },
+    [Symbol.asyncDispose]: () => own.stop(),
+  })
+}

@@ -21,7 +21,8 @@ import type { Lines } from './lines'
 import { createLoop, type Loop, type LoopOptions } from './loop'
 import { restoreLane } from './restore'
 import type { Json } from './rows'
-import { isSteady, type Times, usualTimes } from './signs'
+import { sharesOf } from './shares'
+import { isSteady, mayHaveChanged, type Times, usualTimes } from './signs'
 
 export type GatewaysOptions = {
   lines: Lines
@@ -74,6 +75,8 @@ export type Gateways = {
   lost(lane: Lane, epoch: number): Promise<boolean>
   /** Something has changed that a look must see soon. */
   wake(): void
+  /** The connection was lost, so the server may be another one that lacks the last commits. */
+  reconnected(): void
   /** Gives the lanes back and leaves. */
   close(): Promise<void>
 }
@@ -86,10 +89,14 @@ type State = {
   held: Map<string, Held>
   /** Lanes of other living gateways. */
   ofOthers: Set<string>
+  /** When lanes were first seen that nobody had, by the monotonic clock. */
+  freeSince: ReadonlyMap<string, number>
   beatAt: number
   steadySince: number
   skewMs: number
   others: number
+  /** When the connection was opened again. */
+  reconnectedAt: number
   /** The end of the running look. */
   looking: Promise<void>
   /** It takes no lane any more. */
@@ -107,10 +114,12 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     listener: undefined,
     held: new Map(),
     ofOthers: new Set(),
+    freeSince: new Map(),
     beatAt: monotonic(),
     steadySince: monotonic(),
     skewMs: 0,
     others: 0,
+    reconnectedAt: Number.NEGATIVE_INFINITY,
     looking: Promise.resolve(),
     isRetired: false,
     isOver: false,
@@ -160,6 +169,9 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
     lost: (lane, epoch) => isRestored(state, lane, epoch),
     wake: looks.wake,
+    reconnected() {
+      state.reconnectedAt = monotonic()
+    },
     close: () => close(state, [beats, looks]),
   }
 }
@@ -224,6 +236,9 @@ async function lookOnce(state: State): Promise<void> {
       row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
     ),
   )
+  const free = seen.lanes.filter(({ holder }) => holder === null).map((row) => keyOf(laneOf(row)))
+  const at = monotonic()
+  state.freeSince = new Map(free.map((key) => [key, state.freeSince.get(key) ?? at]))
   await compare(state, seen, known)
   for (const network of new Set(state.wanted.map((lane) => lane.network))) {
     await balance(state, network, seen)
@@ -261,26 +276,34 @@ async function compare(
 }
 
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
-  const rows = seen.lanes.filter((row) => row.network === network && isWanted(state, laneOf(row)))
+  const { gateway, monotonic } = state.options
+  if (mayHaveChanged(state, monotonic())) return
+  const rows = seen.lanes
+    .filter((row) => row.network === network && isWanted(state, laneOf(row)))
+    .map((row) => ({ ...row, ...knownOf(state, laneOf(row)) }))
   const accounts = rows.filter(({ relayer }) => relayer !== keeper)
-  const fair = Math.ceil(accounts.length / Math.max(1, seen.gateways.length))
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
+  const others = seen.gateways.filter((id) => id !== gateway.id)
+  const shares = sharesOf(accounts, { others, isOwn })
   // The database names this process as the holder, because the answer to a take or return was lost.
-  const isUnknown = (row: LaneRow) => row.holder === state.options.gateway.id && !isOwn(row)
-  let own = accounts.filter(isOwn).length
+  const isUnknown = (row: LaneRow) => row.holder === gateway.id && !isOwn(row)
   for (const row of rows) {
     if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
-    if (state.isRetired) {
-      if (isUnknown(row)) await give(state, laneOf(row))
-    } else if (row.relayer === keeper) await take(state, laneOf(row))
-    else if (own < fair) own += (await take(state, laneOf(row))) ? 1 : 0
+    const isTaken = !state.isRetired && (row.relayer === keeper || shares.takes(row))
+    if (isTaken) await take(state, laneOf(row))
     else if (isUnknown(row)) await give(state, laneOf(row))
   }
+  const excess = shares.excess()
+  if (excess.length === 0) return state.listener?.keep({ network })
   // One at a time, so that its next holder can begin before the next one is given.
-  if (own > fair) {
-    const idle = accounts.filter(isOwn).find((row) => state.listener?.release(laneOf(row)))
-    if (idle) await give(state, laneOf(idle))
-  } else state.listener?.keep({ network })
+  const idle = excess.find((row) => state.listener?.release(laneOf(row)))
+  if (idle) await give(state, laneOf(idle))
+}
+
+function knownOf({ listener, freeSince, times, options }: State, lane: Lane) {
+  const now = options.monotonic()
+  const isLeft = now - (freeSince.get(keyOf(lane)) ?? now) > times.deadMs
+  return { isAble: listener?.isAble?.(lane) ?? true, isLeft }
 }
 
 function isWanted({ wanted }: State, lane: Lane): boolean {

@@ -13,7 +13,10 @@ export type Fingerprints = {
   relayers: readonly string[]
   /** One for each challenge secret; the first one signs. */
   challenges: readonly string[]
-  /** Address of the desk's key; versions before this field did not write it. */
+  /**
+   * Address of DESK_KEY, where that is set. Versions before this field did not write it, and later ones
+   * wrote the first relayer where it is not set.
+   */
   desk?: string
 }
 
@@ -25,17 +28,24 @@ const serviceKey = 'service'
 /** File of a data directory with the id of the database that it was used with. */
 const markerName = 'turnpike.database'
 
+export type KeySecrets = Pick<
+  Secrets,
+  'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey' | 'isDeskNamed'
+>
+
 /** What identifies the service that has these secrets. */
 export function fingerprintsOf({
   receiptKey,
   relayerKeys,
   challengeSecrets,
   deskKey,
-}: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey'>): Fingerprints {
+  isDeskNamed,
+}: KeySecrets): Fingerprints {
   return {
     receipt: Crypto.addressOf(receiptKey),
     relayers: relayerKeys.map(Crypto.addressOf),
-    desk: Crypto.addressOf(deskKey),
+    // The desk needs it. The first relayer is none of its own, and gateways may order theirs as they like.
+    ...(isDeskNamed && { desk: Crypto.addressOf(deskKey) }),
     // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>
       new Bun.CryptoHasher('sha256', secret).update('fingerprint').digest('hex').slice(0, 16),
@@ -90,10 +100,14 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
     const [signing = ''] = challenges
     const [ownSigning = ''] = own.challenges
     const differing = [
-      receipt !== own.receipt && 'RECEIPT_KEY',
-      relayers.toSorted().join() !== own.relayers.toSorted().join() && 'RELAYER_KEYS',
+      receipt !== own.receipt && `RECEIPT_KEY (${receipt}, here ${own.receipt})`,
+      relayers.toSorted().join() !== own.relayers.toSorted().join() &&
+        `RELAYER_KEYS (${relayers.join(', ')}, here ${own.relayers.join(', ')})`,
       !(challenges.includes(ownSigning) && own.challenges.includes(signing)) && 'CHALLENGE_SECRETS',
-      desk !== undefined && desk !== own.desk && 'DESK_KEY',
+      desk !== undefined &&
+        own.desk !== undefined &&
+        desk !== own.desk &&
+        `DESK_KEY (${desk}, here ${own.desk})`,
     ].filter((name) => name !== false)
     if (differing.length === 0) continue
     throw new DatabaseStartError(

@@ -122,10 +122,11 @@ function entryOf({ products }: SettlingParts, { row, rows }: NewPayment): Json {
     : { ...entry, order: products.order(rows) }
 }
 
-/** What refused the rows of a payment, and the id of the payment. */
-function refusalOf(error: unknown): { id: string; reason: RowsRefusal } | undefined {
-  if (error instanceof RefusedError) return { id: error.detail ?? '', reason: error.reason }
-  return isBarred(error) ? { id: error.detail ?? '', reason: 'money-authorized' } : undefined
+/** What refused payments or their rows, and the ids of the payments. */
+function refusalOf(error: unknown): { ids: readonly string[]; reason: RowsRefusal } | undefined {
+  if (!(error instanceof RefusedError) && !isBarred(error)) return undefined
+  const reason = error instanceof RefusedError ? error.reason : 'money-authorized'
+  return { ids: error.detail?.split(' ') ?? [], reason }
 }
 
 type Asked = Pick<
@@ -156,7 +157,7 @@ async function findOthers(
     return { kind: 'known', payments: new Map(known.map(({ id, row }) => [id, decode(row)])) }
   }
   const taken = (await reader.one<{ id: string }>(ofKey, values)) ?? findTwin(rows)
-  return taken && { kind: 'refused', id: taken.id, reason: 'key-used' }
+  return taken && { kind: 'refused', ids: [taken.id], reason: 'key-used' }
 }
 
 function askedOf(row: PaymentRow): Asked {

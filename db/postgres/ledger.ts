@@ -103,6 +103,10 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       if (lanes === true) gateways?.wake()
       const isEmpty = ids.length + jobs.length === 0 && lanes !== true && offers !== true
       if (isEmpty) changes.anything()
+      if (isEmpty && by === undefined) {
+        gateways?.reconnected()
+        gateways?.wake()
+      }
     },
     async close() {
       gas.close()

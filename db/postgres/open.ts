@@ -1,12 +1,17 @@
 import { hostname } from 'node:os'
-import type { Secrets } from '../../src/config/env'
 import type { WriteEvent } from '../../src/log'
 import type { Database, Upgrade } from '../Database'
 import { type AdmitOptions, admit } from './admit'
 import { DatabaseGoneError, PostgresError } from './errors'
 import { installFunctions } from './functions'
 import { type Gateways, joinGateways } from './gateways'
-import { assertSameKeys, fingerprintsOf, markDatabase, writeIdentity } from './identity'
+import {
+  assertSameKeys,
+  fingerprintsOf,
+  type KeySecrets,
+  markDatabase,
+  writeIdentity,
+} from './identity'
 import type { Line } from './Line'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
@@ -18,7 +23,7 @@ import { upgrade as upgradeSchema } from './upgrade'
 
 export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
   /** Only their fingerprints are kept. */
-  secrets: Pick<Secrets, 'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey'>
+  secrets: KeySecrets
   /** Version of this program, which the database keeps. */
   program: string | undefined
   /** Hash of the configuration in force, by which operators compare gateways. */

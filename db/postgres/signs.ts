@@ -37,3 +37,15 @@ type Signs = {
 export function isSteady({ times, beatAt, steadySince }: Signs, at: number): boolean {
   return at - beatAt <= times.gapMs && at - steadySince >= times.steadyMs
 }
+
+/**
+ * Whether the server may be another one since a moment ago, which lacks who took an account last. First
+ * each holder raises what it has: a gateway that took it before would end the holder, and what that has
+ * sent would be lost.
+ */
+export function mayHaveChanged(
+  { times, reconnectedAt }: { times: Times; reconnectedAt: number },
+  at: number,
+): boolean {
+  return at - reconnectedAt < times.gapMs
+}

@@ -19,10 +19,10 @@ export function createLaunches(parts: Parts): Launches {
         return { kind: 'stored', payments: write(db, () => store(parts, input, progress)) }
       } catch (error) {
         if (error instanceof RefusedError) {
-          return { kind: 'refused', id: progress.id, reason: error.reason }
+          return { kind: 'refused', ids: [progress.id], reason: error.reason }
         }
         if (isBarred(error)) {
-          return { kind: 'refused', id: progress.id, reason: 'money-authorized' }
+          return { kind: 'refused', ids: [progress.id], reason: 'money-authorized' }
         }
         const known = isDuplicate(error) ? findKnown(parts, input) : new Map<string, Payment>()
         if (known.size === 0) throw error

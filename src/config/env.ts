@@ -48,6 +48,8 @@ export type Secrets = {
   relayerKeys: readonly Uint8Array[]
   /** The stock desk's key; the first relayer key unless the environment has one. */
   deskKey: Uint8Array
+  /** Whether the environment has the desk's key. */
+  isDeskNamed: boolean
   /** HMAC keys of at least 32 bytes. The first signs challenges, all verify. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
@@ -95,6 +97,7 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
   const secrets: Secrets = {
     relayerKeys,
     deskKey: desk ?? relayerKeys[0] ?? new Uint8Array(),
+    isDeskNamed: desk !== undefined,
     challengeSecrets: challenge ?? [stored('challenge.secret', 'CHALLENGE_SECRETS')],
     receiptKey: receipt ?? stored('receipt.key', 'RECEIPT_KEY'),
     adminToken: admin ?? hexOf(stored('admin.token', 'ADMIN_TOKEN')),

@@ -125,6 +125,11 @@ export const paymentEvents = {
     meaning: 'A charge by use could not be settled now; `reason` says why.',
     action: 'Nothing: its payer cannot pay by `upto` for a day. The cost is that of one answer.',
   },
+  'charge-waiting': {
+    level: 'warn',
+    meaning: 'A charge has not been sent for half a minute; `reason` says what it waits for.',
+    action: 'If it lasts, see `reason`: the charge is lost when its signature ends.',
+  },
   'charge-lost': {
     level: 'error',
     meaning: 'The signature of a charge ended before it was settled. Its money cannot move.',

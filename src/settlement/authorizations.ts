@@ -14,7 +14,7 @@ import type { Intake } from './intake'
 import { type Outcome, RowsRefusedError } from './Outcome'
 import { payerOf } from './payers'
 import * as Refusals from './refusals'
-import { isReady, pausedBy } from './relayer'
+import { isReady, makesRoom, pausedBy } from './relayer'
 import { checkSignature } from './signature'
 import { type ChainState, chainNow } from './state'
 import { type Checked, check } from './verify'
@@ -113,9 +113,10 @@ export function createAuthorizations(context: Intake): Authorizations {
 
 function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
   if (!abilities.hasUpto) return []
-  return relayers.flatMap((relayer) =>
-    relayer.isReserved || pausedBy(relayer) !== undefined ? [] : [relayer.address],
-  )
+  return relayers.flatMap((relayer) => {
+    const isPaused = pausedBy(relayer) !== undefined || makesRoom(relayer, relayers)
+    return relayer.isReserved || isPaused ? [] : [relayer.address]
+  })
 }
 
 async function authorize(

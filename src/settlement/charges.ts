@@ -40,7 +40,11 @@ export async function settleCharge(
     charging.set(id, work)
     void work.finally(() => charging.delete(id))
   }
+  const until = context.now() + waitMs
   const outcome = await within(work, waitMs)
+  // Its relayer was given to another process while it waited to be sent.
+  if (outcome?.kind === 'unavailable' && isOfAnother(context, transfer))
+    return awaitCharge(context, authorization, Math.max(0, until - context.now()))
   if (outcome !== undefined) return outcome
   const payment = await context.ledger.payments.findById(id)
   if (payment?.state === 'confirmed') return Resolve.current(context, payment)
@@ -167,15 +171,20 @@ async function endOthers(context: Context): Promise<void> {
 
 /**
  * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
- * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
+ * settled. `isStart`: also reports what no relayer can settle any more. Resolves with all that were open,
+ * when each was started.
  */
-export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
+export async function resume(
+  context: Intake.Intake,
+  isStart: boolean,
+): Promise<readonly Authorization[]> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
   const isOver = createOver(context)
   await endOthers(context)
   /** Charges that have failed, the oldest last, by payer. */
   const failing = new Map<string, Authorization[]>()
-  for (const authorization of await ledger.authorizations.open()) {
+  const open = await ledger.authorizations.open()
+  for (const authorization of open) {
     const { id, state, transfer, failedAt } = authorization
     if (state === 'authorized') {
       // Its buyer got no whole answer, and what the answer cost is not known.
@@ -206,6 +215,7 @@ export async function resume(context: Intake.Intake, isStart: boolean): Promise<
     } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
   }
   for (const charges of failing.values()) void settleInTurn(context, charges.toReversed())
+  return open
 }
 
 /** Settles what other processes meter for our relayers, as soon as that is known. */

@@ -70,7 +70,7 @@ async function endOf(
   const end = () => {
     leave()
     // Other payments of the payer may wait for this one.
-    if (chain.queue.payments.length > 0) chain.room.emit()
+    if (chain.queue.payments.length + chain.queue.named.length > 0) chain.room.emit()
   }
   const conclusion = await work.catch((error: unknown) => {
     end()

@@ -177,7 +177,9 @@ function chooseRelayer(
   const able = relayersFor(chain, job).filter(
     (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
-  const [first] = able.sort((left, right) => left.open - right.open)
+  const [first] = able.sort(
+    (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
+  )
   if (!first) return unavailable('The relayer cannot pay for gas now; try again later.', 30)
   return first.open < openMax ? first : undefined
 }

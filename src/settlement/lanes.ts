@@ -6,6 +6,7 @@ import { pump } from './queue'
 import { readCount } from './reads'
 import * as Recover from './recover'
 import type { ChainState, Relayer } from './state'
+import { within } from './wait'
 
 /**
  * Takes the accounts of the networks that no other process has, now and later. Resolves after the
@@ -23,6 +24,10 @@ export async function start(context: Context, onTaken: () => void): Promise<void
     },
     release: (lane) => release(context, lane),
     keep: (lane) => keep(context, lane),
+    isAble(lane) {
+      const [, relayer] = relayerOf(context, lane)
+      return relayer !== undefined && isAble(relayer)
+    },
     driven: (lane) => drivenIn(context, lane),
   })
   for (const chain of context.chains.values()) announceFirst(context, chain)
@@ -57,33 +62,59 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
     if (relayer.slots.size === 0) throw error
     context.log('settlement-fault', { network: lane.network, error })
   }
-  const count = await readCount(chain, relayer, 'pending').catch(() => undefined)
-  // Without an answer the next health check reads it.
-  if (count !== undefined) relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
   const before = Health.reasonsOf(chain)
+  const begin = () => {
+    if (!chain.health.isQuiet) Health.announce(context, chain, before)
+    pump(context, chain)
+  }
+  // Without an answer the next health check reads it.
+  const reading = readCount(chain, relayer, 'pending').then(
+    (count) => {
+      relayer.next = Math.max(relayer.next ?? 0, count, relayer.floor)
+      return true
+    },
+    () => true,
+  )
+  // A node that answers late must not keep the other accounts from being taken.
+  const isRead = await within(reading, countMs)
   relayer.isHeld = true
   context.log('lane-taken', { network: lane.network, relayer: relayer.address })
-  if (!chain.health.isQuiet) Health.announce(context, chain, before)
-  pump(context, chain)
+  begin()
+  if (isRead === undefined) void reading.then(begin)
 }
+
+/** Longest wait for the count of an account that is taken, ms. */
+const countMs = 2_000
 
 function release(context: Context, lane: Lane): boolean {
   const [chain, relayer] = relayerOf(context, lane)
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
     // Under a steady load it would never be free of payments, and the other process gets no account.
-    if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = !relayer.isReserved
+    // One without gas sends nothing new, so it needs no room.
+    if (!isAble(relayer)) keep(context, lane)
+    else if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = true
     return false
   }
   relayer.isHeld = false
   keep(context, lane)
   context.log('lane-given', { network: lane.network, relayer: relayer.address })
+  // Charges that name it are settled by its next holder.
+  pump(context, chain)
   return true
 }
 
 /** No account of the network is to be given any more. */
-function keep({ chains }: Context, { network }: Pick<Lane, 'network'>): void {
-  for (const relayer of chains.get(network)?.relayers ?? []) relayer.isLeaving = false
+function keep(context: Context, { network }: Pick<Lane, 'network'>): void {
+  const chain = context.chains.get(network)
+  const leaving = chain?.relayers.filter(({ isLeaving }) => isLeaving) ?? []
+  for (const relayer of leaving) relayer.isLeaving = false
+  if (chain && leaving.length > 0) pump(context, chain)
+}
+
+/** Whether an account sells, now or as soon as this process has it. Balances are read of all. */
+function isAble({ isReserved, poor }: Relayer): boolean {
+  return !isReserved && poor === undefined
 }
 
 /** Search this many blocks more for a payment whose arrival is only estimated. */

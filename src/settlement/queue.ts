@@ -8,7 +8,7 @@ import { findKnown } from './known'
 import type { Ending, Outcome, Underway } from './Outcome'
 import { payerBefore } from './payers'
 import * as Refusals from './refusals'
-import { feesNow, isReady, openMax, pausedBy } from './relayer'
+import { feesNow, isReady, makesRoom, openMax, pausedBy } from './relayer'
 import * as Resolve from './resolve'
 import * as Signature from './signature'
 import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from './state'
@@ -207,7 +207,8 @@ function pumpNamed(context: Context, chain: ChainState): void {
       queued.done(relayer ? Refusals.unavailable(undefined) : Refusals.relayerGone)
       continue
     }
-    if (relayer.open + relayer.preparing >= openMax || room(queued) <= 0) {
+    const isFull = relayer.open + relayer.preparing >= openMax
+    if (isFull || makesRoom(relayer, relayers) || room(queued) <= 0) {
       waiting.push(queued)
       continue
     }
@@ -231,11 +232,10 @@ function pumpNamed(context: Context, chain: ChainState): void {
  */
 function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefined {
   let best: Relayer | undefined
-  const able = relayers.filter((each) => !each.isReserved && pausedBy(each) === undefined)
-  const isLast = able.every(({ isLeaving }) => isLeaving)
-  for (const relayer of able) {
+  for (const relayer of relayers) {
+    if (relayer.isReserved || pausedBy(relayer) !== undefined) continue
     const isFull = relayer.isPreparing || relayer.open >= openMax
-    if (isFull || (relayer.isLeaving && !isLast)) continue
+    if (isFull || makesRoom(relayer, relayers)) continue
     if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best

@@ -72,12 +72,21 @@ export function pausedBy(relayer: Relayer): string | undefined {
   return reason ?? (relayer.next === undefined ? 'not checked yet' : undefined)
 }
 
+/**
+ * Whether an account takes no new payment, so that another process gets it: others here can send
+ * meanwhile.
+ */
+export function makesRoom(relayer: Relayer, relayers: readonly Relayer[]): boolean {
+  return relayer.isLeaving && relayers.some((each) => !each.isLeaving && sells(each))
+}
+
+function sells(relayer: Relayer): boolean {
+  return !relayer.isReserved && pausedBy(relayer) === undefined
+}
+
 /** Whether a network can settle: it answers, and one of its relayers sends. */
 export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relayers'>): boolean {
-  return (
-    health.ready &&
-    relayers.some((relayer) => !relayer.isReserved && pausedBy(relayer) === undefined)
-  )
+  return health.ready && relayers.some(sells)
 }
 
 /**

@@ -14,6 +14,7 @@ import { createDeliveries, type Deliveries } from './delivery'
 import * as Intake from './intake'
 import { createJobRunner, type Jobs } from './jobs'
 import { KnownMoneyError, type Outcome } from './Outcome'
+import { createOverdue } from './overdue'
 import { pump } from './queue'
 import { type ChainReads, createChainReads } from './reads'
 import * as Refusals from './refusals'
@@ -152,9 +153,10 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
   const intake = { ...context, unsettled: createUnsettled() }
+  const reportOverdue = createOverdue(context)
   const background = start(context, {
     checkMs: options.checkMs ?? 15_000,
-    resumeCharges: (isStart) => Charges.resume(intake, isStart),
+    resumeCharges: async (isStart) => reportOverdue(await Charges.resume(intake, isStart)),
   })
   const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   return {

@@ -24,6 +24,7 @@ import { createRelayer, isReady } from './relayer'
 import * as Reorg from './reorg'
 import { restore } from './restore'
 import type { ChainState, Relayer } from './state'
+import { pause } from './wait'
 
 /** Timeout of one attempt, ms; a settlement waits for several of them. */
 const rpcTimeoutMsDefault = 8_000
@@ -182,7 +183,6 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
   const sweep = async () => {
     if (!isRecovered) return
     await Recover.recover(context, checked)
-    await resumeCharges(false)
     await Recover.expire(context)
     for (const chain of chains) {
       for (const relayer of chain.relayers)
@@ -207,10 +207,19 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       }
     }
   })
+  const fault = (error: unknown) => context.log('settlement-fault', { error })
+  /** Apart from the sweep: it asks nodes about each open payment, and a charge has little time. */
+  const watchCharges = async () => {
+    await looked.promise
+    for (;;) {
+      await pause(Math.min(checkMs, ...chains.map((each) => checkAfterMs(each, checkMs))), signal)
+      if (signal.aborted) return
+      if (isRecovered) await resumeCharges(false).catch(fault)
+    }
+  }
   /** Settles what the previous holder had metered, and ends what it only forwarded. */
   const onTaken = () => {
-    if (!isRecovered) return
-    resumeCharges(false).catch((error: unknown) => context.log('settlement-fault', { error }))
+    if (isRecovered) resumeCharges(false).catch(fault)
   }
   return {
     ready,
@@ -221,7 +230,7 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
-    stopped: Promise.all(watch).then(() => undefined),
+    stopped: Promise.all([...watch, watchCharges()]).then(() => undefined),
   }
 }
 

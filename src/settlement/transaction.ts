@@ -73,7 +73,10 @@ export function writeAndSend(context: Context, chain: ChainState, batch: Batch):
         follow(context, chain, result.slot, members)
         return { sent: members, unsent: [] }
       }
-      members = dropRefused(members, result)
+      const left = dropRefused(members, result)
+      if (left.length === members.length)
+        throw new Error('a launch was refused for no member of it')
+      members = left
     }
     return { sent: [], unsent: [] }
   })
@@ -193,7 +196,7 @@ function verdictOn(
       return payment && { kind: 'known', payment }
     }
     case 'refused':
-      return id === result.id ? { kind: 'rows-refused', reason: result.reason } : undefined
+      return result.ids.includes(id) ? { kind: 'rows-refused', reason: result.reason } : undefined
     case 'over-budget':
       return index === 0 ? result.refusal : undefined
   }

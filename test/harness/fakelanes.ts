@@ -36,10 +36,18 @@ export function createFakeLanes() {
     free(process: string) {
       for (const [key, holder] of holders) if (holder === process) holders.delete(key)
     },
-    /** Whether the process gives the lanes back when it is asked. */
-    release(process: string): boolean[] {
+    /** Whether the process gives these lanes back when it is asked; then nobody has them. */
+    release(process: string, isAsked: (lane: Lane) => boolean = () => true): boolean[] {
       const own = processes.get(process)
-      return (own?.lanes ?? []).map((lane) => own?.listener.release(lane) ?? true)
+      return (own?.lanes ?? []).filter(isAsked).map((lane) => {
+        const isGiven = own?.listener.release(lane) ?? true
+        if (isGiven) holders.delete(keyOf(lane))
+        return isGiven
+      })
+    },
+    /** The process has no more than its part. */
+    keep(process: string, network: Lane['network']) {
+      processes.get(process)?.listener.keep({ network })
     },
     /** What the database has as the next account nonce of every lane. */
     setNonce(nonce: number) {

@@ -56,9 +56,13 @@ export async function uptoCluster({ dies = false } = {}) {
       await setAllowances(net.chain, asset, [made.address], 10n ** 12n)
       return made
     },
-    /** A signed ceiling that names the relayer of a gateway. */
-    async sign(payer: Payer, seller: Seller, ceilingAtomic: bigint): Promise<Transfer.Transfer> {
-      const facilitator = namedBy(seller, network.id)
+    /** A signed ceiling that names the relayer of a gateway, or this one. */
+    async sign(
+      payer: Payer,
+      seller: Seller,
+      ceilingAtomic: bigint,
+      facilitator = namedBy(seller, network.id),
+    ): Promise<Transfer.Transfer> {
       if (facilitator === undefined) throw new Error('the gateway has no relayer')
       const { signature: _, ...bare } = signTransfer(network, {
         method: 'permit2',

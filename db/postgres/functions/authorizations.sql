@@ -62,32 +62,49 @@ BEGIN
   RETURN '{"value": null}';
 END $$;
 
--- [{id, funds, key?}] of payments of this launch: refuses one whose payer has more under way than it had
--- at the simulation, and one whose key has an open ceiling. The commit has the locks of the payers.
+-- [{id, funds, key?}] of payments of this launch: refuses those whose payer has more under way than it
+-- had at the simulation, the newest first, and those whose key has an open ceiling. The commit has the
+-- locks of the payers. All are named at once, because a launch is repeated without those that it refuses.
 CREATE FUNCTION assert_funded(limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  short text;
-  twin text;
+  short text[] := '{}';
+  twins text[];
+  each record;
+  payer text;
+  reserved numeric;
 BEGIN
   IF jsonb_path_exists(limits, '$[*].key') THEN
-    SELECT payments.id INTO twin
+    SELECT array_agg(payments.id) INTO twins
     FROM jsonb_to_recordset(limits) AS given (id text, key text)
     JOIN payments ON payments.id = given.id
-    JOIN authorizations AS a ON lower(a.payer) = lower(payments.payer)
-      AND a.state IN ('authorized', 'metered') AND a.merchant = payments.merchant
-      AND a.route = payments.route AND a.idempotency_key = given.key
-    ORDER BY payments.id LIMIT 1;
-    IF FOUND THEN
-      PERFORM refuse('key-used', twin);
+    WHERE EXISTS (
+      SELECT 1 FROM authorizations AS a
+      WHERE lower(a.payer) = lower(payments.payer) AND a.state IN ('authorized', 'metered')
+        AND a.merchant = payments.merchant AND a.route = payments.route
+        AND a.idempotency_key = given.key);
+    IF twins IS NOT NULL THEN
+      PERFORM refuse('key-used', array_to_string(twins, ' '));
     END IF;
   END IF;
-  SELECT payments.id INTO short
-  FROM jsonb_to_recordset(limits) AS given (id text, funds numeric)
-  JOIN payments ON payments.id = given.id
-  WHERE reserved_of(payments.network, payments.asset, payments.payer) > given.funds
-  ORDER BY payments.id DESC LIMIT 1;
-  IF FOUND THEN
-    PERFORM refuse('payer-under-way', short);
+  FOR each IN
+    SELECT payments.id, payments.network, payments.asset, payments.amount_atomic::numeric AS amount,
+      lower(payments.payer) AS payer, given.funds
+    FROM jsonb_to_recordset(limits) AS given (id text, funds numeric)
+    JOIN payments ON payments.id = given.id
+    ORDER BY lower(payments.payer), payments.id DESC
+  LOOP
+    -- The payments of a launch are of one network and asset.
+    IF payer IS DISTINCT FROM each.payer THEN
+      payer := each.payer;
+      reserved := reserved_of(each.network, each.asset, payer);
+    END IF;
+    IF reserved > each.funds THEN
+      short := short || each.id;
+      reserved := reserved - each.amount;
+    END IF;
+  END LOOP;
+  IF cardinality(short) > 0 THEN
+    PERFORM refuse('payer-under-way', array_to_string(short, ' '));
   END IF;
 END $$;
 
