@@ -46,7 +46,7 @@ export type PaymentFilter = {
   outcome?: Outcome | undefined
 }
 
-/** Older than an id, and at most so many lines. */
+/** A page of a list: lines older than the id `before`, at most `limit`. */
 export type PageOf = { before: string | undefined; limit: number }
 
 /** A transaction of a payment or of an order. Times are unix ms, fees in wei. */
@@ -70,7 +70,7 @@ export type Story = {
   payment: Payment | undefined
   authorization: Authorization | undefined
   order: Order | undefined
-  /** Of the payment, then of its order; the oldest first. */
+  /** Transactions of the payment, then those of its order; the oldest first. */
   transactions: readonly StoryTransaction[]
   /** The answer that is kept for the buyer's idempotency key. */
   answer: { status: number; bytes: number; expiresAt: number } | undefined

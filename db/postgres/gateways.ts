@@ -37,7 +37,7 @@ export type GatewaysOptions = {
     reaped(id: string): void
     /** After a failover the database lacks commits of a lane. */
     wentBack(lane: Lane): void
-    /** A look or a lane failed; the next beat repeats it. */
+    /** A look at the lanes, or work on one, failed; the next beat repeats it. */
     fault(error: unknown): void
   }
   /** Tests shorten them, all by the same factor. */
@@ -72,7 +72,7 @@ export type Gateways = {
    * epoch says nothing of the present one.
    */
   lost(lane: Lane, epoch: number): Promise<boolean>
-  /** Something has changed that a look must see soon. */
+  /** Something has changed, so look at the lanes now. */
   wake(): void
   /** Gives the lanes back and leaves. */
   close(): Promise<void>
@@ -84,7 +84,7 @@ type State = {
   wanted: readonly Lane[]
   listener: LaneListener | undefined
   held: Map<string, Held>
-  /** Lanes of other living gateways. */
+  /** Keys of lanes that other living gateways hold. */
   ofOthers: Set<string>
   beatAt: number
   steadySince: number
@@ -92,7 +92,7 @@ type State = {
   others: number
   /** The end of the running look. */
   looking: Promise<void>
-  /** It takes no lane any more. */
+  /** Whether it takes no more lanes. */
   isRetired: boolean
   isOver: boolean
 }
@@ -117,7 +117,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   }
   await options.lines.run('beat', (query) => register(query, options.gateway))
   await beat(state)
-  // Apart: what takes a lane may wait for a node, and the signs must go on.
+  // In a loop of its own: to take a lane may wait for a node, and the signs of life must continue.
   const beats = createLoop(loopOf(state, beat))
   const looks = createLoop(loopOf(state, look))
   return {
@@ -152,7 +152,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
     skewMs: () => state.skewMs,
     isFirst() {
-      // Whatever the order of the networks in the file of this process.
+      // Sorted, because the files of two gateways may list the networks in different orders.
       const [network] = state.wanted.map((lane) => lane.network).toSorted()
       return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
@@ -254,7 +254,7 @@ async function compare(
       restoreLane(query, row, { held, id: gateway.id, slots }),
     )
     if (raised === undefined) continue
-    // Only now: before the slots are restored, a write for one of them would find nothing.
+    // Set only now: before the slots are restored, a write for one of them would find no row.
     state.held.set(keyOf(lane), { ...raised, raisedFrom: held.epoch })
     on.wentBack(lane)
   }

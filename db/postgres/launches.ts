@@ -93,7 +93,7 @@ async function store(
 function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
   const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
     ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),
-    // That of `insert_order`.
+    // The lock of `insert_order`.
     ...(rows && 'order' in rows ? [row.payer.toLowerCase()] : []),
   ])
   return locks.length > 0 ? { locks } : {}
