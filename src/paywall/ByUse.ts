@@ -24,6 +24,6 @@ export function isOffered(
   return meter !== undefined && mayBeByUse(merchant) && priceAtomic <= unsettledMaxAtomic
 }
 
-/** What documents say of such a route. */
+/** The sentence of documents about such a route. */
 export const sentence =
   'By the x402 scheme upto an answer is charged by what it used, and the price is the ceiling.'

@@ -153,7 +153,7 @@ async function pay<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { key } = checkout
-  // Without a key, a ceiling is on its way to a node before the body is looked into.
+  // Without a key, the ceiling goes to a node first, and the body is examined during that call.
   if (presentation.transfer.upto === undefined || key !== undefined) {
     assertSellable(state, checkout, presentation)
   }
@@ -166,7 +166,10 @@ async function pay<R, A>(
   return conclude(state, checkout, taken.outcome)
 }
 
-/** Throws ProblemError when the request cannot be sold, or not for this. Repeatable. */
+/**
+ * Throws ProblemError when the request cannot be sold, or this presentation does not pay for it.
+ * May be called again.
+ */
 function assertSellable<R, A>(
   { product }: State<R, A>,
   { sale }: Checkout<R>,
@@ -178,8 +181,8 @@ function assertSellable<R, A>(
 }
 
 /**
- * Another gateway may have used a nonce that was found used, for the same credential. Then the buyer
- * must present that credential again, because a new one would pay twice.
+ * A nonce is used. Another gateway may have used it for the same credential. Then the buyer must
+ * present that credential again, because a new one would pay twice.
  */
 async function assertUnknown<R, A>(
   { options: { settlement } }: State<R, A>,
@@ -258,8 +261,8 @@ async function settle<R, A>(
 }
 
 /**
- * Authorizes a ceiling. What the request costs at most is computed while a node verifies: a refusal for
- * that is found before anything is written, and is told first.
+ * Authorizes a ceiling. The price of the request is computed while a node verifies. A request that
+ * cannot be sold is refused for that reason, whatever the node answers, and nothing is written.
  */
 async function authorize<R, A>(
   state: State<R, A>,

@@ -41,7 +41,7 @@ export type DeliveryRequest = {
   signal: AbortSignal
   /** Sends the answer inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
-  /** Of an answer that is charged by its use: for the receipt. */
+  /** For an answer that is charged by its use: its units and ceiling, for the receipt. */
   usage?: Usage | undefined
   fulfil: Fulfilment
 }

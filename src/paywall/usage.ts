@@ -70,7 +70,7 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
       try {
         const delivery = { request, authorization, release: finish }
         const making = make(context, delivery)
-        // While the upstream works.
+        // Computed while the upstream works.
         const token = options.tokens.receiptTokenOf(authorization.id)
         const made = await making
         const buffered = await bufferAnswer(context, delivery, made)
@@ -88,7 +88,7 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
 async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
   const { id, transfer } = authorization
-  // An answer that comes slowly must not outlive what pays for it.
+  // An answer must not take longer than the authorization that pays for it is valid.
   const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
   try {
     const made = await request.fulfil({ id, transfer, attempts: 1, signal })
@@ -192,7 +192,7 @@ async function settleWhole(
     const given = { ...request, usage, fulfil }
     return await deliveries.deliver(given, outcome, 'x402', release)
   } finally {
-    // The settlement goes on: what it confirms later is delivered to the next request.
+    // The settlement continues: an answer that it confirms later is delivered to the next request.
     isWaiting = false
     if (!isPassedOn) {
       made.onEnd?.(false)

@@ -51,7 +51,7 @@ function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
   return upto !== undefined && isOthers(context, network, upto.facilitator)
 }
 
-/** Another process has the relayer that the payer named: it settles what is metered. */
+/** Waits for a charge whose relayer another process has: that process settles it. */
 async function awaitCharge(
   context: Intake.Intake,
   { id, transfer }: Authorization,
@@ -73,7 +73,7 @@ function isKeySigned(context: Context, transfer: Transfer): boolean {
   return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
-/** Never rejects. */
+/** Settles one charge to its end. Never rejects. */
 async function drive(
   context: Intake.Intake,
   authorization: Authorization,
@@ -112,10 +112,10 @@ async function drive(
     // Our own delay is not the payer's doing.
     if (reason !== Refusals.expiredReason(transfer))
       await ledger.authorizations.markFailed(id, now())
-    // After that, so that what fails gives no room to another ceiling.
+    // Released after the failure is written, so that it gives no room to another ceiling.
     ceilings.release(id)
     context.log('charge-failed', { ...about({ id, requestId }), reason })
-    // Nobody has the answer, so nothing is owed: this charge must not be settled later.
+    // No buyer has the answer, so nothing is owed: this charge must not be settled later.
     if (delivered === undefined && (await ledger.authorizations.fail(id)))
       metrics.charged(transfer.network, 'failed')
     return outcome

@@ -28,7 +28,7 @@ export async function start(context: Context, onTaken: () => void): Promise<void
   for (const chain of context.chains.values()) announceFirst(context, chain)
 }
 
-/** Tells what the first check of a network could not know. */
+/** Logs the state of a network once this process has looked for its accounts. */
 function announceFirst(context: Context, chain: ChainState): void {
   const { health, relayers } = chain
   if (!health.isQuiet) return
@@ -46,7 +46,8 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
   if (!chain || !relayer) return
   await relayer.turn(async () => {
     relayer.floor = Math.max(relayer.floor, lane.nextNonce)
-    // What was read while another process used the account says nothing of its next nonce.
+    // A count that was read while another process used the account says nothing about its next
+    // nonce.
     relayer.next = undefined
     relayer.lag = undefined
   })
@@ -71,7 +72,8 @@ function release(context: Context, lane: Lane): boolean {
   const [chain, relayer] = relayerOf(context, lane)
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
-    // Under a steady load it would never be free of payments, and the other process gets no account.
+    // Under a steady load the account would always have payments, and the other process would get
+    // none.
     if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = !relayer.isReserved
     return false
   }
@@ -81,7 +83,7 @@ function release(context: Context, lane: Lane): boolean {
   return true
 }
 
-/** No account of the network is to be given any more. */
+/** Keeps all accounts of the network. */
 function keep({ chains }: Context, { network }: Pick<Lane, 'network'>): void {
   for (const relayer of chains.get(network)?.relayers ?? []) relayer.isLeaving = false
 }

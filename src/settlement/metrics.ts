@@ -21,7 +21,7 @@ type Gauge = { set(value: number, labels?: Labels): void }
 
 /** Events that settlement reports while it runs. */
 export type Metrics = {
-  /** A caller got its outcome. `seconds`: from the receipt of the request. */
+  /** A caller got its outcome. `seconds`: since the request arrived. */
   settled(payment: Pick<Payment, 'transfer' | 'purpose'>, outcome: Outcome, seconds: number): void
   /** A transaction with this many payments is sent for the first time. */
   batched(network: string, size: number): void

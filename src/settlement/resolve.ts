@@ -197,7 +197,9 @@ async function askOthers(
   return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
 }
 
-/** Seconds after its time for which a payment stays open because URLs disagree or do not answer. */
+/**
+ * Seconds after its expiry for which a payment stays open because URLs disagree or do not answer.
+ */
 function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
   return isSilent ? unansweredSeconds : unseenSeconds
 }
