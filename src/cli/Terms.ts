@@ -24,9 +24,9 @@ export type Terms = {
   chainId: number
   asset: KnownAsset
   payTo: Address
-  /** Of the scheme `upto` the ceiling. */
+  /** With the scheme `upto`, the ceiling. */
   amountAtomic: bigint
-  /** Of the scheme `upto`: the only account that may settle. */
+  /** With the scheme `upto`, the only account that may settle. */
   facilitator: Address | undefined
   source: MppSource | X402Source
 }
@@ -73,7 +73,7 @@ const knownAssets: readonly KnownAsset[] = [
   },
 ]
 
-/** A server cannot make us sign anything that is valid for longer. */
+/** Limits how long a signature is valid, whatever the server requests. */
 export const timeoutSecondsMax = 300
 
 /**
@@ -132,7 +132,8 @@ function ofMpp(value: string | null): Terms[] {
     }
     for (const type of asked.credentialTypes) {
       if (type === 'authorization') terms.push({ ...common, method: 'eip3009' })
-      // Without our spender it is the permit2 of the draft, whose witness does not bind the payee.
+      // Without our spender it is the Permit2 method of the draft, whose witness does not bind the
+      // payee.
       else if (type === 'permit2' && asked.permit2) terms.push({ ...common, method: 'permit2' })
     }
   }

@@ -27,9 +27,10 @@ const readMaxMs = 5 * 60_000
 /** Reads the remainder of answers whose buyers have left and have a key for them. */
 export type Remainders = {
   /**
-   * Reads on to the end and stores the answer. Undefined when nothing is to be stored or no place
-   * is free. False when it is not stored: the upstream aborted or stalled, the answer is too long
-   * or takes too long, or `stop` was called. Then the source is cancelled. Never rejects.
+   * Reads on to the end and stores the answer. A read that the caller has started ends first.
+   * Undefined when nothing is to be stored or no place is free. False when it is not stored: the
+   * upstream aborted or stalled, the answer is too long or takes too long, or `stop` was called.
+   * Then the source is cancelled. Never rejects.
    */
   store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
   /** Cancels the running reads; resolves when they have ended. */

@@ -34,7 +34,7 @@ const redeem =
   'Send the same request with `Payment-Redeem: TOKEN`; `redeem` in the answer has the token, its ' +
   'end and the number of attempts. Do not pay again.'
 
-/** Of the MPP draft; an answer with 402 also has offers. */
+/** Codes of the MPP draft. An answer with 402 also has offers. */
 const mpp = {
   'payment-required': {
     meaning: 'The request has no credential. The answer has the offers.',

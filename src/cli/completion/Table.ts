@@ -2,7 +2,7 @@ import type { Command, Option } from '../Command'
 
 export type Commands = Readonly<Record<string, Command>>
 
-/** What stands at a place of the command line: a file, a directory, or something unknown. */
+/** The kind of a word of the command line: a file, a directory, or anything else. */
 export type Kind = 'file' | 'directory' | 'other'
 
 export type OptionRow = {

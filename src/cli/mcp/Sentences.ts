@@ -5,14 +5,14 @@ import type { Stored } from './spending'
 import * as Text from './Text'
 
 /**
- * What a model is told about a call that was not served. Each text says what happened, whether money
- * moved, and what to do next.
+ * The texts that a model gets about a call that was not served. Each says what happened, whether
+ * money moved, and what to do next.
  */
 
 export type Limits = {
   perCallMicros: bigint
   perDayMicros: bigint
-  /** As the user wrote them. */
+  /** The limits, as the user wrote them. */
   perCall: string
   perDay: string
 }
