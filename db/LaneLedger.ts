@@ -7,7 +7,7 @@ import type { PaymentRow, TransactionRow } from './schema'
 
 /**
  * An account of ours on a network, whose nonces one process chooses; or, without a relayer, the
- * network's duties that need no account: reorganisations, expiry, what no account drives any more.
+ * network's duties that need no account: reorganisations, expiry, what no account drives now.
  */
 export type Lane = { network: Network.Id; relayer: Address | undefined }
 

@@ -253,7 +253,7 @@ describe('what needs attention', () => {
     deliver(young.id)
     fail(id, now - 1)
     const over = await list()
-    expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
+    expect(over).toContain('1 payment of the last 30 days can no longer be fetched')
     expect(over).not.toContain('without an answer')
     deliver(id)
     expect(await list()).toContain('Nothing: all that is configured works.')

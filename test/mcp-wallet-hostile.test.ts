@@ -283,7 +283,7 @@ describe('a payment', () => {
         transaction: `0x${'cd'.repeat(32)}`,
       }),
       `0.005000 USDC were paid in transaction 0x${'cd'.repeat(32)}, the answer was not delivered, and ` +
-        'it cannot be fetched any more. The gateway says "upstream-failed: no". Tell the user to contact ' +
+        'it can no longer be fetched. The gateway says "upstream-failed: no". Tell the user to contact ' +
         'the operator of the gateway. Another call of this tool pays again.',
       'again',
     ],

@@ -9,7 +9,7 @@ export type ReadOptions = {
   /** Unix ms; `to` is not part of the period. */
   from: number
   to: number
-  /** The attempts after which an answer cannot be fetched any more. */
+  /** The attempts after which an answer can no longer be fetched. */
   attempts: Pick<SalesQuery['redeemable'], 'attemptsMax' | 'cutAttemptsMax'>
 }
 

@@ -35,8 +35,8 @@ export type RecentDays = {
 }
 
 /**
- * The figures of the last days, which are those of `turnpike sales`. Hours in which nothing can
- * change any more are kept in memory, so that each page reads only what is open.
+ * The figures of the last days, which are those of `turnpike sales`. Hours that can no longer
+ * change are kept in memory, so that each page reads only what is open.
  */
 export type Recent = {
   /** Figures of today and the days before it, as far as there are any. */
@@ -105,7 +105,7 @@ export function createRecent(options: RecentOptions): Recent {
   }
 }
 
-/** Figures of hours and days in which nothing can change any more, in memory. */
+/** Figures of hours and days that can no longer change, in memory. */
 function createKept(now: () => number) {
   const hours = new Map<number, Kept>()
   const days = new Map<number, Kept>()

@@ -1,5 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
+import { chargeMs } from '../settlement/ceiling-limits'
 import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
@@ -17,7 +18,7 @@ import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
 import type { CheckoutOptions } from './resume'
 import { createTokens, gone } from './undelivered'
-import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
+import { createUsageDeliveries, type UsageDeliveries } from './usage'
 
 /** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {

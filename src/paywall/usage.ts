@@ -2,6 +2,7 @@ import type { Authorization } from '../../db/Authorization'
 import type { WriteEvent } from '../log'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
+import { chargeMs } from '../settlement/ceiling-limits'
 import type { Settlement } from '../settlement/settlement'
 import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
@@ -49,12 +50,6 @@ export type UsageDeliveries = {
 type Context = { options: UsageOptions; buffer: Buffering; open: number }
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
-
-/**
- * Time that a charge has to be settled, ms: streams are cut so long before their authorization ends, and
- * one that cannot outlive the slowest answer by as much is refused.
- */
-export const chargeMs = 30_000
 
 export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
   const context: Context = { options, buffer: createBuffer(options.heldMaxBytes), open: 0 }

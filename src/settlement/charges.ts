@@ -167,7 +167,7 @@ async function endOthers(context: Context): Promise<void> {
 
 /**
  * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
- * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
+ * settled. `isStart`: also reports what no relayer can settle now. Resolves when each was started.
  */
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
@@ -241,7 +241,7 @@ async function settleInTurn(
 const nothing = { amountAtomic: 0n, units: {} }
 
 /**
- * Whether the chain shows that an authorization cannot be settled any more; one read of each network is
+ * Whether the chain shows that an authorization can no longer be settled; one read of each network is
  * enough for all. Never rejects.
  */
 function createOver(context: Context): (authorization: Authorization) => Promise<boolean> {

@@ -1,6 +1,7 @@
 import { storageCode } from '../../db/fault'
 import type { Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
+import { lagBlocks } from '../chain/head'
 import { about, type Context, chainOf } from './context'
 import * as CrossCheck from './cross-check'
 import { readMoney } from './ethcall'
@@ -12,9 +13,6 @@ import type { ChainState } from './state'
 import { pause } from './wait'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
-
-/** How far behind a node may have been when it passed the simulation, blocks. */
-const lagBlocks = 300n
 
 /**
  * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
@@ -206,6 +204,7 @@ function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
 
 async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
   const { knownBlock } = await ledger.payments.arrivalOf(id)
+  // The node that passed the simulation may have lagged behind.
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 

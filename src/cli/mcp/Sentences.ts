@@ -112,7 +112,7 @@ export function lost(payment: Stored, problem: Problem): string {
   const named = payment.transaction ?? problem.transaction
   return (
     `${payment.amount} were paid${named === undefined ? '' : ` in transaction ${named}`}, the answer ` +
-    `was not delivered, and it cannot be fetched any more. ${said(problem)} Tell the user to contact ` +
+    `was not delivered, and it can no longer be fetched. ${said(problem)} Tell the user to contact ` +
     'the operator of the gateway. Another call of this tool pays again.'
   )
 }

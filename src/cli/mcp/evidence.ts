@@ -2,8 +2,8 @@ import { type Client, createClient, RpcError, RpcFault } from '../../chain/clien
 import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
+import { publicRpcOf } from '../../config/builtin'
 import * as Transfer from '../../protocol/Transfer'
-import { publicRpcs } from '../allowance'
 import type { Fate, Stored } from './spending'
 
 /**
@@ -30,7 +30,7 @@ export async function findFates(
   const networks = [...new Set(payments.map(({ network }) => network))]
   await Promise.all(
     networks.map(async (network) => {
-      const url = rpc ?? publicRpcs[network as keyof typeof publicRpcs]
+      const url = rpc ?? publicRpcOf(network)
       if (url === undefined) return
       const client = createClient({ urls: [url], timeoutMs, log: () => undefined })
       try {

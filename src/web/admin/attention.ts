@@ -108,7 +108,7 @@ function undeliveredOf({ undelivered, redeemable }: Missing): Attention[] {
           {
             tone: 'bad' as const,
             word: 'paid, not delivered',
-            what: `${payments(lost)} of the last 30 days cannot be fetched any more`,
+            what: `${payments(lost)} of the last 30 days can no longer be fetched`,
             more: 'Send the amount back by hand. The ledger does not see it: the line stays here for 30 days.',
             link,
           },
