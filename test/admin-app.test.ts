@@ -33,7 +33,7 @@ const networksOf = async () =>
   new Set((await ask(item())).required.accepts?.map(({ network }) => network))
 
 describe('a merchant that is paused', () => {
-  test('behavior: it sells nothing, and what is paid is completed', async () => {
+  test('behavior: a paused merchant sells nothing, and paid requests are completed', async () => {
     const { act, read } = await signIn()
     shop.upstream.script = (_, reply) => reply.send(500, '{}')
     const failed = await buy(item())

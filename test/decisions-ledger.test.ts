@@ -135,7 +135,7 @@ describe.concurrent('a ledger that takes its time', () => {
 })
 
 describe('the turn of a relayer', () => {
-  test('behavior: free, it begins at once; taken, it waits, and a failure passes it on', async () => {
+  test('behavior: a free turn begins at once, a taken one is waited for, and a failure passes it on', async () => {
     const turn = createTurn()
     const seen: string[] = []
     const first = Promise.withResolvers<void>()

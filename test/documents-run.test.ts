@@ -230,7 +230,7 @@ describe('the documents', () => {
   })
 
   for (const page of executed)
-    test(`behavior: what ${page} says to run works as it says`, async () => {
+    test(`behavior: the blocks of ${page} work as the page says`, async () => {
       const printed = (await outputs.get(page)) ?? []
       const patterns = expected[page] ?? []
       expect(printed.length).toBe(patterns.length)

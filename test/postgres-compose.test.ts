@@ -127,7 +127,7 @@ async function standbyAt(index: number): Promise<unknown> {
 describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', () => {
   const goods = { goods: '/base/get' }
 
-  test('behavior: it sells, and each commit waits for the standby', async () => {
+  test('behavior: the example sells, and each commit waits for the standby', async () => {
     expect(await buy()).toEqual(goods)
     for (const index of [0, 1])
       await until('the standby is seen', async () => (await standbyAt(index)) === 'sync')

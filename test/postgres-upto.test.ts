@@ -141,7 +141,7 @@ describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', ()
 })
 
 describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () => {
-  test('behavior: what a dead gateway only authorized is void, and its payer may sign again', async () => {
+  test('behavior: an authorization of a dead gateway without a charge is void, and its payer may sign again', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -153,7 +153,7 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
     expect((await authorizeAt(other, next)).kind).toBe('authorized')
   })
 
-  test('behavior: what a dead gateway metered is settled once by the gateway that takes its relayer', async () => {
+  test('behavior: a charge of a dead gateway is settled once by the gateway that takes its relayer', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const paid = () => balanceOf(own.net.chain, own.network.asset.address, payee)

@@ -205,7 +205,7 @@ price = "0.001"
 })
 
 describe('requests in progress', () => {
-  test('behavior: one that waits for its upstream ends under the configuration with which it started', async () => {
+  test('behavior: a request that waits for its upstream ends under the configuration with which it started', async () => {
     let answer: (() => void) | undefined
     shop.upstream.script = (_, reply) => {
       answer = () => reply.send(200, '{"late":true}')

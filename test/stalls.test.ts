@@ -12,7 +12,7 @@ function watched(names: readonly string[], max: number, graceMs: number) {
   return { shed, answers: names.map((name) => stalls.watch(() => shed.push(name))) }
 }
 
-test('attack: of answers that stand still those that wait longest are given up', async () => {
+test('attack: of answers that are not read those that wait longest are cut', async () => {
   const { shed, answers } = watched(['first', 'second', 'third', 'fourth'], 2, 1)
   for (const answer of answers) answer.put()
   await until('two are given up', () => shed.length === 2)

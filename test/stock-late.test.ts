@@ -47,7 +47,7 @@ test('behavior: a change during the read of an order wakes the request that wait
   expect((await waiting).state).toBe('delivered')
 })
 
-test('behavior: news that come while an order is read for its step make another step', async () => {
+test('behavior: a change while an order is read for its step causes another step', async () => {
   const reads = createReads()
   const seen: Order['state'][] = []
   const driver = createDriver({

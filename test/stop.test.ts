@@ -32,7 +32,7 @@ function silent(context: ServerContext, closed: () => void): Database {
   }
 }
 
-test('error: a stop ends although a server never says whether it has made the last writes', async () => {
+test('error: a stop ends although a server never answers the last writes', async () => {
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-stop-'))
   const shop = await startShop()
   let isClosed = false

@@ -140,7 +140,7 @@ test('attack: a spent ceiling asks no node', async () => {
   expect(simulations()).toBe(asked)
 })
 
-test('error: without a place at the upstream no node is asked, and what the body lacks is told first', async () => {
+test('error: without a place at the upstream no node is asked, and a fault of the body is reported first', async () => {
   const slug = 'single'
   const bodies = [body, body, invalid]
   const credentials = await Promise.all(
