@@ -71,7 +71,7 @@ describe.concurrent('a ledger that takes its time', () => {
       const written = () => own.sql.query('SELECT id FROM payments').all().length
       await until(() => written() === 3 && ended.length === 5)
       expect(written()).toBe(3)
-      // What was sent is not decided.
+      // The payments that were sent are still undecided.
       await own.crash()
       const kinds = await Promise.all(paying)
       expect(kinds.filter((kind) => kind === 'pending')).toHaveLength(3)

@@ -11,7 +11,7 @@ import { purposeOf } from './harness/settlement'
 import { payee, type Shop, startShop } from './harness/shop'
 import { isPostgres } from './harness/testledger'
 
-/** A charge of nothing sends nothing, and the money of the authorization is used for ever. */
+/** A charge of nothing sends nothing, and the authorization can never be used again. */
 
 const base: Id = 'eip155:8453'
 const robinhood: Id = 'eip155:4663'
@@ -54,7 +54,7 @@ const voids = () =>
 function signedOf(body: Body) {
   return body.paymentPayload.payload.permit2Authorization as { nonce: string; deadline: string }
 }
-/** An `exact` payment by the same Permit2 nonce. */
+/** An `exact` payment with the same Permit2 nonce. */
 function exactOf(body: Body) {
   const { nonce, deadline } = signedOf(body)
   const word: Hex = `0x${BigInt(nonce).toString(16).padStart(64, '0')}`
@@ -137,7 +137,7 @@ describe('a charge of nothing', () => {
     expect(codeOf(await settle(charging(forged, 0)))).toBe('invalid_permit2_signature')
     expect(shop.counts()).toEqual(rows)
     expect((await settle(charging(body, 3))).json).toMatchObject({ success: true, amount: '3' })
-    // A forger learns nothing of used nonces either.
+    // A forged signature does not show whether a nonce was used.
     expect(codeOf(await settle(charging(forged, 0)))).toBe('invalid_permit2_signature')
     const other = await make()
     await settle(charging(other, 0))

@@ -163,7 +163,7 @@ output = "100"`)
   test('behavior: the price is that of the requested model', () => {
     expect(cost(['cheap'], 'cheap')).toBe(2n)
     expect(cost(['dear'], 'dear')).toBe(101n)
-    // Of none of the table, the units of the meter.
+    // A model that the table does not have is charged by the units of the meter.
     expect(cost(['other'], 'other')).toBe(11n)
     expect(cost([], 'dear')).toBe(11n)
   })

@@ -137,7 +137,7 @@ describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', ()
     gateways[0]?.signal('SIGKILL')
     await gateways[0]?.exited
     for (let count = 0; count < 3; count++) expect(await buy()).toEqual(goods)
-    // As `restart: unless-stopped` does.
+    // A new start, as by `restart: unless-stopped`.
     gateways[0] = await startGateway(0)
     await until(
       'it sells again',

@@ -69,7 +69,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     const paused = Promise.withResolvers<void>()
     one.tap.intercept = ({ method }) => {
       if (method === 'eth_call') {
-        // With the check of the payment still to be answered.
+        // Pause it while the check of the payment waits for its answer.
         one.signal('SIGSTOP')
         paused.resolve()
       }

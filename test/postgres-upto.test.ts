@@ -80,7 +80,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     expect((await authorizeAt(one, await own.sign(payer, one, 1_000n), 'own key')).kind).toBe(
       'authorized',
     )
-    // It has looked for the key before.
+    // The payment looked for the key before that.
     const paying = other.settlement.settle(exact, purposeOf({ idempotencyKey: 'own key' }), {
       ...{ waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true },
     })

@@ -17,7 +17,7 @@ test('attack: of answers that are not read those that wait longest are cut', asy
   for (const answer of answers) answer.put()
   await until('two are given up', () => shed.length === 2)
   expect(shed).toEqual(['first', 'second'])
-  // They hold nothing any more: the others stay.
+  // Their answers use no memory now, so the others stay.
   answers[0]?.taken()
   answers[3]?.put()
   await until('time passes', laterThan(20))

@@ -23,7 +23,10 @@ import { until } from './harness/world'
 
 /** Buyers by `upto` that want to harm others: the other buyers, the seller, the node. */
 
-/** Of transfer rates: they are checked 192 times in it, and after 40 checks a buyer has stood still. */
+/**
+ * Step of transfer rates. Rates are checked 192 times in a step, and a buyer that takes nothing for
+ * 40 checks counts as stalled.
+ */
 const stepMs = 5_000
 
 let shop: ModelShop
@@ -114,8 +117,8 @@ describe('a charge of nothing by the facilitator', () => {
 })
 
 /**
- * Resolves after 60 checks of transfer rates. The gateway is in this process, so that a timer beside its
- * own one is late when that is, on a busy machine, too.
+ * Resolves after 60 checks of transfer rates. The gateway is in this process: when a busy machine
+ * delays its timer, this timer is delayed, too.
  */
 function stillForLong(): Promise<void> {
   return new Promise((resolve) => {
@@ -140,7 +143,7 @@ describe('a buyer that stands still until the upstream gives up', () => {
     buyer.stall()
     for (let count = 0; count < 16; count++) upstream.chunk(large)
     await stillForLong()
-    // As servers do that cannot send for a while.
+    // As a server does that could not send for a while.
     upstream.cut()
     buyer.readOn()
     await until('it is over', () => shop.authorization().state !== 'authorized')

@@ -199,7 +199,7 @@ describe('the same credential', () => {
     expect([again.status, await again.text()]).toEqual([200, usage(7, 20)])
     await until('it is recorded', () => shop.payment().delivery === 'delivered')
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
-    // The ceiling is not reserved any more.
+    // The ceiling no longer reserves money.
     await shop.setBalance(payer.address, 12_000n)
     expect((await shop.buy({ signer: payer })).status).toBe(200)
   })

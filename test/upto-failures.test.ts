@@ -95,7 +95,7 @@ describe('an answer that costs nothing', () => {
       expect(shop.upstream.requests).toHaveLength(1)
       expect(moneyRows()).toEqual([])
       expect(await shop.tokensOf(payer.address)).toBe(before)
-      // It reserves nothing any more.
+      // The ceiling no longer reserves money.
       await shop.setBalance(payer.address, 12_000n)
       expect((await shop.buy({ signer: payer })).status).toBe(200)
     })

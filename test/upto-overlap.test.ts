@@ -12,7 +12,7 @@ import {
 } from './harness/uptoshop'
 import { until } from './harness/world'
 
-/** A body is looked into while a node verifies the ceiling that came with it. */
+/** The gateway reads a body while a node verifies the ceiling that came with it. */
 
 const single = `
 [[merchants]]

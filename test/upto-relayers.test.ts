@@ -114,7 +114,7 @@ describe('several relayers', () => {
   })
 
   test("error: the desk's own account is refused", async () => {
-    // It has one on the network of the stock desk, and none on others.
+    // The desk has an account on the network of the stock desk only.
     const token = { name: 'Global Dollar', version: '1', assetTransferMethod: 'permit2' }
     const extra = { ...token, facilitatorAddress: desk.address }
     const terms = { facilitator: desk.address, network: 'eip155:4663', accepted: { extra } }

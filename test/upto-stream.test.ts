@@ -304,7 +304,7 @@ describe('an answer that is too long to be held', () => {
     expect(response.headers.has('payment-id')).toBe(true)
     expect((await response.text()).length).toBe(text.length)
     await shop.settles()
-    // Longer than what is looked into for its usage.
+    // The answer is longer than what is searched for its usage.
     expect(delivery()).toEqual(settled(ceiling()))
   })
 })

@@ -131,7 +131,7 @@ describe.skipIf(isMissing)('paying twice', () => {
     const slow = slowSigner()
     wallet.account = second.account = slow.account
     broken()
-    // Each window has its signature to give before one of them keeps a payment.
+    // Each window asks for a signature before either of them stores a payment.
     for (const [at, each] of [page, other].entries()) {
       await payButton(each).click()
       await until('the window asks', () => slow.asked.length === at + 1)

@@ -14,7 +14,7 @@ type Idle = {
   baseFee: string
 }
 
-/** Chains that nobody uses, by what they are. They end with this process. */
+/** Chains that no test uses now, by their terms. They end with this process. */
 const idle = new Map<string, Idle[]>()
 /** The state to which a lent chain returns. */
 const lent = new Map<Chain, Omit<Idle, 'chain'> & { key: string }>()
@@ -28,8 +28,8 @@ export async function leaseChain(network: Network): Promise<Chain> {
   const found = idle.get(key)?.pop()
   const { chain, ...terms } = found ?? (await prepare(network))
   if (found !== undefined) {
-    // The clock of a reverted chain goes on from its last block, which is old, and its base fee from
-    // the last block before the return.
+    // The clock of a reverted chain continues from its last block, which is old, and its base fee
+    // from the last block before the return.
     await chain.rpc('anvil_setNextBlockBaseFeePerGas', [terms.baseFee])
     await chain.rpc('evm_setTime', [Math.floor(Date.now() / 1000)])
     await mine(chain)

@@ -31,7 +31,10 @@ if (!Number.isSafeInteger(faults) || faults < 0) throw new Error('--faults wants
 
 const gateways = 3
 const database = 'turnpike'
-/** The rest of a disturbance: takeover, the results of old commits. */
+/**
+ * Longest time after the last disturbance until takeovers have ended and old results of commits are
+ * deleted, ms.
+ */
 const settleMaxMs = 180_000
 /** A gateway that the others took for dead. */
 const fencedCode = 70

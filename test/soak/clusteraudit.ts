@@ -2,7 +2,10 @@ import type { Hex } from 'viem'
 import type { Finding } from './finding'
 import type { Setup } from './setup'
 
-/** What several gateways over one PostgreSQL must hold besides the audit of one. */
+/**
+ * Checks what several gateways over one PostgreSQL must hold, in addition to the audit of one
+ * gateway.
+ */
 
 export type Read = <Row>(sql: string) => Promise<readonly Row[]>
 
