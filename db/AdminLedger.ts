@@ -104,8 +104,9 @@ export type Pause = { kind: 'merchant' | 'network'; name: string; at: number }
  */
 export type AdminLedger = {
   /**
-   * Payments of the newest `rows` before an id that fit a filter, the newest first. `next`: where to
-   * go on; undefined at the end. It has fewer lines than the limit when few of these rows fit.
+   * Payments of the newest `rows` before an id that fit a filter, the newest first. `next`: the id
+   * from which to continue; undefined at the end. The page has fewer lines than the limit when few
+   * of these rows fit.
    */
   payments(
     filter: PaymentFilter,

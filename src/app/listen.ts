@@ -8,7 +8,7 @@ export type Tls = { cert: string; key: string }
 export type ListenOptions = {
   hostname: string
   port: number
-  /** For HTTPS. */
+  /** Certificate and key for HTTPS; plain HTTP without them. */
   tls?: Tls | undefined
   /** Most connections of clients; the limit of open files may set a lower one. */
   connectionsMax: number

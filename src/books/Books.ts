@@ -55,7 +55,7 @@ export type Report = {
   totals: readonly Line[]
   /** Gas that is of no payment and no order. */
   otherGas: readonly GasLine[]
-  /** By route, merchant or day, else of all requests. */
+  /** Requests by route, merchant or day; one line for all requests by another grouping. */
   requests: readonly RequestLine[]
   /** Included transactions whose cost an earlier version did not store. */
   unknownGas: number

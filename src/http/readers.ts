@@ -1,7 +1,7 @@
 /**
  * Bodies that are read in pieces at the same moment. The runtime reserves 64 KiB for each pending
- * read, whatever arrives, and the collector lets garbage grow with what is reserved: 2,000 idle
- * uploads took 130 MB and doubled what the rest of the process took.
+ * read, even when nothing arrives, and the garbage collector allows more garbage the more is
+ * reserved: 2,000 idle uploads took 130 MB and doubled what the rest of the process took.
  */
 export type Readers = {
   /**

@@ -200,7 +200,7 @@ const openai: Preset = {
   request: {
     ...noRequest,
     model: all('/model'),
-    // For OpenRouter.
+    // OpenRouter reads this member.
     fallbacks: all('/models'),
     output: [
       {

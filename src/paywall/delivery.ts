@@ -102,7 +102,7 @@ type Context = {
 /** One running delivery. */
 type Delivery = {
   request: DeliveryRequest
-  /** With the running attempt, and the end of the redemption time. */
+  /** The payment with the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
   record: RecordEnd

@@ -22,7 +22,7 @@ export type Outcome =
 /** A payment between the stages, with the options of its request. */
 export type Underway = {
   payment: Payment
-  /** For the log. */
+  /** Id of the request that began it, for the log. */
   requestId: string | undefined
   deliverOnConfirm: DeliverOnConfirm | undefined
 }

@@ -205,7 +205,7 @@ function states(gauge: Gauge) {
   }
 }
 
-/** For a service without metrics. */
+/** Counts nothing: for a service without metrics. */
 export const silent: Meter = {
   counter: () => ({ inc() {} }),
   gauge: () => ({ set() {} }),

@@ -159,7 +159,7 @@ function priceOf({ service, networks }: Config, merchant: Merchant, route: Route
   const byUse =
     ByUse.isOffered(service, merchant, route) &&
     html` A program that pays by the x402 scheme <code>upto</code> is charged for what the answer used, and never more.`
-  // As the prices beside it are written.
+  // The sentence writes prices in the form of the price beside it.
   const sentence = Price.sentence(route).replace(/(\d+\.\d\d\d*?)0* USD/g, '$$$1')
   return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>
 <p>${sentence}${byUse}</p>

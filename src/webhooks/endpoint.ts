@@ -16,7 +16,7 @@ export type SendingOptions = {
   post: Post
   /** Unix ms. */
   now: () => number
-  /** From 0 to 1. */
+  /** A random number of at least 0 and below 1. */
   random: () => number
   metrics: Metrics
   /** An endpoint answered 410: it wants no more messages. */

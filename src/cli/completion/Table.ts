@@ -6,7 +6,7 @@ export type Commands = Readonly<Record<string, Command>>
 export type Kind = 'file' | 'directory' | 'other'
 
 export type OptionRow = {
-  /** With its dashes. */
+  /** The option with its dashes. */
   name: string
   help: string
   /** Kind of its value; absent for an option that takes none. */

@@ -4,7 +4,7 @@ import * as Text from './Text'
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
 
 export type Gateway = {
-  /** Of the endpoint; payments are signed for offers from here only. */
+  /** Origin of the endpoint; payments are signed for offers from here only. */
   origin: string
   /** The result of a method. Throws a GatewayError. */
   request(method: string, params: Json.JsonObject, signal: AbortSignal): Promise<Json.JsonObject>
