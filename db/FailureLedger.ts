@@ -12,5 +12,5 @@ export type FailureLedger = {
   add(failures: readonly { key: string; ms: number }[], windowMs: number): Promise<void>
 }
 
-/** For a process that has the ledger alone: it counts failures in its own memory. */
+/** One process counts them in its memory. */
 export const ownFailures: FailureLedger = { fullAt: () => 0, add: () => Promise.resolve() }

@@ -166,10 +166,7 @@ async function pay<R, A>(
   return conclude(state, checkout, taken.outcome)
 }
 
-/**
- * Throws ProblemError when the request cannot be sold, or this presentation does not pay for it.
- * May be called again.
- */
+/** Throws ProblemError when the request cannot be sold, or not for this. Repeatable. */
 function assertSellable<R, A>(
   { product }: State<R, A>,
   { sale }: Checkout<R>,

@@ -26,7 +26,7 @@ export type PaymentRequest = {
   receivedAt: number
   isKeySigned: KeySigned
   rows: Rows | undefined
-  /** For a charge: what the simulation of its ceiling showed. */
+  /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
   onSent: ((payment: Payment) => void) | undefined
   /**

@@ -72,8 +72,7 @@ function release(context: Context, lane: Lane): boolean {
   const [chain, relayer] = relayerOf(context, lane)
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
-    // Under a steady load the account would always have payments, and the other process would get
-    // none.
+    // Under a steady load it would never be free of payments, and the other process gets no account.
     if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = !relayer.isReserved
     return false
   }
@@ -83,7 +82,7 @@ function release(context: Context, lane: Lane): boolean {
   return true
 }
 
-/** Keeps all accounts of the network. */
+/** No account of the network is to be given any more. */
 function keep({ chains }: Context, { network }: Pick<Lane, 'network'>): void {
   for (const relayer of chains.get(network)?.relayers ?? []) relayer.isLeaving = false
 }

@@ -224,7 +224,7 @@ export type QueuedPayment = {
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
   rows: Rows | undefined
-  /** For a charge: what the simulation of its ceiling showed. */
+  /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
   /** The payer's funds at the simulation that passed, atomic; undefined for a charge of ours. */
   fundsAtomic?: bigint | undefined
