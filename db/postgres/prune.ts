@@ -6,7 +6,7 @@ const keptMs = 60_000
 const everyMs = 30_000
 
 /**
- * Deletes results of commits that are no longer repeated: old ones of this gateway, while it
+ * Deletes results of commits that are not repeated any more: old ones of this gateway, while it
  * repeats none, and those of gateways that are gone.
  */
 export function startPruning({

@@ -167,7 +167,7 @@ async function endOthers(context: Context): Promise<void> {
 
 /**
  * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
- * settled. `isStart`: also reports what no relayer can settle now. Resolves when each was started.
+ * settled. `isStart`: also reports what no relayer can settle any more. Resolves when each was started.
  */
 export async function resume(context: Intake.Intake, isStart: boolean): Promise<void> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
