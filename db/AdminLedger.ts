@@ -46,7 +46,7 @@ export type PaymentFilter = {
   outcome?: Outcome | undefined
 }
 
-/** Older than an id, and at most so many lines. */
+/** A page of a list: lines older than the id `before`, at most `limit`. */
 export type PageOf = { before: string | undefined; limit: number }
 
 /** A transaction of a payment or of an order. Times are unix ms, fees in wei. */
@@ -70,7 +70,7 @@ export type Story = {
   payment: Payment | undefined
   authorization: Authorization | undefined
   order: Order | undefined
-  /** Of the payment, then of its order; the oldest first. */
+  /** Transactions of the payment, then those of its order; the oldest first. */
   transactions: readonly StoryTransaction[]
   /** The answer that is kept for the buyer's idempotency key. */
   answer: { status: number; bytes: number; expiresAt: number } | undefined
@@ -104,8 +104,9 @@ export type Pause = { kind: 'merchant' | 'network'; name: string; at: number }
  */
 export type AdminLedger = {
   /**
-   * Payments of the newest `rows` before an id that fit a filter, the newest first. `next`: where to
-   * go on; undefined at the end. It has fewer lines than the limit when few of these rows fit.
+   * Payments of the newest `rows` before an id that fit a filter, the newest first. `next`: the id
+   * from which to continue; undefined at the end. The page has fewer lines than the limit when few
+   * of these rows fit.
    */
   payments(
     filter: PaymentFilter,

@@ -7,12 +7,12 @@ export type StoredAnswer = {
   expiresAt: number
 }
 
-/** Bytes of one payer; `rowBytes` are added for each answer to headers and body. */
+/** Size of the stored answers of one payer: headers, bodies, and `rowBytes` for each answer. */
 export type AnswerUsage = { payer: string; bytes: number }
 
 export type AnswerLedger = {
   find(paymentId: string): Promise<StoredAnswer | undefined>
-  /** Stores only the first one of a payment. */
+  /** Stores an answer, unless the payment has one. */
   store(paymentId: string, answer: StoredAnswer): Promise<void>
   /** Deletes expired answers; resolves with the time (unix ms) at which the next one expires. */
   sweep(now: number): Promise<number | undefined>

@@ -48,10 +48,13 @@ export type CeilingRefusal =
 
 /** The most that may be open together with a new ceiling. */
 export type CeilingLimits = {
-  /** Of the payer's ceilings on all networks, atomic. */
+  /** Most that is open on the payer's ceilings on all networks, atomic. */
   unsettledAtomic: bigint
-  /** Of the payer's ceilings and payments of the asset: its balance and allowance, atomic. */
+  /**
+   * Most that is open on the payer's ceilings and payments of the asset, atomic: its balance and
+   * allowance.
+   */
   fundsAtomic: bigint
-  /** Ceilings that name one relayer of a network. */
+  /** Most open ceilings that name one relayer of a network. */
   relayerMax: number
 }

@@ -6,11 +6,11 @@ export type Database = {
   storage: StorageFaults
   /** What the opening changed in a database of an earlier schema. */
   upgrade: Upgrade | undefined
-  /** Of a server; undefined for a file. */
+  /** State of the server; undefined for a file. */
   server?: ServerState | undefined
   /** Prepares the log of a file for a process that runs for long. Called before `unused`. */
   reserveLog?: (() => void) | undefined
-  /** Makers of the statements that are not in use yet. Each may be called or not. */
+  /** Functions that prepare statements before their first use. A call is optional. */
   unused(): readonly (() => unknown)[]
   /** Writes back what is open, and releases the database. Idempotent. */
   close(): void | Promise<void>

@@ -6,8 +6,8 @@ export type FailureLedger = {
   /** When the bucket is full again, unix ms; zero when it is full. From memory, up to a second old. */
   fullAt(key: string): number
   /**
-   * Adds a failure to the buckets, which last `ms` longer. A power loss may undo it for up to 100 ms.
-   * `windowMs`: the time in which an empty bucket becomes full.
+   * Adds a failure to each bucket, which is then full again `ms` later. A power loss may undo the
+   * failures of the last 100 ms. `windowMs`: the time in which an empty bucket becomes full.
    */
   add(failures: readonly { key: string; ms: number }[], windowMs: number): Promise<void>
 }

@@ -7,7 +7,7 @@ import type { PaymentRow, TransactionRow } from './schema'
 
 /**
  * An account of ours on a network, whose nonces one process chooses; or, without a relayer, the
- * network's duties that need no account: reorganisations, expiry, what no account drives any more.
+ * network's duties that need no account: reorganisations, expiry, what no account drives now.
  */
 export type Lane = { network: Network.Id; relayer: Address | undefined }
 
@@ -44,7 +44,7 @@ export type DrivenSlot = {
   transactions: readonly TransactionRow[]
   payments: readonly { row: PaymentRow; order?: NewOrder | undefined }[]
   job: JobRow | undefined
-  /** What the job gives, when that was written with it. */
+  /** The grant that was written with the job. */
   grant?: NewGrant | undefined
 }
 
@@ -65,7 +65,7 @@ export type LaneLedger = {
    * where the database is not shared.
    */
   start(lanes: readonly Lane[], listener: LaneListener): Promise<void>
-  /** The process is to end: from now on it takes no lane. What it has, it keeps to the end. */
+  /** The process is about to end: it takes no more lanes, and keeps those that it has. */
   retire(): void
 }
 
@@ -84,7 +84,7 @@ export type Overview = {
   lanes: readonly (TakenLane & { epoch: number; holder: string | undefined })[]
 }
 
-/** A command beside the service signs nothing. */
+/** For a command beside the service, which signs nothing. */
 export const lanesOfOthers: LaneLedger = {
   isShared: true,
   has: () => false,
@@ -94,7 +94,7 @@ export const lanesOfOthers: LaneLedger = {
   retire: () => undefined,
 }
 
-/** All lanes are of the one process. */
+/** For a process that has the ledger alone, and so all lanes. */
 export const ownLanes: LaneLedger = {
   isShared: false,
   has: () => true,

@@ -17,8 +17,8 @@ import type { WebhookLedger } from './WebhookLedger'
 
 /**
  * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
- * `onChange`, `flush`, the totals of `gas` and known `failures` are synchronous. Each commit is one database
- * transaction, and is on the disk when it resolves unless its comment says otherwise.
+ * `onChange`, `flush`, the totals of `gas` and `failures.fullAt` are synchronous. Each commit is
+ * one database transaction, and is on the disk when it resolves unless its comment says otherwise.
  * Nothing waits inside a transaction: rows of a product, for a payment or a job, are passed as
  * data. Amounts are atomic, times unix ms, gas in wei.
  */
@@ -193,7 +193,10 @@ export type RowsRefusal =
 
 export type Launched =
   | { kind: 'stored'; payments: readonly Payment[] }
-  /** The money of these was written before: by the ids that they were to have. Nothing was written. */
+  /**
+   * The money of these payments was written before, by the ids that they were to have. Nothing was
+   * written.
+   */
   | { kind: 'known'; payments: ReadonlyMap<string, Payment> }
   /** These payments, or their rows, were refused. Nothing was written. */
   | { kind: 'refused'; ids: readonly string[]; reason: RowsRefusal }
@@ -220,7 +223,7 @@ export type IncludedPayment = {
   logs: readonly number[]
   /** Its first delivery starts in the same commit. */
   startsDelivery: boolean
-  /** As it was written, so that a database on another host need not send it back. */
+  /** The payment as it was written, so that a database on another host does not send it back. */
   payment?: Payment
 }
 

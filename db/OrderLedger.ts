@@ -19,7 +19,7 @@ export type NewOrder = Pick<
   | 'createdAt'
 >
 
-/** Most orders of a payer that are open, or were refunded since the time of an order id. */
+/** Most orders of a payer that are open, or were refunded since the time in an order id. */
 export type OrderQuota = { payer: Address; since: string; max: number }
 
 export type HistoryQuery = {

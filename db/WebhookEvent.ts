@@ -67,7 +67,7 @@ function factsOf({ id, purpose, transfer }: Payment) {
   }
 }
 
-/** `asset`: of the payment. */
+/** `asset`: the contract of the payment's asset. */
 export function orderChanged(order: Order, asset: string): WebhookEvent {
   const { id, state, updatedAt, deliveredAtomic, returnedAtomic } = order
   return {
@@ -144,7 +144,7 @@ export function budgetSpent(spent: SpentBudget, at: number): WebhookEvent {
   }
 }
 
-/** Undefined while there is room for another grant like this one. `tally`: with this one. */
+/** Undefined while there is room for another grant like this one. `tally` includes this one. */
 export function grantsSpent({ row, budget }: NewGrant, tally: Tally): WebhookEvent | undefined {
   const { network, createdAt } = row
   if (roomFor(tally, budget, row.amountWei + row.feeWei) !== 'spent') return undefined

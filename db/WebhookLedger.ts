@@ -33,7 +33,7 @@ export type Message = {
   seq: number
   /** The `webhook-id`. */
   id: string
-  /** Of the configuration that wrote it. */
+  /** Id of the endpoint in the configuration that wrote the message. */
   endpoint: string
   /** Scheme, host and port of the endpoint. */
   origin: string

@@ -35,7 +35,7 @@ export type AdminBase = {
   setPause(key: string, pause: Pause, isPause: boolean): Promise<readonly Pause[]>
 }
 
-/** Above every id. */
+/** Sorts after every id. */
 const last = '~'
 const pausesKey = 'paused'
 

@@ -39,7 +39,8 @@ function timeOf(id: string | null): number | null {
   return Number.isNaN(time) ? null : time
 }
 
-const nothing: SalesFigures = {
+/** The figures of no payment. */
+export const noFigures: SalesFigures = {
   payments: 0,
   paidAtomic: 0n,
   deliveredAtomic: 0n,
@@ -122,7 +123,7 @@ function collect() {
       if (known !== undefined) return known
       const made = {
         ...{ class: of, network, asset, merchant, route, payer: payer ?? undefined },
-        ...nothing,
+        ...noFigures,
       }
       byKey.set(text, made)
       return made

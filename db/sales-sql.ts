@@ -187,7 +187,7 @@ function chargesSql(dialect: Dialect, byPayer: boolean): string {
   FROM p GROUP BY ${group}, state ORDER BY ${group}, state`
 }
 
-/** Of transactions without payment and order. The first condition is that of the index. */
+/** Gas of transactions without payment and order. The first condition is that of the index. */
 function otherGasSql(dialect: Dialect): string {
   return `SELECT network, kind, ${gasSum(dialect, dialect.number('t.cost_wei'))},
     ${countOf('cost_wei IS NULL')} AS "unknownGas"
@@ -197,13 +197,13 @@ function otherGasSql(dialect: Dialect): string {
   GROUP BY network, kind ORDER BY network, kind`
 }
 
-/** Of the hours that the span is in. */
+/** Counts of the hours that the span is in. */
 const requestsSql = `SELECT merchant, route, sum(asked) AS asked, sum(paid) AS paid,
     sum(failed) AS failed
   FROM hours WHERE hour > CAST($begin AS BIGINT) - 3600000 AND hour < $end
   GROUP BY merchant, route ORDER BY merchant, route`
 
-/** The smallest of each, by an index. */
+/** The smallest id or time of each table, by an index. */
 const firstSql = `SELECT (SELECT min(id) FROM payments) AS payment,
   (SELECT min(id) FROM authorizations) AS "authorization", (SELECT min(hour) FROM hours) AS hour,
   (SELECT min(created_at) FROM transactions WHERE kind NOT IN ('payment', 'batch'))

@@ -21,7 +21,7 @@ import { within } from './settlement/wait'
 import { startWebhooks, type Webhooks } from './webhooks/start'
 
 export type App = {
-  /** Where it listens, e.g. `http://127.0.0.1:4020`. */
+  /** URL at which it listens, e.g. `http://127.0.0.1:4020`. */
   url: string
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
@@ -142,7 +142,7 @@ async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<
   await write()
   Object.assign(base.current, { config, app: next, offers: version })
   parts.webhooks.apply(config.webhooks)
-  // Accounts and assets may be others now.
+  // The accounts and the assets may have changed.
   parts.recent.clear()
   return []
 }
@@ -188,9 +188,9 @@ function warmUp({ options, database, current }: Base, warmRoutes: () => unknown)
   void whenIdle(steps, () => current.isStopping)
 }
 
-/** Longest time of the last writes after `stop_seconds`, ms; `turnpike service` leaves 10 s. */
+/** Longest time of the last writes after `stop_seconds`, ms. `turnpike service` allows 10 s. */
 const lastWritesMs = 8_000
-/** Of these, the least that the last step has. */
+/** The last write has at least this part of that time, ms. */
 const leastMs = 2_000
 
 async function stop(
@@ -200,13 +200,14 @@ async function stop(
 ): Promise<void> {
   if (current.isStopping) return
   current.isStopping = true
-  // What they take now they would drive to its end first.
+  // A lane that is taken during the stop would be driven to its end first.
   ledger.lanes.retire()
   const { paywall, settling, startedStock, settlement, webhooks, hours } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   /**
-   * A write to a database server that is gone waits for that server, because it is not known whether it
-   * was made. The next holder of the accounts finds that out, as after a crash.
+   * Limits the time of a last write. When the database server is gone, a write waits for it,
+   * because its effect is unknown. The next holder of the accounts finds that out, as after a
+   * crash.
    */
   const last = (work: Promise<unknown>, reserveMs: number) =>
     within(work, Math.max(leastMs, deadline + lastWritesMs - reserveMs - now()))

@@ -66,7 +66,7 @@ const secretWords = new Set('auth key passphrase pwd raw seed sig token'.split('
 const secretParts =
   /authorization|signature|secret|credential|cookie|password|apikey|privatekey|mnemonic|payment-?redeem|x-?payment/i
 
-/** Names of fields are few, and several lines for each payment have them. */
+/** Results by name: names of fields are few, and several lines for each payment have them. */
 const known = new Map<string, boolean>()
 const knownMax = 1_000
 
@@ -134,7 +134,7 @@ function cleanError(error: Error, depth: number): unknown {
  * origin. RPC URLs have their API key in the path.
  */
 export function scrub(text: string): string {
-  // Too short for the longer patterns, and without what the others need: nearly every id and hash.
+  // Short texts without blanks, a URL or a token need no pattern: nearly every id and hash.
   if (text.length < 128 && !/\s|:\/\/|ey[JI]/i.test(text)) return text
   return text
     .slice(0, textMax * 4)

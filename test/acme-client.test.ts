@@ -2,7 +2,10 @@ import { expect, test } from 'bun:test'
 import { generateKeyPairSync } from 'node:crypto'
 import { connect } from '../src/acme/client'
 
-/** A directory of a CA, with so many more bytes. */
+/**
+ * Connects to a CA whose directory has this many bytes of padding. Returns the path of its order
+ * URL, or the message of the error.
+ */
 async function connectTo(padding: number): Promise<string> {
   using ca = Bun.serve({
     port: 0,

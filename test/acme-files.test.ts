@@ -8,7 +8,7 @@ const directory = mkdtempSync(join(tmpdir(), 'turnpike-files-'))
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
 test.skipIf(process.platform === 'win32')(
-  'error: of a text that the disk has no room for nothing replaces the old one',
+  'error: a text for which the disk has no room replaces nothing',
   () => {
     const path = join(directory, 'certificate.pem')
     writePrivate(path, 'old')

@@ -204,7 +204,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     ])
   })
 
-  test('error: a domain that is not here fails with the reason, and is ordered less and less often', async () => {
+  test('error: a domain of another machine fails with the reason, and is ordered at growing intervals', async () => {
     const dataDir = issued('wrong')
     rmSync(join(dataDir, 'acme-account.key'))
     const [unreached = 0] = await freePorts(1)
@@ -279,7 +279,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(keeper.logged[0]?.reason).toMatch(/^the CA at localhost:1 cannot be reached \(\w+\)$/)
   })
 
-  test('error: a CA that is out of service is asked again when it says', async () => {
+  test('error: an order at a CA that is out of service is repeated after its Retry-After', async () => {
     const keeper = keep(join(directory, 'none'))
     pebble.refuse(() => ({ status: 503, headers: { 'retry-after': '900' }, body: {} }))
     keeper.start()
@@ -337,7 +337,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(keeper.served).toEqual([[other]])
   })
 
-  test('behavior: a second domain is added, and the first is served meanwhile', async () => {
+  test('behavior: a second domain is added while the first is served', async () => {
     const keeper = keep(issued('added'), { domains: [domain, other] })
     keeper.restore()
     expect(keeper.served).toEqual([[domain]])

@@ -33,7 +33,7 @@ const networksOf = async () =>
   new Set((await ask(item())).required.accepts?.map(({ network }) => network))
 
 describe('a merchant that is paused', () => {
-  test('behavior: it sells nothing, and what is paid is completed', async () => {
+  test('behavior: a paused merchant sells nothing, and paid requests are completed', async () => {
     const { act, read } = await signIn()
     shop.upstream.script = (_, reply) => reply.send(500, '{}')
     const failed = await buy(item())
@@ -51,7 +51,7 @@ describe('a merchant that is paused', () => {
     expect(shop.counts()).toEqual(before)
     const fetched = await fetch(item(), { headers: { 'payment-redeem': redeem.token } })
     expect(fetched.status).toBe(200)
-    // Others go on.
+    // Other routes still sell.
     const other = await fetch(`${shop.url}/m/catjoke/joke`, { headers: signedOther })
     expect(other.status).toBe(200)
     await act('resume', 'merchant:shop')
@@ -75,7 +75,7 @@ describe('a network that is paused', () => {
       expect(supported).not.toContain(`"${base}"`)
     }
     await refused()
-    // Others go on.
+    // Other networks still sell.
     expect((await buy(item(), { scheme: 'x402-permit2' })).status).toBe(200)
     shop.logged.length = 0
     await shop.restart()

@@ -154,7 +154,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
     expect(complaints).toEqual([])
   })
 
-  test('error: a wrong token is said to be wrong', async () => {
+  test('error: the page reports a wrong token', async () => {
     await page.context().clearCookies()
     await page.goto(`${url}/admin`)
     await page.getByLabel('Token').fill('wrong')
@@ -166,7 +166,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
 const coloured = ['/admin', '/admin/payments', '/admin/networks', '/admin/orders']
 
 describe.skipIf(isMissing)('every page', () => {
-  test('behavior: none has a fault in light, in dark, or is wider than a phone', async () => {
+  test('behavior: no page has a fault in light or in dark, or is wider than a phone', async () => {
     await signIn()
     await scripted(async (own) => {
       for (const path of paths()) {

@@ -196,7 +196,7 @@ describe('the figures of the last days', () => {
     expect(reports[2]?.totals[0]?.payments).toBe(61)
   })
 
-  test('behavior: what is closed is read once, and again after a change in it', async () => {
+  test('behavior: a closed hour is read once, and again after a change in it', async () => {
     const { recent, asked } = pages()
     const first = await recent.read(30)
     const cold = asked.length

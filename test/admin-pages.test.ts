@@ -64,7 +64,7 @@ async function signedIn(options: AdminOptions = {}) {
 }
 
 describe('the pages', () => {
-  test('behavior: each is for operators only, and has no script', async () => {
+  test('behavior: each page is for operators only, and has no script', async () => {
     const { app, session } = await signedIn()
     for (const path of [...paths, '/admin/payments.csv', '/admin/actions/pause']) {
       const answer = await app.get(path)
@@ -253,7 +253,7 @@ describe('what needs attention', () => {
     deliver(young.id)
     fail(id, now - 1)
     const over = await list()
-    expect(over).toContain('1 payment of the last 30 days cannot be fetched any more')
+    expect(over).toContain('1 payment of the last 30 days can no longer be fetched')
     expect(over).not.toContain('without an answer')
     deliver(id)
     expect(await list()).toContain('Nothing: all that is configured works.')
@@ -414,7 +414,7 @@ describe('actions', () => {
     return { did, options: { config, sources: { actions } } }
   }
 
-  test('behavior: each is confirmed on its page, done once, logged, and its end is shown once', async () => {
+  test('behavior: each action is confirmed on its page, done once, logged, and its result is shown once', async () => {
     const { did, options } = recording()
     const { app, session, read, post } = await signedIn(options)
     for (const [name, subject] of subjects) {
@@ -439,7 +439,7 @@ describe('actions', () => {
     }
   })
 
-  test('error: nothing is done without the secret of the session, by a GET, a program or another site', async () => {
+  test('error: no action is done without the secret of the session, by a GET, a program or another site', async () => {
     const { did, options } = recording()
     const { app, session } = await signedIn(options)
     for (const [name, subject] of subjects) {

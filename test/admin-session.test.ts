@@ -172,7 +172,7 @@ describe('sessions', () => {
     expect(await isIn(await same.get('/admin', { cookie }))).toBe(false)
   })
 
-  test('error: nothing that opens a session is in the log', async () => {
+  test('error: the log has no token and no cookie', async () => {
     const app = adminPages()
     const { cookie, csrf } = await app.signIn()
     await app.post('/admin', { token: 'a-wrong-token' })

@@ -222,7 +222,7 @@ describe('settled before the request', () => {
     })
   }
 
-  test("attack 12: bound by mppx's nonce to the route, served there once and at no other route", async () => {
+  test("attack 12: an external settlement bound by mppx's nonce is served at its route once, and at no other", async () => {
     const asked = await ask(at('a/get'))
     const term = Terms.decode(asked.response.headers).find(
       ({ protocol, method, network }) =>
@@ -246,7 +246,7 @@ describe('settled before the request', () => {
   })
 
   for (const way of [mppUsdc, mppUsdg, mppPermit]) {
-    test(`attack 12: without payout_exclusive, refused without proof that it was unspent, ${way.name}`, async () => {
+    test(`attack 12: without payout_exclusive an external settlement needs proof that it was unspent, ${way.name}`, async () => {
       await target.reload({ payoutExclusive: false })
       try {
         const headers = await pay(way)
@@ -262,7 +262,7 @@ describe('settled before the request', () => {
   }
 
   for (const way of [x402Usdc, x402Usdg, x402Permit]) {
-    test(`attack ${way === x402Usdg ? 8 : 12}: spent in another transaction, refused without gas, ${way.name}`, async () => {
+    test(`attack ${way === x402Usdg ? 8 : 12}: an authorization that another transaction spent is refused without gas, ${way.name}`, async () => {
       const headers = await pay(way)
       await settleAsStranger(way, headers)
       const { tap } = target[way.side]
@@ -320,7 +320,7 @@ async function buyWhenFree(headers: Record<string, string>): Promise<Response> {
 
 describe('buyers that disconnect', () => {
   for (const way of [mppUsdc, mppPermit, x402Usdc, x402Permit]) {
-    test(`attack 44: during the settlement, ${way.name}`, async () => {
+    test(`attack 44: a buyer that disconnects during the settlement, ${way.name}`, async () => {
       const headers = await pay(way)
       const sent = Promise.withResolvers<void>()
       const goOn = Promise.withResolvers<void>()
@@ -344,7 +344,7 @@ describe('buyers that disconnect', () => {
       expect((await buyWhenFree(headers)).status).toBe(402)
     })
 
-    test(`attack 44: during the upstream's work, again and again, ${way.name}`, async () => {
+    test(`attack 44: a buyer that disconnects repeatedly while the upstream works, ${way.name}`, async () => {
       const headers = await pay(way)
       const before = target.upstream.requests.length
       for (let attempt = 1; attempt <= 6; attempt++) {

@@ -171,7 +171,7 @@ describe('the store of answers', () => {
 })
 
 describe('the room of the store', () => {
-  test('attack 33: counts what is stored while it is measured again, and is measured once', async () => {
+  test('attack 33: the store counts answers that are stored while it is measured, and is measured once', async () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
     db.sqlite.run('PRAGMA foreign_keys = OFF')

@@ -66,7 +66,7 @@ test('behavior: the MCP SDK, loaded at its first use, works inside the executabl
   expect(JSON.parse(out)).toEqual({ jsonrpc: '2.0', id: 1, result: { tools: [] } })
 })
 
-test('error: what does not compile is reported with the compiler text', async () => {
+test('error: a source that does not compile is reported with the compiler text', async () => {
   const entry = join(directory, 'broken.ts')
   writeFileSync(entry, 'import { nothing } from "./nowhere"\nconsole.log(nothing)\n')
   const outcome = build({ entry, outfile: join(directory, 'broken') })

@@ -213,7 +213,7 @@ describe('what cannot be served', () => {
   }
 
   for (const path of taken)
-    test(`behavior: ${path} is taken, as the upstream takes it`, () => {
+    test(`behavior: ${path} is accepted, as by the upstream`, () => {
       const { pathname, search } = new URL(`http://localhost/m/${path}`)
       const found = Route.match(matcher, pathname)
       if (found === undefined) throw new Error(`no route ${pathname}`)
@@ -250,7 +250,7 @@ describe('what cannot be served', () => {
         )
     })
 
-  test('error: stocks takes no body, report takes any object', () => {
+  test('error: stocks refuses a body, and report accepts any object', () => {
     expect(namesOf('/stocks', '?a=1', '{}')).toEqual([])
     expect(namesOf('/stocks', '', '{"a":1}')).not.toEqual([])
     expect(namesOf('/report', '?a=1', '{"a":{"b":[1]}}')).toEqual([])

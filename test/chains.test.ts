@@ -157,7 +157,7 @@ describe('contracts in place', () => {
 })
 
 describe('EIP-3009', () => {
-  test('behavior: pays by v, r, s and by bytes', async () => {
+  test('behavior: EIP-3009 pays by v, r, s and by bytes', async () => {
     for (const network of [base, robinhood] as const) {
       const before = await held(network, payee)
       for (const unpack of [vrs, (signature: Hex) => [signature]]) {
@@ -351,7 +351,7 @@ describe('Permit2', () => {
 })
 
 describe('protocol calldata', () => {
-  test('behavior: what the protocol hashes and encodes pays on the chain, by both methods', async () => {
+  test('behavior: the digest and the calldata of the protocol pay on the chain, by both methods', async () => {
     for (const method of ['eip3009', 'permit2'] as const) {
       const unsigned = {
         method,

@@ -25,7 +25,7 @@ const opaqueOf = (raw: Record<string, string>) =>
   JSON.parse(Buffer.from(raw.opaque ?? '', 'base64url').toString())
 
 describe('a request without a credential', () => {
-  test('behavior: it is answered 402 with both challenges and is not stored', async () => {
+  test('behavior: a request without a credential gets a 402 with both challenges and is not stored', async () => {
     const { response, challenges, required } = await ask(item())
     expect(response.status).toBe(402)
     expect(response.headers.get('cache-control')).toBe('no-store')
@@ -106,7 +106,7 @@ describe('a request without a credential', () => {
     expect((await ask(`${url}?symbol=AAPL`)).body).not.toHaveProperty('invalidParams')
   })
 
-  test('behavior: it writes nothing, calls no chain and no upstream', async () => {
+  test('behavior: a 402 writes nothing, and calls neither a chain nor an upstream', async () => {
     const database = new Database(join(shop.dataDir, 'turnpike.sqlite'), { readonly: true })
     // This value changes whenever another connection has committed.
     const version = () => database.query('PRAGMA data_version').values()[0]
@@ -129,7 +129,7 @@ describe('a request without a credential', () => {
 })
 
 describe('MPP challenge', () => {
-  test('behavior: one per network in mpp_order, with price, contract, payee and types', async () => {
+  test('behavior: there is one MPP challenge per network in mpp_order, with price, contract, payee and types', async () => {
     const { challenges } = await ask(item())
     const terms = { amount: '5000', recipient: payee }
     const expected: unknown[] = [
@@ -156,14 +156,14 @@ describe('MPP challenge', () => {
     expect(challenges.map(({ request }) => request as unknown)).toEqual(expected)
   })
 
-  test('behavior: with room it also contains the members that have defaults in the draft', async () => {
+  test('behavior: an MPP challenge also has the members with defaults in the draft where there is room', async () => {
     const { challenges } = await ask(`${shop.url}/m/away/item`)
     expect(challenges.map(({ request }) => request.methodDetails as unknown)).toEqual([
       { chainId: 8453, credentialTypes: ['authorization'], decimals: 6 },
     ])
   })
 
-  test('behavior: method, intent, and the host name of base_url as realm', async () => {
+  test('behavior: an MPP challenge has method, intent, and the host name of base_url as realm', async () => {
     for (const { raw } of (await ask(item())).challenges)
       expect(raw).toMatchObject({ realm: 'localhost', method: 'evm', intent: 'charge' })
   })

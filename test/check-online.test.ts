@@ -84,7 +84,7 @@ const file = [4663, 8453, 84532]
   )
 
 describe('check --online', () => {
-  test('behavior: reports no fault when chains and upstreams match the file', async () => {
+  test('behavior: check --online reports no fault when chains and upstreams match the file', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
     expect(lines).toContain(
@@ -241,7 +241,7 @@ describe('check --online', () => {
     ],
   ]
   for (const [what, edit, at, message] of faults)
-    test(`error: names the line of ${what}`, async () => {
+    test(`error: the fault names the line of ${what}`, async () => {
       const text = edit()
       const { code, lines } = await run(text)
       expect(code).toBe(1)
@@ -250,7 +250,7 @@ describe('check --online', () => {
       expect(lines.join('')).not.toContain('http://')
     })
 
-  test('behavior: warns of models that the upstream does not list', async () => {
+  test('behavior: check --online warns of models that the upstream does not list', async () => {
     const id = '"~openai/gpt-latest"'
     const text = file.replaceAll(id, '"gone/model-1"')
     const { code, lines } = await run(text)
@@ -261,7 +261,7 @@ describe('check --online', () => {
     expect((await run(file)).lines.join()).not.toContain('does not list')
   })
 
-  test('behavior: warns of networks without the contracts of the scheme upto', async () => {
+  test('behavior: check --online warns of networks without the contracts of the scheme upto', async () => {
     const code = await chainOf(4663).rpc('eth_getCode', [Upto.proxyAddress, 'latest'])
     const line = lineWith(file, '[networks."eip155:4663"]')
     const said = `x402UptoPermit2Proxy: no contract at ${Upto.proxyAddress} on eip155:4663`

@@ -145,7 +145,7 @@ async function expectReceipt(purchase: Purchase, network: Id, buyer: DemoAccount
 for (const { name, network, goods, buy } of clients)
   describe(`${name} on ${network}`, () => {
     for (const [index, good] of goods.entries())
-      test(`behavior: buys ${good.name}`, async () => {
+      test(`behavior: a stock client buys ${good.name}`, async () => {
         const buyer = account(1 + (index % 2))
         const before = await holdings(network, buyer)
         const purchase = await buy(world.url + good.path, buyer, good.init)
@@ -168,7 +168,7 @@ function costOf(usage: { prompt_tokens: number; completion_tokens: number }): bi
 
 for (const network of ['eip155:8453', 'eip155:4663'] as const)
   describe(`@x402/fetch by upto on ${network}`, () => {
-    test('behavior: buys a whole answer for what it uses', async () => {
+    test('behavior: @x402/fetch buys a whole answer by its use', async () => {
       const buyer = account(1)
       const before = await holdings(network, buyer)
       const options = { network, method: 'upto' as const, init: completion.init }
@@ -183,7 +183,7 @@ for (const network of ['eip155:8453', 'eip155:4663'] as const)
       await expectReceipt(purchase, network, buyer, completion.path)
     })
 
-    test('behavior: buys a stream, which is settled at its end', async () => {
+    test('behavior: @x402/fetch buys a stream, which is settled at its end', async () => {
       const buyer = account(2)
       const before = await holdings(network, buyer)
       const options = { network, method: 'upto' as const, init: stream.init }

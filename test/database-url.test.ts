@@ -71,7 +71,7 @@ describe('what a URL names', () => {
 })
 
 describe('a URL with a fault', () => {
-  test('error: each says what is wrong and what to write', () => {
+  test('error: a wrong URL is reported with what to write', () => {
     const cases: readonly (readonly [string, string])[] = [
       ['mysql://u@h/db', 'does not begin with postgres://'],
       ['h:5432/db', 'does not begin with postgres://'],
@@ -114,7 +114,7 @@ describe('a URL with a fault', () => {
     }
   })
 
-  test('error: a file that cannot be read, or is no PEM, is reported by its paramexvw', () => {
+  test('error: a file that cannot be read, or is not PEM, is reported by its parameter', () => {
     const directory = mkdtempSync(join(tmpdir(), 'turnpike-url-'))
     try {
       const file = join(directory, 'ca.pem')

@@ -40,7 +40,7 @@ const payAt = (
 const nodeOf = ({ network }: Scripted) => network.id
 
 describe.concurrent('a process without lanes', () => {
-  test('behavior: it offers nothing and signs nothing, and does both once it has a lane', async () => {
+  test('behavior: a process without lanes offers and signs nothing until it has a lane', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     expect(other.isReady(nodeOf(own))).toBe(false)
@@ -53,7 +53,7 @@ describe.concurrent('a process without lanes', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: it waits for a payment that another process drives, and sends nothing', async () => {
+  test('behavior: a process without lanes waits for a payment that another process drives, and sends nothing', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -68,7 +68,7 @@ describe.concurrent('a process without lanes', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: its sweeps leave the payments of others alone', async () => {
+  test('behavior: the sweeps of a process leave the payments of others alone', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -84,7 +84,7 @@ describe.concurrent('a process without lanes', () => {
 })
 
 describe.concurrent('a takeover', () => {
-  test('behavior: what a dead process had sent is driven to its end, at its account nonce', async () => {
+  test('behavior: the transactions of a dead process are driven to their end, at their account nonces', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -106,7 +106,7 @@ describe.concurrent('a takeover', () => {
     expect(new Set(own.node.sends.map(({ hash }) => hash)).size).toBe(2)
   })
 
-  test('behavior: it signs nothing below the account nonce that the database has', async () => {
+  test('behavior: after a takeover nothing is signed below the account nonce in the database', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     lanes.setNonce(0)

@@ -71,7 +71,7 @@ describe.concurrent('a ledger that takes its time', () => {
       const written = () => own.sql.query('SELECT id FROM payments').all().length
       await until(() => written() === 3 && ended.length === 5)
       expect(written()).toBe(3)
-      // What was sent is not decided.
+      // The payments that were sent are still undecided.
       await own.crash()
       const kinds = await Promise.all(paying)
       expect(kinds.filter((kind) => kind === 'pending')).toHaveLength(3)
@@ -135,7 +135,7 @@ describe.concurrent('a ledger that takes its time', () => {
 })
 
 describe('the turn of a relayer', () => {
-  test('behavior: free, it begins at once; taken, it waits, and a failure passes it on', async () => {
+  test('behavior: a free turn begins at once, a taken one is waited for, and a failure passes it on', async () => {
     const turn = createTurn()
     const seen: string[] = []
     const first = Promise.withResolvers<void>()

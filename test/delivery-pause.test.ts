@@ -39,7 +39,8 @@ test.each(kinds)(
         fulfil: async () => {
           const wake = () => {
             if (wasPaused) pausedMs += 10_000
-            // As the server: it knows of a close when it reads the socket, and not after the answer.
+            // As the server does: it notices a closed connection when it reads the socket, and not
+            // after the answer.
             setImmediate(() => setImmediate(() => isAnswered || buyer.abort()))
           }
           const bytes = new TextEncoder().encode('paid')

@@ -43,7 +43,7 @@ const expected: Readonly<Record<string, readonly RegExp[]>> = {
 
 let world: TestWorld
 let directory: string
-/** Servers that go on, by page, with what they have printed. */
+/** Servers that still run, by page, with what they have printed. */
 const running = new Map<string, { child: Bun.Subprocess; printed: string[] }>()
 
 beforeAll(async () => {
@@ -143,7 +143,7 @@ async function listening(
   return printed.join('')
 }
 
-/** Runs a block; answers what it printed. A server at its end goes on. */
+/** Runs a block and returns what it printed. A server that the block starts last keeps running. */
 async function run(fence: Fence, { cwd, env }: Place): Promise<string> {
   const text = local(fence.text, cwd)
   const file = join(cwd, `block-${fence.line}.${fence.language}`)
@@ -230,7 +230,7 @@ describe('the documents', () => {
   })
 
   for (const page of executed)
-    test(`behavior: what ${page} says to run works as it says`, async () => {
+    test(`behavior: the blocks of ${page} work as the page says`, async () => {
       const printed = (await outputs.get(page)) ?? []
       const patterns = expected[page] ?? []
       expect(printed.length).toBe(patterns.length)

@@ -22,7 +22,7 @@ const domain = 'api.example.com'
 describe('the names of --domain', () => {
   const domainsOf = (text: string) => readHttps({ domain: text }, {})?.domains
 
-  test('behavior: names are lower case, ASCII and each once', () => {
+  test('behavior: domains are lower case, ASCII and each once', () => {
     expect(domainsOf('API.example.com, b.example.com,api.example.com.')).toEqual([
       'api.example.com',
       'b.example.com',
@@ -115,14 +115,14 @@ describe('base_url with --domain', () => {
   const parsed = (line: string) =>
     parse(withBaseUrl(line), { file: 'm.toml', env, domains: [domain, 'b.example.com'] })
 
-  test('behavior: it is the first domain, unless the file names one of them', () => {
+  test('behavior: base_url is the first domain, unless the file names one of them', () => {
     expect(parsed('').config?.service.baseUrl).toBe(`https://${domain}`)
     const second = parsed('base_url = "https://b.example.com:8443"')
     expect(second.config?.service.baseUrl).toBe('https://b.example.com:8443')
   })
 
   for (const url of [`http://${domain}`, 'https://pay.example.com', 'http://localhost:4020'])
-    test(`error: ${url} contradicts it`, () => {
+    test(`error: the base_url ${url} contradicts the domains`, () => {
       expect(parsed(`base_url = "${url}"`).faults.map(format)).toEqual([
         `m.toml:5: base_url ${url} contradicts --domain ${domain},b.example.com: ` +
           `write "https://${domain}", or remove base_url`,

@@ -315,7 +315,7 @@ describe.concurrent('a node that hides', () => {
     const { net, fixture } = own
     net.tap.intercept = hiding
     const transfer = signTransfer(own.network, { validBefore: soon() })
-    // It ends after many looks.
+    // The wait ends after many polls.
     const paying = fixture.pay(transfer, {}, { waitMs: 50_000 })
     await until(async () => (await own.paid()) === 5_000n)
     await pass(own, 120)

@@ -11,7 +11,7 @@ import { purposeOf } from './harness/settlement'
 import { payee, type Shop, startShop } from './harness/shop'
 import { isPostgres } from './harness/testledger'
 
-/** A charge of nothing sends nothing, and the money of the authorization is used for ever. */
+/** A charge of nothing sends nothing, and the authorization can never be used again. */
 
 const base: Id = 'eip155:8453'
 const robinhood: Id = 'eip155:4663'
@@ -54,7 +54,7 @@ const voids = () =>
 function signedOf(body: Body) {
   return body.paymentPayload.payload.permit2Authorization as { nonce: string; deadline: string }
 }
-/** An `exact` payment by the same Permit2 nonce. */
+/** An `exact` payment with the same Permit2 nonce. */
 function exactOf(body: Body) {
   const { nonce, deadline } = signedOf(body)
   const word: Hex = `0x${BigInt(nonce).toString(16).padStart(64, '0')}`
@@ -78,7 +78,7 @@ async function expectUsed(body: Body) {
 }
 
 describe('a charge of nothing', () => {
-  test('behavior: it is a success without a transaction, and its money stays used, also after a restart', async () => {
+  test('behavior: a charge of nothing is a success without a transaction, and its money stays used, also after a restart', async () => {
     const body = await make()
     const [rows, before] = [shop.counts(), voids().length]
     const { status, json } = await settle(charging(body, 0))
@@ -96,7 +96,7 @@ describe('a charge of nothing', () => {
 
   // It counts statements and syncs of SQLite.
   test.skipIf(isPostgres)(
-    'behavior: it is on the disk before its success, in one commit',
+    'behavior: a charge of nothing is on the disk before its success, in one commit',
     async () => {
       const body = charging(await make(), 0)
       sql.reset()
@@ -137,7 +137,7 @@ describe('a charge of nothing', () => {
     expect(codeOf(await settle(charging(forged, 0)))).toBe('invalid_permit2_signature')
     expect(shop.counts()).toEqual(rows)
     expect((await settle(charging(body, 3))).json).toMatchObject({ success: true, amount: '3' })
-    // A forger learns nothing of used nonces either.
+    // A forged signature does not show whether a nonce was used.
     expect(codeOf(await settle(charging(forged, 0)))).toBe('invalid_permit2_signature')
     const other = await make()
     await settle(charging(other, 0))
@@ -303,7 +303,7 @@ describe('money of the gateway', () => {
     return shop.app.settlement.authorizations.authorize(transfer, purposeOf(purpose), options())
   }
 
-  test('error: what the gateway has authorized is used for the facilitator, whatever becomes of it', async () => {
+  test('error: money that the gateway has authorized is used for the facilitator, also after it is void', async () => {
     const { authorizations } = shop.app.settlement
     const body = await make()
     const authorized = await authorize(body)
@@ -325,7 +325,7 @@ describe('money of the gateway', () => {
     await expectUsed(charged)
   })
 
-  test('error: what the facilitator has settled or voided is used for the gateway', async () => {
+  test('error: money that the facilitator has settled or voided is used for the gateway', async () => {
     for (const charge of [0, 13]) {
       const body = await make()
       expect((await settle(charging(body, charge))).json).toMatchObject({ success: true })

@@ -36,7 +36,7 @@ describe('the line of a price', () => {
     return { at: at * quarterMs, priceAtomic: dollars * 1_000_000n }
   })
 
-  test('behavior: goes from the oldest price to the newest, with its figures as text', () => {
+  test('behavior: the line of a price goes from the oldest price to the newest, with its figures as text', () => {
     const { markup = '' } = sparkline('NVDA', points) ?? {}
     expect(markup).toContain('points="2.0,17.0 32.7,7.0 63.3,22.0 94.0,2.0"')
     const label = 'NVDA: $100.00 to $130.00 in the last 45 minutes'
@@ -61,7 +61,7 @@ describe('the line of a price', () => {
 })
 
 describe('the times of upstreams', () => {
-  test('behavior: are of the newest answers of each merchant, and in the metrics', async () => {
+  test('behavior: the times of upstreams are those of the newest answers of each merchant, and in the metrics', async () => {
     const registry = createRegistry()
     const latency = createLatency(registry)
     expect(latency.of('weather')).toBeUndefined()

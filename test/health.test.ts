@@ -41,7 +41,7 @@ async function ask(listen: string, url?: string) {
   return { code, text: lines.join('\n') }
 }
 
-test('behavior: it asks /healthz at the address of the file, and its exit code is the answer', async () => {
+test('behavior: health asks /healthz at the address of the file, and its exit code is the answer', async () => {
   const here = `http://127.0.0.1:${server.port}`
   for (const listen of [
     `"127.0.0.1:${server.port}"`,
@@ -64,7 +64,7 @@ test('behavior: --url asks another address, and a redirect is no answer', async 
   expect(asked).toEqual(['/healthz', '/healthz'])
 })
 
-test('error: what cannot be asked is reported with exit code 1', async () => {
+test('error: an address that cannot be asked is reported with exit code 1', async () => {
   const cases: [string, string | undefined, string][] = [
     ['"127.0.0.1:1"', undefined, 'http://127.0.0.1:1 does not answer: is serve running?'],
     ['"[::]:1"', undefined, 'http://[::1]:1 does not answer'],

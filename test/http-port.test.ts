@@ -77,7 +77,7 @@ test('attack: the redirect names a domain of ours for any Host and any target', 
     ])
 })
 
-test('attack: what is no request gets 400, and a second request of a connection no answer', async () => {
+test('attack: bytes that are not a request get 400, and a second request of a connection no answer', async () => {
   const url = listen()
   for (const text of ['nonsense\r\n\r\n', 'GET /\r\n\r\n', `GET /${'a'.repeat(9000)}`])
     expect((await exchange(url, text)).map(({ status }) => status)).toEqual([400])

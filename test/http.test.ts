@@ -43,7 +43,7 @@ function createApp() {
 const json = { 'Content-Type': 'application/json' }
 
 describe('problem', () => {
-  test('error: what a handler throws, rejects with or returns is a problem without its text', async () => {
+  test('error: an error that a handler throws, rejects with or returns is a problem without its text', async () => {
     const lines: string[] = []
     const log = createLog({ write: (line) => lines.push(line), pretty: false, now: () => 0 })
     const answered = answersErrors({ baseUrl: 'http://gate', log, requestId: () => 'req-1' })

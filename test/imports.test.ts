@@ -287,7 +287,7 @@ describe('the sources', () => {
     test(`behavior: the rule ${name} finds nothing`, () => expect(rule(sources)).toEqual([]))
   }
 
-  test('behavior: they were all read', () => {
+  test('behavior: all source files were read', () => {
     expect(sources.length).toBeGreaterThan(40)
     const linked = sources.flatMap(({ imports }) => imports.filter(({ target }) => target))
     expect(linked.length).toBeGreaterThan(80)

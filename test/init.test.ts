@@ -93,7 +93,7 @@ describe('the file of init', () => {
     expect(merchants[0]?.routes[0]).toMatchObject({ priceAtomic: 5_000n, methods: ['GET', 'POST'] })
   })
 
-  test('behavior: its comments become a second route, a node and a key of the upstream', async () => {
+  test('behavior: the comments of the file become a second route, a node and a key of the upstream', async () => {
     await run(right)
     const text = written()
       .replaceAll(/^# (?!What|contact)/gm, '')

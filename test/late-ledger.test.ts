@@ -3,7 +3,8 @@ import { answerOf, type Made, startLatePaywall } from './harness/latepaywall'
 import { type Shop, startShop } from './harness/shop'
 import { until } from './harness/world'
 
-// A ledger that answers late: what other requests do meanwhile may cost nobody money or an answer.
+// A ledger that answers late: other requests in the meantime must not cost any buyer money or an
+// answer.
 
 let shop: Shop
 let late: Awaited<ReturnType<typeof startLatePaywall>>
@@ -24,7 +25,7 @@ const statuses = (answers: readonly { status: number }[]) =>
 const paymentsOf = (key: Record<string, string>) =>
   shop.rows(`SELECT * FROM payments WHERE idempotency_key = '${key['idempotency-key']}'`)
 const newest = () => shop.rows('SELECT * FROM payments ORDER BY id DESC LIMIT 1')[0]
-/** Nothing of this paywall is under way but so many requests. */
+/** Waits until this paywall has only so many requests in progress. */
 const untilOnly = (count: number) =>
   until(`only ${count} are under way`, () => late.paywall.inFlight() === count)
 
@@ -127,7 +128,7 @@ test('behavior: a key whose answer another gateway delivers meanwhile brings it 
   expect((await late.buy(credential)).text).toBe('goods')
   await untilOnly(0)
   search.open()
-  // Clients take `redeem-exhausted` for the end of a payment, and ask no more.
+  // Clients take `redeem-exhausted` for the end of a payment, and stop asking.
   expect(await asked).toMatchObject({ status: 409, code: 'payment-in-progress' })
   expect(await other.buy(credential)).toEqual({ status: 200, text: 'goods', isReplay: true })
   expect([late.forwards, other.forwards]).toEqual([2, 0])

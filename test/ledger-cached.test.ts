@@ -16,7 +16,7 @@ beforeEach(() => {
 })
 afterEach(() => db.close())
 
-test('behavior: gas of changes that were rolled back is not spent', () => {
+test('behavior: gas of changes that were rolled back does not count', () => {
   const gas = createGas(db)
   const spent = () => gas.gasSpentOn(network, 'gateway', at)
   write(db, () => void gas.addGas(network, 'gateway', at, 7n))
@@ -68,7 +68,7 @@ const authorization: Authorization = {
   createdAt: 1,
 }
 
-test('behavior: a failed settlement is known after one, and after a restart', async () => {
+test('behavior: a failed settlement is found after the first one, and after a restart', async () => {
   const { authorizations } = createLedger(db)
   expect(await authorizations.hasFailedSince(payer, 0)).toBe(false)
   await authorizations.insert(authorization)

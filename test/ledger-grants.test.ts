@@ -119,7 +119,7 @@ test('error: a transfer that would pass the wei of the day is refused', async ()
   expect(await launch(addresses[0], { wei: 15n })).toBeUndefined()
 })
 
-test('behavior: what is in memory is what the rows say, after faults and when the gas is known', async () => {
+test('behavior: the sums in memory are those of the rows, after faults and when the gas is known', async () => {
   expect(await tally()).toMatchObject({ grants: 0 })
   expect(await launch(addresses[0], {})).toBeUndefined()
   db.sqlite.run(

@@ -73,7 +73,8 @@ test('behavior: another certificate comes after answers have ended the connectio
   expect(last).toEndWith('127.0.0.1')
   await until(async () => (await to(listener)).names === 'DNS:second.example.test')
 
-  // A connection without a request still has its first one, and a request in progress goes on.
+  // A connection without a request may still send its first one, and a request in progress
+  // continues.
   silent.send(get('/'))
   await until(() => silent.received().endsWith('127.0.0.1'))
   await until(() => listenersOf(portOf(listener)) === 1)

@@ -62,7 +62,7 @@ async function leaveMidway(credential: Record<string, string>, url = item()): Pr
   return stream
 }
 
-/** Repeats the key until its payment is not in progress any more. */
+/** Repeats the key until its payment is no longer in progress. */
 async function repeat(credential: Record<string, string>): Promise<Response> {
   let answer = await fetchKeyed(credential)
   await until('it is at work no longer', async () => {

@@ -171,7 +171,7 @@ describe('the scheme upto', () => {
     expect((await blind.call('model-chat', chat)).text).toContain('ask the user to raise')
   })
 
-  test('error: an answer that failed and is not charged is said so, and the next call signs again', async () => {
+  test('error: the text says that a failed answer is not charged, and the next call signs again', async () => {
     await shop.setAllowance(buyer.address, 10_000_000n)
     shop.upstream.script = answering('{}', 500)
     const { call, spending } = byUse()

@@ -283,7 +283,7 @@ describe('a payment', () => {
         transaction: `0x${'cd'.repeat(32)}`,
       }),
       `0.005000 USDC were paid in transaction 0x${'cd'.repeat(32)}, the answer was not delivered, and ` +
-        'it cannot be fetched any more. The gateway says "upstream-failed: no". Tell the user to contact ' +
+        'it can no longer be fetched. The gateway says "upstream-failed: no". Tell the user to contact ' +
         'the operator of the gateway. Another call of this tool pays again.',
       'again',
     ],
@@ -409,7 +409,7 @@ describe('an answer', () => {
     thief.stop()
   })
 
-  test('error: a gateway that is away or answers nonsense is said so, and nothing is paid', async () => {
+  test('error: the text says that a gateway is away or answers nonsense, and nothing is paid', async () => {
     const away = startFake(selling)
     away.stop()
     expect((await wallet({ url: away.url }).call('a')).text).toBe(
@@ -457,7 +457,7 @@ test('behavior: wallets share what was signed by their state file', async () => 
   expect((await second.call('b')).text).toContain('Today 0.005 of at most 0.008 USD')
 })
 
-test('attack: the unfinished calls of another gateway are not told to the agent of this one', async () => {
+test('attack: the agent of one gateway does not get the unfinished calls of another one', async () => {
   const other = startFake((_, paying) =>
     paying ? problem('settlement-pending') : offers([offer('5000')]),
   )

@@ -55,7 +55,7 @@ const payment = (more: Partial<Payment> = {}): Payment => {
 const now = () => Date.parse('2026-11-22T12:00:00Z')
 
 describe('the state file', () => {
-  test('behavior: only its owner can read it, also when it was readable before', () => {
+  test('behavior: only its owner can read the state file, also when it was readable before', () => {
     const file = newState()
     openSpending(file, now).close()
     expect(statSync(file).mode & 0o777).toBe(0o600)
@@ -97,7 +97,7 @@ describe('the state file', () => {
     )
   })
 
-  test('behavior: what is proven is not changed again, and a delivered answer is not void', () => {
+  test('behavior: a proven end is not changed, and a delivered answer is not void', () => {
     const { reserve, update, settle, today, unsettled } = openSpending(newState(), now)
     const [exact, byUse] = [payment(), payment({ scheme: 'upto', method: 'permit2' })]
     for (const each of [exact, byUse]) reserve(each, 100_000n)
@@ -334,7 +334,7 @@ describe('docs/machines.md', () => {
     return block.split('\n```')[0] ?? ''
   }
 
-  test('behavior: its command in a shell says what the agent may spend', async () => {
+  test('behavior: the command of docs/machines.md shows what the agent may spend', async () => {
     const cwd = mkdtempSync(join(directory, 'shell-'))
     writeFileSync(join(cwd, 'turnpike'), `#!/bin/sh\nexec ${executable} "$@"\n`, { mode: 0o755 })
     const text = blockOf('sh')
@@ -353,7 +353,7 @@ describe('docs/machines.md', () => {
     expect(existsSync(join(cwd, 'agent.sqlite'))).toBe(true)
   })
 
-  test('behavior: its set-up of a client starts a wallet', async () => {
+  test('behavior: the set-up of a client in docs/machines.md starts a wallet', async () => {
     const { command, args, env } = JSON.parse(blockOf('json')).mcpServers.turnpike
     expect([command, args[0], env]).toEqual([
       'turnpike',
@@ -365,7 +365,7 @@ describe('docs/machines.md', () => {
     expect(ran.err).toContain('the tools of https://api.example.com/mcp are paid by')
   })
 
-  test('behavior: the texts that it lists are those of the wallet', () => {
+  test('behavior: the texts that docs/machines.md lists are those of the wallet', () => {
     const sentences = readFileSync(join(import.meta.dir, '../src/cli/mcp/Sentences.ts'), 'utf8')
     const rows = page.split('| Text begins with |')[1]?.split('\n').slice(2) ?? []
     const texts = rows.flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)])

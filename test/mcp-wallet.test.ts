@@ -270,7 +270,7 @@ describe('llms.txt', () => {
   }
 
   for (const [index, name] of ['x402', 'MPP'].entries())
-    test(`behavior: its TypeScript for ${name} buys as it is`, async () => {
+    test(`behavior: the TypeScript of llms.txt for ${name} buys as it is`, async () => {
       const code = (await blocks('ts'))[index] ?? ''
       expect(code).toContain(index === 0 ? '@x402/fetch' : 'mppx/client')
       const child = Bun.spawn([process.execPath, 'run', '-'], {
@@ -285,7 +285,7 @@ describe('llms.txt', () => {
       expect(out).toStartWith('200 {')
     })
 
-  test('behavior: its set-ups of clients start a wallet that sells the tools of this service', async () => {
+  test('behavior: the set-ups of clients in llms.txt start a wallet with the tools of this service', async () => {
     const [generic = '', code = ''] = await blocks('json')
     const { turnpike } = JSON.parse(generic).mcpServers
     expect(JSON.parse(code).servers.turnpike).toEqual({ type: 'stdio', ...turnpike })

@@ -108,7 +108,7 @@ describe('numbers that cannot be', () => {
     })
   })
 
-  test('behavior: what is wrong in one event and right in the last one is right', () => {
+  test('behavior: a number that is wrong in one event and right in the last one counts', () => {
     const chunks = [
       'data: {"usage":{"prompt_tokens":-5,"completion_tokens":1e99}}\n\n',
       'data: {"usage":{"prompt_tokens":5,"completion_tokens":6}}\n\n',
@@ -121,7 +121,7 @@ describe('numbers that cannot be', () => {
 describe('an answer that failed', () => {
   const used = answer('{"prompt_tokens":5,"completion_tokens":6}')
   for (const status of [199, 300, 304, 400, 404, 429, 500, 503])
-    test(`behavior: costs nothing with status ${status}, whatever it says it used`, () => {
+    test(`behavior: an answer with status ${status} costs nothing, whatever usage it reports`, () => {
       for (const preset of ['openai', 'header', 'none']) {
         const own = meterOf(
           preset === 'openai'
@@ -136,7 +136,7 @@ describe('an answer that failed', () => {
       }
     })
 
-  test('behavior: costs nothing when it is an error with status 200', () => {
+  test('behavior: an error with status 200 costs nothing', () => {
     const body = '{"error":{"message":"x"},"usage":{"prompt_tokens":5,"completion_tokens":6}}'
     expect(charge(meter, json, [bytes(body)]).by).toBe('failed')
     const none = '{"error":null,"usage":{"prompt_tokens":5,"completion_tokens":6}}'
@@ -160,15 +160,15 @@ output = "100"`)
       { ceilingAtomic: 50_000n, models: asked },
     ).amountAtomic
 
-  test('behavior: the price is that of the model that was asked for', () => {
+  test('behavior: the price is that of the requested model', () => {
     expect(cost(['cheap'], 'cheap')).toBe(2n)
     expect(cost(['dear'], 'dear')).toBe(101n)
-    // Of none of the table, the units of the meter.
+    // A model that the table does not have is charged by the units of the meter.
     expect(cost(['other'], 'other')).toBe(11n)
     expect(cost([], 'dear')).toBe(11n)
   })
 
-  test('behavior: usage of another model costs what the model that was asked for costs', () => {
+  test('behavior: usage of another model has the price of the requested model', () => {
     expect(cost(['cheap'], 'cheap-2026-01-01')).toBe(2n)
     expect(cost(['cheap'], 'dear')).toBe(2n)
   })
@@ -283,7 +283,7 @@ answer = { in = "/stats/a~1b/0", out = "/stats/out", cached = "/stats/cached" }
 events = { in = "/in" }
 part_of = { cached = "in" }`
 
-  test('behavior: its pointers are followed in whole answers and in events', () => {
+  test("behavior: the pointers of an operator's preset are followed in whole answers and in events", () => {
     const meter = meterOf(own)
     const whole = '{"stats":{"a/b":[7,8],"out":3,"cached":2}}'
     expect(charge(meter, json, [bytes(whole)])).toMatchObject({

@@ -49,7 +49,7 @@ function run(route: string | undefined, answer: string, body?: string) {
 }
 
 describe('the charge of a stored answer', () => {
-  test('behavior: with its request', () => {
+  test('behavior: the charge of a stored answer is computed with its request', () => {
     const ceiling = 'ceiling  0.003648 USD (3648 atomic)'
     for (const [answer, input, output, reasoning] of [
       ['openai-chat.json', 19, 10, 0],
@@ -77,12 +77,12 @@ describe('the charge of a stored answer', () => {
     )
   })
 
-  test('behavior: of a route with a tail', () => {
+  test('behavior: the charge of a stored answer is computed for a route with a tail', () => {
     const lines = run('gemini/v1beta/models/x:streamGenerateContent', 'gemini-stream.json')
     expect(lines).toContain('charge   0.000368 USD (368 atomic) by usage')
   })
 
-  test('error: what is at fault is named', async () => {
+  test('error: a faulty file, route or request is named', async () => {
     const bad = join(directory, 'bad.json')
     await Bun.write(bad, '{"model":"other","max_tokens":501}')
     expect(run('one/chat', 'openai-chat.json', bad)).toEqual([

@@ -176,7 +176,7 @@ describe('faults', () => {
     expect(read(text).faults.length).toBeGreaterThanOrEqual(4)
   })
 
-  test('error: a meter of a route that is read with GET, or that the program serves itself', () => {
+  test('error: a meter is refused for a route with GET only, and for one that the program serves itself', () => {
     const text = withMeter(`preset = "openai"\n${units}`)
     const get = text.replace('methods = ["POST"]\n', 'methods = ["GET", "POST"]\n')
     expect(read(get).faults.map(({ message }) => message)).toEqual([
@@ -195,7 +195,7 @@ describe('faults', () => {
 })
 
 describe('what is read', () => {
-  test('behavior: the example of the documentation', () => {
+  test('behavior: the example of the documentation is read', () => {
     const page = readFileSync(join(import.meta.dir, '../docs/pricing.md'), 'utf8')
     const [, block = ''] = /```toml\n([\s\S]*?)```/.exec(page) ?? []
     const meter = meterOf(block.slice(block.indexOf('preset =')))
@@ -216,7 +216,7 @@ models = { a = { input = "3", reasoning = "4" } }`)
 })
 
 describe('the header that names a charge', () => {
-  test('error: a route cannot let it through', () => {
+  test('error: a route cannot list the header that names a charge', () => {
     for (const name of ['Settlement-Overrides', 'settlement-overrides']) {
       const text = withMeter('preset = "header"').replace(
         'path = "/c"',
@@ -228,7 +228,7 @@ describe('the header that names a charge', () => {
     }
   })
 
-  test('error: it does not cross even where a route lists it', () => {
+  test('error: the header that names a charge does not reach a buyer, even where a route lists it', () => {
     const upstream = new Headers({ 'settlement-overrides': '{"amount":"5"}', 'x-a': '1' })
     const crossed = toBuyer(upstream, { passHeaders: ['settlement-overrides', 'x-a'] })
     expect([crossed.get('settlement-overrides'), crossed.get('x-a')]).toEqual([null, '1'])

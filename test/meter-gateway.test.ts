@@ -84,7 +84,7 @@ const pay = async (credential: Record<string, string>, body: string) =>
   })
 
 describe('the price of a request', () => {
-  test('behavior: is its ceiling in every offer, and the price of the route without a body', async () => {
+  test('behavior: every offer has the ceiling of the request, or without a body the price of the route', async () => {
     expect(Number(ceilingOf(small))).toBeLessThan(2000)
     expect(await pricesOf(posting(small))).toEqual(new Set([ceilingOf(small)]))
     expect(await pricesOf(posting(large))).toEqual(new Set([ceilingOf(large)]))
@@ -95,7 +95,7 @@ describe('the price of a request', () => {
   })
 
   for (const scheme of schemes)
-    test(`behavior: ${scheme} pays it and gets the answer to the limited request`, async () => {
+    test(`behavior: ${scheme} pays the ceiling and gets the answer to the limited request`, async () => {
       const response = await buy(chat(), { scheme, init: posting(small) })
       expect([response.status, await response.json()]).toEqual([200, { ok: true }])
       const [row] = shop.rows('SELECT amount_atomic FROM payments ORDER BY rowid DESC LIMIT 1')
@@ -224,7 +224,7 @@ describe('a payment that is known', () => {
     shop.edited((text) => text.replace('base = "0.0005"\nunits', 'base = "0.03"\nunits'))
 
   for (const terms of [{ scheme: 'mpp' }, { scheme: 'x402-eip3009' }] as const satisfies Terms[])
-    test(`behavior: ${terms.scheme}: is delivered after the meter became dearer`, async () => {
+    test(`behavior: ${terms.scheme}: a known payment is delivered after the meter became dearer`, async () => {
       shop.upstream.script = (_, reply) => reply.cut()
       const credential = await sign(chat(), { ...terms, init: posting(small) })
       const failed = await pay(credential, small)
@@ -243,7 +243,7 @@ describe('a payment that is known', () => {
     })
 
   for (const scheme of ['mpp', 'mpp-permit2'] as const)
-    test(`behavior: ${scheme}: is delivered after the payout changed`, async () => {
+    test(`behavior: ${scheme}: a known payment is delivered after the payout changed`, async () => {
       shop.upstream.script = (_, reply) => reply.cut()
       const credential = await sign(chat(), { scheme, init: posting(small) })
       expect((await pay(credential, small)).status).toBe(502)
@@ -260,7 +260,7 @@ describe('a payment that is known', () => {
       expect(shop.counts()).toEqual(before)
     })
 
-  test('behavior: keeps its output limit after its model is no longer sold', async () => {
+  test('behavior: a known payment keeps its output limit after its model is no longer sold', async () => {
     const body = '{"model":"fast","messages":[]}'
     shop.upstream.script = (_, reply) => reply.cut()
     const credential = await sign(chat(), { init: posting(body) })
@@ -274,7 +274,7 @@ describe('a payment that is known', () => {
     expect(again?.body).toBe(first?.body ?? '')
   })
 
-  test('behavior: x402 is replayed after the meter became a flat one', async () => {
+  test('behavior: an x402 payment is replayed after the meter became a flat one', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
     const keyed = { ...credential, 'idempotency-key': 'flat' }
     expect((await pay(keyed, small)).status).toBe(200)

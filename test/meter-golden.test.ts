@@ -127,7 +127,7 @@ describe('an answer without usage', () => {
       })
       const base = meterOf(`preset = "${preset}"\nbase = "0.0005"\nmissing = "base"\n${units}`)
       expect(charge(base, headOf(file), chunks, quoted).amountAtomic).toBe(500n)
-      // Base, too, is never above the ceiling.
+      // The base is limited by the ceiling, too.
       const small = { ceilingAtomic: 20n, models: [] }
       expect(charge(base, headOf(file), chunks, small).amountAtomic).toBe(20n)
     })

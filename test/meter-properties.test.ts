@@ -85,7 +85,7 @@ test('behavior: events that are passed over change no usage, whatever lines a st
   const places = fc.array(fc.nat(), { maxLength: 6 })
   const property = fc.property(fc.array(line, { maxLength: 12 }), places, (lines, cuts) => {
     const body = bytes(lines.join(''))
-    // Of single bytes none can be passed over.
+    // In chunks of one byte no part can be skipped.
     const each = Array.from(body, (_, i) => i)
     const read = usage(meters.openai, headOf('openai.sse'), cut(body, each))
     expect(usage(meters.openai, headOf('openai.sse'), [body])).toEqual(read)

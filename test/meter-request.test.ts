@@ -81,7 +81,7 @@ describe('limits', () => {
     expect(names).toEqual(['model', 'max_tokens', 'n'])
   })
 
-  test('behavior: what is within the limits is not refused', () => {
+  test('behavior: a request within the limits is not refused', () => {
     for (const body of [
       '{"model":"cheap"}',
       '{"model":"dear","max_tokens":100,"n":2}',
@@ -206,7 +206,7 @@ describe('the ceiling', () => {
     expect(Number(ceilingAtomic)).toBeLessThanOrEqual(exact * (1 + 1 / 32))
   }
 
-  test('behavior: is input by bytes plus the output limit times the choices', () => {
+  test('behavior: a ceiling is input by bytes plus the output limit times the choices', () => {
     for (const [body, output] of [
       ['{"model":"x","max_tokens":500}', 500],
       ['{"model":"x","max_tokens":500,"n":3}', 1500],
@@ -217,7 +217,7 @@ describe('the ceiling', () => {
       expectCeiling(body, bytes(body).byteLength, output)
   })
 
-  test('behavior: is the price without an output limit, and never above it', () => {
+  test('behavior: a ceiling is the price of the route without an output limit, and never above that price', () => {
     expect(quote(free, '{"model":"x"}').ceilingAtomic).toBe(1_000_000_000n)
     const cheap = meterOf(`preset = "openai"\n${units}`, '0.001')
     expect(quote(cheap, '{"max_tokens":500}').ceilingAtomic).toBe(1000n)
@@ -226,7 +226,7 @@ describe('the ceiling', () => {
     )
   })
 
-  test('behavior: counts the dearest model that may answer', () => {
+  test('behavior: a ceiling counts the dearest model that may answer', () => {
     const [cheap, dear, both] = [
       '{"model":"cheap","max_tokens":50}',
       '{"model":"dear","max_tokens":50}',
@@ -257,7 +257,7 @@ describe('the ceiling', () => {
     '{"max_tokens":5,"input":[{"ID":"rs_1"}]}',
   ]
   for (const body of unbound)
-    test(`behavior: is the price for ${body.slice(15)}, whose length does not bound its input`, () => {
+    test(`behavior: a ceiling is the price of the route for ${body.slice(15)}, whose length does not bound its input`, () => {
       expect(quote(free, body)).toMatchObject({ ceilingAtomic: 1_000_000_000n, faults: [] })
     })
 
@@ -272,14 +272,14 @@ describe('the ceiling', () => {
       expect(quote(free, body).ceilingAtomic).toBeLessThan(1500n)
   })
 
-  test('behavior: counts a unit that no request limits as the price', () => {
+  test('behavior: a ceiling is the price of the route where a unit has no limit in requests', () => {
     const searching = meterOf(
       `preset = "anthropic"\nunits = [{ name = "input", price = "1" }, { name = "output", price = "1" }, { name = "web_search", price = "10", per = 1000 }]`,
     )
     expect(quote(searching, '{"max_tokens":5}').ceilingAtomic).toBe(50_000n)
   })
 
-  test('behavior: is base for a meter without units, the price for one of a header', () => {
+  test('behavior: a ceiling is base for a meter without units, and the price of the route for one of a header', () => {
     expect(quote(meterOf('preset = "none"\nbase = "0.002"'), 'anything')).toMatchObject({
       ceilingAtomic: 2000n,
       faults: [],

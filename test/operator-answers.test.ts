@@ -42,12 +42,12 @@ describe('/metrics', () => {
   }
   const bearer = (token: string) => get('/metrics', { authorization: `Bearer ${token}` })
 
-  test('behavior: everyone reads them by default', async () => {
+  test('behavior: everyone reads the metrics by default', async () => {
     for (const line of ['', 'metrics = "public"'])
       expect(await (await handler(line)(get('/metrics'))).text()).toContain('sold_total 1')
   })
 
-  test('behavior: with "token" they need ADMIN_TOKEN as bearer token', async () => {
+  test('behavior: with "token" the metrics need ADMIN_TOKEN as bearer token', async () => {
     const read = handler('metrics = "token"')
     expect(await (await read(bearer(adminToken))).text()).toContain('sold_total 1')
     for (const request of [get('/metrics'), bearer('wrong'), bearer(`${adminToken}x`)]) {

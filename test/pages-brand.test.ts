@@ -84,7 +84,7 @@ describe('the colour of the operator', () => {
     expect(Theme.from('#ffcc00').onBrand).toBe('#000000')
   })
 
-  test('error: what is no colour of six digits is refused', () => {
+  test('error: a text that is not a colour of six digits is refused', () => {
     for (const accent of ['#fff', 'teal', '0b6060', '#0b606g', '#0b6060;}body{'])
       expect(linesOf(withService(`accent = "${accent}"`))).toEqual([
         expect.stringContaining('accent must be a colour of six hexadecimal digits'),
@@ -108,7 +108,7 @@ describe('the logo of the operator', () => {
     return linesOf(text, options)[0]
   }
 
-  test('behavior: its type and its size come from its bytes', () => {
+  test('behavior: type and size of a logo come from its bytes', () => {
     const start = '\ufeff<?xml version="1.0"?>\n<!-- a -->\n<!DOCTYPE svg>\n'
     const cases: [string | Uint8Array, Partial<Logo>][] = [
       [pngOf(300, 100), { type: 'image/png', width: 300, height: 100 }],
@@ -170,7 +170,7 @@ describe('the bytes of a page', () => {
   const get = (headers: Record<string, string>, options = {}) =>
     respond(config, new Request('http://localhost/', { headers }), page, options)
 
-  test('behavior: are compressed for a client that takes gzip, with a tag of their own', async () => {
+  test('behavior: pages are compressed for a client that takes gzip, with a tag of their own', async () => {
     const packed = get({ 'accept-encoding': 'br, gzip;q=0.5' })
     expect(packed.headers.get('content-encoding')).toBe('gzip')
     expect(packed.headers.get('vary')).toBe('Accept-Encoding')

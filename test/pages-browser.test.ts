@@ -211,7 +211,7 @@ function widthOf(page: Page): Promise<number> {
 }
 
 describe.skipIf(isMissing)('the page of a merchant', () => {
-  test('behavior: shows the live 402 of both protocols, decoded', () =>
+  test('behavior: the page of a merchant shows the live 402 of both protocols, decoded', () =>
     look({ viewport: { width: 360, height: 740 } }, forecast, async (page, found) => {
       const answer = await tryOut(page)
       const text = await answer.textContent()
@@ -230,7 +230,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('behavior: what is entered is what is asked for, in the commands and in the wallet', () =>
+  test('behavior: the entered values are those of the request, of the commands and of the wallet', () =>
     look({}, forecast, async (page, found) => {
       await page.getByLabel('latitude').fill("1'5")
       await page.getByLabel('longitude').fill('')
@@ -333,7 +333,7 @@ describe.skipIf(isMissing)('the stock tokens', () => {
 })
 
 describe.skipIf(isMissing)('buying a stock', () => {
-  test('behavior: a wallet of EIP-1193 alone buys it, and the tokens arrive', async () => {
+  test('behavior: a wallet of EIP-1193 alone buys a stock, and the tokens arrive', async () => {
     const chain = world.chains['eip155:4663']
     const [token] = (world.config.stock?.tokens ?? []).filter(({ symbol }) => symbol === 'MSFT')
     if (chain === undefined || token === undefined) throw new Error('MSFT is not sold')
@@ -361,7 +361,7 @@ describe.skipIf(isMissing)('buying a stock', () => {
 })
 
 describe.skipIf(isMissing)('an order whose answer was lost', () => {
-  test('behavior: is fetched on the next visit, and no payment is offered beside it', async () => {
+  test('behavior: an order whose answer was lost is fetched on the next visit, and no payment is offered beside it', async () => {
     const own = await page.context().newPage()
     try {
       const wallet = await installWallet(own, Object.values(world.chains), account(1).local())

@@ -133,7 +133,7 @@ describe('the address of a merchant', () => {
   const get = (path: string, headers: Record<string, string> = {}) =>
     fetch(world.url + path, { headers, redirect: 'manual' })
 
-  test('behavior: leads a browser to the page, and a program sees no difference', async () => {
+  test('behavior: the address of a merchant leads a browser to its page, and a program sees no difference', async () => {
     for (const path of ['/m/weather', '/m/weather/']) {
       const visit = await get(path, navigation)
       expect([visit.status, visit.headers.get('location')]).toEqual([302, '/merchants/weather'])
@@ -164,7 +164,7 @@ describe('the address of a merchant', () => {
 describe('the page of a merchant', () => {
   const textOf = async (path: string) => (await fetch(world.url + path)).text()
 
-  test('behavior: without scripts its form puts the values into the commands', async () => {
+  test('behavior: without scripts the form of a merchant puts the values into the commands', async () => {
     const query = new URLSearchParams({
       route: '/forecast',
       'p.latitude': "1'5",
@@ -177,7 +177,7 @@ describe('the page of a merchant', () => {
     expect(program).toContain(`await pay('http://localhost${path}\\'5&longitude=2,5')`)
   })
 
-  test('behavior: names the MCP tool of the route', async () => {
+  test('behavior: the page of a merchant names the MCP tool of the route', async () => {
     const text = await textOf('/merchants/weather?route=/forecast')
     expect(text).toContain('The tool is weather-forecast.')
     expect(codesOf(text).at(-1)).toContain('"--max-per-call", "0.005"')

@@ -305,7 +305,7 @@ describe('a stream of a server that answers for its payments', () => {
     )
   const open = { id: 'pay_1', state: 'sent', network: 'eip155:8453', ceiling: '20000' }
 
-  test('behavior: its charge is shown as soon as it is settled', async () => {
+  test('behavior: the charge of a stream is shown as soon as it is settled', async () => {
     const settled = { ...open, amount: '12', units: { output: 3 }, transaction, receipt: receipt() }
     const server = serve([open, open, settled])
     const ran = await run(server.url, byUse(...onBase))
@@ -316,7 +316,7 @@ describe('a stream of a server that answers for its payments', () => {
     expect(server.tokens).toEqual([token, token, token])
   })
 
-  test('behavior: one that costs nothing needs no receipt', async () => {
+  test('behavior: a stream that costs nothing needs no receipt', async () => {
     const server = serve([{ ...open, state: 'void', amount: '0', units: {} }])
     const ran = await run(server.url, byUse(...onBase))
     server.stop()
@@ -324,7 +324,7 @@ describe('a stream of a server that answers for its payments', () => {
     expect(ran.err).toContain('receipt    none: nothing is charged')
   })
 
-  test('behavior: one whose charge could not be settled is reported', async () => {
+  test('behavior: a stream whose charge could not be settled is reported', async () => {
     const server = serve([{ ...open, state: 'failed', amount: '12', units: { output: 3 } }])
     const ran = await run(server.url, byUse(...onBase))
     server.stop()

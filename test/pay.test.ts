@@ -305,7 +305,7 @@ describe('turnpike pay, against the gateway', () => {
     ['x402', 'eip155:4663', 'eip3009'],
   ]
   for (const [protocol, network, transfer] of ways) {
-    test(`behavior: buys by ${protocol} and ${transfer} on ${network}`, async () => {
+    test(`behavior: turnpike pay buys by ${protocol} and ${transfer} on ${network}`, async () => {
       const options = ['--protocol', protocol, '--network', network, '--transfer', transfer]
       const ran = await run([world.url + forecast, ...options], key)
       expect(ran.err).toContain('the published receipt key')

@@ -366,7 +366,7 @@ describe('a spent credential', () => {
     ['x402 permit2', permit2, 'permit2_invalid_nonce'],
   ]
   for (const [name, terms, reason] of spent)
-    test(`error: by ${name} it is 402 invalid-challenge, and nothing is forwarded`, async () => {
+    test(`error: a credential that is spent by ${name} is 402 invalid-challenge, and nothing is forwarded`, async () => {
       const credential = await sign(item(), terms)
       const first = await fetch(item(), { headers: credential })
       expect(first.status).toBe(200)

@@ -157,7 +157,7 @@ describe('what is not ready', () => {
     const away = `${shop.url}/m/away/item`
     shop.advance(6_000)
     const credential = await sign(away)
-    // Its circuit was open and is half open now.
+    // The circuit of the upstream was open and is half open now.
     expect((await buy(away, { buyer: 3 })).status).toBe(502)
     expect((await fetch(away, { headers: credential })).status).toBe(503)
     const parsed = Credential.parse(credential.authorization ?? '')

@@ -40,8 +40,8 @@ const calls = () => taps.flatMap((each) => each.calls.map(({ method }) => method
 const paid = ['eth_call', 'eth_sendRawTransactionSync']
 
 /**
- * Counts the cost of `run`, again when a check of a network ran meanwhile, or a timer wrote the counts of
- * requests or looked for old messages.
+ * Counts the cost of `run`. Repeats it when a check of a network ran meanwhile, or when a timer wrote
+ * the counts of requests or looked for old messages.
  */
 async function measure(run: () => Promise<void>) {
   for (let attempt = 0; attempt < 3; attempt++) {

@@ -51,7 +51,7 @@ function inPool(network: string, count: number): Promise<void> {
   })
 }
 
-/** Repeats the request until the transfer is not pending any more. */
+/** Repeats the request until the transfer is no longer pending. */
 async function answer(credential: Record<string, string>): Promise<Response> {
   let response = await fetch(item(), { headers: credential })
   await until('the transfer is decided', async () => {

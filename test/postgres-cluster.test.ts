@@ -67,7 +67,7 @@ const sentRows = (process: Process) =>
 const isSelling = ({ settlement }: Process, { network }: Scripted) => settlement.isReady(network.id)
 
 describe.skipIf(!hasPostgres)('gateways over one database', () => {
-  test('behavior: the first has all lanes, and a second one is a standby until the first leaves', async () => {
+  test('behavior: the first gateway has all lanes, and a second one is a standby until the first leaves', async () => {
     await using own = await cluster()
     const first = await own.start()
     const second = await own.start()
@@ -88,7 +88,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect([first.fenced, second.fenced, second.reaped]).toEqual([[], [], []])
   })
 
-  test('behavior: with two accounts each gets one, and both sell', async () => {
+  test('behavior: with two accounts each gateway gets one, and both sell', async () => {
     await using own = await cluster(2)
     const first = await own.start()
     const second = await own.start()
@@ -125,7 +125,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect(count).toEqual({ payments: 5, members: 5 })
   })
 
-  test('behavior: what a dead gateway had sent is taken over and driven to its end', async () => {
+  test('behavior: the transactions of a dead gateway are taken over and driven to their end', async () => {
     await using own = await cluster()
     const first = await own.start()
     const second = await own.start()

@@ -97,7 +97,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     for (let n = 0; n < 200; n++) kept.push(new WeakRef(await own.sql('SELECT 1 AS one')))
     await own.sql('SELECT 2 AS two')
     Bun.gc(true)
-    // The collector looks at the stack as well, where some of the last may be.
+    // The garbage collector also scans the stack, which may still refer to some of the last ones.
     expect(kept.filter((each) => each.deref() !== undefined).length).toBeLessThan(100)
   })
 
@@ -209,7 +209,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
 
   test('behavior: a commit whose answer was lost is not made twice', async () => {
     await using own = await open()
-    // The server goes on after its client has left.
+    // The server finishes the statement after its client has disconnected.
     const adding = own.commits.add(change(1, { sleep: 0.3 }))
     const isRunning = async () =>
       (

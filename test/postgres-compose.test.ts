@@ -127,7 +127,7 @@ async function standbyAt(index: number): Promise<unknown> {
 describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', () => {
   const goods = { goods: '/base/get' }
 
-  test('behavior: it sells, and each commit waits for the standby', async () => {
+  test('behavior: the example sells, and each commit waits for the standby', async () => {
     expect(await buy()).toEqual(goods)
     for (const index of [0, 1])
       await until('the standby is seen', async () => (await standbyAt(index)) === 'sync')
@@ -137,7 +137,7 @@ describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', ()
     gateways[0]?.signal('SIGKILL')
     await gateways[0]?.exited
     for (let count = 0; count < 3; count++) expect(await buy()).toEqual(goods)
-    // As `restart: unless-stopped` does.
+    // A new start, as by `restart: unless-stopped`.
     gateways[0] = await startGateway(0)
     await until(
       'it sells again',

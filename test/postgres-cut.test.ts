@@ -12,7 +12,7 @@ import { emptyDatabase, hasPostgres, sharedCluster } from './harness/postgres'
 
 /** A start whose connections to PostgreSQL are cut, one after the other. */
 
-/** One to check the server, and the lines of a gateway. */
+/** One connection to check the server, and the lines of a gateway. */
 const connections = 7
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-cut-'))

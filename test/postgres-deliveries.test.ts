@@ -50,7 +50,7 @@ async function deliverAt(
 }
 
 describe.skipIf(!hasPostgres)('one payment at two gateways', () => {
-  test('error: the second gateway answers that the payment is in progress, then that it is delivered', async () => {
+  test('error: the second gateway answers 409 while the first delivers, then that the payment is delivered', async () => {
     await using own = await cluster()
     const { chain } = own
     const first = await own.start()

@@ -17,7 +17,7 @@ for (const { name, open, isThere } of ledgers)
     afterAll(() => own.close())
 
     describe('record', () => {
-      test('behavior: confirms members by their own free log and reverts the others', async () => {
+      test('behavior: a record confirms members by their own free log and reverts the others', async () => {
         const launched = await does.launch(5)
         const [a = '', b = '', c = '', d = '', e = ''] = launched.ids
         const { settling, payments, transactions } = own.ledger
@@ -72,7 +72,7 @@ for (const { name, open, isThere } of ledgers)
         for (const id of [c, d]) expect(await own.events(id)).toEqual([])
       })
 
-      test('behavior: answers payments that the caller has as the database has them', async () => {
+      test('behavior: a record returns the payments as the database has them', async () => {
         const launched = await does.launch(4)
         const [first = '', , third = '', fourth = ''] = launched.ids
         const { settling } = own.ledger
@@ -127,7 +127,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.payment(b)).toMatchObject({ state: 'expired', nonceUsed: true })
       })
 
-      test('behavior: sums gas by day and product, and what failed payments cost', async () => {
+      test('behavior: a record adds up gas by day and product, and the cost of failed payments', async () => {
         const { settling, gas } = own.ledger
         const network = freshNetwork()
         const spent = () => [
@@ -168,7 +168,7 @@ for (const { name, open, isThere } of ledgers)
         },
       )
 
-      test('behavior: tells once that the gas budget of the day is spent', async () => {
+      test('behavior: a record reports once that the gas budget of the day is spent', async () => {
         const network = freshNetwork()
         own.subscribe([{ network, product: 'gateway', wei: 20n }])
         for (let count = 0; count < 3; count++) {
@@ -184,7 +184,7 @@ for (const { name, open, isThere } of ledgers)
         })
       })
 
-      test('behavior: another transaction at the nonce displaces what was recorded there', async () => {
+      test('behavior: another transaction at the nonce displaces the one that was recorded there', async () => {
         const first = await does.confirm(2)
         const { settling, payments } = own.ledger
         const { transaction: old } = first

@@ -47,7 +47,7 @@ describe.skipIf(!hasPostgres)('a failover to a server that lacks the last commit
     expect(after.jobs).toEqual(before.jobs)
     expect(after.grants).toEqual([{ wei: '7', spent: '9' }])
     expect(after.grants).toEqual(before.grants)
-    // Only what is driven comes back; the first transaction was in the copy.
+    // Only unfinished transactions are written again; the first one was in the copy.
     expect(after.transactions).toEqual(before.transactions)
     chain.node.onSend = () => 'include'
     chain.chain.mine()
@@ -101,7 +101,7 @@ describe.skipIf(!hasPostgres)('a crash of the server under a gateway that lives'
           ...[sold, metered].map(async ({ id }) => (await authorizations.findById(id))?.state),
           authorizations.insert(again),
         ])
-      // Until the gateway has connected again.
+      // Repeat it until the gateway has connected again.
       let states: unknown
       await until(async () => {
         states = await found().catch(() => undefined)
@@ -114,7 +114,7 @@ describe.skipIf(!hasPostgres)('a crash of the server under a gateway that lives'
   })
 })
 
-/** What must not be lost of the rows, without the times that are estimated. */
+/** The parts of the rows that must not be lost, without the times that are estimated. */
 async function rowsOf({ sql }: { sql: <Row>(text: string) => Promise<readonly Row[]> }) {
   const [payments, transactions, jobs, grants] = await Promise.all([
     sql<Record<string, unknown>>(

@@ -28,7 +28,7 @@ async function run(env: Record<string, string>, json = false) {
 }
 
 describe('turnpike gateways', () => {
-  test('error: without DATABASE_URL it says so', async () => {
+  test('error: turnpike gateways reports a missing DATABASE_URL', async () => {
     expect(await run({})).toEqual({
       code: 1,
       text: 'turnpike: DATABASE_URL is not set: without it one process serves, and there is nothing to list',
@@ -36,7 +36,7 @@ describe('turnpike gateways', () => {
   })
 
   test.skipIf(!hasPostgres)(
-    'behavior: it lists processes and lanes, as JSON and as lines',
+    'behavior: turnpike gateways lists processes and lanes, as JSON and as lines',
     async () => {
       const url = await gatewayDatabase()
       const env = { DATABASE_URL: url }

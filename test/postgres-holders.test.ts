@@ -62,7 +62,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
 })
 
 describe.skipIf(!hasPostgres)('a payer whose transactions fail', () => {
-  test('attack: what failed at one gateway counts at the other', async () => {
+  test('attack: a failure at one gateway counts at the other', async () => {
     await using own = await cluster()
     const { chain } = own
     const options = { relayerKeys: [firstKey, secondKey], payerFailuresMax: 2 }

@@ -25,7 +25,7 @@ function listening() {
 }
 
 describe.skipIf(!hasPostgres)('the accounts of a network', () => {
-  test('behavior: a gateway that is to stop takes none of those that become free', async () => {
+  test('behavior: a gateway that is about to stop takes no account that becomes free', async () => {
     const url = await gatewayDatabase()
     const [first, leaving, next] = [listening(), listening(), listening()]
     const one = await startGateway(url, { now: Date.now })
@@ -48,7 +48,7 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
     }
   })
 
-  test("behavior: the desk's account is one of those that are shared out", async () => {
+  test("behavior: the desk's account is one of the accounts that gateways share", async () => {
     await using own = await cluster()
     const { chain } = own
     const options = { relayerKeys: [firstKey], deskKey: secondKey }

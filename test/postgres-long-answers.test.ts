@@ -31,7 +31,7 @@ function noting(seen: Seen): (lines: Lines) => Lines {
 }
 
 describe.skipIf(!hasPostgres)('answers that are kept, as long as they may be', () => {
-  test('attack: of many at once each commit has one, and others are committed beside them', async () => {
+  test('attack: of many long answers at once each commit has one, and other changes are committed beside them', async () => {
     const seen: Seen = { each: [], running: 0, most: 0 }
     const gateway = await startGateway(await gatewayDatabase(), {
       now: Date.now,

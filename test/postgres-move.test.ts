@@ -50,7 +50,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     return rows
   }
 
-  test('behavior: every row and amount is there, and the file is no longer used', async () => {
+  test('behavior: a move copies every row and amount, and the file is no longer used', async () => {
     const before = stored()
     const copied = await run()
     const sums = sumsOf(before)
@@ -98,7 +98,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     })
   })
 
-  test('error: a service that runs keeps its directory', async () => {
+  test('error: the directory of a running service is not moved', async () => {
     const unlock = lock(dataDir)
     await expect(run()).rejects.toThrow(`is in use by process ${process.pid}: stop it`)
     unlock()
@@ -148,7 +148,7 @@ describe('the command', () => {
     return [code, lines.join('\n')] as const
   }
 
-  test('error: what is missing is named, and nothing is made', async () => {
+  test('error: a missing secret or file is named, and nothing is created', async () => {
     const dataDir = mkdtempSync(join(directory, 'cli-'))
     const url = 'postgres://u:qzkxvw@127.0.0.1:1/db'
     const cases: readonly (readonly [Record<string, string>, string])[] = [

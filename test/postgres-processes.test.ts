@@ -29,7 +29,7 @@ const sends = ({ tap }: Gateway) =>
   tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
 describe.skipIf(!hasPostgres)('two gateways', () => {
-  test('behavior: what was paid and not delivered at one is redeemed at the other', async () => {
+  test('behavior: a payment that one gateway did not deliver is redeemed at the other', async () => {
     const before = await paid()
     own.upstream.answer = () => new Response('broken', { status: 500 })
     const failed = await request(one, await own.sign(one, 1))
@@ -69,7 +69,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     const paused = Promise.withResolvers<void>()
     one.tap.intercept = ({ method }) => {
       if (method === 'eth_call') {
-        // With the check of the payment still to be answered.
+        // Pause it while the check of the payment waits for its answer.
         one.signal('SIGSTOP')
         paused.resolve()
       }
@@ -94,7 +94,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(rows).toEqual([])
   })
 
-  test('error: a gateway that is to stop while its database is silent ends all the same', async () => {
+  test('error: a stop ends although the database does not answer', async () => {
     // A request that is counted in the database.
     expect((await request(other)).status).toBe(402)
     void other.proxy.silence(3_600_000)
@@ -102,7 +102,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(await other.exited).toBe(0)
   })
 
-  test('error: a connection whose packets are dropped is given up, and the sale goes on', async () => {
+  test('error: a connection whose packets are dropped is closed, and the sale continues', async () => {
     // Alone: on a busy machine another gateway could take it for dead before it has given them up.
     const alone = await own.start()
     const gone = 'SELECT 1 FROM gateways'

@@ -33,7 +33,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
 
   const kindsOf = (ends: readonly Launched[]) => ends.map(({ kind }) => kind).toSorted()
 
-  test('behavior: one money is launched once, and the other launch gets the payment', async () => {
+  test('behavior: two launches of the same money write it once, and the other one gets the payment', async () => {
     for (let round = 0; round < 10; round++) {
       const network = freshNetwork()
       const nonce = hashOf(next())

@@ -5,7 +5,7 @@ import { restoreLane } from '../db/postgres/restore'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
 import { freshNetwork, paymentRow, relayer, transactionRow } from './harness/settlingrows'
 
-/** A lane that a failover put back, and its holder with what it drives there. */
+/** A lane that a failover reset, and its holder with the unfinished work in its memory. */
 async function lane() {
   const lines = await openLines({
     servers: [{ connectionString: await gatewayDatabase() }],

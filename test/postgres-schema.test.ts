@@ -71,7 +71,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
     db.sqlite.query<Row, [string]>(`SELECT * FROM pragma_${name}(?)`).all(of)
   const plain = (value: string | null) => value?.replace(/::\w+$/, '').replaceAll("'", '') ?? null
 
-  test('behavior: it has the tables of SQLite, and those that gateways share', async () => {
+  test('behavior: PostgreSQL has the tables of SQLite, and those that gateways share', async () => {
     const found = await ask<{ name: string }>(
       'SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()',
     )
@@ -188,7 +188,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
     return [...needed, { name: 'sqlite_rowid', isUnique: true, columns: 'seq', literals: '' }]
   }
 
-  test('behavior: it has the foreign keys and the triggers of SQLite', async () => {
+  test('behavior: PostgreSQL has the foreign keys and the triggers of SQLite', async () => {
     const found = await ask<{ of: string; on: string }>(
       `SELECT conrelid::regclass::text AS of, confrelid::regclass::text AS on
        FROM pg_constraint WHERE contype = 'f' AND confrelid <> 'gateways'::regclass`,

@@ -29,7 +29,7 @@ for (const { name, open, isThere } of ledgers)
     afterAll(() => own.close())
 
     describe('launch', () => {
-      test('behavior: writes new payments and those that are sent again, in their order', async () => {
+      test('behavior: a launch writes new payments and those that are sent again, in their order', async () => {
         const first = await does.launch(2)
         const { settling, payments, transactions } = own.ledger
         await settling.revert(first.ids[0] ?? '', [first.transaction.hash])
@@ -99,7 +99,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await own.ledger.transactions.ofPayment(ids[0] ?? '')).toHaveLength(1)
       })
 
-      test('behavior: names the payment whose order the quota refuses', async () => {
+      test('behavior: a launch names the payment whose order the quota refuses', async () => {
         const transaction = transactionRow(freshNetwork())
         const [plain, desk] = [
           paymentRow(transaction),
@@ -119,7 +119,7 @@ for (const { name, open, isThere } of ledgers)
         expect(row).toEqual({ payment_id: desk.id })
       })
 
-      test('behavior: settles an authorization that is metered, with what was delivered', async () => {
+      test('behavior: a launch settles an authorization that is metered, with its delivery', async () => {
         const transaction = transactionRow(freshNetwork())
         const upto = { method: 'permit2', ceilingAtomic: 9_000n, facilitator: asset } as const
         const row = paymentRow(transaction, upto)
@@ -157,7 +157,7 @@ for (const { name, open, isThere } of ledgers)
           { state: 'confirmed', logIndex: 3, blockNumber: 9n, confirmedAt: at, ...changes },
         )
 
-      test('behavior: stores a confirmed payment once, with its event', async () => {
+      test('behavior: an external settlement is stored once, with its event', async () => {
         const external = row()
         const { settling, payments } = own.ledger
         const changed = await does.changedBy(async () =>
@@ -176,7 +176,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await settling.storeExternal({ row: sameLog })).toBe('known')
       })
 
-      test('behavior: names why the rows of a product were refused', async () => {
+      test('behavior: an external settlement names why the rows of a product were refused', async () => {
         const external = row({ product: 'desk' })
         const quota = { payer: external.payer, since: '', max: 0 }
         const rows = { order: orderOf(external), quota }
@@ -232,7 +232,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(second.hash)).toBeUndefined()
       })
 
-      test('behavior: is not launched when its order cannot make the change', async () => {
+      test('behavior: a job is not launched when its order cannot make the change', async () => {
         const transaction = transactionRow(freshNetwork(), { kind: 'swap', product: 'desk' })
         const job = jobRow(transaction)
         const rider = {
@@ -266,7 +266,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.changedBy(() => own.ledger.settling.giveUp(giving))).toEqual([])
       })
 
-      test('behavior: after a reorganisation it is open, and all its transactions are sent', async () => {
+      test('behavior: after a reorganisation a job is open, and all its transactions are sent', async () => {
         const launch = await does.launchJob()
         const { job, transaction } = launch
         const newer = await does.replaceJob(launch)
@@ -289,7 +289,7 @@ for (const { name, open, isThere } of ledgers)
         ])
       })
 
-      test('behavior: another transaction at its nonce displaces it, and it may be included again', async () => {
+      test('behavior: another transaction at its nonce displaces a job, which may be included again', async () => {
         const launch = await does.launchJob()
         const { job, transaction } = launch
         const newer = await does.replaceJob(launch)

@@ -317,7 +317,7 @@ function writeTransaction(sqlite: Database): void {
   sqlite.run('PRAGMA ignore_check_constraints = OFF')
 }
 
-/** A standby from a copy of a cluster that follows nobody. It listens on a socket only. */
+/** A standby from a copy of a cluster. It follows no primary and listens on a socket only. */
 async function standbyOf(primary: Cluster): Promise<{ directory: string; stop(): Promise<void> }> {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-standby-'))
   const data = join(directory, 'data')

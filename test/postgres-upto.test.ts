@@ -81,7 +81,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     expect((await authorizeAt(one, await own.sign(payer, one, 1_000n), 'own key')).kind).toBe(
       'authorized',
     )
-    // It has looked for the key before.
+    // The payment looked for the key before that.
     const paying = other.settlement.settle(exact, purposeOf({ idempotencyKey: 'own key' }), {
       ...{ waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true },
     })
@@ -142,7 +142,7 @@ describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', ()
 })
 
 describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () => {
-  test('behavior: what a dead gateway only authorized is void, and its payer may sign again', async () => {
+  test('behavior: an authorization of a dead gateway without a charge is void, and its payer may sign again', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -154,7 +154,7 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
     expect((await authorizeAt(other, next)).kind).toBe('authorized')
   })
 
-  test('behavior: what a dead gateway metered is settled once by the gateway that takes its relayer', async () => {
+  test('behavior: a charge of a dead gateway is settled once by the gateway that takes its relayer', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const paid = () => balanceOf(own.net.chain, own.network.asset.address, payee)

@@ -19,7 +19,7 @@ describe('breaker', () => {
     for (const now of times) breaker.success('https://a', now)
   }
 
-  test('behavior: opens after failed connections in a row, for that origin only', () => {
+  test('behavior: a breaker opens after failed connections in a row, for that origin only', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 1)
     answering(breaker, 1)
@@ -31,7 +31,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://b', 4)).toBe(false)
   })
 
-  test('behavior: half open after the cool-down: one success closes, one failure opens for longer', () => {
+  test('behavior: after the cool-down one success closes a breaker, and one failure opens it for longer', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0)
     expect([breaker.isOpen('https://a', 999), breaker.isOpen('https://a', 1_000)]).toEqual([
@@ -51,7 +51,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 3_002)).toBe(false)
   })
 
-  test('attack: one payer whose requests time out does not open it, several payers do', () => {
+  test('attack: one payer whose requests time out does not open a breaker, several payers do', () => {
     const breaker = createBreaker(policy)
     silent(breaker, '0xa', 0, 1, 2, 3, 4, 5)
     expect(breaker.isOpen('https://a', 5)).toBe(false)
@@ -59,7 +59,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 6)).toBe(true)
   })
 
-  test('attack: several payers that fail less often than others are served do not open it', () => {
+  test('attack: several payers that fail less often than others are served do not open a breaker', () => {
     const breaker = createBreaker(policy)
     for (let now = 0; now < 1_000; now++) {
       answering(breaker, now, now)
@@ -83,7 +83,7 @@ describe('breaker', () => {
     expect(quiet.isOpen('https://a', 60_000)).toBe(true)
   })
 
-  test('attack: half open, one payer whose request times out does not open it again', () => {
+  test('attack: one payer whose request times out does not open a half-open breaker again', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0)
     silent(breaker, '0xa', 1_000, 1_001)
@@ -92,7 +92,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 1_002)).toBe(true)
   })
 
-  test('behavior: late failures of requests from before do not keep it open', () => {
+  test('behavior: late failures of earlier requests do not keep a breaker open', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0, 500, 600, 999)
     expect(breaker.isOpen('https://a', 1_000)).toBe(false)
@@ -204,7 +204,7 @@ describe('readBody', () => {
     expect(pulls).toBe(0)
   })
 
-  test('error: what does not fit into the budget of all requests is 503 with Retry-After', async () => {
+  test('error: a body that does not fit into the budget of all requests is 503 with Retry-After', async () => {
     const budget = createBudget(10)
     const owner = { isPaid: true }
     const first = await readBody(post(stream(6)), 7, budget, owner)

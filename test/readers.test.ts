@@ -33,7 +33,7 @@ describe('places for bodies that are read in pieces', () => {
     expect(enter('one more', { client: 'b' })).toBeUndefined()
   })
 
-  test('attack: with all places taken the oldest slow body is given up, one in time never', () => {
+  test('attack: with all places taken the oldest slow body is given up, and never a fast one', () => {
     const { enter, givenUp } = bodies(8)
     enter('in time')
     const slow = enter('slow', { isSlow: true })
@@ -74,7 +74,7 @@ describe('idle uploads', () => {
       (error: ProblemError) => error.status,
     )
 
-  test('attack: what never comes makes room for a body that does', async () => {
+  test('attack: a body that never comes makes room for one that does', async () => {
     // 16 places, 8 of them for bodies without a credential.
     const budget = createBudget(1_000)
     const options = { graceMs: 1, rateCheckMs: 60_000 }

@@ -182,7 +182,7 @@ describe('a runtime from the registry', () => {
 
   const wanted = { package: name, executable: 'bin/bun', integrity: integrityOf(right) }
 
-  test('behavior: it is unpacked when its archive has the stored hash', async () => {
+  test('behavior: a runtime is unpacked when its archive has the stored hash', async () => {
     const path = await fetchRuntime(wanted, join(directory, 'runtime'))
     expect(readFileSync(path, 'utf8')).toBe('right')
   })

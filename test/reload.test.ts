@@ -205,7 +205,7 @@ price = "0.001"
 })
 
 describe('requests in progress', () => {
-  test('behavior: one that waits for its upstream ends under the configuration with which it started', async () => {
+  test('behavior: a request that waits for its upstream ends under the configuration with which it started', async () => {
     let answer: (() => void) | undefined
     shop.upstream.script = (_, reply) => {
       answer = () => reply.send(200, '{"late":true}')
@@ -264,7 +264,7 @@ test('attack: of reloads that come together each one keeps the offers of the one
   const before = shop.now()
   expect(await Promise.all([shop.app.reload(middle), shop.app.reload(dearer())])).toEqual([[], []])
   expect(await pricesOf(item())).toEqual(['7000'])
-  // What somebody was asked for between the two is not forgotten.
+  // The price that a buyer was asked for between the two reloads is still stored.
   const retired =
     "SELECT DISTINCT amount_atomic FROM offers WHERE route = '/item' AND retired_at >= "
   expect(shop.rows(`${retired}${before} ORDER BY amount_atomic`)).toEqual([

@@ -193,7 +193,7 @@ shop        8     3       1       37.5 %
 `)
   })
 
-  test('behavior: sums above 2^63 are exact, and a cost of an earlier version is said to be unknown', async () => {
+  test('behavior: sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
     const most = '9007199254740993'
     for (let i = 0; i < 3; i++) insert({ amount: most, costWei: '9000000000000000001' })
     insert({ costWei: null })
@@ -221,7 +221,7 @@ shop        8     3       1       37.5 %
     ])
   })
 
-  test('behavior: the log can be written back between two reads, and writes go on', async () => {
+  test('behavior: the log can be written back between two reads, and writes continue', async () => {
     for (let hour = 0; hour < 5; hour++) insert({ time: at - 1 - hour * hourMs })
     const opened = openSalesBeside({ dataDir: directory.path })
     if (typeof opened === 'string') throw new Error(opened)
@@ -250,7 +250,7 @@ shop        8     3       1       37.5 %
 })
 
 describe('CSV', () => {
-  test('behavior: there is one header, and lines end as RFC 4180 says', async () => {
+  test('behavior: the CSV has one header, and lines end as RFC 4180 says', async () => {
     clear()
     await describeNetwork()
     insert({ costWei: '250000000000000' })

@@ -152,7 +152,8 @@ test('attack: an order whose payment is disputed before its refund is held, not 
   const credential = await signOrder(url)
   const money = await shop.usdg(account(1).address)
   let asked = 0
-  // Both show it while the order is settled, and not any more when it is refunded.
+  // Both nodes show it while the order is settled; the second one denies it when the order is
+  // refunded.
   second.intercept = (call, forward) =>
     call.method === 'eth_getTransactionReceipt' && ++asked > 1 ? denying(call, forward) : undefined
   before(shop, 'quote', 2, () => pause(chain, shop.nvda, { everything: true }))

@@ -247,7 +247,7 @@ describe.skipIf(isMissing)('turnpike serve --domain', () => {
     return { said, child, end }
   }
 
-  test('behavior: it gets a certificate, obeys its signals, and starts again with it', async () => {
+  test('behavior: serve --domain gets a certificate, obeys its signals, and starts again with it', async () => {
     writeFileSync(join(directory, 'ca.pem'), pebble.ca)
     const file = join(directory, 'merchants.toml')
     const data = join(directory, 'executable')

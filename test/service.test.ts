@@ -57,7 +57,7 @@ function printIn(cwd: string, flags: object) {
 }
 
 describe('the command', () => {
-  test('behavior: it names this program, the file, the data and the time to stop', async () => {
+  test('behavior: the unit names this program, the file, the data and the time to stop', async () => {
     const home = join(directory, 'home')
     mkdirSync(home)
     writeFileSync(join(home, 'merchants.toml'), '[service]\nstop_seconds = 90\n')
@@ -116,7 +116,7 @@ describe('the command', () => {
     expect(valuesOf(below.text, 'StateDirectory')).toEqual(['turnpike'])
   })
 
-  test('error: what would not start is refused with what to do, and nothing is printed', () => {
+  test('error: options with which the service would not start are refused, and nothing is printed', () => {
     const cases: [string, object, string][] = [
       ['', { data: '/srv/turnpike' }, '/srv/turnpike is not below /var/lib/'],
       ['', { data: '/var/lib/../srv' }, '/var/srv is not below /var/lib/'],

@@ -131,7 +131,7 @@ describe('a wallet whose transactions fail (attack 13)', () => {
       expect(before - (await relayerWei())).toBeLessThanOrEqual(most)
       net.tap.intercept = undefined
 
-      // It is not even simulated any more.
+      // The payment is not even simulated.
       net.tap.calls.length = 0
       const locked = await fixture.pay(signTransfer(network, { payer }))
       expect(locked).toMatchObject({ kind: 'unavailable' })

@@ -86,7 +86,7 @@ const relayerWei = async ({ net }: OwnSettlement) =>
 
 describe.concurrent('a wallet that distinguishes a simulation from a transaction', () => {
   for (const [what, condition] of Object.entries(tells))
-    test(`attack: a wallet that does so by ${what} is refused before it costs gas`, async () => {
+    test(`attack: a wallet that distinguishes a simulation by ${what} is refused before it costs gas`, async () => {
       await using own = await ownSettlement()
       // Far above the tip: only a call with the highest fee sees twice the base fee.
       await own.net.chain.rpc('anvil_setNextBlockBaseFeePerGas', [`0x${(5n * gwei).toString(16)}`])
@@ -176,7 +176,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     expect((await own.fixture.pay(signTransfer(network, { payer }))).kind).toBe('confirmed')
   })
 
-  test('attack: such wallets can spend at most a tenth of the budget, also after a restart', async () => {
+  test('attack: wallets that waste hidden gas can spend at most a tenth of the budget, also after a restart', async () => {
     await using own = await ownSettlement()
     // Ten times the cost of two or three wasted transactions.
     const gateway = 20n * 600_000n * gwei

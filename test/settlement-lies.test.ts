@@ -62,7 +62,7 @@ describe('the number of the newest block', () => {
     const head = createHead()
     for (let number = 5_000n; number < 5_100n; number += 10n) look(head, number)
     for (let times = 0; times < 5; times++) expect(look(head, 7n)).toBe(5_090n)
-    // After a long pause between two polls a higher number must not be lowered any more.
+    // After a long pause between two polls a higher number must not be lowered.
     for (let number = 90_000n; number < 90_100n; number += 10n) look(head, number)
     for (let times = 0; times < 5; times++) expect(look(head, 5_100n)).toBe(90_090n)
     // A node that lags a little lowers nothing.

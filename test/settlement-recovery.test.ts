@@ -129,7 +129,7 @@ describe.concurrent('after a restart', () => {
     expect(await own.paid()).toBe(10_000n)
   })
 
-  test('behavior: several in flight keep their nonces', async () => {
+  test('behavior: several transactions in flight keep their nonces after a restart', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)

@@ -65,7 +65,7 @@ async function ownReorg() {
     },
     stored: (all: readonly { id: string }[]) =>
       Promise.all(all.map(({ id }) => own.fixture.settlement.findById(id))),
-    // Wait for the answer, too: after the reorganisation the node does not have the bytes any more.
+    // Wait for the answer, too: after the reorganisation the node no longer has the bytes.
     hasRaw: () => net.tap.answered.some(({ method }) => method === 'eth_getRawTransactionByHash'),
     isConfirmed: async ({ id }: Payment) =>
       (await own.fixture.settlement.findById(id))?.state === 'confirmed' &&

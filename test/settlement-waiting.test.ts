@@ -67,7 +67,7 @@ test.concurrent('behavior: many announced blocks do not count as elapsed time', 
   expect((await paying).kind).toBe('confirmed')
 })
 
-test.concurrent('behavior: a start tells once that the network is ready, and nothing before', async () => {
+test.concurrent('behavior: a start logs once that the network is ready, and nothing before', async () => {
   await using own = await ownSettlement()
   const told = own.fixture.events.filter(({ event }) => /^network-(not-)?ready$/.test(event))
   expect(told.map(({ event }) => event)).toEqual(['network-ready'])

@@ -355,7 +355,7 @@ describe('settled externally', () => {
   }
 
   for (const method of ['eip3009', 'permit2'] as const) {
-    test(`error: the nonce used for another payee beside such a Transfer does not count (${method})`, async () => {
+    test(`error: a nonce that was used for another payee beside an equal Transfer does not count (${method})`, async () => {
       const transfer = signTransfer(network, { method })
       const { nonce } = transfer
       const toOther = signTransfer(network, { method, nonce, payee: account(8).address })

@@ -12,12 +12,12 @@ function watched(names: readonly string[], max: number, graceMs: number) {
   return { shed, answers: names.map((name) => stalls.watch(() => shed.push(name))) }
 }
 
-test('attack: of answers that stand still those that wait longest are given up', async () => {
+test('attack: of answers that are not read those that wait longest are cut', async () => {
   const { shed, answers } = watched(['first', 'second', 'third', 'fourth'], 2, 1)
   for (const answer of answers) answer.put()
   await until('two are given up', () => shed.length === 2)
   expect(shed).toEqual(['first', 'second'])
-  // They hold nothing any more: the others stay.
+  // Their answers use no memory now, so the others stay.
   answers[0]?.taken()
   answers[3]?.put()
   await until('time passes', laterThan(20))

@@ -37,7 +37,7 @@ function asOther<T>(path: string, run: () => T): T {
 }
 
 describe('the data directory', () => {
-  test('error: one that this user cannot write names the owner and the command', () => {
+  test('error: a data directory that this user cannot write is reported with the owner and the command', () => {
     const path = join(directory.path, 'data')
     mkdirSync(path, { mode: 0o700 })
     chmodSync(directory.path, 0o755)
@@ -58,7 +58,7 @@ describe('the data directory', () => {
     )
   })
 
-  test('error: a file in its place is named', () => {
+  test('error: a file in place of the data directory is named', () => {
     const path = join(directory.path, 'data')
     writeFileSync(path, '')
     for (const each of [path, join(path, 'below')])

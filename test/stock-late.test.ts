@@ -5,14 +5,17 @@ import { createOrderWaits } from '../src/stock/order-waits'
 import { orderOf } from './harness/deskorders'
 import { createRandom } from './soak/random'
 
-// A ledger that answers late: no news of an order may be lost between a read and its answer.
+// A ledger that answers late: no change of an order may be lost between a read and its answer.
 
 const made = orderOf(createRandom('late'))
 const base: Order = { ...made, paymentId: 'p1', settlementTx: `0x${'a'.repeat(64)}` }
 const { id } = base
 const forMinutes = 10 * 60_000
 
-/** Reads of one order. Each has what is true when it begins, and its answer comes when it is let. */
+/**
+ * Reads of one order. Each returns the state at its start, and is answered when the test calls
+ * `answer`.
+ */
 function createReads() {
   const held: (() => void)[] = []
   const reads = {
@@ -40,14 +43,14 @@ test('behavior: a change during the read of an order wakes the request that wait
   reads.state = 'delivered'
   waits.notify(id)
   expect(reads.asked()).toBe(2)
-  // The older answer wakes nobody.
+  // The older answer ends no wait.
   reads.answer(0)
   await turn()
   reads.answer(1)
   expect((await waiting).state).toBe('delivered')
 })
 
-test('behavior: news that come while an order is read for its step make another step', async () => {
+test('behavior: a change while an order is read for its step causes another step', async () => {
   const reads = createReads()
   const seen: Order['state'][] = []
   const driver = createDriver({
@@ -98,7 +101,7 @@ test('behavior: a stop waits for the look that is under way, and nothing is driv
   expect(hasStopped).toBe(false)
   look.resolve([base.id])
   await stopped
-  // What a start had still to read comes after the stop.
+  // Work that a start found is requested after the stop.
   driver.start([id])
   driver.drive(id)
   await turn()

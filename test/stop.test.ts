@@ -11,7 +11,9 @@ import { createLog } from '../src/log'
 import { buy, startShop } from './harness/shop'
 import { until } from './harness/world'
 
-/** A write to a server that is gone: whether it was made is known when the server is back. */
+/**
+ * A write to a server that is gone: whether it was committed is unknown until the server is back.
+ */
 const unknown = () => new Promise<never>(() => undefined)
 
 /** A database that answers nothing about deliveries and counts of requests. */
@@ -32,7 +34,7 @@ function silent(context: ServerContext, closed: () => void): Database {
   }
 }
 
-test('error: a stop ends although a server never says whether it has made the last writes', async () => {
+test('error: a stop ends although a server never answers the last writes', async () => {
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-stop-'))
   const shop = await startShop()
   let isClosed = false

@@ -68,7 +68,7 @@ const isBefore = (name: string, count: number) =>
 describe.each(migrations.slice(0, -1).map(({ name }, index) => [name, index + 1] as const))(
   'a database whose last migration is %s',
   (name, count) => {
-    test('behavior: is copied and migrated, and each row and sum of money is kept', () => {
+    test('behavior: an upgrade copies and migrates the database, and keeps each row and sum of money', () => {
       const before = writeOld(count)
       const { sqlite, upgrade } = reopen({ program: '2.0.0' })
       expect(upgrade).toMatchObject({ from: name, to: newest })
@@ -97,7 +97,7 @@ describe.each(migrations.slice(0, -1).map(({ name }, index) => [name, index + 1]
       saved.close()
     })
 
-    test('behavior: has the schema, the checks and the triggers of a new one then', async () => {
+    test('behavior: an upgraded database has the schema, the checks and the triggers of a new one', async () => {
       writeOld(count)
       const opened = reopen()
       const { sqlite } = opened
@@ -140,7 +140,7 @@ describe.each(migrations.slice(0, -1).map(({ name }, index) => [name, index + 1]
 const count = migrations.length
 
 describe('an upgrade', () => {
-  test('behavior: keeps the two newest copies, which name schema, program and time', () => {
+  test('behavior: upgrades keep the two newest copies, which name schema, program and time', () => {
     writeOld(count)
     reopen({ program: '1.4.0-rc.1+3' })
     const list: { name: string; sql: string }[] = [...migrations]
@@ -189,7 +189,7 @@ describe('an upgrade', () => {
     expect(read(sqlite)).toEqual(before)
   })
 
-  test('error: rows that a migration leaves without what they name are refused', () => {
+  test('error: a migration that leaves rows with missing references is refused', () => {
     writeOld(count)
     const sqlite = new Database(path())
     sqlite.run('PRAGMA foreign_keys = OFF')
@@ -200,7 +200,7 @@ describe('an upgrade', () => {
     sqlite.close()
   })
 
-  test('behavior: what a killed upgrade has left is removed by the next one', () => {
+  test('behavior: the files of a killed upgrade are removed by the next one', () => {
     writeOld(count - 1)
     for (const end of ['', '-journal'])
       writeFileSync(path(`${databaseName}.backup-0001-20250101T000000000Z.partial${end}`), 'x')

@@ -8,7 +8,7 @@ describe('a time limit that passes while the process is paused', () => {
   const unread = () =>
     new Promise<string>((resolve) => setTimeout(() => setImmediate(() => resolve('answer')), 1))
 
-  test('behavior: what has arrived meanwhile is read', async () => {
+  test('behavior: an answer that arrived during a pause of the process is read', async () => {
     const watch = startWatch(undefined)
     watch.arm(1_000)
     const answer = watch.race(unread())
@@ -17,7 +17,7 @@ describe('a time limit that passes while the process is paused', () => {
     watch.stop()
   })
 
-  test('error: an upstream that sent nothing has not answered in time', async () => {
+  test('error: an upstream that sent nothing during a pause has not answered in time', async () => {
     const watch = startWatch(undefined)
     watch.arm(1)
     const answer = watch.race(new Promise(() => undefined))

@@ -23,7 +23,10 @@ import { until } from './harness/world'
 
 /** Buyers by `upto` that want to harm others: the other buyers, the seller, the node. */
 
-/** Of transfer rates: they are checked 192 times in it, and after 40 checks a buyer has stood still. */
+/**
+ * Step of transfer rates. Rates are checked 192 times in a step, and a buyer that takes nothing for
+ * 40 checks counts as stalled.
+ */
 const stepMs = 5_000
 
 let shop: ModelShop
@@ -46,7 +49,7 @@ describe('requests that break the upstream, which cost nothing', () => {
     ['time out', () => {}],
     ['are answered 503', answering('{}', 503)],
   ] as const)
-    test(`attack: that ${name}: do not stop the sales to others`, async () => {
+    test(`attack: requests that ${name}: do not stop the sales to others`, async () => {
       const wallets = [payer, await shop.wallet(), await shop.wallet()]
       const credentials = await Promise.all(
         [...wallets, ...wallets].map((signer) => shop.sign({ slug: 'quick', signer })),
@@ -62,7 +65,7 @@ describe('requests that break the upstream, which cost nothing', () => {
 })
 
 describe('a ceiling that the gateway has reserved', () => {
-  test('attack: is not spent by a charge of the facilitator', async () => {
+  test('attack: a ceiling that the gateway has reserved is not spent by a charge of the facilitator', async () => {
     const replied = shop.nextReply()
     const bought = shop.buy({ signer: payer })
     const upstream = await replied
@@ -90,7 +93,7 @@ describe('a ceiling that the gateway has reserved', () => {
 describe('a charge of nothing by the facilitator', () => {
   // It watches for commits of SQLite without a sync.
   test.skipIf(isPostgres)(
-    'behavior: is on the disk before its one success is answered',
+    'behavior: a charge of nothing is on the disk before its one success is answered',
     async () => {
       const network = shop.config.networks.find(({ id }) => id === base)
       if (network === undefined) throw new Error(`no ${base}`)
@@ -114,8 +117,8 @@ describe('a charge of nothing by the facilitator', () => {
 })
 
 /**
- * Resolves after 60 checks of transfer rates. The gateway is in this process, so that a timer beside its
- * own one is late when that is, on a busy machine, too.
+ * Resolves after 60 checks of transfer rates. The gateway is in this process: when a busy machine
+ * delays its timer, this timer is delayed, too.
  */
 function stillForLong(): Promise<void> {
   return new Promise((resolve) => {
@@ -132,7 +135,7 @@ function stillForLong(): Promise<void> {
 describe('a buyer that stands still until the upstream gives up', () => {
   const large = event(`{"text":"${'x'.repeat(1_000_000)}"}`)
 
-  test('attack: pays for what it has, as one that leaves', async () => {
+  test('attack: a buyer that stops reading pays for what it has, like one that leaves', async () => {
     const replied = shop.nextReply()
     const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
     const upstream = await replied
@@ -140,7 +143,7 @@ describe('a buyer that stands still until the upstream gives up', () => {
     buyer.stall()
     for (let count = 0; count < 16; count++) upstream.chunk(large)
     await stillForLong()
-    // As servers do that cannot send for a while.
+    // As a server does that could not send for a while.
     upstream.cut()
     buyer.readOn()
     await until('it is over', () => shop.authorization().state !== 'authorized')
@@ -152,7 +155,7 @@ describe('a buyer that stands still until the upstream gives up', () => {
     await buyer.leave()
   })
 
-  test('behavior: pays nothing when the upstream breaks off while it reads', async () => {
+  test('behavior: a buyer that reads pays nothing when the upstream breaks off', async () => {
     const replied = shop.nextReply()
     const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
     const upstream = await replied
@@ -175,7 +178,7 @@ describe('streams that fail after their buyer has a part of them', () => {
     reply.end()
   }
 
-  test('attack: are free five times, then one every two minutes', async () => {
+  test('attack: streams that fail after a part are free five times, then one every two minutes', async () => {
     shop.upstream.script = failing
     for (let count = 0; count < 5; count++) {
       const response = await shop.buy({ signer: payer })
@@ -207,7 +210,7 @@ describe('a buyer that hardly reads an answer that was held', () => {
   const isHeld = ({ headers }: Response) => headers.has('payment-response')
   const count = () => shop.rows('SELECT count(*) n FROM authorizations')[0]?.n
 
-  test('attack: occupies the memory for held answers until it has it', async () => {
+  test('attack: a buyer that hardly reads a held answer occupies its memory until the end', async () => {
     const { service } = shop.config
     const little = { ...service, bufferedMaxBytes: 16 * 1024 * 1024 }
     await shop.restart({ ...shop.config, service: little })
@@ -248,7 +251,7 @@ describe('a buyer that hardly reads an answer that was held', () => {
 })
 
 describe('more answers than a relayer can settle in time', () => {
-  test('attack: are not started', async () => {
+  test('attack: more answers than a relayer can settle in time are not started', async () => {
     const { settlement } = shop.app
     const network = shop.config.networks.find(({ id }) => id === base)
     if (network === undefined) throw new Error(`no ${base}`)
@@ -301,7 +304,7 @@ describe('a payer whose charges cannot be settled', () => {
     shop.clear()
   }
 
-  test('attack: is refused for what was being checked when the first failed', async () => {
+  test('attack: a ceiling that was being checked when another charge of its payer failed is refused', async () => {
     const replied = shop.nextReply()
     const first = shop.buy({ signer: payer })
     const upstream = await replied
@@ -336,7 +339,7 @@ describe('a payer whose charges cannot be settled', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('attack: costs a sweep one try, however many there are', async () => {
+  test('attack: a payer whose charges cannot be settled costs a sweep one attempt, however many there are', async () => {
     await fail()
     await shop.restart()
     await until('one is tried', () => shop.events('charge-failed').length > 0)
@@ -348,7 +351,7 @@ describe('a payer whose charges cannot be settled', () => {
     await until('all are settled', () => rows('sent').length === 5)
   })
 
-  test('attack: costs a sweep one read when they are over', async () => {
+  test('attack: charges of one payer that are over cost a sweep one read', async () => {
     await fail()
     const over = Number(shop.authorization().valid_before) + 1
     await shop.chain().rpc('evm_setNextBlockTimestamp', [over])

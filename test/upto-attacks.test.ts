@@ -84,14 +84,14 @@ describe('many streams of one payer at once', () => {
     await Promise.all(next.map((response) => response.text()))
   }
 
-  test('attack: unsettled_max bounds the sum of their ceilings', () => most(26, 20))
+  test("attack: unsettled_max bounds the sum of a payer's ceilings", () => most(26, 20))
 
-  test('attack: the balance bounds it', async () => {
+  test("attack: the balance bounds the sum of a payer's ceilings", async () => {
     await shop.setBalance(payer.address, 160_000n)
     await most(6, 3)
   })
 
-  test('attack: the allowance bounds it', async () => {
+  test("attack: the allowance bounds the sum of a payer's ceilings", async () => {
     await shop.setAllowance(payer.address, 160_000n)
     await most(6, 3)
   })
@@ -143,7 +143,7 @@ describe('many streams of one payer at once', () => {
 })
 
 describe('the same credential', () => {
-  test('attack: at many requests at once is served once', async () => {
+  test('attack: one credential at many requests at once is served once', async () => {
     const before = await shop.paid()
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
@@ -160,7 +160,7 @@ describe('the same credential', () => {
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
   })
 
-  test('attack: during its stream is refused, and after it, and for another request', async () => {
+  test('attack: the same credential is refused during its stream, after it, and for another request', async () => {
     const upstream = holding()
     const credential = await shop.sign({ signer: payer })
     const response = await shop.pay(credential)
@@ -174,7 +174,7 @@ describe('the same credential', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('behavior: while its charge is pending waits for it, and gets the answer once', async () => {
+  test('behavior: the same credential waits while its charge is pending, and gets the answer once', async () => {
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
     await setAutomine(shop.chain(), false)
@@ -199,12 +199,12 @@ describe('the same credential', () => {
     expect([again.status, await again.text()]).toEqual([200, usage(7, 20)])
     await until('it is recorded', () => shop.payment().delivery === 'delivered')
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
-    // The ceiling is not reserved any more.
+    // The ceiling no longer reserves money.
     await shop.setBalance(payer.address, 12_000n)
     expect((await shop.buy({ signer: payer })).status).toBe(200)
   })
 
-  test('behavior: of a buyer that left during the settlement fetches the answer, once', async () => {
+  test('behavior: the credential of a buyer that left during the settlement fetches the answer, once', async () => {
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
     await setAutomine(shop.chain(), false)
@@ -227,7 +227,7 @@ describe('the same credential', () => {
     expect((await shop.pay(credential)).status).toBe(402)
   })
 
-  test('behavior: whose answer cannot be made again gives a redeem token', async () => {
+  test('behavior: a credential whose answer cannot be made again gives a redeem token', async () => {
     const credential = await shop.sign({ signer: payer })
     const replied = shop.nextReply()
     const buyer = openBuyer(shop.chat(), credential)
@@ -259,7 +259,7 @@ describe('an idempotency key', () => {
   const again = async (headers: Record<string, string>, sent = body) =>
     shop.pay(await shop.sign({ signer: payer, body: sent }), { headers, body: sent })
 
-  test('behavior: replays a whole answer for nothing', async () => {
+  test('behavior: an idempotency key replays a whole answer for nothing', async () => {
     const headers = keyed()
     shop.upstream.script = answering(usage(7, 20))
     const first = await again(headers)
@@ -275,7 +275,7 @@ describe('an idempotency key', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('behavior: replays a stream, of a buyer that left, too', async () => {
+  test('behavior: an idempotency key replays a stream, also of a buyer that left', async () => {
     for (const leaves of [false, true]) {
       const headers = keyed()
       const credential = { ...headers, ...(await shop.sign({ signer: payer })) }
@@ -307,7 +307,7 @@ describe('an idempotency key', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - 2n * BigInt(costOf(7, 20)))
   })
 
-  test('attack: of a buyer that left before the first byte buys one answer', async () => {
+  test('attack: the key of a buyer that left before the first byte buys one answer', async () => {
     const headers = keyed()
     const credential = await shop.sign({ signer: payer })
     const replied = shop.nextReply()
@@ -325,7 +325,7 @@ describe('an idempotency key', () => {
     expect(shop.payment()).toMatchObject({ delivery: 'delivered', attempts: 1, truncated: 0 })
   })
 
-  test('attack: of another payer does not show the answer', async () => {
+  test('attack: the same key of another payer does not show the answer', async () => {
     const headers = keyed()
     shop.upstream.script = answering(usage(7, 20))
     expect((await again(headers)).status).toBe(200)
@@ -334,7 +334,7 @@ describe('an idempotency key', () => {
     expect(await (await again(headers)).text()).toBe(usage(1, 1))
   })
 
-  test('attack: with a forged signature does not continue a charge', async () => {
+  test('attack: a key with a forged signature does not continue a charge', async () => {
     const headers = keyed()
     const credential = await shop.sign({ signer: payer })
     const { 'payment-signature': value = '' } = credential
@@ -371,7 +371,7 @@ const says: readonly (readonly [string, string, number | 'missing'])[] = [
 
 describe('usage that is', () => {
   for (const [name, text, cost] of says)
-    test(`attack: ${name}: is charged within the ceiling, by missing = max and base`, async () => {
+    test(`attack: usage that is ${name}: is charged within the ceiling, by missing = max and base`, async () => {
       shop.upstream.script = answering(text)
       const response = await shop.buy({ signer: payer })
       expect([response.status, await response.text()]).toEqual([200, text])
@@ -397,7 +397,7 @@ describe('usage that is', () => {
     ['{"amount":"0"}', 0],
   ]
   for (const [header, cost] of overrides)
-    test(`behavior: named by the upstream as ${header} costs ${cost}, and is not shown`, async () => {
+    test(`behavior: a charge that the upstream names as ${header} costs ${cost}, and the header is not shown`, async () => {
       const named = header === undefined ? {} : { 'settlement-overrides': header }
       shop.upstream.script = answering('{}', 200, { ...json, ...named })
       const response = await shop.buy({ signer: payer, slug: 'named' })

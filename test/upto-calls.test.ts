@@ -94,7 +94,7 @@ test('behavior: while a node verifies, no row is written and the upstream gets n
   expect((await paying).status).toBe(200)
   const [row] = shop.rows('SELECT id FROM authorizations ORDER BY created_at DESC LIMIT 1')
   const sent = shop.upstream.requests.slice(forwarded)
-  // The id that only the written authorization has.
+  // Only the stored authorization has this id.
   expect(sent.map(({ headers }) => headers['idempotency-key'])).toEqual([String(row?.id)])
 })
 

@@ -163,7 +163,7 @@ describe.each(await codes())('$name', ({ install }) => {
   })
   afterEach(() => revert(chain, clean))
 
-  test('behavior: it names Permit2 and the type of its witness', async () => {
+  test('behavior: the proxy of upto names Permit2 and the type of its witness', async () => {
     const read = async (functionName: string) => {
       const data = await call(encode(proxy, functionName, []))
       return decodeFunctionResult({ abi: proxy, functionName, data })
@@ -178,7 +178,7 @@ describe.each(await codes())('$name', ({ install }) => {
     )
   })
 
-  test('behavior: it moves the amount that is settled to the payee, once', async () => {
+  test('behavior: the proxy of upto moves the settled amount to the payee, once', async () => {
     const terms = uptoOf({})
     const signature = await signUpto(terms, 1)
     const before = await Promise.all([terms.owner, payee, relayer].map(held))
@@ -199,7 +199,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await held(payee)).toBe((before[1] ?? 0n) + 4_000n)
   })
 
-  test('behavior: it moves the whole ceiling, and not one unit more', async () => {
+  test('behavior: the proxy of upto moves the whole ceiling, and not one unit more', async () => {
     const terms = uptoOf({})
     const signature = await signUpto(terms, 1)
     expect(await failure(settle(terms, 10_001n, signature))).toBe('AmountExceedsPermitted()')
@@ -258,7 +258,7 @@ describe.each(await codes())('$name', ({ install }) => {
     await call(settle(terms, 1n, signature))
   })
 
-  test('behavior: it settles from the second of validAfter on', async () => {
+  test('behavior: the proxy of upto settles from the second of validAfter on', async () => {
     const settleAt = async (second: bigint, validAfter: bigint) => {
       const terms = uptoOf({ witness: { validAfter } })
       const data = settle(terms, 1n, await signUpto(terms, 1))
@@ -349,7 +349,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await failure(data)).toBe('InvalidNonce()')
   })
 
-  test('behavior: a permit that fails reverts nothing, also if a stranger has used it', async () => {
+  test('behavior: a permit that fails reverts nothing, also if another account has used it', async () => {
     const terms = uptoOf({ owner: account(3).address })
     const signature = await signUpto(terms, 3)
     const permit = await permit2612(3, 10_000n)
@@ -399,7 +399,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await failure(inner[0] ?? '0x')).toBe('AmountExceedsPermitted()')
   })
 
-  test('behavior: what the client of @x402/evm signs pays, with and without approval', async () => {
+  test('behavior: a payment that the client of @x402/evm signs is settled, with and without approval', async () => {
     for (const signer of [1, 3]) {
       const client = new UptoEvmScheme(account(signer).local(), { rpcUrl: chain.url })
       const requirements = {

@@ -172,7 +172,7 @@ test('attack: kill -9 in the middle of a stream: the authorization is void, and 
   })
 })
 
-/** Moments after the charge was written. */
+/** Moments after the charge was stored. */
 const deaths: Record<string, Parameters<typeof dying>[1]> = {
   'before its charge is simulated': (tap, dead) => {
     let isMade = false

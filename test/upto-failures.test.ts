@@ -75,7 +75,7 @@ describe('an answer that costs nothing', () => {
     ['usage of zero without a base', 200, answering(usage(0, 0)), 'free'],
   ]
   for (const [name, status, script, slug = 'model'] of scripts)
-    test(`behavior: ${name}: its authorization is void and spent`, async () => {
+    test(`behavior: an answer that costs nothing (${name}): its authorization is void and spent`, async () => {
       const before = await shop.tokensOf(payer.address)
       const credential = await shop.sign({ signer: payer, slug })
       shop.upstream.script = script
@@ -95,12 +95,12 @@ describe('an answer that costs nothing', () => {
       expect(shop.upstream.requests).toHaveLength(1)
       expect(moneyRows()).toEqual([])
       expect(await shop.tokensOf(payer.address)).toBe(before)
-      // It reserves nothing any more.
+      // The ceiling no longer reserves money.
       await shop.setBalance(payer.address, 12_000n)
       expect((await shop.buy({ signer: payer })).status).toBe(200)
     })
 
-  test('behavior: is spent after a restart, too, and its nonce is not taken by exact', async () => {
+  test('behavior: a void authorization is spent after a restart, too, and exact does not take its nonce', async () => {
     const nonce = randomNonce()
     const credential = await upto(nonce, 1)
     shop.upstream.script = answering('{}', 404)
@@ -115,7 +115,7 @@ describe('an answer that costs nothing', () => {
 })
 
 describe('a nonce that exact has', () => {
-  test('error: is not authorized, before and after a restart', async () => {
+  test('error: a nonce that exact has is not authorized, before and after a restart', async () => {
     const nonce = randomNonce()
     shop.upstream.script = answering(usage(7, 20))
     expect((await shop.pay(await exact(nonce, 2))).status).toBe(200)
@@ -132,7 +132,7 @@ describe('a nonce that exact has', () => {
     expect(count).toEqual([{ n: 0 }])
   })
 
-  test('attack: of one nonce at once by exact and upto one is served', async () => {
+  test('attack: of two requests by exact and upto with one nonce one is served', async () => {
     shop.upstream.script = answering(usage(7, 20))
     for (let round = 0; round < 3; round++) {
       const nonce = randomNonce()
@@ -161,7 +161,7 @@ const betrayals: readonly (readonly [string, () => Promise<unknown>, () => Promi
 
 describe('a payer that', () => {
   for (const [name, betray, repent] of betrayals)
-    test(`attack: ${name} before a whole answer gets none, and no upto for a day`, async () => {
+    test(`attack: a payer that ${name} before a whole answer gets none, and no upto for a day`, async () => {
       const credential = await shop.sign({ signer: payer })
       const nextOne = await shop.sign({ signer: payer })
       shop.upstream.script = async (_, reply) => {
@@ -185,7 +185,7 @@ describe('a payer that', () => {
       expect(shop.upstream.requests).toHaveLength(1)
     })
 
-  test('behavior: failed pays by exact, and by upto after a day', async () => {
+  test('behavior: a payer whose charge failed pays by exact, and by upto after a day', async () => {
     shop.upstream.script = async (_, reply) => {
       await shop.setBalance(payer.address, 100n)
       reply.send(200, usage(7, 20), json)
@@ -211,7 +211,7 @@ describe('a payer that', () => {
     shop.advance(at - shop.now())
   })
 
-  test('attack: drains its wallet during a stream is banned, and charged when it has money again', async () => {
+  test('attack: a payer that drains its wallet during a stream is banned, and charged when it has money again', async () => {
     const credential = await shop.sign({ signer: payer })
     const replied = shop.nextReply()
     const bought = shop.pay(credential)
@@ -239,7 +239,7 @@ describe('a payer that', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('behavior: has no money until the deadline: its stream is given up then', async () => {
+  test('behavior: a charge of a payer without money until the deadline is given up then', async () => {
     const replied = shop.nextReply()
     const bought = shop.buy({ signer: payer })
     const upstream = await replied
@@ -271,7 +271,7 @@ describe('a node that is away at the settlement', () => {
     reply.send(200, usage(7, 20), json)
   }
 
-  test('behavior: is not the payer`s fault: the same credential gets the answer later, once', async () => {
+  test('behavior: a node that is away is not the payer`s fault: the same credential gets the answer later, once', async () => {
     const deadline = BigInt(Math.floor(shop.now() / 1000) + 300)
     const credential = await shop.sign({ signer: payer, deadline })
     shop.upstream.script = away
@@ -319,7 +319,7 @@ describe('a stop while a stream runs', () => {
     return { upstream, read }
   }
 
-  test('behavior: that waits no longer cuts it, and nothing is charged', async () => {
+  test('behavior: a stop after its time limit cuts a stream, and nothing is charged', async () => {
     await shop.restart(stopping(0.1))
     const { upstream, read } = await opened()
     await shop.restart(shop.config)
@@ -331,7 +331,7 @@ describe('a stop while a stream runs', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n)
   })
 
-  test('behavior: waits for its end, and it is settled, at the next start at the latest', async () => {
+  test('behavior: a stop waits for the end of a stream, which is settled at the next start at the latest', async () => {
     await shop.restart(stopping(30))
     const { upstream, read } = await opened()
     const restarted = shop.restart(shop.config)

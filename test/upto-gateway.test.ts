@@ -39,7 +39,7 @@ async function ceilingOf(network: Id = base): Promise<bigint> {
 
 describe('a whole answer', () => {
   for (const network of [base, robinhood] as const)
-    test(`behavior: is charged by its usage on ${network}`, async () => {
+    test(`behavior: a whole answer is charged by its usage on ${network}`, async () => {
       shop.upstream.script = answering(usage(7, 20))
       const before = await shop.paid(network)
       const ceiling = await ceilingOf(network)
@@ -68,7 +68,7 @@ describe('a whole answer', () => {
       expect(shop.authorization()).toMatchObject({ state: 'sent', charge_atomic: String(cost) })
     })
 
-  test('behavior: is held until its charge is confirmed', async () => {
+  test('behavior: a whole answer is held until its charge is confirmed', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const credential = await shop.sign()
     const before = await shop.paid()
@@ -118,7 +118,7 @@ describe('a whole answer', () => {
 })
 
 describe('a payer without an allowance', () => {
-  test('behavior: pays with an EIP-2612 permit of the ceiling', async () => {
+  test('behavior: a payer without an allowance pays with an EIP-2612 permit of the ceiling', async () => {
     const wallet = freshWallet()
     await setTokens(shop.chain(robinhood), shop.asset(robinhood), [wallet.address], 1_000_000n)
     const ceiling = await ceilingOf(robinhood)
@@ -173,7 +173,7 @@ describe('a payer without an allowance', () => {
     expect(await shop.tokensOf(wallet.address, robinhood)).toBe(1_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('behavior: pays with a signed approve that is sent for it', async () => {
+  test('behavior: a payer without an allowance pays with a signed approve that is sent for it', async () => {
     const wallet = freshWallet()
     const chain = shop.chain(robinhood)
     await setTokens(chain, shop.asset(robinhood), [wallet.address], 1_000_000n)
@@ -214,7 +214,7 @@ describe('an ERC-1271 wallet', () => {
     expect(await shop.tokensOf(wallet)).toBe(1_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('error: is refused when it does not accept the signature', async () => {
+  test('error: an ERC-1271 wallet that does not accept the signature is refused', async () => {
     const wallet = await walletOf(account(2).address)
     const response = await shop.buy({ from: wallet })
     expect(response.status).toBe(402)
@@ -222,7 +222,7 @@ describe('an ERC-1271 wallet', () => {
     expect(shop.upstream.requests).toEqual([])
   })
 
-  test('error: gets no answer when it stops accepting the signature before the charge', async () => {
+  test('error: an ERC-1271 wallet that stops accepting the signature before the charge gets no answer', async () => {
     const wallet = await walletOf(account(1).address)
     shop.upstream.script = async (_, reply) => {
       await shop.chain().rpc('anvil_setCode', [wallet, '0x60006000fd'])
@@ -253,7 +253,7 @@ describe('what may settle', () => {
     )
   })
 
-  test('error: another payee, and a stranger that signs for the payer, are refused', async () => {
+  test('error: another payee, and another signer than the payer, are refused', async () => {
     const responses = [
       await shop.buy({ to: account(9).address }),
       await shop.buy({ buyer: 2, from: account(1).address }),

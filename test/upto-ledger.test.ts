@@ -49,7 +49,7 @@ const busy = { kind: 'unavailable' }
 
 describe('a charge that is decided after its attempt', () => {
   for (const isGood of [true, false])
-    test(`behavior: reserves nothing afterwards, ${isGood ? 'when it is paid' : 'and bans when it failed'}`, async () => {
+    test(`behavior: a decided charge reserves nothing, ${isGood ? 'when it is paid' : 'and bans its payer when it failed'}`, async () => {
       await using own = await ownSettlement({ settlement: { chargeAttemptMs: 50 } })
       const { authorizations } = own.fixture.settlement
       const { chain } = own.net
@@ -91,7 +91,7 @@ test('attack: money of a payment that is not mined yet is not authorized', async
 })
 
 describe('a charge', () => {
-  test('error: above the ceiling, below nothing or for the second time is not written', async () => {
+  test('error: a charge above the ceiling, below 0 or for the second time is not written', async () => {
     await using own = await ownSettlement()
     const { authorizations } = own.fixture.settlement
     const one = await authorized(own)
@@ -111,7 +111,7 @@ describe('a charge', () => {
     expect(await own.paid()).toBe(700n)
   })
 
-  test('error: that is void is never settled', async () => {
+  test('error: an authorization that is void is never settled', async () => {
     await using own = await ownSettlement()
     const { authorizations } = own.fixture.settlement
     const one = await authorized(own)

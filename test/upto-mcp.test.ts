@@ -105,7 +105,7 @@ describe('a call of a tool', () => {
     expect(await paid()).toBe(0n)
   })
 
-  test('attack: of a payer that drains its wallet gets no answer', async () => {
+  test('attack: a call of a payer that drains its wallet gets no answer', async () => {
     shop.upstream.script = async (_, reply) => {
       await shop.setBalance(payer.address, 1n)
       reply.send(200, usage(7, 20), json)
@@ -120,7 +120,7 @@ describe('a call of a tool', () => {
 describe('memory for held answers', () => {
   const long = `{"text":"${'x'.repeat(1024 * 1024)}",${usage(7, 20).slice(1)}`
 
-  test('behavior: without any, a message is not charged, and other answers pass as streams', async () => {
+  test('behavior: without memory for held answers a message is not charged, and other answers pass as streams', async () => {
     const { service } = shop.config
     await shop.restart({ ...shop.config, service: { ...service, bufferedMaxBytes: 300_000 } })
     try {
@@ -138,7 +138,7 @@ describe('memory for held answers', () => {
     }
   })
 
-  test('behavior: is free again after each answer', async () => {
+  test('behavior: the memory for held answers is free again after each answer', async () => {
     const { service } = shop.config
     await shop.restart({ ...shop.config, service: { ...service, bufferedMaxBytes: 2_000_000 } })
     try {

@@ -13,7 +13,7 @@ import {
 } from './harness/uptoshop'
 import { until } from './harness/world'
 
-/** A body is looked into while a node verifies the ceiling that came with it. */
+/** The gateway reads a body while a node verifies the ceiling that came with it. */
 
 const single = `
 [[merchants]]
@@ -142,7 +142,7 @@ test('attack: a spent ceiling asks no node', async () => {
   expect(simulations()).toBe(asked)
 })
 
-test('error: without a place at the upstream no node is asked, and what the body lacks is told first', async () => {
+test('error: without a place at the upstream no node is asked, and a fault of the body is reported first', async () => {
   const slug = 'single'
   const bodies = [body, body, invalid]
   const credentials = await Promise.all(

@@ -70,7 +70,7 @@ async function watched(slug = 'model') {
 }
 
 describe('an event stream', () => {
-  test('behavior: passes while it comes, and is settled at its end', async () => {
+  test('behavior: an event stream passes while it comes, and is settled at its end', async () => {
     const before = await shop.paid()
     const { upstream, response, read } = await opened()
     expect(shop.authorization().state).toBe('authorized')
@@ -92,7 +92,7 @@ describe('an event stream', () => {
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
   })
 
-  test('behavior: is charged by the last usage, by missing when it has none', async () => {
+  test('behavior: an event stream is charged by its last usage, or by missing without usage', async () => {
     const chunks = [[usage(1, 1), usage(2, 2), usage(7, 20)], ['{"n":2}'], [usage(-1, 2)]]
     for (const texts of chunks) {
       const { upstream, read } = await opened()
@@ -144,7 +144,7 @@ describe('an event stream', () => {
 })
 
 describe('a buyer that leaves', () => {
-  test('behavior: before the first byte: pays by usage, and can fetch the answer once', async () => {
+  test('behavior: a buyer that leaves before the first byte pays by usage, and can fetch the answer once', async () => {
     const { upstream, buyer, credential } = await watched()
     await buyer.leave()
     upstream.head(200, events)
@@ -165,7 +165,7 @@ describe('a buyer that leaves', () => {
     ['model', undefined],
     ['patient', 500],
   ] as const)
-    test(`behavior: in the middle: ${slug}: the rest is read; what breaks off then costs missing`, async () => {
+    test(`behavior: when a buyer leaves in the middle (${slug}) the rest is read; a stream that breaks off then costs missing`, async () => {
       for (const isCut of [false, true]) {
         const { upstream, buyer, credential } = await watched(slug)
         upstream.head(200, events)
@@ -183,7 +183,7 @@ describe('a buyer that leaves', () => {
       }
     })
 
-  test('behavior: at its end: pays by usage', async () => {
+  test('behavior: a buyer that leaves at the end of a stream pays by usage', async () => {
     const { upstream, buyer } = await watched()
     upstream.head(200, events)
     upstream.chunk(event(usage(7, 20)))
@@ -194,7 +194,7 @@ describe('a buyer that leaves', () => {
     expect(delivery()).toEqual(settled(costOf(7, 20), 1))
   })
 
-  test('behavior: an upstream that says nothing for idle_ms then costs missing', async () => {
+  test('behavior: an upstream that sends nothing for idle_ms after the buyer left costs missing', async () => {
     const { upstream, buyer } = await watched('quick')
     upstream.head(200, events)
     upstream.chunk(event(usage(7, 20)))
@@ -250,7 +250,7 @@ describe('a buyer that hardly reads', () => {
 })
 
 describe('the end of the authorization', () => {
-  test('behavior: a stream is cut half a minute before it, and charged', async () => {
+  test('behavior: a stream is cut half a minute before its authorization ends, and charged', async () => {
     const { upstream, read } = await opened({ slug: 'brief', deadline: inSeconds(33) })
     const writing = setInterval(() => upstream.chunk(event('{"n":2}')), 50)
     await until('it is cut', async () => (await read()) === 'broken')
@@ -263,7 +263,7 @@ describe('the end of the authorization', () => {
 })
 
 describe('a reload while a stream runs', () => {
-  test('behavior: the route may go; the stream goes on and is charged as quoted', async () => {
+  test('behavior: a stream continues after its route was removed, and is charged as quoted', async () => {
     const { upstream, read } = await opened()
     const gone = shop.edited((text) => text.replace('slug = "model"', 'slug = "other"'))
     expect(await shop.app.reload(gone)).toEqual([])
@@ -279,7 +279,7 @@ describe('a reload while a stream runs', () => {
     }
   })
 
-  test('behavior: its meter may become dearer; the quote of the request counts', async () => {
+  test('behavior: a stream whose meter becomes dearer is charged by the quote of its request', async () => {
     const { upstream, read } = await opened()
     const dearer = shop.edited((text) => text.replaceAll('price = "10"', 'price = "40"'))
     expect(await shop.app.reload(dearer)).toEqual([])
@@ -296,7 +296,7 @@ describe('a reload while a stream runs', () => {
 })
 
 describe('an answer that is too long to be held', () => {
-  test('behavior: passes as a stream and is settled at its end', async () => {
+  test('behavior: an answer that is too long to be held passes as a stream and is settled at its end', async () => {
     const text = `{"text":"${'x'.repeat(17 * 1024 * 1024)}",${usage(7, 20).slice(1)}`
     shop.upstream.script = answering(text)
     const response = await shop.buy()
@@ -304,7 +304,7 @@ describe('an answer that is too long to be held', () => {
     expect(response.headers.has('payment-id')).toBe(true)
     expect((await response.text()).length).toBe(text.length)
     await shop.settles()
-    // Longer than what is looked into for its usage.
+    // The answer is longer than what is searched for its usage.
     expect(delivery()).toEqual(settled(ceiling()))
   })
 })

@@ -131,7 +131,7 @@ describe.skipIf(isMissing)('paying twice', () => {
     const slow = slowSigner()
     wallet.account = second.account = slow.account
     broken()
-    // Each window has its signature to give before one of them keeps a payment.
+    // Each window asks for a signature before either of them stores a payment.
     for (const [at, each] of [page, other].entries()) {
       await payButton(each).click()
       await until('the window asks', () => slow.asked.length === at + 1)
@@ -144,7 +144,7 @@ describe.skipIf(isMissing)('paying twice', () => {
     await other.close()
   })
 
-  test('attack: without locks, a refusal in one window does not forget what another one can fetch', async () => {
+  test('attack: without locks, a refusal in one window does not remove a payment that another one can fetch', async () => {
     const before = await shop.balance(base, payee)
     broken()
     const refused = Promise.withResolvers<void>()
@@ -212,7 +212,7 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
     expect(await shown()).toContain('"ok": true')
   })
 
-  test('attack: nothing is signed where no payment can be kept', async () => {
+  test('attack: nothing is signed in a browser that cannot keep a payment', async () => {
     await page.evaluate(`Storage.prototype.setItem = () => {
       throw new DOMException('refused', 'QuotaExceededError')
     }`)

@@ -84,7 +84,7 @@ async function press(button = payButton()): Promise<string> {
 }
 
 describe.skipIf(isMissing)('the page of a paid address', () => {
-  test('behavior: has the status and the headers of the 402 that a program gets', async () => {
+  test('behavior: the page of a paid address has the status and the headers of the 402 that a program gets', async () => {
     const program = await fetch(shop.url + path)
     const visit = await page.goto(shop.url + path)
     const headers = await visit?.allHeaders()
@@ -104,7 +104,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     expect(script.headers.get('content-type')).toBe('application/problem+json')
   })
 
-  test('behavior: has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
+  test('behavior: the page of a paid address has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
     for (const isPaid of [false, true]) {
       if (isPaid) expect(await press()).toBe('Paid and delivered.')
       expect(await violationsOf(page)).toEqual([])
@@ -117,7 +117,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     }
   })
 
-  test('behavior: names the parameters that would be refused, and offers no payment', async () => {
+  test('behavior: the page of a paid address names the parameters that would be refused, and offers no payment', async () => {
     await page.goto(`${shop.url}/m/shop/form?symbol=toolong`)
     expect(await page.locator('main').textContent()).toContain('symbol')
     const form = page.getByRole('link', { name: 'Correct the values in a form' })
@@ -145,7 +145,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     [sepolia, ['TransferWithAuthorization']],
     [robinhood, ['PermitWitnessTransferFrom']],
   ] as const)
-    test(`behavior: buys on ${network}, and shows the answer and the receipt`, async () => {
+    test(`behavior: a wallet buys on ${network}, and the page shows the answer and the receipt`, async () => {
       const before = await shop.balance(network, payee)
       await page.selectOption('.wallet select', network)
       expect(await press()).toBe('Paid and delivered.')
@@ -244,7 +244,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(wallet.signed[0]?.message.value).toBe(String(price))
   })
 
-  test('behavior: pays on the network of the wallet unless another one is chosen', async () => {
+  test('behavior: the page pays on the network of the wallet unless another one is chosen', async () => {
     wallet.chainId = 84532
     const before = await shop.balance(sepolia, payee)
     expect(await press()).toBe('Paid and delivered.')
@@ -306,7 +306,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
 })
 
 describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
-  test('error: is named with its amount where nothing can replace it, and nothing is signed', async () => {
+  test('error: a missing approval that nothing can replace is named with its amount, and nothing is signed', async () => {
     wallet.account = account(4).local()
     wallet.chainId = 4663
     await page.route(`**${path}`, async (route) => {
@@ -328,7 +328,7 @@ describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
 })
 
 describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
-  test('behavior: is not signed again while it is pending, nor after the page was left', async () => {
+  test('behavior: a pending payment is not signed again, also after the page was left', async () => {
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
     const before = await shop.balance(base, payee)
@@ -361,7 +361,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
     expect(await shop.balance(base, payee)).toBe(before + price)
   })
 
-  test('behavior: is fetched again without paying when the upstream failed', async () => {
+  test('behavior: an answer is fetched without paying again when the upstream failed', async () => {
     const before = await shop.balance(base, payee)
     shop.upstream.script = (_, reply) => reply.send(500, 'broken')
     expect(await press()).toBe('The seller answered 500.')
@@ -374,7 +374,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
     expect(await shop.balance(base, payee)).toBe(before + price)
   })
 
-  test('behavior: is asked for again when the connection broke, and paid once', async () => {
+  test('behavior: an answer is requested again when the connection broke, and paid once', async () => {
     const before = await shop.balance(base, payee)
     let cuts = 0
     await page.route(`**${path}`, async (route) => {
@@ -397,7 +397,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
 })
 
 describe.skipIf(isMissing)('a wallet in a window of its own', () => {
-  test('behavior: it can answer to the page that opened it, and a page that opens ours cannot', async () => {
+  test('behavior: a wallet in a window of its own can answer to our page, and a page that opens ours cannot', async () => {
     const told = "if (opener) opener.postMessage('from the wallet', '*')"
     const opening = `<a href="${shop.url}${path}" target="_blank" rel="opener">Open</a>`
     const other = Bun.serve({

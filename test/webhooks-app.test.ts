@@ -70,7 +70,7 @@ const arrived = (count: number) =>
 
 describe('a paid request', () => {
   for (const scheme of ['mpp', 'mpp-permit2', 'x402-eip3009', 'x402-permit2'] satisfies Scheme[])
-    test(`behavior: by ${scheme} is one message, which the verifier accepts`, async () => {
+    test(`behavior: a paid request by ${scheme} is one message, which the verifier accepts`, async () => {
       const response = await buy(`${shop.url}/m/shop/item?q=query-s3cret`, { scheme })
       expect(response.status).toBe(200)
       await arrived(1)
@@ -143,7 +143,7 @@ describe('a paid request', () => {
     expect(last?.text).not.toContain(failure.redeem.token)
   })
 
-  test('behavior: costs one insert more in its own commit, and no wait for the disk', async () => {
+  test('behavior: an endpoint costs a payment one insert more in its own commit, and no wait for the disk', async () => {
     const endings = () => shop.rows("SELECT 1 FROM payments WHERE delivery <> 'delivered'").length
     const open = endings()
     await buy(`${shop.url}/m/shop/other`)

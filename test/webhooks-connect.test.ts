@@ -116,7 +116,7 @@ describe('an answer', () => {
     expect(isCancelled).toBe(true)
   })
 
-  test('error: one that takes too long is a failure, as is a broken connection', async () => {
+  test('error: an attempt that takes too long is a failure, like a broken connection', async () => {
     plain.answer = () => new Promise(() => {})
     const endpoints = [endpointOf(plain.url)]
     await using own = await sendOne({ endpoints, posting: { timeoutMs: 20 } })

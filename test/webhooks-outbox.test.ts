@@ -51,7 +51,7 @@ async function subscribed(changes: Parameters<typeof scripted>[0] = {}) {
 }
 
 describe.concurrent('payment.confirmed', () => {
-  test('behavior: is written with the confirmation, with the facts of the payment only', async () => {
+  test('behavior: payment.confirmed is written with the confirmation, with the facts of the payment only', async () => {
     await using own = await subscribed()
     const transfer = own.sign({ from: 2 })
     await own.pay(transfer, { idempotencyKey: 'buyers-key', resource: 'http://x/?q=buyers-query' })
@@ -87,7 +87,7 @@ describe.concurrent('payment.confirmed', () => {
     expect(row?.body).not.toContain(transfer.signature.slice(2))
   })
 
-  test('behavior: is not written when the payment cannot be, nor the payment without it', async () => {
+  test('behavior: payment.confirmed is written with its payment, or neither of them', async () => {
     await using own = await subscribed()
     own.db.sqlite.run(
       "CREATE TRIGGER full BEFORE INSERT ON webhooks BEGIN SELECT RAISE(ABORT, 'full'); END",
@@ -146,7 +146,7 @@ describe.concurrent('payment.confirmed', () => {
 })
 
 describe.concurrent('delivery.failed', () => {
-  test('behavior: is written with each failed attempt, without its token', async () => {
+  test('behavior: delivery.failed is written with each failed attempt, without its token', async () => {
     await using own = await subscribed()
     const transfer = own.sign()
     await own.pay(transfer)
@@ -180,7 +180,7 @@ describe.concurrent('delivery.failed', () => {
 })
 
 describe.concurrent('budget.spent', () => {
-  test('behavior: is written once a day, with the payment that reaches the budget', async () => {
+  test('behavior: budget.spent is written once a day, with the payment that reaches the budget', async () => {
     // A settling call costs 120,000 gwei on this chain.
     const callWei = 120_000_000_000_000n
     const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n }
@@ -242,7 +242,7 @@ describe.concurrent('budget.spent', () => {
 })
 
 describe.concurrent('network.paused', () => {
-  test('behavior: is written when a network stops to settle, at most once a minute', async () => {
+  test('behavior: network.paused is written when a network can no longer settle, at most once a minute', async () => {
     await using own = await subscribed()
     const clock = { ms: own.clock.ms }
     let ready = true

@@ -25,7 +25,7 @@ const start = (changes: Partial<Parameters<typeof startSender>[0]> = {}) =>
 const states = (own: Sending) => own.rows().map(({ state }) => state)
 
 describe('a message', () => {
-  test('behavior: its signature is that of Standard Webhooks, and any change breaks it', async () => {
+  test('behavior: the signature of a message is that of Standard Webhooks, and any change breaks it', async () => {
     await using own = await start()
     await own.add('pay_1', { type: 'delivery.failed', at: 1_700_000_000_000 })
     await own.pass(0)
@@ -49,7 +49,7 @@ describe('a message', () => {
     expect(own.counts.get('delivered')).toBe(1)
   })
 
-  test('behavior: during a rotation the new and the old secret both verify it', async () => {
+  test('behavior: during a rotation the new and the old secret both verify a message', async () => {
     const secrets = [keyOf(secretOf(9)), keyOf(secret)]
     await using own = await start({ endpoints: [endpointOf(receiver.url, { secrets })] })
     await own.add('pay_1')
@@ -59,7 +59,7 @@ describe('a message', () => {
     expect(() => verify(receiver.received[0] as Received, secretOf(8))).toThrow()
   })
 
-  test('behavior: goes to the endpoints that take its type, each with an id of its own', async () => {
+  test('behavior: a message goes to the endpoints that take its type, each with an id of its own', async () => {
     const endpoints = [
       endpointOf(`${receiver.url}/orders`, { events: ['order.*'] }),
       endpointOf(`${receiver.url}/all`, { events: ['*'] }),
@@ -164,7 +164,7 @@ describe('an endpoint that fails', () => {
     expect(states(own)).toEqual(['delivered', 'delivered'])
   })
 
-  test('behavior: after five failures one message at a time tries it, and success ends that', async () => {
+  test('behavior: after five failures one message at a time tries the endpoint, and success ends that', async () => {
     await using own = await start()
     const together = Promise.withResolvers<void>()
     receiver.answer = async () => {
@@ -190,7 +190,7 @@ describe('an endpoint that fails', () => {
     expect(states(own)).toEqual(Array(40).fill('delivered'))
   })
 
-  test('behavior: it is given up after a day, with a last attempt at the end', async () => {
+  test('behavior: a message is given up after a day, with a last attempt at the end', async () => {
     await using own = await start()
     receiver.answer = () => status(404)
     await own.add('pay_1')
@@ -243,7 +243,7 @@ describe('an endpoint that fails', () => {
     expect(serials(receiver.received)).toEqual([1, 4])
   })
 
-  test('behavior: a look for messages that a 410 outruns begins none of them', async () => {
+  test('behavior: a look for messages that ends after a 410 starts none of them', async () => {
     const found = Promise.withResolvers<void>()
     let looks = 0
     await using own = await start({

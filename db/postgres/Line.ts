@@ -29,7 +29,7 @@ export type LineOptions = {
   /** Statements that prepare a session. */
   session: readonly string[]
   /** Longest time of a statement, and of a connection's start, ms. */
-  answerMs?: number
+  answerMs?: number | undefined
   /** The connection has ended, for any reason. */
   onEnd(error: Error): void
   /** A notification of a channel that the session listens to. */

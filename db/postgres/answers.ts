@@ -9,7 +9,7 @@ const usageOf = `SELECT coalesce(min(payments.payer), '') AS payer,
   FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
   GROUP BY lower(payments.payer)`
 
-/** Many of shorter bodies, in base64, take no longer in one commit than other changes. */
+/** Shorter answers, in base64, delay a commit no more than other changes do. */
 const longMin = 8 * 1024
 
 /** `portion`: most answers that are deleted in one commit. */

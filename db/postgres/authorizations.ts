@@ -36,8 +36,9 @@ export function createAuthorizations({
       const { id, transfer } = authorization
       const row = { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway }
       try {
-        // The server may crash, or a standby take its place, while this process makes the answer: it
-        // could not be charged then, and the same credential would buy another one.
+        // The server may crash, or a standby may take its place, while this process makes the
+        // answer. A lost row could not be charged, and the same credential would buy another
+        // answer.
         await commits.add({
           call: 'insert_authorization',
           input: { row, limits: limits === undefined ? null : limitsOf(limits) },
@@ -52,11 +53,12 @@ export function createAuthorizations({
         throw error
       }
     },
-    // On the disk, too: after a crash of the server no gateway would know this charge, and this process
-    // would wait for its end.
+    // On the disk, too: after a crash of the server no other gateway would know this charge, and
+    // this process would wait for its settlement without end.
     meter: (id, charge, delivered) =>
       commits.add(charged(id, 'metered', columnsOf(charge, delivered))),
-    // This one is made again: the process looks for open ones that nothing works on.
+    // A lost `void` is written again, because the process looks for open authorizations that
+    // nothing works on.
     void: (id, charge, delivered) =>
       commits.addSoon(charged(id, 'void', columnsOf(charge, delivered))),
     fail: (id) => commits.add(charged(id, 'failed', {})),

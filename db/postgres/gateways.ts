@@ -38,7 +38,7 @@ export type GatewaysOptions = {
     reaped(id: string): void
     /** After a failover the database lacks commits of a lane. */
     wentBack(lane: Lane): void
-    /** A look or a lane failed; the next beat repeats it. */
+    /** A look at the lanes, or work on one, failed; the next beat repeats it. */
     fault(error: unknown): void
   }
   /** Tests shorten them, all by the same factor. */
@@ -73,7 +73,7 @@ export type Gateways = {
    * epoch says nothing of the present one.
    */
   lost(lane: Lane, epoch: number): Promise<boolean>
-  /** Something has changed that a look must see soon. */
+  /** Something has changed, so look at the lanes now. */
   wake(): void
   /** The connection was lost, so the server may be another one that lacks the last commits. */
   reconnected(): void
@@ -87,7 +87,7 @@ type State = {
   wanted: readonly Lane[]
   listener: LaneListener | undefined
   held: Map<string, Held>
-  /** Lanes of other living gateways. */
+  /** Keys of lanes that other living gateways hold. */
   ofOthers: Set<string>
   /** When lanes were first seen that nobody had, by the monotonic clock. */
   freeSince: ReadonlyMap<string, number>
@@ -99,7 +99,7 @@ type State = {
   reconnectedAt: number
   /** The end of the running look. */
   looking: Promise<void>
-  /** It takes no lane any more. */
+  /** Whether it takes no more lanes. */
   isRetired: boolean
   isOver: boolean
 }
@@ -126,7 +126,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   }
   await options.lines.run('beat', (query) => register(query, options.gateway))
   await beat(state)
-  // Apart: what takes a lane may wait for a node, and the signs must go on.
+  // In a loop of its own: to take a lane may wait for a node, and the signs of life must continue.
   const beats = createLoop(loopOf(state, beat))
   const looks = createLoop(loopOf(state, look))
   return {
@@ -161,7 +161,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
     skewMs: () => state.skewMs,
     isFirst() {
-      // Whatever the order of the networks in the file of this process.
+      // Sorted, because the files of two gateways may list the networks in different orders.
       const [network] = state.wanted.map((lane) => lane.network).toSorted()
       return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
@@ -269,7 +269,7 @@ async function compare(
       restoreLane(query, row, { held, id: gateway.id, slots }),
     )
     if (raised === undefined) continue
-    // Only now: before the slots are restored, a write for one of them would find nothing.
+    // Set only now: before the slots are restored, a write for one of them would find no row.
     state.held.set(keyOf(lane), { ...raised, raisedFrom: held.epoch })
     on.wentBack(lane)
   }

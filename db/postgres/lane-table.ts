@@ -63,7 +63,7 @@ export async function sign(
   return row?.at
 }
 
-/** Removes the other gateways that gave no sign for so long. Returns their ids. */
+/** Removes the other gateways that gave no sign of life for `deadMs`. Returns their ids. */
 export async function reap(query: Query, id: string, deadMs: number): Promise<readonly string[]> {
   const dead = await query<{ id: string }>(
     `DELETE FROM gateways WHERE seen_at < clock_timestamp() - make_interval(secs => $2)

@@ -107,7 +107,7 @@ function moneyOf({ network, asset, payer, nonce }: PaymentRow): string {
 function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
   const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
     ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),
-    // That of `insert_order`.
+    // The lock of `insert_order`.
     ...(rows && 'order' in rows ? [row.payer.toLowerCase()] : []),
   ])
   return locks.length > 0 ? { locks } : {}

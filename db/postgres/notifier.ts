@@ -4,7 +4,7 @@ import type { Lines } from './lines'
 export type ChangedIds = { payments: readonly string[]; jobs: readonly string[] }
 
 export type Notifier = {
-  /** Tells the other gateways, soon. */
+  /** Notifies the other gateways within moments. */
   tell(ids: ChangedIds): void
 }
 

@@ -81,7 +81,7 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
     const server = watchServer(lines, gateways)
     return {
       ledger: opened.ledger,
-      // The host is nothing for the public.
+      // The public name does not contain the host.
       storage: { ...lines.storage, name: 'postgresql' },
       upgrade,
       server: tests?.acceptsSkew ? { ...server, reason: () => undefined } : server,
@@ -89,7 +89,7 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
       async close() {
         server.close()
         await opened.close()
-        // Last: nothing of ours is on its way when another gateway takes the lanes.
+        // Last, so that nothing of ours is under way when another gateway takes the lanes.
         const leaving = gateways.close()
         // Without a server nothing can be given back.
         if (lines.storage.fault() === undefined) await leaving

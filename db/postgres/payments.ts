@@ -24,7 +24,7 @@ const byMoney = `SELECT found.row
       AND lower(payments.payer) = lower(asked.payer) AND payments.nonce = asked.nonce LIMIT 1
   ) AS found ON true
   ORDER BY asked.place`
-// A payment by itself waits for this one, which costs half of that for many.
+// For a payment by itself, which waits for it: it costs half of the statement for many.
 const byOneMoney = `${select} WHERE network = $1 AND lower(asset) = lower($2)
   AND lower(payer) = lower($3) AND nonce = $4 LIMIT 1`
 const byId = `${select} WHERE id = $1`

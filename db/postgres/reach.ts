@@ -12,7 +12,6 @@ export class DatabaseStartError extends Error {
 
 const noTls = 'refuses TLS'
 
-const answerMsByDefault = 6_000
 const ignore = () => undefined
 
 export type Reached = { line: Line; server: Server; servers: readonly Server[] }
@@ -23,7 +22,7 @@ export type Reached = { line: Line; server: Server; servers: readonly Server[] }
  */
 export async function reach(
   target: Url.Target,
-  { answerMs = answerMsByDefault }: { answerMs?: number | undefined } = {},
+  { answerMs }: { answerMs?: number | undefined } = {},
 ): Promise<Reached> {
   const servers = serversOf(target)
   const reasons = new Map<string, string>()

@@ -31,7 +31,7 @@ function toSlot({ transactions: sent, payments: paid, job, grant }: DrivenSlot):
       ...(order && { order: productRows.order({ order, quota: undefined }) }),
     })),
     job: job === undefined ? null : toJson(jobs, job),
-    // Of an order its desk finds out from the job.
+    // An order is not restored: the desk finds its state from the job.
     grant: grant === undefined ? null : productRows.rider({ kind: 'grant', grant }),
   }
 }

@@ -10,7 +10,7 @@ const unfinished = `SELECT to_jsonb(transactions) AS row, job_transactions.job_i
   LEFT JOIN job_transactions ON job_transactions.transaction_hash = transactions.hash
   WHERE transactions.state IN ('signed', 'sent')
   ORDER BY transactions.nonce, transactions.created_at, transactions.seq`
-// Each once, where the first of the transactions has it.
+// Each payment once, in the first of the transactions that has it.
 const members = `SELECT to_jsonb(payments) AS row
   FROM (
     SELECT DISTINCT ON (m.payment_id) m.payment_id, asked.place, m.position

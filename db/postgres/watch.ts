@@ -113,7 +113,7 @@ export function createWatch(
   }
 }
 
-/** Whether there is a fault, how often one began, and who wants to know. */
+/** Holds whether there is a fault and how often one began, and calls the listeners. */
 function createFault() {
   const counts = new Map<string, number>()
   const listeners: ((code: string | undefined) => void)[] = []
@@ -131,7 +131,7 @@ function createFault() {
   }
 }
 
-/** Those that wait until the database can be written. */
+/** The promises that resolve when the database can be written. */
 function createWaiting() {
   const waiting = new Set<() => void>()
   return {

@@ -36,7 +36,7 @@ function readAuthorizations({ orm }: Db) {
         .orderBy(desc(authorizations.createdAt))
         .prepare(),
     )
-  // As text like in the partial indexes, or SQLite does not use them.
+  // Literal text, as in the partial indexes, or SQLite does not use them.
   const isOpen = sql`state IN ('authorized', 'metered')`
   const byMoney = select(() =>
     and(
@@ -128,7 +128,7 @@ export function createAuthorizations(
   group: Group,
   own: AuthorizationStatements,
 ): AuthorizationLedger {
-  /** Read once. Most services have no failure in a day, and then a payment reads none. */
+  /** Read once. Most services have no failure in a day, and then no payment reads any. */
   let lastFailedAt: number | undefined
   return {
     find: async (money) => own.find(money),
@@ -142,8 +142,8 @@ export function createAuthorizations(
     },
     async insert(authorization) {
       try {
-        // Without one that is open nothing is lost: what it is for has no charge yet. A void one is
-        // a success that was told, which a power loss must not undo.
+        // A lost row of state `authorized` loses nothing, because it has no charge yet. A `void`
+        // one is a success that the caller was told of, which a power loss must not undo.
         const add = authorization.state === 'authorized' ? group.addSoon : group.add
         await add(() => own.insert(authorization))
         return 'stored'
@@ -152,7 +152,7 @@ export function createAuthorizations(
         throw error
       }
     },
-    // Before a buyer has an answer that is held, its payment is on the disk, and this with it.
+    // An answer that is held waits for its payment, whose commit brings this row to the disk, too.
     meter: (id, charge, delivered) =>
       delivered === undefined
         ? group.addSoon(() => own.meter(id, charge, delivered))
@@ -162,7 +162,7 @@ export function createAuthorizations(
     markFailed: (id, at) =>
       group.add(() => {
         own.markFailed(id, at)
-        // Too late a time after a rollback costs a read only.
+        // After a rollback the time may be too late, which only costs a read.
         lastFailedAt = Math.max(lastFailedAt ?? own.lastFailedAt(), at)
       }),
   }

@@ -68,7 +68,7 @@ export function createGas(db: Db) {
     const before = read.get({ network, product, day }) ?? nothing
     const spent = { wei: before.wei + more.wei, wastedWei: before.wastedWei + more.wastedWei }
     put.run({ network, product, day, ...spent })
-    // The next payment waits for its own reads already.
+    // Keeps the sum for the next payment, which waits for enough reads already.
     keep(network, product, at, spent)
     return before
   }

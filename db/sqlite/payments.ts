@@ -60,7 +60,7 @@ function readPayments(db: Db) {
       return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
     },
     unfinishedPayments: () => unfinished.all().map(fromRow),
-    /** Of those that are `broadcast`. */
+    /** Counts the payments that are `broadcast`, by network. */
     countBroadcast: (): Map<Network.Id, number> =>
       new Map(broadcast.all().map(({ network, count }) => [network, count])),
   }
@@ -168,7 +168,7 @@ function changePayments(db: Db) {
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
     confirm: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirm.get(assigned(id, assignment, at))),
-    /** The same, and starts its first delivery. */
+    /** Like `confirm`, and starts the first delivery. */
     confirmAndBegin: (id: string, assignment: Assignment, at: number) =>
       toPayment(confirmAndBegin.get(assigned(id, assignment, at))),
     revert: (id: string, hashes: readonly Hex[]) =>

@@ -56,7 +56,7 @@ function bound<S extends Statement, N extends keyof Statement>(statement: S, nam
 
 const unmade = new WeakMap<Db['orm'], Set<() => unknown>>()
 
-/** Makers of the statements that are not in use yet. Each may be called or not. */
+/** Functions that prepare statements before their first use. A call is optional. */
 export function unused({ orm }: Db): readonly (() => unknown)[] {
   return [...(unmade.get(orm) ?? [])]
 }

@@ -58,7 +58,7 @@ function endTransactions({ orm }: Db) {
       .prepare(),
   )
   return {
-    /** With what it cost, wei. */
+    /** `costWei`: what the transaction cost. */
     includeTransaction: (hash: Hex, state: 'mined' | 'failed', block: bigint, costWei: bigint) =>
       end.run({ hash, state, block: Number(block), cost: String(costWei) }),
     replaceTransaction: (hash: Hex) =>

@@ -10,7 +10,7 @@ import { later, parameter } from './statement'
 import { sweepOf } from './webhook-sweep'
 import { write } from './write'
 
-/** As text like in the partial indexes, or SQLite does not use them. */
+/** Literal text, as in the partial indexes, or SQLite does not use them. */
 const isWaiting = sql`state = 'waiting'`
 
 export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLedger {

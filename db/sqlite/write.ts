@@ -9,24 +9,24 @@ export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? 
   try {
     return runnerOf(db).immediate(change) as T
   } catch (error) {
-    for (const forget of forgetful.get(db.sqlite) ?? []) forget()
+    for (const reset of resets.get(db.sqlite) ?? []) reset()
     // SQLite may have rolled the transaction back by itself after any failed statement.
     db.storage.note(error)
     throw error
   }
 }
 
-/** Calls `forget` whenever changes of `write` were rolled back: what is cached of them is void. */
-export function onRollback({ sqlite }: Db, forget: () => void): void {
-  const others = forgetful.get(sqlite) ?? new Set()
-  forgetful.set(sqlite, others.add(forget))
+/** Calls `reset` after changes of `write` were rolled back, so that no cache keeps their values. */
+export function onRollback({ sqlite }: Db, reset: () => void): void {
+  const others = resets.get(sqlite) ?? new Set()
+  resets.set(sqlite, others.add(reset))
 }
 
-const forgetful = new WeakMap<Db['sqlite'], Set<() => void>>()
+const resets = new WeakMap<Db['sqlite'], Set<() => void>>()
 
 type Runner = { immediate(change: () => unknown): unknown }
 
-/** Made once for each connection: to make one takes longer than a small commit. */
+/** Kept for each connection, because to make a runner takes longer than a small commit. */
 const runners = new WeakMap<Db['sqlite'], Runner>()
 
 function runnerOf({ sqlite }: Db): Runner {

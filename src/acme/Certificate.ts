@@ -13,7 +13,7 @@ export type Certificate = {
   validTo: number
 }
 
-/** The text is no certificate with its key. The message has nothing of the text. */
+/** The text is no certificate with its key. The message contains nothing of the text. */
 export class CertificateError extends Error {
   override readonly name = 'CertificateError'
 }
@@ -31,7 +31,7 @@ export function parse(text: string): Certificate {
     const leaf = new X509Certificate(first)
     if (!leaf.checkPrivateKey(createPrivateKey(key)))
       throw new CertificateError('its private key is not that of its certificate')
-    // Nothing can listen with a chain of which one is damaged.
+    // A server cannot listen with a chain that has a damaged certificate.
     for (const issuer of issuers) new X509Certificate(issuer)
     const names = leaf.subjectAltName?.matchAll(/DNS:([^,\s]+)/g) ?? []
     return {

@@ -38,7 +38,7 @@ export function serialize({ key, url, nonce, account, payload }: Message): strin
   })
 }
 
-/** What a challenge's address answers. RFC 8555 section 8.1, RFC 7638. */
+/** The answer at the address of a challenge. RFC 8555 section 8.1, RFC 7638. */
 export function authorize(token: string, key: KeyObject): string {
   const digest = createHash('sha256')
     .update(JSON.stringify(jwkOf(key)))

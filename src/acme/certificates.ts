@@ -24,7 +24,7 @@ export type CertificatesOptions = {
   /** Unix ms. */
   now: () => number
   log: Log
-  /** Interval between two looks at the clock, ms. */
+  /** Interval between two checks of the certificate's age, ms. */
   checkMs?: number | undefined
 }
 
@@ -65,7 +65,7 @@ const backoffMs = [minute, 5 * minute, 15 * minute, 30 * minute, hour, 2 * hour,
 const jitter = 0.1
 /** Least time between two certificates, also where a wrong clock makes a new one seem old. */
 const restMs = 12 * hour
-/** Longest wait that a CA may ask for. */
+/** Longest wait that a CA may require, ms. */
 const retryAfterMaxMs = 7 * 24 * hour
 
 /** Keeps a certificate for the domains in the data directory, and renews it. */
@@ -176,8 +176,7 @@ function refuseWorse(
 
 /**
  * Returns a function that serves and stores a new certificate. It is served at once, also when it
- * cannot be stored. What failed is tried again by the next call, and a fault that lasts is logged
- * once.
+ * cannot be stored. The next call repeats what failed. A fault that lasts is logged once.
  */
 function createFinish({ domains, dataDir, log, serve }: CertificatesOptions, state: State) {
   const told = new Map<string, string>()

@@ -22,7 +22,7 @@ type Order = {
 
 const pollMs = 250
 const pollMaxMs = 5_000
-/** Longest wait that the CA may ask for between two polls. */
+/** Longest wait that the CA may require between two polls, ms. */
 const askedMaxMs = 30_000
 /** About two minutes. */
 const pollsMax = 30
@@ -79,7 +79,7 @@ async function prove(client: Client, url: string, challenges: Challenges): Promi
   }
 }
 
-/** Reads a resource until its status is none of these. */
+/** Reads a resource until its status is not one of these. */
 async function poll<Resource extends { status?: string }>(
   client: Client,
   url: string,

@@ -32,7 +32,7 @@ export function createAdminSources(config: Config, parts: Parts): Sources {
   }
 }
 
-/** What an operator may do. */
+/** The actions of an operator. */
 function createActions({ pauses, ledger, operator, startedStock, now }: Parts): Actions {
   return {
     async pause(of, isPause) {

@@ -11,7 +11,7 @@ import type { AppOptions, ServerContext } from './options'
 import { reportDroppedLines, reportServer, reportStorage } from './report'
 import { startingRoutes } from './routes'
 
-/** What changes while the process runs. Parts that outlive a reload read it for each request. */
+/** The values that a reload replaces. Parts that outlive a reload read them for each request. */
 export type Current = {
   /** The configuration in force. */
   config: Config
@@ -41,7 +41,7 @@ export type Base = {
   onFailure(undo: () => unknown): void
 }
 
-/** What a server needs of it. */
+/** The parts of `Base` that a server needs. */
 export type ServerBase = Pick<
   Base,
   'options' | 'current' | 'middleware' | 'registry' | 'now' | 'log' | 'onFailure'

@@ -1,6 +1,6 @@
 /**
- * Collects all garbage. Returns how many ms of CPU that took: on a busy machine the time of day says
- * how busy it is, and what follows from it, the rest until the next collection, would be too long.
+ * Collects all garbage. Returns how many ms of CPU that took. Elapsed time would also count other
+ * programs of a busy machine, and the pause that is computed from it would be too long.
  */
 export function collect(run: () => void = () => Bun.gc(true)): number {
   const before = process.cpuUsage()

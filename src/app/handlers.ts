@@ -69,7 +69,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
     metrics: createMetricsHandler(serving),
     payment: parts.lookup,
     people: once(async (): Promise<People> => {
-      // A start does not load what only people read.
+      // A start does not load the pages.
       const [{ createPages }, { createAdmin }, { createProblemPages }, { createApiDocument }] =
         await Promise.all([
           import('../web/pages'),

@@ -42,7 +42,7 @@ export function listenHttps(
     challenges,
     serve({ key, chain, validTo }) {
       const tls = { key, cert: chain }
-      // Nothing is lost by an early change when no client accepts the present certificate.
+      // When no client accepts the present certificate, it is replaced at once.
       if (inner !== undefined) inner.renew(tls, servedUntil <= now() ? 0 : undefined)
       else inner = bind(hostname, httpsPort, 'https-port', (host) => open(host, tls))
       servedUntil = validTo

@@ -8,7 +8,7 @@ export type Tls = { cert: string; key: string }
 export type ListenOptions = {
   hostname: string
   port: number
-  /** For HTTPS. */
+  /** Certificate and key for HTTPS; plain HTTP without them. */
   tls?: Tls | undefined
   /** Most connections of clients; the limit of open files may set a lower one. */
   connectionsMax: number
@@ -49,7 +49,7 @@ const generations = 4
 const idleSecondsDefault = 255
 /** Wait before a server that could not start is started again. */
 const retryMs = 1_000
-/** For handshakes that the replaced server has not finished. */
+/** Time for handshakes that the replaced server has not finished, ms. */
 const handOverMs = 3_000
 /** Attempts to let the next server accept all new connections. */
 const steeringMax = 10
@@ -201,7 +201,7 @@ async function handOver({ options, leaving, port }: Servers, previous: Server): 
   leaving.set(previous, Math.ceil((waitMs + idleSeconds * 1000) / checkMs))
   const { steerToSecond } = await import('./steer')
   let isSteered = steerToSecond(port)
-  // The system's list of sockets may miss one that it has, while others come and go.
+  // The system's list of sockets may miss one while others open and close.
   for (let tries = 1; !isSteered && tries < steeringMax; tries++) {
     await Bun.sleep(checkMs / steeringMax)
     isSteered = steerToSecond(port)

@@ -41,7 +41,7 @@ export type Parts = Pick<
     /** Counts the calls of the facilitator. */
     calls: ReturnType<Registry['counter']>
     settling: Settling
-    /** Of the facilitator's request bodies. */
+    /** The budget of the facilitator's request bodies. */
     facilitatorBudget: GatewayOptions['budget']
     deskAddress: `0x${string}`
     /** The client's end of the connection of a request that a route received. */
@@ -101,7 +101,9 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
   }
 }
 
-/** The figures of the last days, read again where a payment or an order has changed. */
+/**
+ * The figures of the last days. They are read again when a payment or an order of theirs changes.
+ */
 function createRecentFigures({ ledger, now }: Pick<Base, 'ledger' | 'now'>): Recent {
   const recent = createRecent({
     sales: ledger.sales,
@@ -112,7 +114,7 @@ function createRecentFigures({ ledger, now }: Pick<Base, 'ledger' | 'now'>): Rec
     payment: (id) => recent.changed(timeOf(id)),
     job(id) {
       const [, order] = id.split(':')
-      // Beside its hour, because the id of its payment may be older.
+      // The hours beside it, too, because the id of its payment may be older.
       for (const ms of order?.startsWith('ord_') ? [-hourMs, 0, hourMs] : [])
         recent.changed(timeOf(order ?? '') + ms)
       void ledger.admin.jobAt(id).then(

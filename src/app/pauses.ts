@@ -6,7 +6,7 @@ export type Pauses = {
   /** From memory, because each request reads it. */
   has(kind: Pause['kind'], name: string): boolean
   all(): readonly Pause[]
-  /** Counts only when it is on the disk. False when it was so already. */
+  /** Resolves when it is on the disk. False when nothing changed. */
   set(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<boolean>
 }
 
@@ -30,8 +30,8 @@ export async function createPauses({ ledger, onChange, now, fault }: Options): P
     names = namesOf(next)
   }
   const ignore = () => undefined
-  // After our own changes, because an older list could otherwise replace a newer one. Until it is read,
-  // this gateway sells what an operator has paused at another one.
+  // Runs after our own changes, because an older list could otherwise replace a newer one. Until a
+  // failed read is repeated, this gateway sells what an operator has paused at another one.
   const read = () => {
     const reading = last.then(async () => keep(await ledger.pauses()))
     last = reading.catch((error: unknown) => {

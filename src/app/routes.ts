@@ -17,7 +17,7 @@ type Answer = Response | Promise<Response>
 type Handler = (request: Request) => Answer
 type Asked = { request: Request; params: Readonly<Record<string, string>> }
 
-/** What answers the requests under one configuration (app/handlers.ts). */
+/** The handlers of the requests under one configuration (app/handlers.ts). */
 export type Handlers = {
   middleware: Middleware
   errors: ErrorsOptions
@@ -42,7 +42,7 @@ export type Handlers = {
   payment: (request: Request, id: string) => Answer
 }
 
-/** What only people read. */
+/** The pages and documents that only people read. */
 export type People = {
   pages: ReturnType<typeof createPages>
   /** The pages of the operator. */
@@ -54,7 +54,7 @@ export type People = {
 }
 
 export type Routes = Pick<Elysia, 'fetch' | 'routes'> & {
-  /** Prepares what the first requests would wait for. */
+  /** Loads and compiles ahead of the first requests. */
   warm(): unknown
 }
 
@@ -117,7 +117,8 @@ export function createRoutes(on: Handlers): Routes {
   add('/readyz', own({ GET: health.readyz }))
   add('/metrics', own({ GET: ({ request }) => on.metrics(request) }))
 
-  // For paths that no route has. After the routes: Elysia copies its hooks to each later one.
+  // For paths without a route. Added after the routes, because Elysia copies its hooks to each
+  // later one.
   app.use(errors(on.errors))
   const fetch = compiledLater(app)
 
@@ -125,15 +126,16 @@ export function createRoutes(on: Handlers): Routes {
     // docs/api.md lists them.
     routes: app.routes,
     warm: () => Promise.all([fetch(), people()]),
-    // Clients that are not browsers see no difference.
+    // A client that is not a browser gets the same bytes as without pages.
     fetch: (request) =>
       isNavigation(request) ? explained(fetch()(request), request, people) : fetch()(request),
   }
 }
 
 /**
- * The `fetch` of an app, which Elysia compiles when it is first read. It then also collects garbage,
- * which would take longer than all else that the first request does. So that call does nothing here.
+ * The `fetch` of an app, which Elysia compiles when it is first read. Elysia then also collects
+ * garbage, which would take longer than the rest of the first request. So `Bun.gc` is replaced
+ * during that read.
  */
 function compiledLater(app: Pick<Elysia, 'fetch'>): () => Elysia['fetch'] {
   let compiled: Elysia['fetch'] | undefined

@@ -12,11 +12,11 @@ const bpfReturn = 0x06
 const tcpListen = '0A'
 
 /**
- * Lets the second listener of a port accept all new connections, of two that share it by
- * `SO_REUSEPORT` in this process. So the first one can accept what has reached it and stop, and no
- * connection is refused or reset. https://man7.org/linux/man-pages/man7/socket.7.html. The program
- * is `return 1`; for a single listener that is no index, and the kernel ignores it. Returns whether
- * it worked: on Linux only.
+ * Lets the second of two listeners that share a port by `SO_REUSEPORT` in this process accept all
+ * new connections. So the first one can finish what has reached it and stop, and no connection is
+ * refused or reset. https://man7.org/linux/man-pages/man7/socket.7.html. The program is `return 1`;
+ * for a single listener that is no index, and the kernel ignores it. Returns whether it worked: on
+ * Linux only.
  */
 export function steerToSecond(port: number): boolean {
   if (process.platform !== 'linux') return false

@@ -6,6 +6,7 @@ import type {
   SalesOfSpan,
   SalesRow,
 } from '../../db/SalesLedger'
+import { noFigures } from '../../db/sales-figures'
 import type * as Network from '../protocol/Network'
 
 /** How the figures are grouped. */
@@ -54,7 +55,7 @@ export type Report = {
   totals: readonly Line[]
   /** Gas that is of no payment and no order. */
   otherGas: readonly GasLine[]
-  /** By route, merchant or day, else of all requests. */
+  /** Requests by route, merchant or day; one line for all requests by another grouping. */
   requests: readonly RequestLine[]
   /** Included transactions whose cost an earlier version did not store. */
   unknownGas: number
@@ -83,7 +84,7 @@ export function create(by: By, assets: readonly AssetRow[]): Books {
       ...group,
       class: row.class,
       asset: assetOf(assets, network, asset),
-      figures: { ...none },
+      figures: { ...noFigures },
       usd: { paid: undefined, gas: undefined, margin: undefined },
     }
     all.set(key, { ...line, figures: plus(line.figures, row) })
@@ -171,25 +172,6 @@ function assetOf(
     decimals: found?.decimals,
     coinUsd: newest?.coinUsd,
   }
-}
-
-const none: SalesFigures = {
-  payments: 0,
-  paidAtomic: 0n,
-  deliveredAtomic: 0n,
-  undelivered: 0,
-  undeliveredAtomic: 0n,
-  redeemable: 0,
-  redeemableAtomic: 0n,
-  openOrders: 0,
-  refundedAtomic: 0n,
-  swappedAtomic: 0n,
-  pending: 0,
-  pendingAtomic: 0n,
-  lost: 0,
-  lostAtomic: 0n,
-  gasWei: 0n,
-  unknownGas: 0,
 }
 
 export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {

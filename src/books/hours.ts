@@ -26,11 +26,11 @@ export type HoursOptions = {
 /**
  * Writes the counts of requests every few seconds and at the end of each hour, so that a request
  * never waits for them. A crash loses the last seconds. Counts that cannot be written stay in
- * memory, and are of the hour in which they can.
+ * memory, and count for the hour in which they are written.
  */
 export function startHours({ ledger, tally, now }: HoursOptions): Hours {
   const hourNow = () => Math.floor(now() / hourMs) * hourMs
-  /** The hour of the counts that are not written. */
+  /** The hour of the unwritten counts. */
   let hour = hourNow()
   let timer: ReturnType<typeof setTimeout> | undefined
   let isStopped = false
@@ -51,7 +51,7 @@ export function startHours({ ledger, tally, now }: HoursOptions): Hours {
     timer = setTimeout(run, Math.min(waitMs, hour + hourMs - now()))
     timer.unref()
   }
-  // One after the other: counts that are being written are not written yet.
+  // Runs one write after the other, because the counts of a running write are still unwritten.
   const flush = () => {
     last = last.then(write)
     return last

@@ -9,14 +9,14 @@ export type ReadOptions = {
   /** Unix ms; `to` is not part of the period. */
   from: number
   to: number
-  /** The attempts after which an answer cannot be fetched any more. */
+  /** The attempts after which an answer can no longer be fetched. */
   attempts: Pick<SalesQuery['redeemable'], 'attemptsMax' | 'cutAttemptsMax'>
 }
 
 /**
- * The figures of a period. It reads one hour after the other, and other work runs between them: a
- * read of the whole period would keep the database's log from being written back. So what changes
- * meanwhile may be in its state before or after; each payment is counted once.
+ * The figures of a period. Reads one hour after the other, and other work runs between them,
+ * because a read of the whole period would keep the database's log from being written back. A
+ * change during the reads is shown before or after its effect; each payment is counted once.
  */
 export async function readBooks(options: ReadOptions): Promise<Books.Report> {
   const { sales, by, to, attempts } = options

@@ -11,13 +11,13 @@ import type { ReadOptions } from './read'
 
 export const dayMs = 24 * hourMs
 
-/** Payments that one read adds up: some milliseconds, in which nothing else runs. */
+/** Payments of one read. It takes some milliseconds, in which nothing else runs. */
 const slicePayments = 200
 /** Shortest part of an hour that is read at once, ms. */
 const stepMinMs = 60_000
-/** An hour is kept when it has ended for this time, ms: then its transactions are included. */
+/** An hour is kept in memory this long after its end, ms, when its transactions are included. */
 const settledMs = hourMs
-/** What is kept is read again after this time, ms, in case that a change was not reported. */
+/** Kept figures are read again after this time, ms, in case a change was not reported. */
 const keptMs = hourMs
 
 export type RecentOptions = {
@@ -35,15 +35,15 @@ export type RecentDays = {
 }
 
 /**
- * The figures of the last days, which are those of `turnpike sales`. Hours in which nothing can
- * change any more are kept in memory, so that each page reads only what is open.
+ * The figures of the last days, which are those of `turnpike sales`. Hours that can no longer
+ * change are kept in memory, so that each page reads only what is open.
  */
 export type Recent = {
   /** Figures of today and the days before it, as far as there are any. */
   read(days: number): Promise<RecentDays>
-  /** What the newest `read` has found until now. */
+  /** The figures that the newest `read` has found so far. */
   sofar(): RecentDays
-  /** A payment or an order that began then (unix ms) has changed. */
+  /** A payment or an order that began at this time (unix ms) has changed. */
   changed(at: number): void
   /** All figures may have changed, such as by another configuration. */
   clear(): void
@@ -95,7 +95,7 @@ export function createRecent(options: RecentOptions): Recent {
   return {
     sofar: () => progress ?? { to: now(), days: [] },
     read(count) {
-      // One after the other: the second one finds what the first one has kept.
+      // Runs one read after the other, so that the second one uses what the first one has kept.
       const next = last.then(() => read(count))
       last = next.catch(() => undefined)
       return next
@@ -105,11 +105,11 @@ export function createRecent(options: RecentOptions): Recent {
   }
 }
 
-/** Figures of hours and days in which nothing can change any more, in memory. */
+/** Figures of hours and days that can no longer change, in memory. */
 function createKept(now: () => number) {
   const hours = new Map<number, Kept>()
   const days = new Map<number, Kept>()
-  /** Counts changes, so that what is read meanwhile is not kept. */
+  /** Counts changes, so that figures that were read during a change are not kept. */
   let changes = 0
   const find = (all: Map<number, Kept>, from: number): SalesOfSpan | undefined => {
     const kept = all.get(from)
@@ -172,7 +172,7 @@ function createReader({ sales, attempts }: RecentOptions) {
   }
 }
 
-/** Whether nothing of a row can change by the time or by its buyers. */
+/** Whether neither time nor buyers can change a row. */
 function isFinal({ redeemable, openOrders, pending }: SalesRow): boolean {
   return redeemable === 0 && openOrders === 0 && pending === 0
 }

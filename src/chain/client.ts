@@ -39,9 +39,9 @@ export type Node = {
 export type CallOptions = { timeoutMs?: number }
 
 export type ClientOptions = {
-  /** In the order of preference. A URL that answers is used until it fails. */
+  /** URLs in the order of preference. A URL that answers is used until it fails. */
   urls: readonly string[]
-  /** Per attempt. */
+  /** Longest time of one attempt, ms. */
   timeoutMs: number
   log: WriteEvent
 }

@@ -34,7 +34,7 @@ export function isContract(code: AccountCode): boolean {
 const program = '6024380380602460003960005b81811015601f5780513b8152602001600c565b506000f3'
 
 /**
- * Creation code that answers size, hash and first word of the code of the address behind it, then what
+ * Creation code that returns size, hash and first word of the code of the address behind it, then what
  * Multicall3 returns for the calldata behind that. It reverts with the data of Multicall3.
  *
  * CODECOPY(0, length, 32); a = MLOAD(0); MSTORE(0, EXTCODESIZE(a)); MSTORE(32, EXTCODEHASH(a));

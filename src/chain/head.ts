@@ -66,14 +66,14 @@ export function observe(
   if (seconds > 120) head.anchor = block
 }
 
-/** Nodes of one chain, and two polls of one node, differ by less. */
-const lagBlocks = 300n
+/** Nodes of one chain, and two polls of one node, differ by fewer blocks. */
+export const lagBlocks = 300n
 /** Number of agreeing polls after which a sudden higher number is accepted. */
 const agreeingMin = 8
 
 /**
  * Sets a lower block number when the chain does not have the stored one: a faulty node reported it,
- * or a node that is not used any more. Two polls in a row must contradict it, and the confirmed
+ * or a node that is no longer used. Two polls in a row must contradict it, and the confirmed
  * number must agree with them. A wrong number would hide every external settlement and every
  * reorganisation until the next start. `top`: the newest block of the node that is in use. True
  * when the number was lowered.

@@ -31,7 +31,7 @@ type Connection = {
   reader: Reader
   /** Bytes that the system has not accepted yet. */
   unsent: Buffer | undefined
-  /** Of the request in progress. */
+  /** Resolves the request in progress. */
   resolve: ((answer: Answer) => void) | undefined
   reject: ((error: unknown) => void) | undefined
   /** The connection has delivered an answer before, and no byte of the next one has arrived. */
@@ -42,7 +42,7 @@ type Connection = {
 type Pool = {
   readonly hostname: string
   readonly port: number
-  /** Of an answer. */
+  /** Longest answer, bytes. */
   readonly maxBytes: number
   readonly idle: Connection[]
   isClosed: boolean
@@ -52,7 +52,7 @@ const idleMax = 64
 /** Shorter than the time after which common servers end a connection, s. */
 const idleSeconds = 30
 
-/** `maxBytes`: of an answer. Throws when the URL is not `http:`. */
+/** `maxBytes`: the longest answer. Throws when the URL is not `http:`. */
 export function createWire(url: string, maxBytes: number): Wire {
   const parsed = new URL(url)
   if (parsed.protocol !== 'http:') throw new Error('not http:')

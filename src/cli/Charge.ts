@@ -2,11 +2,11 @@ import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import { amountOf, type Terms } from './Terms'
 
-/** What an answer has cost that is charged by its use, as the server says. */
+/** The charge of an answer that is paid by its use, as the server reports it. */
 
 export type Charge = {
   amountAtomic: bigint
-  /** What was counted, by unit. */
+  /** Counted units, by name. */
   units: Readonly<Record<string, number>>
   transaction: string | undefined
 }

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import { builtIns } from '../config/builtin'
 import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
 import type { Asset, TransferMethod } from '../protocol/Asset'
@@ -24,9 +25,9 @@ export type Terms = {
   chainId: number
   asset: KnownAsset
   payTo: Address
-  /** Of the scheme `upto` the ceiling. */
+  /** With the scheme `upto`, the ceiling. */
   amountAtomic: bigint
-  /** Of the scheme `upto`: the only account that may settle. */
+  /** With the scheme `upto`, the only account that may settle. */
   facilitator: Address | undefined
   source: MppSource | X402Source
 }
@@ -49,31 +50,13 @@ export type KnownAsset = Pick<Asset, 'symbol' | 'address' | 'decimals' | 'eip712
   network: Network.Id
 }
 
-const knownAssets: readonly KnownAsset[] = [
-  {
-    network: 'eip155:8453',
-    symbol: 'USDC',
-    address: '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
-    decimals: 6,
-    eip712: { name: 'USD Coin', version: '2' },
-  },
-  {
-    network: 'eip155:84532',
-    symbol: 'USDC',
-    address: '0x036CbD53842c5426634e7929541eC2318f3dCF7e',
-    decimals: 6,
-    eip712: { name: 'USDC', version: '2' },
-  },
-  {
-    network: 'eip155:4663',
-    symbol: 'USDG',
-    address: '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168',
-    decimals: 6,
-    eip712: { name: 'Global Dollar', version: '1' },
-  },
-]
+/** The assets of the built-in networks, which are dollar stablecoins. */
+const knownAssets: readonly KnownAsset[] = builtIns.map(({ id, table }) => {
+  const { symbol, address, decimals, eip712 } = table.asset
+  return { network: id, symbol, address, decimals, eip712 }
+})
 
-/** A server cannot make us sign anything that is valid for longer. */
+/** Limits how long a signature is valid, whatever the server requests. */
 export const timeoutSecondsMax = 300
 
 /**
@@ -132,7 +115,8 @@ function ofMpp(value: string | null): Terms[] {
     }
     for (const type of asked.credentialTypes) {
       if (type === 'authorization') terms.push({ ...common, method: 'eip3009' })
-      // Without our spender it is the permit2 of the draft, whose witness does not bind the payee.
+      // Without our spender it is the Permit2 method of the draft, whose witness does not bind the
+      // payee.
       else if (type === 'permit2' && asked.permit2) terms.push({ ...common, method: 'permit2' })
     }
   }

@@ -3,9 +3,9 @@ import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Transaction from '../chain/transaction'
+import { publicRpcOf } from '../config/builtin'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
-import type * as Network from '../protocol/Network'
 import * as Permit from '../protocol/Permit'
 import * as Grant from '../sponsor/Grant'
 import { readText } from './body'
@@ -26,13 +26,6 @@ export type Wallet = {
 /** Why the wallet cannot pay by Permit2. The message is for the user. */
 export class AllowanceError extends Error {
   override readonly name = 'AllowanceError'
-}
-
-/** A public node of each network that is known. */
-export const publicRpcs: Readonly<Record<Network.Id, string>> = {
-  'eip155:4663': 'https://rpc.mainnet.chain.robinhood.com',
-  'eip155:8453': 'https://mainnet.base.org',
-  'eip155:84532': 'https://sepolia.base.org',
 }
 
 const maxUint256 = (1n << 256n) - 1n
@@ -182,7 +175,7 @@ async function until(
 ): Promise<void> {
   const deadline = now() + waitMs
   while (!(await condition())) {
-    if (now() > deadline) throw new AllowanceError(`Waited in vain until ${what}.`)
+    if (now() > deadline) throw new AllowanceError(`Waited too long until ${what}.`)
     await Bun.sleep(200)
   }
 }
@@ -196,7 +189,7 @@ async function priceOf(client: Client): Promise<bigint> {
 
 async function withClient<T>(
   { network, chainId }: Terms,
-  { rpc = publicRpcs[network] }: Wallet,
+  { rpc = publicRpcOf(network) }: Wallet,
   work: (client: Client) => Promise<T>,
 ): Promise<T> {
   if (rpc === undefined) throw new AllowanceError(`Name an RPC URL of ${network}: --rpc URL.`)

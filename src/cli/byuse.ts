@@ -9,7 +9,7 @@ import type { Finding } from './models'
 
 /** Why routes with a meter are not sold by the x402 scheme `upto`; they are sold by `exact` then. */
 
-/** What the file itself shows. */
+/** The reasons that the file itself shows. */
 export function findUnsold({ service, merchants }: Config): Finding[] {
   const most = service.unsettledMaxAtomic
   return merchants.flatMap((merchant, i): Finding[] => {
@@ -34,8 +34,8 @@ export function findUnsold({ service, merchants }: Config): Finding[] {
 const timeoutMs = 10_000
 
 /**
- * What the chains show: the networks of metered routes without the contracts of the scheme. A chain
- * that does not answer is a fault of its own, and says nothing here. Never rejects.
+ * The reasons that the chains show: the networks of metered routes without the contracts of the
+ * scheme. A chain that does not answer is reported by another check. Never rejects.
  */
 export async function findMissingProxies(config: Config): Promise<Finding[]> {
   const selling = config.networks.filter(({ id }) =>

@@ -123,7 +123,7 @@ function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) 
 
 /** The accounts that need gas, of all accounts of ours. */
 function accountsOf(options: { dataDir: string; env: Env }, own: readonly Address[]): Accounts {
-  // Without faults in the environment, or there would be no accounts.
+  // With a fault in the environment there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
   return { relayers, desk: own.find((address) => !relayers.includes(address)) }
 }

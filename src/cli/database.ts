@@ -73,7 +73,7 @@ export async function openLedgerBeside({
   return await server.openLedgerBeside(target)
 }
 
-/** The figures of sales of such a service. Nothing can be written by them. */
+/** The figures of sales of such a service. They cannot be written. */
 export async function openSalesBeside({
   dataDir,
   env = {},

@@ -27,7 +27,7 @@ export const orders: Command = {
   summary: 'orders of the stock desk: those that are held first',
   details: `list      the held ones first, then the unfinished and the newest
 show ID   one order with every transaction of it
-retry ID  go on with a held order; serve may be running`,
+retry ID  continue a held order; serve may be running`,
   verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
   options: { data },
   examples: ['orders list', 'orders retry 01a4'],

@@ -15,14 +15,14 @@ export type HealthOptions = {
 /** A probe of a container is repeated after seconds: a longer wait would overlap with the next. */
 const timeoutMs = 4_000
 
-/** Why nothing could be asked; the message is for the operator. */
+/** Why no request was sent; the message is for the operator. */
 class HealthError extends Error {
   override readonly name = 'HealthError'
 }
 
 /**
- * Asks a running service whether it can sell. Returns the exit code: 0 when it can, 1 when it
- * cannot, does not answer, or nothing can be asked.
+ * Asks a running service whether it can sell. Returns the exit code: 0 when it can; 1 when it
+ * cannot, does not answer, or has no address.
  */
 export async function health(options: HealthOptions): Promise<number> {
   const { out } = options

@@ -93,8 +93,8 @@ function wrongOptions({ given, env }: InitOptions): string[] {
 }
 
 /**
- * Why an answer is wrong; undefined when it is right. The file with it is read as any other, with
- * samples for answers that are not known yet. A fault of the key itself begins with a blank.
+ * Why an answer is wrong; undefined when it is right. The file with this answer is read like any
+ * other, with samples for missing answers. A fault of the key itself begins with a blank.
  */
 function faultOf(known: Given, name: string, env: Env): string | undefined {
   if (known.rpc !== undefined && networksIn(known.networks ?? '').length > 1)

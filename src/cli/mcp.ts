@@ -16,10 +16,10 @@ import type { Scheme } from './Terms'
 export type McpOptions = {
   /** URL of a gateway, or of its MCP endpoint. */
   url: string
-  /** Dollars. Both are required: they are what an agent may spend. */
+  /** Limits in dollars. Both are required. */
   maxPerCall?: string | undefined
   maxPerDay?: string | undefined
-  /** SQLite file of what was signed. */
+  /** SQLite file with the signed payments. */
   state?: string | undefined
   scheme?: string | undefined
   network?: string | undefined

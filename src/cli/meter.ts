@@ -23,7 +23,10 @@ export type MeterOptions = {
   out: (line: string) => void
 }
 
-/** Prints what a stored answer costs. Returns the exit code: 1 when a file or the request is at fault. */
+/**
+ * Prints the cost of a stored answer. Returns the exit code: 1 when a file or the request is at
+ * fault.
+ */
 export function meterAnswer(options: MeterOptions): number {
   const { out } = options
   try {
@@ -76,7 +79,7 @@ function anyRequest(meter: Meter): Quote {
   return { ceilingAtomic: meter.priceAtomic, models, body: new Uint8Array(), faults: [] }
 }
 
-/** Stored answers have no head: what begins like JSON is a whole answer. */
+/** Stored answers have no head, so a text that begins like JSON is a whole answer. */
 function usageOf(meter: Meter, bytes: Uint8Array): Usage {
   const isJson = /^\ufeff?\s*[[{]/.test(new TextDecoder().decode(bytes.subarray(0, 64)))
   const type = isJson ? 'application/json' : 'text/event-stream'

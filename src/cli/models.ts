@@ -9,8 +9,8 @@ const timeoutMs = 10_000
 const listMaxBytes = 16 * 1024 * 1024
 
 /**
- * Models of the tables that their upstreams do not list: prices for them have no use, and requests for
- * them fail. A list that cannot be read says nothing. Never rejects.
+ * Models of the tables that their upstreams do not list. Their prices have no use, and requests for
+ * them fail. A list that cannot be read is ignored. Never rejects.
  */
 export async function findMissingModels(config: Config): Promise<Finding[]> {
   const lists = new Map<string, Promise<ReadonlySet<string> | undefined>>()
@@ -33,7 +33,7 @@ export async function findMissingModels(config: Config): Promise<Finding[]> {
   return (await Promise.all(found)).flat()
 }
 
-/** What stands in a path of each service in place of its list of models. */
+/** The end of a service's path, and the end that names its list of models. */
 const endings: Partial<Readonly<Record<Preset.Name, readonly [RegExp, string]>>> = {
   openai: [/\/(?:chat\/completions|completions|responses)$/, '/models'],
   anthropic: [/\/messages$/, '/models?limit=1000'],

@@ -121,7 +121,7 @@ type Probe = {
   call: Multicall.Call
   /** The fault of the first word of the answer; undefined when it is right. */
   check: (word: string) => string | undefined
-  /** The right answer is empty. */
+  /** Whether the right answer is empty. */
   isSilent?: true
 }
 
@@ -222,7 +222,7 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
       check: () => undefined,
       isSilent: true,
     },
-    // Without EIP-3009 neither a swap nor a refund moves money.
+    // Without EIP-3009, swaps and refunds move no money.
     {
       path: ['stock', 'network'],
       name: `${asset.symbol}, EIP-3009`,

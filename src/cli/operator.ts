@@ -39,8 +39,8 @@ export function createOperator({ file, dataDir, database, reload }: OperatorOpti
 }
 
 /**
- * By a process of its own, because a copy of a large database takes seconds in which this one would
- * serve nothing.
+ * Runs in a process of its own, because a copy of a large database takes seconds, in which this
+ * process would serve nothing.
  */
 async function backUp(dataDir: string, size: number, at: number): ReturnType<Operator['backUp']> {
   const folder = join(dataDir, 'backups')
@@ -53,7 +53,7 @@ async function backUp(dataDir: string, size: number, at: number): ReturnType<Ope
   const file = join(folder, name)
   const program = isCompiled() ? [] : [join(import.meta.dir, '../main.ts')]
   const child = Bun.spawn([process.execPath, ...program, 'backup', file, '--data', dataDir], {
-    // The keys of the environment are nothing that a copy needs.
+    // A copy does not need the keys in the environment.
     env: { PATH: process.env.PATH ?? '' },
     stdin: 'ignore',
     stdout: 'pipe',

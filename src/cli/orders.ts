@@ -142,7 +142,7 @@ async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
 
 const unseenAdvice =
   'settlement-unseen: the payment was confirmed, and no node shows its receipt now. Nothing is sent ' +
-  'on it; it goes on by itself as soon as a node does. Check settlementTx and the nodes of rpc_urls.'
+  'on it; it continues by itself when a node does. Check settlementTx and the nodes of rpc_urls.'
 
 const advice: Readonly<Record<HeldReason, string>> = {
   'delivery-not-found':
@@ -159,7 +159,7 @@ const advice: Readonly<Record<HeldReason, string>> = {
   'settlement-disputed':
     'One node of rpc_urls shows the payment, another one shows that its transaction did not pay. Nothing ' +
     'was sent. Check settlementTx in an explorer, remove the faulty URL from rpc_urls, restart, and ' +
-    'retry: the order goes on when the nodes agree that it was paid.',
+    'retry: the order continues when the nodes agree that it was paid.',
 }
 
 async function retry(

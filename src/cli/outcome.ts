@@ -53,7 +53,7 @@ export async function finish(
   return response.ok && genuine && whole ? 0 : 1
 }
 
-/** Prints an answer that is charged by its use. Of a stream the charge follows the answer. */
+/** Prints an answer that is charged by its use. For a stream the charge follows the answer. */
 async function finishByUse(
   response: Response,
   purchase: Purchase,
@@ -109,7 +109,7 @@ export type ProblemText = {
   detail: string
   reason: string | undefined
   transaction: string | undefined
-  /** `isLast`: no attempt is left. */
+  /** `isLast`: whether no attempt is left. */
   redeem: { token: string; until: string; isLast: boolean } | undefined
 }
 

@@ -21,7 +21,7 @@ export type PayOptions = {
   body?: string | undefined
   /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
   key?: string | undefined
-  /** The most that may be signed, in dollars; default 1. By `upto` that is the ceiling. */
+  /** The most that may be signed, in dollars; default 1. With `upto` that is the ceiling. */
   max?: string | undefined
   /** Token of a failed delivery: repeats the request without paying. */
   redeem?: string | undefined

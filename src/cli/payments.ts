@@ -7,7 +7,7 @@ export type Settled = {
   charge: Charge.Charge | undefined
   /** JSON of the receipt, or its value as a header has it. */
   receipt: string | undefined
-  /** The charge could not be settled, and never will be. */
+  /** Whether the charge could not be settled, and never will be. */
   isFailed: boolean
 }
 

@@ -24,7 +24,7 @@ import { unreadable, warn } from './words'
 /** Version and commit that the build wrote into the executable. */
 declare const VERSION: string | undefined
 
-/** Exit code after another service has taken the database: EX_SOFTWARE of sysexits.h. */
+/** Exit code after the other gateways have removed this one: EX_SOFTWARE of sysexits.h. */
 const fencedCode = 70
 
 export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
@@ -94,7 +94,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   log('stopping', { limitSeconds: config.service.stopSeconds })
   await app.stop()
   await output.end()
-  // What still waits for a database server that is away must not keep the process.
+  // Work that waits for a database server that is away must not keep the process running.
   if (target !== undefined) process.exit(0)
   return 0
 }

@@ -48,8 +48,8 @@ export function service(options: ServiceOptions): number {
 }
 
 /**
- * The data directory, by default that of a service. A directory in use is not replaced by an empty
- * one without a word: it has the keys and the payments.
+ * The data directory, by default that of a service. A directory in use is not silently replaced by
+ * an empty one: it has the keys and the payments.
  */
 function dataDirOf({ cwd, data }: ServiceOptions): string {
   if (data !== undefined) return resolve(cwd, data)

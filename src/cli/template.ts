@@ -1,7 +1,7 @@
 import { builtIns, findBuiltIn } from '../config/builtin'
 import { isPrivate } from '../config/values'
 
-/** What a new file says, as it was typed. */
+/** The answers for a new file, as they were typed. */
 export type Answers = {
   /** URL of the API that is sold. */
   upstream: string

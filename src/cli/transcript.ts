@@ -19,9 +19,9 @@ export type Bought = {
   purchase: Purchase
   symbol: string
   decimals: number
-  /** What moves: the price, or what the answer has used. */
+  /** The amount that moves: the price, or the charge. */
   priceAtomic: bigint
-  /** Of a purchase by the scheme `upto`: the most that the payer signed, and what was counted. */
+  /** For a purchase by the scheme `upto`: the signed ceiling, and the counted units. */
   use?: { ceilingAtomic: bigint; units: Readonly<Record<string, number>> } | undefined
   before: Balances
   after: Balances
@@ -62,7 +62,7 @@ export async function transcribe(bought: Bought): Promise<Transcript> {
   }
 }
 
-/** Describes what an answer has used, and compares it with what `PAYMENT-RESPONSE` says. */
+/** Describes the use of an answer, and compares it with `PAYMENT-RESPONSE`. */
 function transcribeUse({ use, priceAtomic, purchase, symbol, decimals }: Bought): Transcript {
   if (use === undefined) return { lines: [], faults: [] }
   const charge = Charge.ofResponse(purchase.response.headers.get('payment-response') ?? '')

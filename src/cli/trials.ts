@@ -34,7 +34,7 @@ type Trial = {
   client: string
   /** Terms of the shipped file: the price is read from there, not from the 402. */
   sold: (config: Config) => { priceAtomic: bigint; payee: Address } | undefined
-  /** Of a purchase by the scheme `upto`: what the answer has used by the file's own meter. */
+  /** For a purchase by the scheme `upto`: the charge by the file's own meter. */
   used?: (config: Config, answer: string) => Charge.Charge | undefined
   /** A token that is bought in addition to the answer, and must arrive. */
   token?: (config: Config) => StockToken | undefined
@@ -115,7 +115,7 @@ function routeOf(slug: string, path: string, body = '') {
   }
 }
 
-/** What a JSON answer to this body has used, by the meter of the route. */
+/** The charge of a JSON answer to this body, by the meter of the route. */
 function usedAt(slug: string, path: string, body: string) {
   return ({ merchants }: Config, answer: string) => {
     const match = Route.match(Route.compile(merchants), `/m/${slug}${path}`)

@@ -1,4 +1,4 @@
-/** What the build wrote into the executable; none of it when the sources run. */
+/** Values that the build wrote into the executable; absent when the sources run. */
 declare const VERSION: string | undefined
 declare const COMMIT: string | undefined
 declare const MODIFIED: boolean | undefined
@@ -10,11 +10,11 @@ export type Version = {
   /** Whether the sources differed from the commit. */
   modified: boolean
   bun: string
-  /** Such as linux-x64. */
+  /** Name of the system, such as linux-x64. */
   platform: string
 }
 
-/** Of this program. */
+/** The version of this program. */
 export function ownVersion(): Version {
   const commit = typeof COMMIT === 'string' ? COMMIT : ''
   return {

@@ -71,7 +71,7 @@ function lineOf(message: Message): string {
   return columns.filter((column) => column !== '').join('  ')
 }
 
-/** The last answer, and why there is none or no further attempt. */
+/** The last answer, or why there is none or no further attempt. */
 function resultOf({ lastStatus, lastError }: Message): string {
   const parts = [lastStatus === null ? '' : `status ${lastStatus}`, lastError ?? '']
   return parts.filter((part) => part !== '').join(' ')

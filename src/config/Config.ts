@@ -29,7 +29,7 @@ export type Service = {
   connectionsMax: number
   /** Absolute, without a trailing slash. Its path is served besides `/` and `/facilitator`. */
   facilitatorUrl: string
-  /** Absolute, without a trailing slash. Its path is served besides `/`. */
+  /** Absolute, without a trailing slash. Its path is served in addition to `/`. */
   stockBaseUrl: string
   /** Published in documents; undefined: nowhere. */
   contact: string | undefined
@@ -46,7 +46,10 @@ export type Service = {
   confirmTwiceAboveAtomic: bigint | undefined
   /** Most that one payer may have used and not settled, by the scheme `upto`. */
   unsettledMaxAtomic: bigint
-  /** No other service uses the payouts, so an external settlement of an MPP credential counts. */
+  /**
+   * Whether no other service uses the payouts, so that an external settlement of an MPP credential
+   * counts.
+   */
   payoutExclusive: boolean
   bodyMaxBytes: number
   unpaidBodyMaxBytes: number

@@ -64,7 +64,7 @@ const service = Type.Object(
     quote_per_minute: integer('Free quotes of one client.', 1, 1_000_000, 120),
     concurrency_max: integer('Most sales in progress.', 1, 12_000, 2_048),
     metrics: oneOf(
-      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or nobody.',
+      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client.',
       ['public', 'token', 'off'],
       'public',
     ),

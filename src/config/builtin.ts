@@ -1,3 +1,4 @@
+import type { Asset } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
 
 /** A network that the executable knows, as `merchants.toml` would describe it. */
@@ -6,7 +7,11 @@ export type BuiltIn = {
   word: string
   id: Network.Id
   /** The table `[networks."ID"]`. A test compares it with the file that ships. */
-  table: Readonly<Record<string, unknown>>
+  table: Readonly<Record<string, unknown>> & {
+    rpc_urls: readonly [string, ...string[]]
+    asset: Pick<Asset, 'symbol' | 'address' | 'decimals' | 'eip712'> &
+      Readonly<Record<string, unknown>>
+  }
 }
 
 const common = {
@@ -112,4 +117,9 @@ export const builtIns: readonly BuiltIn[] = [
 /** The built-in network of a word or a CAIP-2 id. */
 export function findBuiltIn(name: string): BuiltIn | undefined {
   return builtIns.find(({ word, id }) => word === name || id === name)
+}
+
+/** A public node of a built-in network; undefined for other networks. */
+export function publicRpcOf(network: string): string | undefined {
+  return findBuiltIn(network)?.table.rpc_urls[0]
 }

@@ -125,7 +125,8 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
 }
 
 /**
- * Keys of the accounts with money of the service: the relayers', then the desk's if it is another.
+ * Keys of the service's accounts with money: the relayers' keys, and the desk's if it is another
+ * one.
  */
 export function ownKeys({
   relayerKeys,

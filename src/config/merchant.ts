@@ -203,7 +203,10 @@ function hashOf(raw: unknown): string {
   return new Bun.CryptoHasher('sha256').update(sortedJson(raw)).digest('hex')
 }
 
-/** By hand: a start makes it of every merchant, and a replacer of JSON.stringify takes twice as long. */
+/**
+ * Written by hand, because a start calls it for every merchant, and a replacer of JSON.stringify
+ * takes twice as long.
+ */
 function sortedJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(sortedJson).join(',')}]`
   if (!isTable(value)) return JSON.stringify(value) ?? ''

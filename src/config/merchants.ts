@@ -36,7 +36,7 @@ export type Overrides = {
 export type Options = {
   /** Name of the file in faults. */
   file: string
-  /** For `${NAME}` and `NAME_FILE`. */
+  /** Variables for `${NAME}` and `NAME_FILE`. */
   env: Env
   overrides?: Overrides
   /** Domains of `--domain`; the first is in the default `base_url`. */

@@ -54,7 +54,7 @@ const pointer: Read<Pointer> = (value) =>
     wrong: 'must be a JSON pointer, such as "/usage/input_tokens"',
   }
 
-/** The preset, or what an operator writes instead. */
+/** The preset, or the plan that the operator writes. */
 function readPlan(table: Table, preset: Preset.Name): Preset.Preset {
   const answer = record(table, 'answer', pointer)
   const events = record(table, 'events', pointer)
@@ -183,7 +183,7 @@ function checkBase(table: Table, { baseAtomic, priceAtomic, preset, plan }: Mete
   }
 }
 
-/** Whether everything that is counted has a price, and every limit something to limit. */
+/** Reports a counted unit without a price, and a limit that limits nothing. */
 function checkCounted(table: Table, meter: Meter): void {
   const { preset, plan, rates, models, limits } = meter
   const { source } = table

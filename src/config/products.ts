@@ -95,7 +95,7 @@ export function readStock(
 }
 
 /**
- * Reads the URL of a source beyond the chain. It must be https, except where an override leads to
+ * Reads the URL of a source outside of the chain. It must be https, except where an override names
  * this machine.
  */
 function readSource(

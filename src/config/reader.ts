@@ -13,7 +13,7 @@ export type Source = {
   fromEnv: Map<string, string[]>
   /** Places of a merchant whose environment name is not set: nothing is checked there. */
   unset: Set<string>
-  /** Tables that were read to their end. A key may only be in the wrong one. */
+  /** Tables that were read to their end, where an unknown key may have belonged. */
   closed: Table[]
 }
 

@@ -223,7 +223,8 @@ function checkSchema(source: Source, path: Table['path'], schema: unknown): void
     if (key === 'pattern' && typeof value === 'string' && !isPattern(value)) {
       report(source, [...path, key], 'pattern is not a regular expression')
     }
-    // Most values have no parts, and a path takes longer than all checks of such a value.
+    // Checks only values with parts: most have none, and the path of one costs more than all of its
+    // checks.
     if (typeof value === 'object') checkSchema(source, [...path, key], value)
   }
 }

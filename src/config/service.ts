@@ -70,7 +70,7 @@ const sentence: Read<string> = (value) => {
     : { wrong: `must have at most ${leadMaxCharacters} characters` }
 }
 
-/** The pages make the shades from it that can be read on light and on dark. */
+/** The pages derive shades that can be read on a light and on a dark background. */
 const colour: Read<string> = (value) =>
   typeof value === 'string' && /^#[0-9a-f]{6}$/i.test(value)
     ? value.toLowerCase()

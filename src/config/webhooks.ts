@@ -115,7 +115,7 @@ const key: Read<Uint8Array> = (value) =>
     hide: true,
   }
 
-/** The same for the same URL in each file. Does not show the URL. */
+/** The id of an endpoint: equal for the same URL in every file. It does not show the URL. */
 function idOf({ href }: URL): string {
   return new Bun.CryptoHasher('sha256').update(href).digest('hex').slice(0, 16)
 }

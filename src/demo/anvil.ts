@@ -43,7 +43,7 @@ export async function startAnvil(args: readonly string[]): Promise<Anvil> {
     stdin: 'pipe',
     stdout: 'pipe',
     stderr: 'pipe',
-    // A Ctrl-C in the terminal is for us: anvil must outlive the payments in flight.
+    // A Ctrl-C in the terminal is for this process: anvil must outlive the payments in flight.
     detached: guarded,
   })
   const release = child.exited.then(() => {

@@ -37,12 +37,15 @@ const abi = parseAbi([
   'function aggregate3((address target, bool allowFailure, bytes callData)[] calls)',
 ])
 
-/** Of Robinhood Chain. A local chain has no contract there, and no route of ours uses either. */
+/**
+ * The address on Robinhood Chain. A local chain has no contract there, and none of our routes uses
+ * it.
+ */
 const wrappedEther: Address = '0x0Bd7D308f8E1639FAb988df18A8011f41EAcAD73'
 const positionManager: Address = '0x73991a25C818Bf1f1128dEAaB1492D45638DE0D3'
 const none: Address = '0x0000000000000000000000000000000000000000'
 
-/** Of each fee of the factory, in hundredths of a basis point. */
+/** The tick spacing of each fee of the factory, in hundredths of a basis point. */
 const tickSpacings: Readonly<Record<number, number>> = { 100: 1, 500: 10, 3000: 60, 10000: 200 }
 const tickMax = 887_272
 
@@ -77,7 +80,8 @@ export async function openExchange(chain: Chain, asset: Address, listing: Listin
     [quoter, quoterArtifact, [factory, wrappedEther]],
   ])
   await execute(chain, [listCall(listing)])
-  // One after the other: a block has room for few, and the node would give equal nonces.
+  // One after the other: a block has room for few, and the node would give equal nonces to
+  // concurrent ones.
   for (const token of tokens) await execute(chain, [poolCall(asset, token, factory)])
   await assertPinned(chain, asset, listing)
 }
@@ -96,7 +100,7 @@ export function sqrtPriceX96(asset: Address, token: Address, price: number): big
     : root((shareAtomic << 192n) / priceAtomic)
 }
 
-/** Of the widest position in a pool of this fee. */
+/** The ticks of the widest position in a pool of this fee. */
 export function widestRange(fee: number): { lower: number; upper: number } {
   const spacing = tickSpacings[fee]
   if (spacing === undefined) throw new Error(`the factory has no pools with a fee of ${fee}`)

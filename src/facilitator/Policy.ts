@@ -14,7 +14,7 @@ export type Policy = {
   unlimited: ReadonlySet<Address> | undefined
   /** Never paid: our own accounts, and contracts from which money could not be recovered. */
   refused: ReadonlySet<Address>
-  /** By network. */
+  /** The accepted asset, by network. */
   assets: ReadonlyMap<string, Address>
   minAmountAtomic: bigint
 }

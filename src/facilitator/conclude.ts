@@ -8,7 +8,7 @@ import { type CheckedRequest, expectedSigner, isSame, used } from './verificatio
 /** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
   | { kind: 'success'; payment: Payment; isReplay: boolean }
-  /** Nothing is charged of a ceiling, and nothing of it ever will be. */
+  /** Nothing is charged from a ceiling, and nothing ever will be. */
   | { kind: 'void'; isReplay: boolean }
   | { kind: 'pending'; payment: Payment }
   | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }

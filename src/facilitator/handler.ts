@@ -62,7 +62,9 @@ type Caller = Pick<Call, 'operation' | 'key'> & { keyHash: Hex | undefined }
 
 /** Resource servers may echo long extensions, but real payments are shorter than this. */
 const bodyMaxBytes = 256 * 1024
-/** Memory for its bodies besides `buffered_max`: a part of it, and at least so many bodies. */
+/**
+ * Memory for its bodies besides `buffered_max`: this fraction of it, and at least this many bodies.
+ */
 const bufferedShare = 1 / 8
 const bodiesMin = 16
 
@@ -81,7 +83,7 @@ const common = {
   'X-Content-Type-Options': 'nosniff',
 }
 
-/** The options with what one configuration adds, built once. */
+/** The options, with the values that one configuration adds. Built once. */
 type Facilitating = FacilitatorOptions & {
   verifying: VerificationOptions
   settler: Settler

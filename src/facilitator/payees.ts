@@ -3,10 +3,10 @@ import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 
-/** One payee may use one part in so many of the facilitator's daily gas. */
+/** One payee may use one part in this many of the facilitator's daily gas. */
 const parts = 4n
 
-/** What the gas of the day was spent for, by payee. */
+/** The gas of the day, by payee. */
 export type Payees = {
   /** Reads the day's gas, unless it is known. Call it before `isSpent`. */
   load(): Promise<void>
@@ -94,7 +94,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
           } catch {
             if (filled) days.forget(filled)
           }
-          // In one turn: it always counts as under way or as spent.
+          // Without an await in between, so that it always counts as under way or as spent.
           const left = (underWay.get(key) ?? 0) - 1
           if (left > 0) underWay.set(key, left)
           else underWay.delete(key)
@@ -105,7 +105,10 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
   }
 }
 
-/** Keeps one day, filled when it is first asked for: a facilitator that is not open never does. */
+/**
+ * Keeps the parts of one day, read at the first call. A facilitator that is not open never calls
+ * it.
+ */
 function createDays(payments: PayeesOptions['ledger']['payments'], now: () => number) {
   let day: Day | undefined
   let loading: { from: number; done: Promise<void> } | undefined
@@ -133,13 +136,15 @@ function createDays(payments: PayeesOptions['ledger']['payments'], now: () => nu
       }
       await loading.done
     },
-    /** The day to add what is sent from now on to. Undefined: one that is filled later holds it. */
+    /**
+     * The day to which new payments are added. Undefined: a day that is filled later contains them.
+     */
     async settled(): Promise<Day | undefined> {
-      // A day that is being read may or may not get to see it.
+      // A read that is running may or may not include the payment.
       await loading?.done.catch(() => undefined)
       return day
     },
-    /** Reads it again when it is asked for: something may be missing. */
+    /** Reads the day again at the next call, because a payment may be missing. */
     forget(incomplete: Day): void {
       if (day === incomplete) day = undefined
     },

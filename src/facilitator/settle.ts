@@ -68,14 +68,13 @@ type Run = {
   end: Promise<RunEnd>
 }
 
-/** `answer`: nothing was asked of the settlement, for a reason of this one call. */
+/** `answer`: the answer of this one call, which did not reach the settlement. */
 type RunEnd = { outcome: Outcome } | { answer: Settled }
 
 /**
  * Settles for other resource servers: one authorization gives one success, ever. It shares the
- * claims and the keys of the checkout, and not the checkout itself. There is no product, no
- * credential of ours to present and nothing to deliver, and concurrent identical calls get one
- * answer.
+ * claims and the keys of the checkout, but not the checkout itself, because there is no product, no
+ * credential of ours and no delivery, and concurrent identical calls get one answer.
  */
 export function createSettler(options: SettleOptions): Settler {
   const { settling } = options
@@ -126,7 +125,7 @@ async function renew(
   return { ...call, subject: await identify({ settlement }, subject) }
 }
 
-/** The refusal of a request, as far as it is known before the settlement. */
+/** The refusal of a request, as far as it is known without settlement. */
 async function refuse(options: SettleOptions, call: SettleCall): Promise<Settled | undefined> {
   const { subject } = call
   const early = refuseEarly(options, subject)
@@ -175,7 +174,7 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
   const claim = claimMoney(settlement, transfer)
   if (claim === undefined) {
     const conflict = await findConflict(options, call)
-    // Another product holds the money: what becomes of it is not known yet.
+    // Another product has claimed the money, and its result is not known yet.
     return conflict ? { answer: conflict } : { outcome: Refusals.busy }
   }
   const end = run(options, call, waitMs).finally(claim.release)
@@ -188,7 +187,7 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
   return end
 }
 
-/** Settles money that is held. */
+/** Settles money that this call has claimed. */
 async function run(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
   const { settlement, settling } = options
   const { payees } = settling
@@ -196,17 +195,17 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   const conflict = await findConflict(options, call)
   if (conflict !== undefined) return { answer: conflict }
   if (isFree(subject)) return { answer: await chargeNothing(options, call) }
-  // It may have changed before the money was held.
+  // The payment may have changed before the money was claimed.
   const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
   if (isOfUnlisted(options, subject)) await payees.load()
-  // From here to the count nothing waits: calls for one payee must not pass its share together.
+  // Do not await from here to the count: calls for one payee must not pass its share together.
   if (isOverShare(options, { ...subject, known })) return { answer: overShare }
   const count = payees.begin({ ...subject.transfer, known: known?.id })
   try {
     await count.ready
     return { outcome: await send(options, { ...call, subject: { ...subject, known } }, waitMs) }
   } catch (error) {
-    // Another gateway has settled other money of this key since it was looked for.
+    // Another gateway has settled other money with this key since the read above.
     if (error instanceof RowsRefusedError && error.reason === 'key-used') {
       return { answer: otherMoney }
     }
@@ -216,7 +215,7 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   }
 }
 
-/** Verifies the ceiling and writes that nothing of it will ever be charged. Sends nothing. */
+/** Verifies the ceiling and writes that nothing will ever be charged from it. Sends nothing. */
 async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<Settled> {
   const { settlement, now } = options
   const { subject } = call
@@ -259,7 +258,7 @@ function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
     merchant: '',
     route: routeOf(keyHash),
     fingerprint: request.requirements.fingerprint,
-    // The resource server's name for what is sold. It is informative only.
+    // The resource server's name for the purchase. It is informative only.
     resource: request.resource,
     idempotencyKey,
     challengeId: undefined,

@@ -4,13 +4,13 @@ import type * as Network from '../protocol/Network'
 export type Supported = {
   kinds: readonly Kind[]
   extensions: readonly string[]
-  /** By CAIP-2 pattern. */
+  /** Relayers by CAIP-2 pattern. */
   signers: Readonly<Record<string, readonly Address[]>>
 }
 
 type Kind = { x402Version: 2; network: string } & (
   | { scheme: 'exact' }
-  /** The account that payers sign as the only one that may settle. */
+  /** The only account that may settle; the payer signs it. */
   | { scheme: 'upto'; extra: { facilitatorAddress: Address } }
 )
 

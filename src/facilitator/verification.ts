@@ -28,28 +28,28 @@ export type VerificationOptions = {
   now: () => number
 }
 
-/** A request, with what is known of it without a chain. */
+/** A request, with the results of the checks that need no chain. */
 export type CheckedRequest = {
   operation: Facilitation.Operation
   request: Facilitation.FacilitatorRequest
   network: Network.Network
-  /** Of `upto`: with the ceiling as its amount to verify, and with the charge to settle. */
+  /** With `upto`, its amount is the ceiling for `/verify` and the charge for `/settle`. */
   transfer: Transfer.Transfer
   /** Whether the payer's key signed it under the domain of the requirements. The slowest check. */
   isSigned: () => boolean
   /** Whether that domain is the token's own. */
   isOwnDomain: boolean
-  /** What the payer added so that Permit2 may transfer its token, or the fault in that. */
+  /** The payer's addition that lets Permit2 transfer its token, or the fault in it. */
   sponsored: Sponsoring.Sponsored | Fault
   /** The stored payment of this money, if there is one. */
   known: Payment | undefined
   /** Without a payment: the stored authorization of this money, which bars every other use of it. */
   authorized: Authorization | undefined
-  /** Of the caller, if the request has an API key. */
+  /** Hash of the caller's API key, if the request has one. */
   keyHash: Hex | undefined
 }
 
-/** Before it is known whether there is a payment of its money. */
+/** A request before its payment was looked up. */
 export type Unidentified = Omit<CheckedRequest, 'known' | 'authorized'>
 
 export type Verification =
@@ -99,7 +99,7 @@ export function open(
   }
 }
 
-/** With the payment or the authorization of its money as it is now. */
+/** Adds the payment or the authorization of its money as it is now. */
 export async function identify(
   { settlement }: Pick<VerificationOptions, 'settlement'>,
   subject: Unidentified,
@@ -107,7 +107,7 @@ export async function identify(
   const { transfer, network } = subject
   const isKnowable = transfer.asset === network.asset.address
   const known = isKnowable ? await settlement.find(transfer) : undefined
-  // Only Permit2 transfers are authorized, and both schemes of it use the same nonces.
+  // Only Permit2 transfers are authorized, and `exact` and `upto` share their nonces.
   const isFree = isKnowable && known === undefined && transfer.method === 'permit2'
   const authorized = isFree ? await settlement.authorizations.find(transfer) : undefined
   return { ...subject, known, authorized }
@@ -187,15 +187,15 @@ export function isFree({ transfer }: Pick<CheckedRequest, 'transfer'>): boolean 
   return transfer.upto !== undefined && transfer.amountAtomic === 0n
 }
 
-/** What the payer signed: of `upto` with the whole ceiling. */
+/** The transfer that the payer signed; with `upto`, with the whole ceiling. */
 export function atCeiling(transfer: Transfer.Transfer): Transfer.Transfer {
   const { upto } = transfer
   return upto === undefined ? transfer : { ...transfer, amountAtomic: upto.ceilingAtomic }
 }
 
 /**
- * Verifies what the payer signed, of `upto` with the whole ceiling. `late`: the refusal that applies
- * if the signature is valid.
+ * Verifies the signed transfer; with `upto`, with the whole ceiling. `late`: the refusal that
+ * applies if the signature is valid.
  */
 export async function verifyOnChain(
   { settlement, sponsor }: VerificationOptions,
@@ -238,11 +238,11 @@ export async function verifyOnChain(
   }
 }
 
-/** Whether other relayers send now, and not the one that the payer named. */
+/** Whether only other relayers than the one that the payer named can send now. */
 function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer): boolean {
   if (upto === undefined) return false
   const senders = settlement.authorizations.facilitators(network, 0n)
-  // Where there is none, the chain lacks the proxy, which the simulation shows.
+  // Without any relayer the chain lacks the proxy, which the simulation shows.
   return senders.length > 0 && !senders.includes(upto.facilitator)
 }
 
@@ -315,7 +315,7 @@ export function routeOf(keyHash: Hex | undefined): string {
   return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
 }
 
-/** What to tell a caller about a signature that is not of the payer's key. */
+/** The signer that the facilitator expected, for a caller whose signature is not the payer's. */
 export function expectedSigner({ request, network, transfer }: CheckedRequest): string {
   return Explanation.otherSigner(transfer, domainOf(request, network))
 }

@@ -6,7 +6,7 @@ export type Budget = {
   /** Opens the account of one body, which has no bytes yet. */
   open(owner?: BodyOwner): Share
   usedBytes(): number
-  /** Of bodies that are read in pieces. */
+  /** Places for bodies that are read in pieces. */
   readers: Readers
 }
 

@@ -31,11 +31,11 @@ export type Sources = {
 }
 
 type DatabaseServer = {
-  /** How far its clock is ahead of ours, ms. */
+  /** How far the clock of the server is ahead of ours, ms. */
   aheadMs(): number
   /** Why the service must not sell because of it. */
   reason(): string | undefined
-  /** What would keep acknowledged commits if the primary were lost. */
+  /** Which standby would keep acknowledged commits if the primary were lost. */
   standby(): string
 }
 

@@ -10,7 +10,7 @@ export async function whenIdle(
     try {
       await step()
     } catch {
-      // The request that needs the result meets the same fault and reports it.
+      // The request that needs the result gets the same fault and reports it.
     }
   }
 }

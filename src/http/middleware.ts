@@ -40,7 +40,10 @@ export function createMiddleware({ baseUrl, requestId, now }: MiddlewareOptions)
     originalOf: (request) => originals.get(request) ?? request,
   }
 
-  /** Paths below `/m/` are left unchanged: the gateway makes them canonical itself. */
+  /**
+   * The request with a normalised path. Paths below `/m/` are left unchanged, because the gateway
+   * normalises them itself.
+   */
   function plainOf(request: Request): Request {
     const { url } = request
     const isAbsolute = url.startsWith('http://')

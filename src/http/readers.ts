@@ -1,7 +1,7 @@
 /**
  * Bodies that are read in pieces at the same moment. The runtime reserves 64 KiB for each pending
- * read, whatever arrives, and the collector lets garbage grow with what is reserved: 2,000 idle
- * uploads took 130 MB and doubled what the rest of the process took.
+ * read, even when nothing arrives, and the garbage collector allows more garbage the more is
+ * reserved: 2,000 idle uploads took 130 MB and doubled what the rest of the process took.
  */
 export type Readers = {
   /**
@@ -21,9 +21,11 @@ export type Reader = {
   giveUp(): void
 }
 
-/** Share of the places for bodies without such a credential, so that they never block paid ones. */
+/** Share of the places for bodies without a credential, so that they never block paid ones. */
 const unpaidShare = 1 / 2
-/** Shares of one client in those. Few clients send many long bodies that they do not pay for. */
+/**
+ * Shares of one client in those places. Few clients send many long bodies without paying for them.
+ */
 const clientShare = { paid: 1 / 4, unpaid: 1 / 32 }
 const clientMin = 16
 
@@ -70,7 +72,10 @@ function createKind(max: number, share: number) {
   }
 }
 
-/** It leaves its place at once, and takes itself out of the count when its read has ended. */
+/**
+ * Gives up the oldest slow body. Its place is free at once, and it leaves the count when its read
+ * has ended.
+ */
 function giveUpOne(readers: Set<Reader>): void {
   for (const reader of readers) {
     if (!reader.isSlow()) continue

@@ -4,7 +4,7 @@ import { paymentEvents } from './PaymentEvent'
 import { serviceEvents } from './ServiceEvent'
 import { webhookEvents } from './WebhookEvent'
 
-/** Every event that the program logs. The log takes no other, so an event without a row fails tsc. */
+/** Every event that the program logs. An event without a row here fails tsc. */
 export const events = {
   ...serviceEvents,
   ...certificateEvents,

@@ -20,7 +20,7 @@ export const orderEvents = {
   },
   'order-settlement-unseen': {
     level: 'warn',
-    meaning: 'The nodes do not show the payment of an order, for `seconds` by now.',
+    meaning: 'For `seconds` the nodes have not shown the payment of an order.',
     action: 'If it lasts, replace the node that lags: the order waits until both show it.',
   },
   'order-unpaid': {

@@ -1,20 +1,21 @@
 import * as Meter from './Meter'
 
-/** What a request may use at most, as far as it says. */
+/** The most that a request may use, as far as the request limits it. */
 export type Most = {
   /** Models that may answer; without one the meter's own rates count. */
   models: readonly string[]
-  /** Undefined when its length does not bound it. */
+  /** Tokens of the input; undefined when the length of the body does not limit them. */
   inputTokens: number | undefined
-  /** Of one answer; undefined when nothing limits it. */
+  /** Output tokens of one answer; undefined when nothing limits them. */
   outputTokens: number | undefined
   choices: number
 }
 
 /**
- * The most that a request can cost, never above the price of the route: base, input and output, each
- * at the dearest price that its tokens may have. Rounded up by at most a 32nd, so that requests of
- * nearly the same length share their offers: to sign them takes longer than the rest of a 402.
+ * The most that a request can cost, never above the price of the route: base, input and output,
+ * each at the dearest price that its tokens may have. Rounded up by at most a 32nd, so that
+ * requests of nearly the same length share their offers. Signing new offers takes longer than the
+ * rest of a 402.
  */
 export function of(meter: Meter.Meter, most: Most): bigint {
   const { priceAtomic, baseAtomic, plan } = meter

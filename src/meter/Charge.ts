@@ -5,13 +5,13 @@ import type { Counter } from './Preset'
 import type { Quote } from './Quote'
 import type { Counts, Usage } from './Usage'
 
-/** What an answer costs. */
+/** The charge of an answer. */
 export type Charge = {
   /** Never above the ceiling of its request. */
   amountAtomic: bigint
-  /** What decided. */
+  /** The rule that decided. */
   by: 'usage' | 'header' | 'base' | 'missing' | 'failed'
-  /** What was charged, by unit. */
+  /** Charged units, by name. */
   units: Counts
   /** Why there is no usage, for the operator. */
   reason?: string
@@ -48,8 +48,8 @@ export function of(
 }
 
 /**
- * Prices of the models that may have answered. An upstream answers with a longer name than it was
- * asked by (a version, a date), so the name counts only where the request allowed several models.
+ * Prices of the models that may have answered. An upstream may answer with a longer name (a
+ * version, a date), so the name in the answer counts only where the request allowed several models.
  */
 function ratesFor(
   meter: Meter.Meter,
@@ -76,9 +76,9 @@ function price(
 }
 
 /**
- * Each token under the one unit that charges it. A part with a price is taken out of the number that
- * contains it; a part without one stays there, or is added to it where the service counts it beside.
- * Parts that overlap, as cached audio does, never take more than the whole.
+ * Assigns each token to the one unit that charges it. A part with a price is subtracted from the
+ * number that contains it. A part without a price stays there, or is added to it where the service
+ * counts it separately. Parts that overlap, as cached audio does, never take more than the whole.
  */
 function distribute(counters: readonly Counter[], rates: Meter.Rates, counts: Counts): Counts {
   const units: Record<string, number> = {}

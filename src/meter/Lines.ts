@@ -1,4 +1,4 @@
-/** Cuts bytes into lines, wherever chunks end. */
+/** Splits bytes into lines, wherever chunks end. */
 export type Lines = {
   add(chunk: Uint8Array): void
   /** Hands over a last line that has no end. */
@@ -11,8 +11,9 @@ const newline = 0x0a
 const carriage = 0x0d
 
 /**
- * Lines end with LF, CRLF or CR, as in event streams. `take` gets a line without its end, valid only
- * while the chunk is, or undefined for one that is longer than `maxBytes` and was dropped.
+ * Lines end with LF, CRLF or CR, as in event streams. `take` gets a line without its end, which is
+ * valid only as long as the chunk. It gets undefined for a line longer than `maxBytes`, which was
+ * dropped.
  */
 export function createLines(maxBytes: number, take: (line: Uint8Array | undefined) => void): Lines {
   const pending = createBytes(maxBytes)
@@ -50,10 +51,10 @@ export function createLines(maxBytes: number, take: (line: Uint8Array | undefine
   }
 }
 
-/** Bytes that are gathered up to a bound. */
+/** Collects bytes up to a limit. */
 export type Bytes = {
   add(chunk: Uint8Array, start: number, end: number): void
-  /** What was gathered; undefined when it was too much. Starts again. */
+  /** The collected bytes; undefined above the limit. Starts again. */
   take(): Uint8Array | undefined
   isEmpty(): boolean
 }
@@ -77,14 +78,14 @@ export function createBytes(maxBytes: number): Bytes {
         larger.set(buffer.subarray(0, size))
         buffer = larger
       }
-      // Without a view: most pieces are short.
+      // Without a view, because most pieces are short.
       if (end - start === chunk.byteLength) buffer.set(chunk, size)
       else buffer.set(chunk.subarray(start, end), size)
       size = next
     },
     take() {
       const bytes = isOver ? undefined : buffer.subarray(0, size)
-      // The caller keeps it.
+      // The caller keeps the old buffer.
       buffer = new Uint8Array(0)
       size = 0
       isOver = false

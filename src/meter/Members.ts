@@ -1,11 +1,11 @@
 import type { Pointer } from './Pointer'
 import { format } from './Pointer'
 
-/** A member of a JSON object, as it stands in the text. */
+/** A member of a JSON object, at its place in the text. */
 export type Member = {
   /** The pointer to it, as written. */
   pointer: string
-  /** The same for parsers that ignore case, as Go's does. */
+  /** The pointer for parsers that ignore case, as Go's does. */
   folded: string
   nameStart: number
   nameEnd: number
@@ -13,7 +13,7 @@ export type Member = {
   end: number
 }
 
-/** Members that are looked for, and the objects that lead to them. */
+/** The members to find, and the objects that lead to them. */
 export type Wanted = { members: ReadonlySet<string>; parents: ReadonlySet<string> }
 
 export function wantedOf(pointers: readonly Pointer[]): Wanted {
@@ -28,12 +28,12 @@ export function wantedOf(pointers: readonly Pointer[]): Wanted {
   return { members, parents }
 }
 
-/** Upper case first: a long s and the Kelvin sign are letters to some parsers. */
+/** To upper case first: some parsers read a long s and the Kelvin sign as letters. */
 export function fold(text: string): string {
   return text.toUpperCase().toLowerCase()
 }
 
-/** All wanted members of a text that is known to be a JSON object, each as often as it is there. */
+/** All wanted members of the text of a JSON object, repeated ones included. */
 export function find(text: string, wanted: Wanted): Member[] {
   const found: Member[] = []
   scanObject({ text, wanted, found }, skipBlank(text, 0), '')
@@ -42,7 +42,10 @@ export function find(text: string, wanted: Wanted): Member[] {
 
 type Scan = { text: string; wanted: Wanted; found: Member[] }
 
-/** Reads the object at an index and gives the index behind it. Goes as deep as the longest pointer. */
+/**
+ * Reads the object at an index and returns the index after it. Descends as far as the longest
+ * pointer.
+ */
 function scanObject(scan: Scan, open: number, path: string): number {
   const { text, wanted, found } = scan
   let at = skipBlank(text, open + 1)
@@ -91,7 +94,7 @@ function endOfValue(text: string, from: number): number {
   return at
 }
 
-/** The index behind the closing quote. */
+/** The index after the closing quote. */
 function endOfString(text: string, start: number): number {
   for (let at = text.indexOf('"', start + 1); at >= 0; at = text.indexOf('"', at + 1)) {
     let slashes = 0
@@ -101,7 +104,7 @@ function endOfString(text: string, start: number): number {
   return text.length
 }
 
-/** What of a request its length does not bound. */
+/** The parts of a request that its length does not limit. */
 export type Bounds = {
   textTypes: ReadonlySet<string>
   unboundNames: ReadonlySet<string>
@@ -109,10 +112,10 @@ export type Bounds = {
 }
 
 /**
- * Whether nothing in a JSON text names what its length does not bound: no member of `unboundNames`,
- * no member `type` with another text than those of `textTypes`, and no reference to a stored item.
- * Every member counts, at any depth and also when it is there twice, because parsers differ on which
- * one they take.
+ * Whether the length of a JSON text limits all of its input. It must have no member of
+ * `unboundNames`, no member `type` with a text outside of `textTypes`, and no reference to a stored
+ * item. Every member counts, at any depth and also when it is repeated, because parsers differ on
+ * which one they take.
  */
 export function isText(text: string, bounds: Bounds): boolean {
   const { textTypes, unboundNames, hasReferences = false } = bounds
@@ -140,10 +143,10 @@ export function isText(text: string, bounds: Bounds): boolean {
   return !hasReferences || closes(text.slice(from), objects)
 }
 
-/** What an object that is being read has. */
+/** What was read of an object so far. */
 type Named = { hasId: boolean; types: boolean[] }
 
-/** Follows the braces between two strings; false when an object ends that is a reference. */
+/** Reads the braces between two strings. False when an object that is a reference ends. */
 function closes(between: string, objects: Named[]): boolean {
   for (const character of between) {
     if (character === '{') objects.push({ hasId: false, types: [] })
@@ -159,10 +162,10 @@ function unquote(quoted: string): string {
   return quoted.includes('\\') ? String(JSON.parse(quoted)) : quoted.slice(1, -1)
 }
 
-/** A piece of a text, and what stands there instead. */
+/** A part of a text, and its replacement. */
 export type Edit = { start: number; end: number; text: string }
 
-/** Everything outside the edits stays as it was, number by number. Edits must not overlap. */
+/** Applies edits, which must not overlap. All other bytes stay the same. */
 export function apply(text: string, edits: readonly Edit[]): string {
   let result = ''
   let from = 0
@@ -173,7 +176,7 @@ export function apply(text: string, edits: readonly Edit[]): string {
   return result + text.slice(from)
 }
 
-/** The edit that puts members into the object that opens at an index, before its own. */
+/** The edit that inserts members into the object that opens at an index, before its first one. */
 export function insert(
   text: string,
   open: number,

@@ -1,34 +1,34 @@
 import type { Counter, Name, Preset } from './Preset'
 
-/** How a route's usage is counted and what it costs. */
+/** How the usage of a route is counted, and its prices. */
 export type Meter = {
   preset: Name
   plan: Preset
-  /** The price of the route: no ceiling is above it. */
+  /** The price of the route: the upper limit of every ceiling. */
   priceAtomic: bigint
   /** Charged for every answer. */
   baseAtomic: bigint
-  /** Of a model that the table does not have, and of requests without a model. */
+  /** Rates of a model that the table lacks, and of requests without a model. */
   rates: Rates
-  /** By the model's id as the upstream gets it. */
+  /** Rates by the model's id as the upstream gets it. */
   models: Readonly<Record<string, Rates>>
-  /** What an answer without usage costs: the ceiling or `baseAtomic`. */
+  /** The charge of an answer without usage: the ceiling or `baseAtomic`. */
   missing: 'max' | 'base'
   limits: Limits
 }
 
-/** By unit. */
+/** Rates by unit. */
 export type Rates = Readonly<Record<string, Rate>>
 
-/** A price for so many of a unit. */
+/** A price for a number of units. */
 export type Rate = {
-  /** USD times 10^12: a token may cost less than the smallest amount that can be paid. */
+  /** USD times 10^12, because a token may cost less than the smallest amount that can be paid. */
   priceScaled: bigint
   per: number
 }
 
 export type Limits = {
-  /** Only models of the table are sold. */
+  /** Whether only models of the table are sold. */
   modelsOnly: boolean
   maxOutput: number | undefined
   maxChoices: number | undefined
@@ -37,19 +37,19 @@ export type Limits = {
 /** Decimals of a rate beyond those of an amount. */
 const rateScale = 10n ** 6n
 
-/** What a model costs. */
+/** The rates of a model. */
 export function ratesOf({ models, rates }: Pick<Meter, 'models' | 'rates'>, model: string): Rates {
   return (Object.hasOwn(models, model) ? models[model] : undefined) ?? rates
 }
 
-/** The counter's own unit, or the nearest one that contains it and has a price. */
+/** The counter's own unit, or the nearest unit that contains it and has a price. */
 export function pricedUnit(
   counters: readonly Counter[],
   rates: Rates,
   unit: string,
 ): string | undefined {
   let at: string | undefined = unit
-  // A cycle of an operator's own units ends after each was seen.
+  // A cycle of an operator's own units ends after each of them was visited.
   for (let step = 0; at !== undefined && step <= counters.length; step++) {
     if (Object.hasOwn(rates, at)) return at
     at = counters.find((counter) => counter.unit === at)?.partOf

@@ -3,7 +3,10 @@ export type Pointer = readonly string[]
 
 const form = /^(?:\/(?:[^~/]|~[01])+)+$/
 
-/** Undefined for what is no pointer to a member. An empty name is refused, too: no service has one. */
+/**
+ * Undefined for a text that is not a pointer to a member. An empty name is refused, too, because no
+ * service uses one.
+ */
 export function parse(text: string): Pointer | undefined {
   if (!form.test(text)) return undefined
   const names = text.slice(1).split('/')
@@ -11,7 +14,7 @@ export function parse(text: string): Pointer | undefined {
   return names.map((name) => name.replaceAll('~1', '/').replaceAll('~0', '~'))
 }
 
-/** For pointers in code. Throws Error for what `parse` refuses. */
+/** For pointers in code. Throws Error where `parse` returns undefined. */
 export function all(...texts: readonly string[]): readonly Pointer[] {
   return texts.map((text) => {
     const pointer = parse(text)
@@ -24,7 +27,7 @@ export function format(pointer: Pointer): string {
   return pointer.map((name) => `/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`).join('')
 }
 
-/** What stands at a pointer; undefined when nothing does. Own members only. */
+/** The value at a pointer; undefined without one. Own members only. */
 export function get(value: unknown, pointer: Pointer): unknown {
   let at = value
   for (const name of pointer) {
@@ -34,7 +37,7 @@ export function get(value: unknown, pointer: Pointer): unknown {
   return at
 }
 
-/** What stands at the first pointer that leads to something other than null. */
+/** The value at the first pointer whose value is not null. */
 export function first(value: unknown, pointers: readonly Pointer[]): unknown {
   for (const pointer of pointers) {
     const found = get(value, pointer)

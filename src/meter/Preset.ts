@@ -1,28 +1,34 @@
 import { all, type Pointer } from './Pointer'
 
-/** Where a service says what an answer used, and where a request says what it may use. Data only. */
+/**
+ * Where the answers of a service have their usage, and where requests have their limits. Data only.
+ */
 export type Preset = {
   counters: readonly Counter[]
-  /** The answer failed when something other than null or false stands here. */
+  /** The answer failed when one of these has a value other than null or false. */
   failures: readonly Pointer[]
   /** The model that answered. */
   answeredBy: readonly Pointer[]
-  /** Undefined when requests are not looked into. */
+  /** Undefined when requests are not read. */
   request: RequestPlan | undefined
 }
 
-/** A number of the service's that is charged as a unit. */
+/** A number of the service that is charged as a unit. */
 export type Counter = {
   unit: string
-  /** In a whole answer; the first that is there counts. */
+  /** Pointers into a whole answer. The first one with a value counts. */
   answer: readonly Pointer[]
-  /** In one event of a stream. Numbers of services are running totals: the last event counts. */
+  /**
+   * Pointers into one event of a stream. Services report running totals, so the last event counts.
+   */
   event: readonly Pointer[]
-  /** The unit whose price counts while this one has none. */
+  /** The unit whose price applies while this one has none. */
   partOf?: string
-  /** The service's number of `partOf` contains this one, so that it is taken out of it. */
+  /**
+   * Whether the service's number of `partOf` contains this one, which is then subtracted from it.
+   */
   isIncluded?: boolean
-  /** Without it the answer has no usage. */
+  /** Whether an answer without this number has no usage. */
   isRequired?: boolean
 }
 
@@ -30,27 +36,33 @@ export type RequestPlan = {
   model: readonly Pointer[]
   /** Lists of models that answer when the first one does not. */
   fallbacks: readonly Pointer[]
-  /** The model in the upstream's path, as the first group. Requests to other paths are refused. */
+  /**
+   * Pattern of the upstream's path with the model as its first group. Requests to other paths are
+   * refused.
+   */
   path: RegExp | undefined
-  /** Names of the output limit by the upstream's path; the first entry that fits. */
+  /** Names of the output limit by the upstream's path. The first entry that fits counts. */
   output: readonly OutputNames[]
-  /** Answers that are made at once; the largest counts. */
+  /** Number of answers to one request. The largest value counts. */
   choices: readonly Pointer[]
-  /** True when the answer is a stream. */
+  /** Members that are true when the answer is a stream. */
   stream: readonly Pointer[]
-  /** Tokens that the service adds to what the body holds, such as a system prompt for tools. */
+  /** Tokens that the service adds to the body, such as a system prompt for tools. */
   overheadTokens: number
-  /** Values of members named `type` that are text. Others bring in what the body's length does not bound. */
+  /**
+   * Values of members named `type` whose content is text. Others bring in input that the body's
+   * length does not limit.
+   */
   textTypes: ReadonlySet<string>
-  /** Members, in lower case, that bring in what the body's length does not bound. */
+  /** Members, in lower case, that bring in input that the body's length does not limit. */
   unboundNames: ReadonlySet<string>
-  /** An object with an `id` and no `type` stands for an item that the service keeps. */
+  /** Whether an object with an `id` and no `type` refers to an item that the service keeps. */
   hasReferences?: boolean
 }
 
 export type OutputNames = {
   path: RegExp
-  /** The first is the one that the upstream obeys; the buyer's other names are changed to it. */
+  /** The upstream obeys the first one. The buyer's other names are changed to it. */
   names: readonly Pointer[]
   /** Set in requests for a stream, so that the stream reports its usage. */
   onStream: readonly { at: Pointer; value: boolean | number | string }[]
@@ -61,7 +73,9 @@ export const names: readonly Name[] = ['openai', 'anthropic', 'gemini', 'header'
 
 const anyPath = /^/
 
-/** What JSON Schema and the vendors call parts whose whole content is text of the body. */
+/**
+ * Names by which JSON Schema and the vendors mark parts whose whole content is text of the body.
+ */
 const textTypes: ReadonlySet<string> = new Set([
   ...'text input_text output_text refusal summary_text reasoning_text reasoning thinking'.split(
     ' ',
@@ -80,7 +94,7 @@ const unboundNames: ReadonlySet<string> = new Set([
     ' ',
   ),
   ...'file_url filedata inlinedata inline_data source document documents'.split(' '),
-  // What the service keeps: earlier answers, stored prompts, caches.
+  // Items that the service keeps: earlier answers, stored prompts, caches.
   ...'previous_response_id conversation prompt preset cachedcontent cached_content'.split(' '),
   // Tools that the service runs itself and whose results are input.
   ...'plugins web_search_options mcp_servers container googlesearch google_search'.split(' '),
@@ -91,7 +105,7 @@ const unboundNames: ReadonlySet<string> = new Set([
   ...'computer_use enterprisewebsearch enterprise_web_search'.split(' '),
 ])
 
-/** Looks for nothing in a request but how long it is. */
+/** Reads only the length of a request. */
 export const noRequest: RequestPlan = {
   model: [],
   fallbacks: [],
@@ -104,7 +118,7 @@ export const noRequest: RequestPlan = {
   unboundNames,
 }
 
-/** No pointers, for an operator that writes its own. */
+/** Without pointers, for an operator that writes its own. */
 export const empty: Preset = {
   counters: [],
   failures: all('/error'),
@@ -180,13 +194,13 @@ const openai: Preset = {
       isIncluded: true,
     },
   ],
-  // The last one is of OpenRouter, whose status is 200 by then.
+  // The last pointer is for OpenRouter, whose status is already 200 then.
   failures: all('/error', '/response/error', '/choices/0/error'),
   answeredBy: all('/model', '/response/model'),
   request: {
     ...noRequest,
     model: all('/model'),
-    // OpenRouter's.
+    // OpenRouter reads this member.
     fallbacks: all('/models'),
     output: [
       {
@@ -201,17 +215,17 @@ const openai: Preset = {
       },
     ],
     choices: all('/n', '/best_of'),
-    // `item_reference` of responses, whose type may be left out.
+    // An `item_reference` of responses may omit its type.
     hasReferences: true,
     stream: all('/stream'),
   },
 }
 
 /**
- * Messages. `input_tokens` contains neither what was read from the cache nor what was written to it;
- * `output_tokens` contains thinking. `message_start` has the input and a first count of the output, each
- * `message_delta` the total of the output and, of newer models, everything. A stream without a
- * `message_delta` has no usage.
+ * Messages. `input_tokens` contains neither the tokens that were read from the cache nor those
+ * written to it. `output_tokens` contains thinking. `message_start` has the input and a first count
+ * of the output. Each `message_delta` has the total of the output and, with newer models,
+ * everything. A stream without a `message_delta` has no usage.
  */
 const anthropic: Preset = {
   counters: [

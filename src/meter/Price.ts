@@ -1,11 +1,11 @@
 import * as Amount from '../protocol/Amount'
 import type { Meter, Rates } from './Meter'
 
-/** What documents say of a route's price. */
+/** The texts of documents about a route's price. */
 
 type Priced = { priceAtomic: bigint; meter: Meter | undefined }
 
-/** `$0.05`, or `up to $0.05`: at least two decimals, and no more than there are. */
+/** `$0.05`, or `up to $0.05`. At least two decimals, without further trailing zeros. */
 export function short({ priceAtomic, meter }: Priced): string {
   const dollars = Amount.toDecimal(priceAtomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
   return `${meter === undefined ? '' : 'up to '}$${dollars}`
@@ -29,7 +29,7 @@ export function toJson({ priceAtomic, meter }: Priced): Record<string, unknown> 
   }
 }
 
-/** Says what a request costs; '' for a fixed price. */
+/** A sentence about the cost of a request; '' for a fixed price. */
 export function sentence({ priceAtomic, meter }: Priced): string {
   if (meter === undefined) return ''
   const { preset, baseAtomic, plan, limits } = meter

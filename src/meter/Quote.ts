@@ -5,12 +5,15 @@ import type * as Meter from './Meter'
 import { format, type Pointer } from './Pointer'
 import type { OutputNames, RequestPlan } from './Preset'
 
-/** What a request costs at most, and how it is forwarded. */
+/** The ceiling of a request, and its body as it is forwarded. */
 export type Quote = {
   ceilingAtomic: bigint
-  /** Models that may answer: the one that is asked for, then those that stand in for it. */
+  /** Models that may answer: the requested one, then its fallbacks. */
   models: readonly string[]
-  /** With its limits and what makes the upstream report usage; all else byte for byte. */
+  /**
+   * The body with its limits and with the members that make the upstream report usage. All other
+   * bytes stay the same.
+   */
   body: Uint8Array
   /**
    * Why it is not sold. The ceiling is then the price of the route. A payment from before a change
@@ -25,7 +28,7 @@ export type Fault = { name: string; reason: string }
 export type Asked = {
   /** The upstream's path, encoded as it is forwarded. */
   path: string
-  /** As it is forwarded, but for what is set here. */
+  /** The body as it is forwarded, without the changes of the quote. */
   body: Uint8Array
 }
 
@@ -33,7 +36,7 @@ type Compiled = { wanted: Members.Wanted; spelling: ReadonlyMap<string, readonly
 
 const compiled = new WeakMap<RequestPlan, Compiled>()
 
-/** Looks into a request before it is paid for. Never throws for what a buyer sends. */
+/** Reads a request before it is paid for. Never throws for the content of a request. */
 export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const { plan, priceAtomic } = meter
   const request = plan.request
@@ -63,8 +66,8 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const isText = Members.isText(text, request)
   const ceilingAtomic = Ceiling.of(meter, {
     models: models.names,
-    // Every token stands for a byte at least: the vocabularies are of bytes or fall back to them. The
-    // JSON around a text is longer than the tokens that separate messages.
+    // Every token stands for at least one byte, because the vocabularies consist of bytes or fall
+    // back to them. The JSON around a text is longer than the tokens that separate messages.
     inputTokens: isText ? body.byteLength + request.overheadTokens : undefined,
     outputTokens: output.most,
     choices: choices.most,
@@ -87,7 +90,7 @@ function read(body: Uint8Array): string | Fault {
       return text
     }
   } catch {
-    // Not UTF-8, or not JSON.
+    // The body is not UTF-8, or not JSON.
   }
   return { name: 'body', reason: 'must be a JSON object' }
 }
@@ -109,7 +112,7 @@ function readMembers(request: RequestPlan, text: string): Reading {
     const name = nameOf(member.pointer)
     const before = found.get(member.folded)
     const right = spelling.get(member.folded) ?? []
-    // Parsers differ on which one of two counts, and some ignore case.
+    // Parsers differ on which one of two members counts, and some ignore case.
     if (before !== undefined && before.pointer === member.pointer) {
       faults.push({ name, reason: 'is there twice' })
     } else if (!right.includes(member.pointer)) {
@@ -146,7 +149,7 @@ function pointersOf(request: RequestPlan): readonly Pointer[] {
   return [...model, ...fallbacks, ...outputs, ...choices, ...stream]
 }
 
-/** How members, and the objects that lead to them, are written. */
+/** The spellings of the members, and of the objects that lead to them. */
 function spellingOf(request: RequestPlan): ReadonlyMap<string, readonly string[]> {
   const right = new Map<string, string[]>()
   for (const pointer of pointersOf(request))
@@ -207,7 +210,7 @@ function modelsOf(
   return { names, faults: [{ name: modelName, reason }] }
 }
 
-/** Models that a fault names. */
+/** Most models that a fault names. */
 const namedMax = 20
 
 function decode(encoded: string): string | undefined {
@@ -227,8 +230,8 @@ type Output = {
 }
 
 /**
- * The output limit under the name that the upstream obeys: a limit under another name would be
- * ignored there, and the answer would be longer than what was paid for.
+ * The output limit under the name that the upstream obeys. The upstream would ignore a limit under
+ * another name, and the answer would be longer than the buyer paid for.
  */
 function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading): Output {
   const nothing = { edits: [], sets: [], faults: [] }
@@ -263,7 +266,7 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   const right = main.at(-1)
   if (member === undefined || at.at(-1) === right) return { ...nothing, most: value, faults }
   const renamed = { start: member.nameStart, end: member.nameEnd, text: JSON.stringify(right) }
-  // A null under the right name would be a second member of it.
+  // A null under the right name would make the member appear twice.
   const empty = reading.found.get(Members.fold(format([...at.slice(0, -1), right ?? ''])))
   if (empty === undefined) return { ...nothing, most: value, edits: [renamed], faults }
   const filled = { start: empty.start, end: empty.end, text: String(value) }
@@ -271,7 +274,7 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   return { ...nothing, most: value, edits: [filled, cleared], faults }
 }
 
-/** The first name whose object is there, else the first. */
+/** The first name whose object exists; otherwise the first name. */
 function placeOf(names: readonly Pointer[], reading: Reading): Pointer {
   const hasParent = (at: Pointer) =>
     at.length === 1 || reading.found.has(Members.fold(format(at.slice(0, -1))))
@@ -299,7 +302,7 @@ function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading): 
   return { most, faults: [] }
 }
 
-/** Edits that put values where they belong, and the objects around them where those are missing. */
+/** Edits that set values, and add the objects that are missing around them. */
 function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
   const { text, found } = reading
   const edits: Members.Edit[] = []
@@ -316,7 +319,7 @@ function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
     if (depth === at.length && member !== undefined) {
       edits.push({ start: member.start, end: member.end, text: json })
     } else if (member !== undefined && text[member.start] !== '{') {
-      // Null, or what the upstream refuses in any case.
+      // The value is null, or one that the upstream refuses in any case.
       const object = `{${JSON.stringify(name)}:${nested}}`
       edits.push({ start: member.start, end: member.end, text: object })
     } else {

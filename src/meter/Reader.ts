@@ -4,21 +4,21 @@ import * as Override from './Override'
 import type { Preset } from './Preset'
 import * as Usage from './Usage'
 
-/** Longest event, or JSON answer, that is looked into; a longer one counts as without usage. */
+/** Longest event, or JSON answer, that is parsed. A longer one counts as without usage. */
 export const eventMaxBytes = 4 * 1024 * 1024
 
 export type Head = { status: number; headers: Headers }
 
-/** Reads the usage of an answer while it passes. Keeps no chunk and changes none. */
+/** Reads the usage of an answer while it passes. It keeps no chunk and changes none. */
 export type Reader = {
   add(chunk: Uint8Array): void
-  /** The usage, once nothing more comes. */
+  /** The usage, after the last chunk. */
   end(): Usage.Usage
 }
 
 /**
- * Follows an answer as it comes from the upstream, unencoded: an event stream, a JSON object, a JSON
- * array of events or JSON objects one after the other.
+ * Reads an answer as it comes from the upstream, unencoded: an event stream, a JSON object, a JSON
+ * array of events, or JSON objects one after the other.
  */
 export function createReader({ preset, plan }: Meter.Meter, { status, headers }: Head): Reader {
   const isFailure = status < 200 || status > 299
@@ -46,12 +46,13 @@ function constant(usage: Usage.Usage): Reader {
 
 type Source = { add(chunk: Uint8Array): void; end(): void }
 
-/** Takes one JSON text, if it may say anything of interest. */
+/** Parses one JSON text, if it may have usage. */
 type Take = (json: Uint8Array | undefined, from: 'answer' | 'event') => void
 
 function createTake(plan: Preset, seen: Usage.Seen): Take {
   const wanted = needlesOf(plan)
-  // Parsing all events costs more than everything else: look for a name first.
+  // Parsing all events would cost more than all other steps, so the text is first searched for a
+  // name.
   const decoder = new TextDecoder()
   return (json, from) => {
     if (json === undefined || !wanted.some((needle) => includes.call(json, needle))) return
@@ -65,7 +66,10 @@ function createTake(plan: Preset, seen: Usage.Seen): Take {
   }
 }
 
-/** Also search arrays that are no buffers: to make one of each event takes longer than the search. */
+/**
+ * Called on arrays that are not buffers, too: making a buffer of each event takes longer than the
+ * search.
+ */
 const { includes, indexOf, lastIndexOf } = Buffer.prototype
 
 const byPlan = new WeakMap<Preset, readonly Buffer[]>()
@@ -80,7 +84,7 @@ function needlesOf(plan: Preset): readonly Buffer[] {
   return known
 }
 
-/** How the last names of all pointers end in the text: `_tokens"` instead of nine names. */
+/** The common ends of the last names of all pointers: `_tokens"` instead of nine names. */
 function makeNeedles({ counters, failures }: Preset): readonly Buffer[] {
   const pointers = counters.flatMap(({ event, answer }) => [...event, ...answer])
   const ends = pointers.map((pointer) => JSON.stringify(pointer.at(-1) ?? ''))
@@ -90,7 +94,7 @@ function makeNeedles({ counters, failures }: Preset): readonly Buffer[] {
   return [...new Set(all)].map((needle) => Buffer.from(needle))
 }
 
-/** Shorter ends are found in every event. */
+/** Shorter ends would match in every event. */
 const endMin = 5
 
 function commonEnd(a: string, b: string): string {
@@ -99,13 +103,13 @@ function commonEnd(a: string, b: string): string {
   return a.slice(a.length - length)
 }
 
-/** Server-sent events: the data lines of an event are one text. */
+/** Server-sent events: the data lines of an event make one text. */
 function createEvents(plan: Preset, seen: Usage.Seen): Source {
   const needles = needlesOf(plan)
   const take = createTake(plan, seen)
   const event = createBytes(eventMaxBytes)
   const lineEnd = new Uint8Array([0x0a])
-  /** The only data line so far, in the chunk that is read: most events need no copy. */
+  /** The only data line so far, in the current chunk: most events need no copy. */
   let only: Uint8Array | undefined
   let isFirst = true
   let isDropped = false
@@ -151,7 +155,7 @@ function createEvents(plan: Preset, seen: Usage.Seen): Source {
         read(at === size ? chunk : chunk.subarray(0, at))
       }
       if (at === size) return
-      // Whole events without a name of interest are passed over, which leaves nothing behind.
+      // Skips whole events without such a name, which leave no state behind.
       const next = createSearch(chunk, needles)
       while (at < size) {
         const found = next(at)
@@ -164,32 +168,32 @@ function createEvents(plan: Preset, seen: Usage.Seen): Source {
     },
     end() {
       lines.end()
-      // A stream that was cut behind its last line has said all the same.
+      // A stream that was cut after its last line is complete.
       dispatch()
     },
   }
 }
 
-/** A shorter rest of an event is read at once: to search its end takes longer. */
+/** A shorter rest of an event is read at once, because searching for its end takes longer. */
 const searchMinBytes = 512
 
-/** An empty line, as most services end an event. Events that end otherwise are all read. */
+/** An empty line, with which most services end an event. Events with another end are all read. */
 const emptyLine = Buffer.from('\n\n')
 
-/** The index behind the first event that ends there or later; that of the end without one. */
+/** The index after the first event that ends at a place or later; the length without one. */
 function endOfEvent(chunk: Uint8Array, from: number): number {
   const at = indexOf.call(chunk, emptyLine, from)
   return at < 0 ? chunk.byteLength : at + emptyLine.byteLength
 }
 
-/** The index behind the last event that ends between the two; the first of them without one. */
+/** The index after the last event that ends between the two places; the first place without one. */
 function startOfEvent(chunk: Uint8Array, from: number, to: number): number {
   const last = to - emptyLine.byteLength
   const at = last < from ? -1 : lastIndexOf.call(chunk, emptyLine, last)
   return at < from ? from : at + emptyLine.byteLength
 }
 
-/** Finds where the next of the needles begins; call it with growing places. */
+/** Finds the next of the needles. Call it with increasing places. */
 function createSearch(chunk: Uint8Array, needles: readonly Buffer[]) {
   /** The next place of each needle; undefined when there is none. */
   const places: (number | undefined)[] = needles.map(() => -1)
@@ -217,7 +221,7 @@ function isData(line: Uint8Array): boolean {
   )
 }
 
-/** Without a byte order mark. */
+/** The line without a byte order mark. */
 function withoutMark(line: Uint8Array): Uint8Array {
   return line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf ? line.subarray(3) : line
 }
@@ -239,7 +243,7 @@ function createObjects(plan: Preset, seen: Usage.Seen): Source {
     object.add(chunk, start, end)
     take(object.take(), from)
   }
-  /** Steps over the rest of a string, and gives the index of its last byte here. */
+  /** Skips the rest of a string, and returns the index of its last byte in this chunk. */
   const skipString = (chunk: Uint8Array, from: number) => {
     for (let at = from; at < chunk.byteLength; at++) {
       const code = chunk[at]

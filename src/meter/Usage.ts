@@ -1,23 +1,23 @@
 import { first } from './Pointer'
 import type { Counter, Preset } from './Preset'
 
-/** What an answer says of itself, from its one object or from the events so far. */
+/** The usage that an answer reports, from its one object or from the events so far. */
 export type Seen = {
-  /** By unit, as it came: the last number counts, since services send running totals. */
+  /** Numbers by unit, unchecked. The last one counts, because services report running totals. */
   numbers: Map<string, unknown>
   model: string | undefined
   hasFailed: boolean
 }
 
-/** By unit. */
+/** Numbers by unit. */
 export type Counts = Readonly<Record<string, number>>
 
 /** What an answer used. */
 export type Usage =
   | { kind: 'used'; counts: Counts; model: string | undefined }
-  /** It says nothing, or what cannot be: `reason` is for the operator. */
+  /** The answer reports no usage, or an impossible one. `reason` is for the operator. */
   | { kind: 'missing'; reason: string }
-  /** Nothing is charged for it. */
+  /** The answer failed, so nothing is charged for it. */
   | { kind: 'failed'; reason: string }
   /** The upstream names the charge in a header. */
   | { kind: 'named'; header: string | null }
@@ -26,7 +26,7 @@ export function nothing(): Seen {
   return { numbers: new Map(), model: undefined, hasFailed: false }
 }
 
-/** Takes in a whole answer, or one event of a stream. */
+/** Reads a whole answer, or one event of a stream. */
 export function collect(
   seen: Seen,
   { counters, failures, answeredBy }: Preset,
@@ -43,7 +43,7 @@ export function collect(
   }
 }
 
-/** The usage when nothing more comes. */
+/** The usage after the last event. */
 export function conclude({ numbers, model, hasFailed }: Seen, counters: readonly Counter[]): Usage {
   if (hasFailed) return { kind: 'failed', reason: 'the answer is an error' }
   if (numbers.size === 0) return { kind: 'missing', reason: 'the answer has no usage' }
@@ -56,7 +56,7 @@ export function conclude({ numbers, model, hasFailed }: Seen, counters: readonly
     else return { kind: 'missing', reason: `${unit} is no count: ${shown(number)}` }
   }
   for (const { unit, partOf, isIncluded } of counters) {
-    // A number that does not fit shows that the upstream counts in another way than the preset.
+    // An impossible number shows that the upstream counts differently from the preset.
     if (isIncluded && (counts[unit] ?? 0) > (counts[partOf ?? ''] ?? 0))
       return { kind: 'missing', reason: `${unit} is more than ${partOf}, which contains it` }
   }

@@ -1,6 +1,6 @@
 import type { Merchant, Route, Service } from '../config/Config'
 import * as X402 from '../protocol/X402'
-import { chargeMs } from './usage'
+import { chargeMs } from '../settlement/ceiling-limits'
 
 /** Which routes may be paid by what their answers use (x402 scheme `upto`). */
 
@@ -24,6 +24,6 @@ export function isOffered(
   return meter !== undefined && mayBeByUse(merchant) && priceAtomic <= unsettledMaxAtomic
 }
 
-/** What documents say of such a route. */
+/** The sentence of documents about such a route. */
 export const sentence =
   'By the x402 scheme upto an answer is charged by what it used, and the price is the ceiling.'

@@ -24,7 +24,7 @@ export function keyConflict(fault: string): Problem.ProblemError {
   })
 }
 
-/** Another request has claimed the same money or the same key. */
+/** 409: another request has claimed the same money or the same key. */
 export function inProgress(): Problem.ProblemError {
   return Problem.of(
     'payment-in-progress',
@@ -40,7 +40,7 @@ export function spent({ transfer, transaction }: Payment): Problem.ProblemError 
   return spentBy(transfer, { transaction })
 }
 
-/** The same without a payment: its charge is nothing, or was never settled. */
+/** The same for an authorization without a payment: its charge is 0, or was never settled. */
 export function spentBy(
   { method }: Payment['transfer'],
   members: { transaction?: string } = {},
@@ -56,7 +56,7 @@ export function spentBy(
   )
 }
 
-/** 402 with the x402 reason; for a used nonce the challenge is invalid. */
+/** 402 with the x402 reason. A used nonce is `invalid-challenge`. */
 export function verificationFailed(reason: string, detail: string): Problem.ProblemError {
   const used =
     reason === 'invalid_exact_evm_nonce_already_used' || reason === 'permit2_invalid_nonce'
@@ -80,7 +80,10 @@ export function invalidParameters(
   )
 }
 
-/** The store of answers, or the payer's share of it, is full: with a key nothing may be charged. */
+/**
+ * The store of answers, or the payer's share of it, is full. Then a request with a key is not
+ * charged.
+ */
 export function storeFull(): Problem.ProblemError {
   return Problem.of(
     'not-ready',

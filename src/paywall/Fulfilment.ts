@@ -3,14 +3,14 @@ import type { Payment } from '../../db/Payment'
 import type { Undelivered } from './undelivered'
 
 /**
- * Makes the paid answer, once per call. Returns faults of the maker as data and never throws for
+ * Makes the paid answer, once per call. Returns faults of the source as data and never throws for
  * them.
  */
 export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
 
 /** The payment, or the authorization, that an answer is made for. */
 export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
-  /** Ends the attempt while its answer is awaited, and no stream that is passed on. */
+  /** Ends the attempt until its answer begins; it does not end a stream that is passed on. */
   signal?: AbortSignal
 }
 
@@ -28,5 +28,5 @@ export type Made = {
   chargeOf?: ((isWhole: boolean) => Cost) | undefined
 }
 
-/** `by`: what decided, such as `failed`. */
+/** `by`: the rule that decided, such as `failed`. */
 export type Cost = Charge & { by: string }

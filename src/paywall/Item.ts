@@ -34,23 +34,23 @@ export type Item = {
   /** Offers of this item before the configuration changed. */
   retired?: readonly RetiredOffer[]
   /**
-   * Of a route whose price depends on the request: the most that any request costs. The offers are
+   * For a route whose price depends on the request: the most that any request costs. The offers are
    * those of one request, and a payment of more than its price pays for it, too.
    */
   mostAtomic?: bigint
-  /** Its requests may be paid by what they use, by the x402 scheme `upto`. */
+  /** Whether its requests may be paid by their use, by the x402 scheme `upto`. */
   isByUse?: boolean
 }
 
 /** An offer that is no longer made. */
 export type RetiredOffer = Offer & {
-  /** Unix ms until which a new payment may use it; a payment that is known already always may. */
+  /** Unix ms until which a new payment may use it. A known payment always may. */
   until: number
 }
 
 /**
- * The offers that a payment of this amount may take. Where the price depends on the request, these are
- * all, so that a payment that is known is recognised whatever its request costs now.
+ * The offers that a payment of this amount may use. Where the price depends on the request, these
+ * are all offers, so that a known payment is recognised whatever its request costs now.
  */
 export function offersFor(
   { offers, retired = [], mostAtomic }: Item,

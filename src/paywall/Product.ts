@@ -17,7 +17,7 @@ import type { ChallengeDetails } from './quote'
 export type Sale<R> = {
   request: R
   item: Item
-  /** The item at the price of this request, where that depends on the request. Repeatable. */
+  /** The item at the price of this request, where the price depends on it. May be called again. */
   priced?: (() => Item) | undefined
   headers: Headers
   /** The result of `extract` on the headers. */
@@ -57,7 +57,7 @@ export type Product<R, A> = {
   /** Longest time (ms) that the buyer waits for the settlement from now on. */
   waitMs(sale: Sale<R>): number
   /**
-   * Throws ProblemError when nobody can buy the item now. Called before the signature check, which
+   * Throws ProblemError when the item is not for sale now. Called before the signature check, which
    * costs time.
    */
   assertServable?(sale: Sale<R>): void
@@ -85,8 +85,8 @@ export type Product<R, A> = {
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
   answerMs?(sale: Sale<R>): number
   /**
-   * Prepares that answer while a node verifies the authorization, which it may refuse: no effect outside
-   * of this process. Repeatable. Must not throw.
+   * Prepares that answer while a node verifies the authorization, which it may refuse. So it has no
+   * effect outside of this process. May be called again. Must not throw.
    */
   prepareByUse?(checkout: Checkout<R>): void
   /** The answer of an authorization, whose charge is settled after it was made. Throws ProblemError. */

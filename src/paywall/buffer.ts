@@ -13,9 +13,9 @@ export type Buffered =
 
 export type Buffering = {
   /**
-   * Reads an answer that is no event stream to its end. `maxBytes`: the answer is sent inside a message
-   * of this length, so that it is never passed on. `limitMs`: an answer that takes longer is given up.
-   * Call `release` when the bytes are needed no more.
+   * Reads an answer that is not an event stream to its end. `maxBytes`: the answer is sent inside a
+   * message of this length, so it is never passed on. `limitMs`: an answer that takes longer is
+   * given up. Call `release` when the bytes are no longer needed.
    */
   read(body: Uint8Array | ReadableStream<Uint8Array>, options: BufferOptions): Promise<Buffered>
 }

@@ -165,7 +165,7 @@ async function pay<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { key } = checkout
-  // Without a key, a ceiling is on its way to a node before the body is looked into.
+  // Without a key, the ceiling goes to a node first, and the body is examined during that call.
   if (presentation.transfer.upto === undefined || key !== undefined) {
     assertSellable(state, checkout, presentation)
   }
@@ -200,8 +200,8 @@ function assertSellable<R, A>(
 }
 
 /**
- * Another gateway may have used a nonce that was found used, for the same credential. Then the buyer
- * must present that credential again, because a new one would pay twice.
+ * A nonce is used. Another gateway may have used it for the same credential. Then the buyer must
+ * present that credential again, because a new one would pay twice.
  */
 async function assertUnknown<R, A>(
   { options: { settlement } }: State<R, A>,
@@ -282,8 +282,8 @@ async function settle<R, A>(
 }
 
 /**
- * Authorizes a ceiling. What the request costs at most is computed while a node verifies: a refusal for
- * that is found before anything is written, and is told first.
+ * Authorizes a ceiling. The price of the request is computed while a node verifies. A request that
+ * cannot be sold is refused for that reason, whatever the node answers, and nothing is written.
  */
 async function authorize<R, A>(
   state: State<R, A>,

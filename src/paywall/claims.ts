@@ -4,7 +4,7 @@ import type { Settlement } from '../settlement/settlement'
 
 /** The claims of one request while it pays: its money, and what is released with it. */
 export type RequestClaim = {
-  /** `free` is called when the claim ends; at once if it has ended. */
+  /** Adds what ends with the claim. `free` is called at once if the claim has ended. */
   add(free: () => void): void
   /** Releases everything, once, in the order in which it was added. */
   release(): void

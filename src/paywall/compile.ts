@@ -39,14 +39,14 @@ export type CompiledOffers = {
   /** Relayers that may be named for each offer of the scheme `upto`, as one text. */
   facilitators: string
   challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
-  /** Some asset is accepted by EIP-3009 or Permit2. */
+  /** Whether some asset is accepted by EIP-3009 or Permit2. */
   hasBoth: boolean
-  /** With an example salt. */
+  /** The x402 payload, with an example salt. */
   required: X402.PaymentRequired
   /** Members that only the body has. */
   beside: { gasSponsor?: string }
   budget: HeaderBudget.Budget
-  /** By `HeaderBudget.Choice.key`. */
+  /** The plans by `HeaderBudget.Choice.key`. */
   plans: Map<number, Plan>
   /**
    * JSON of the body before and after the URL. Without a salt, so that answers share the string.
@@ -59,7 +59,7 @@ export type CompiledOffers = {
 /** Parts that do not depend on the URL. */
 type Plan = {
   challenges: Challenge.Compiled
-  /** The body contains what the header omits. */
+  /** Whether the body contains what the header omits. */
   isShort: boolean
   /** JSON of `PAYMENT-REQUIRED` before the URL, between URL and salt, and after the salt. */
   json: readonly [before: string, between: string, after: string]
@@ -71,7 +71,7 @@ export type Page = {
   asksDigest: boolean
   challenges: Challenge.Compiled
   hasDigest: boolean
-  /** Some challenge is shortened or missing in the header, so the body contains it. */
+  /** Whether a challenge is shortened or missing in the header, so that the body contains it. */
   isShort: boolean
   /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
   header: readonly [before: string, after: string]

@@ -35,13 +35,13 @@ export type Presentation = {
   /** What to tell the payer about a signature that is not of its key. */
   expectedSigner: () => string
   /**
-   * Why a new payment may not use it: its time is over or has not come, or it is not the price.
-   * Computed at each call, because the price may need a look into the body.
+   * Why a new payment may not use it: its time is over or has not come, or its amount is not the
+   * price. Computed at each call, because the price may need a look into the body.
    */
   refusal: () => Problem.Fault | undefined
-  /** The credential is bound to this service. */
+  /** Whether the credential is bound to this service. */
   bound: boolean
-  /** x402 payment-identifier. */
+  /** The x402 payment-identifier. */
   identifier: string | undefined
   /** Id of the MPP challenge that it answers; part of the receipt. */
   challengeId: string | undefined
@@ -235,8 +235,8 @@ function checkOffer(
 }
 
 /**
- * Whether an amount pays for a request whose price depends on it. A payment that is known already does
- * not care: it was checked when it was new, and prices may have changed since.
+ * Whether an amount pays for a request whose price depends on it. Not applied to a known payment:
+ * it was checked when it was new, and prices may have changed since.
  */
 function checkAmount(item: Item, amountAtomic: bigint, code: string): Problem.Fault | undefined {
   if (!isOutside(item, amountAtomic)) return undefined

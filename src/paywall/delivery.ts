@@ -41,7 +41,7 @@ export type DeliveryRequest = {
   signal: AbortSignal
   /** Sends the answer inside a message; undefined when the response is sent as it is. */
   envelope?: Envelope | undefined
-  /** Of an answer that is charged by its use: for the receipt. */
+  /** For an answer that is charged by its use: its units and ceiling, for the receipt. */
   usage?: Usage | undefined
   fulfil: Fulfilment
 }
@@ -102,7 +102,7 @@ type Context = {
 /** One running delivery. */
 type Delivery = {
   request: DeliveryRequest
-  /** With the running attempt, and the end of the redemption time. */
+  /** The payment with the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
   record: RecordEnd

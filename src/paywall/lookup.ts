@@ -16,7 +16,7 @@ export type LookupOptions = {
 const tokenHeader = 'payment-token'
 
 /**
- * `GET /api/payments/{id}`: what an answer has cost, for the client that has the token of its header. A
+ * `GET /api/payments/{id}`: the cost of an answer, for a client with the token of its header. A
  * stream is settled after its end, so its head has no receipt. Throws ProblemError.
  */
 export function createLookup({ settlement, tokens, issuer, now }: LookupOptions) {
@@ -27,7 +27,7 @@ export function createLookup({ settlement, tokens, issuer, now }: LookupOptions)
         members: { field: 'Payment-Token' },
       })
     }
-    // No read for a stranger's id.
+    // Without its token an id causes no read.
     if (!tokens.isReceiptToken(id, given)) throw unknown()
     const [payment, authorization] = await Promise.all([
       settlement.findById(id),

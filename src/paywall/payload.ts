@@ -20,7 +20,7 @@ export function payloadOf(presented: X402): Payload {
   return payload
 }
 
-/** The offers of an item that a payload may pay, compared as often as it is parsed. */
+/** The offers of an item that a payload may pay. Compared once, like the payload is parsed once. */
 export function matchesOf(payload: X402Payload.Parsed, item: Item): Matches {
   const known = matched.get(payload)
   if (known?.item === item) return known.matches

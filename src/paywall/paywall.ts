@@ -1,5 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
+import { chargeMs } from '../settlement/ceiling-limits'
 import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
@@ -17,12 +18,12 @@ import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
 import type { CheckoutOptions } from './resume'
 import { createTokens, gone } from './undelivered'
-import { chargeMs, createUsageDeliveries, type UsageDeliveries } from './usage'
+import { createUsageDeliveries, type UsageDeliveries } from './usage'
 
 /** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {
   item: Item
-  /** The item at the price of this request. Repeatable. */
+  /** The item at the price of this request. May be called again. */
   priced: () => Item
   /** Canonical path and query, as forwarded. */
   path: string
@@ -36,8 +37,8 @@ export type PaidRequest = DeliveryRequest & {
   /** Parameters that cannot be served: named in the 402, refused before money moves. */
   invalidParams: readonly { name: string; reason: string; status?: 404 }[]
   /**
-   * Why nothing can be delivered now; called before a payment. A promise only while that is
-   * unknown.
+   * Why nothing can be delivered now; called before a payment. A promise only while a lookup is
+   * running.
    */
   unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
   /**
@@ -45,7 +46,10 @@ export type PaidRequest = DeliveryRequest & {
    * free: nothing may be charged that could not be forwarded.
    */
   reserve(): () => void
-  /** Makes what `fulfil` will send, and sends nothing. Repeatable; never throws. */
+  /**
+   * Makes the request that `fulfil` will send, and sends nothing. May be called again; never
+   * throws.
+   */
   prepare(): void
 }
 
@@ -197,8 +201,8 @@ function createGatewayProduct(
 }
 
 /**
- * Another gateway may have delivered the answer after this one had read the payment. It may be stored
- * for the buyer's key, which the next request finds out: it is not lost.
+ * Another gateway may have delivered the answer after this one had read the payment. The answer may
+ * then be stored for the buyer's key, so this request gets 409, and the next one gets that answer.
  */
 async function explainGone(
   settlement: Pick<CheckoutOptions['settlement'], 'findById'>,
@@ -221,7 +225,7 @@ async function usageOf(
   return units && ceilingAtomic !== undefined ? { ceilingAtomic, units } : undefined
 }
 
-/** One payment buys one answer, for the request that it was made for. */
+/** Checks that a payment is used once, and for the request that it was made for. */
 async function assertUndelivered(
   { by, sale, presentation, fingerprint, key }: Checkout<PaidRequest>,
   payment: Payment,

@@ -58,7 +58,7 @@ export type ChallengeDetails = {
   digest?: string | undefined
   /** Parameters that cannot be served, computed only when the answer is not cached yet. */
   invalidParams?: () => readonly { name: string; reason: string }[]
-  /** There was no body, so only the URL determines the parameters. */
+  /** Whether the request has no body, so that the URL alone determines the parameters. */
   isBodiless?: boolean
   /** Additional members of the body, for people and programs that read it. */
   members?: Readonly<Record<string, unknown>> | undefined

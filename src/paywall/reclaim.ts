@@ -4,7 +4,9 @@ export type Reclaim = {
   after(): void
 }
 
-/** Until the connection of a cut stream has ended, too: it keeps the stream until then, ms. */
+/**
+ * Time after which the connection of a cut stream has ended; it keeps the stream until then, ms.
+ */
 const delayMs = 5_000
 /**
  * Pause after a collection, as a multiple of its duration: collections use at most 1 % of the time.
@@ -14,7 +16,7 @@ const restFactor = 100
 /**
  * The collector frees the megabytes of a stream only after minutes, because the heap itself hardly
  * grows. Stalled buyers that are cut in sequence would fill the memory. One collection serves all
- * streams of its time. `collect` returns its duration in ms.
+ * streams that were cut before it. `collect` returns its duration in ms.
  */
 export function createReclaim(collect: () => number, waitMs = delayMs): Reclaim {
   let timer: ReturnType<typeof setTimeout> | undefined

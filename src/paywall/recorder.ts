@@ -35,7 +35,7 @@ export function createRecorder({ settlement, redeeming, log }: RecorderOptions):
           })
           log('payment-delivery', { ...fields, outcome })
         } catch (error) {
-          // No caller is left to report to. The buyer has the answer; at worst it is delivered
+          // No caller waits for this result. The buyer has the answer, and could at worst get it
           // again.
           log('payment-delivery-unrecorded', { ...fields, error })
         }

@@ -17,7 +17,7 @@ export type Reader = {
   cancel(): Promise<void>
 }
 
-/** Each uses a connection to an upstream and up to 1 MiB. */
+/** Each read uses a connection to an upstream and up to 1 MiB. */
 const readsMax = 32
 /** Otherwise one payer could occupy all places for the price of one answer each. */
 const readsPerPayerMax = 4
@@ -27,10 +27,10 @@ const readMaxMs = 5 * 60_000
 /** Reads the remainder of answers whose buyers have left and have a key for them. */
 export type Remainders = {
   /**
-   * Reads on to the end and stores the answer. Undefined when it is not to be stored or no place is
-   * free. False when it is not stored: the upstream aborted or stalled, the answer is too long or
-   * takes too long, or `stop` was called. Then the source is cancelled. Running reads of the caller
-   * come first. Never rejects.
+   * Reads on to the end and stores the answer. A read that the caller has started ends first.
+   * Undefined when nothing is to be stored or no place is free. False when it is not stored: the
+   * upstream aborted or stalled, the answer is too long or takes too long, or `stop` was called.
+   * Then the source is cancelled. Never rejects.
    */
   store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
   /** Cancels the running reads; resolves when they have ended. */

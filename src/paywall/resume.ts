@@ -123,7 +123,7 @@ export async function resumeAuthorized<R, A>(
     throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
   if (authorization.state === 'authorized') throw Denial.inProgress()
-  // Another gateway has settled the charge since its payment was looked for.
+  // Another gateway has settled the charge since this process read its payment.
   const settled = authorization.state === 'sent' && (await options.settlement.find(transfer))
   if (settled) return resumeKnown(state, checkout, presentation, settled)
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)

@@ -46,7 +46,7 @@ export async function succeed(
     retired: find(unique([...earlier, ...ended]), config),
     version: [...times, '', ...ended.map(keyOf)].toSorted().join('\n'),
     async write() {
-      // Read again: another process may have applied its configuration meanwhile.
+      // Read again: another process may have applied its configuration during the reads above.
       await ledger.replace({ merchants, ended: await endedNow(), keptFrom: now - keptMs, now })
     },
   }
@@ -68,7 +68,7 @@ type Kept = {
   /** The merchant makes no offers. */
   outOfService: boolean
   networks: readonly Network.Id[]
-  /** Of the networks, in their order; rows of earlier programs have none. */
+  /** Assets of the networks, in their order; rows of earlier programs have none. */
   assets?: readonly RetiredRow['asset'][]
   payout: RetiredRow['payTo']
   upstream: string | undefined

@@ -47,7 +47,7 @@ export function observed(
         const { done, value } = await reader.read()
         if (progress.hasEnded()) return controller.error()
         if (value !== undefined) kept.add(value)
-        // Before the first byte: what a buyer got that has left meanwhile is nothing.
+        // Before the first byte: a buyer that left during a pause of this process has got nothing.
         if (!progress.hasStarted()) await observer.afterPause()
         if (progress.hasEnded() || progress.hasLeft()) return controller.error()
         if (done) {
@@ -61,7 +61,8 @@ export function observed(
         progress.begin()
       } catch {
         progress.breakOff()
-        // Without the error, which the server would print; the connection is closed all the same.
+        // The server would print an error, so none is passed; the connection is closed all the
+        // same.
         controller.error()
       }
     },

@@ -5,7 +5,10 @@ import type { Settlement } from '../settlement/settlement'
 import { inProgress } from './Denial'
 import { gone } from './undelivered'
 
-/** Ends a delivery of which the buyer has nothing. Throws ProblemError when it is another gateway's. */
+/**
+ * Ends a delivery whose buyer got nothing. Throws ProblemError when another gateway has taken it
+ * over.
+ */
 export async function endUndelivered(
   settlement: Pick<Settlement, 'findById' | 'endDelivery'>,
   payment: Payment,
@@ -19,8 +22,8 @@ export async function endUndelivered(
 }
 
 /**
- * Why a delivery could not begin or end: the claims of a process say nothing of those of other gateways.
- * They may have taken a delivery of this one, when they took it for dead.
+ * Throws the problem of a delivery that could not begin or end. A claim covers one process only.
+ * Other gateways may have taken this delivery over, when they took this process for dead.
  */
 export async function explain(
   settlement: Pick<Settlement, 'findById'>,
@@ -30,8 +33,8 @@ export async function explain(
   if (!(error instanceof NotDeliverableError)) throw error
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
-  // Another gateway has it, or had it until this read. The limit counts its attempt, too. After a
-  // failover that lost commits it may have to be confirmed again.
+  // Another gateway delivers it, or did so until this read. The limit counts its attempt, too.
+  // After a failover that lost commits the payment may have to be confirmed again.
   if (current !== undefined) throw inProgress()
   throw error
 }

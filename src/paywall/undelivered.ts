@@ -38,7 +38,7 @@ export type Tokens = {
   isReceiptToken(paymentId: string, token: string): boolean
 }
 
-/** The first secret makes tokens, and those of all are good. */
+/** The first secret makes tokens, and tokens of every secret are valid. */
 export function createTokens(secrets: readonly Uint8Array[]): Tokens {
   const [newest] = secrets
   if (newest === undefined) throw new Error('no challenge secret')
@@ -51,7 +51,7 @@ export function createTokens(secrets: readonly Uint8Array[]): Tokens {
   }
 }
 
-/** What a buyer of an answer that failed does. */
+/** The instruction for a buyer whose answer failed. */
 const redeemNext = 'Send the same request with redeem.token as Payment-Redeem; do not pay again.'
 
 /** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
@@ -92,7 +92,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
   }
 }
 
-/** An answer that ended too early, of which the buyer has nothing. */
+/** An answer that ended too early and of which the buyer got nothing. */
 export function brokenOff(upstreamStatus: number): Undelivered {
   const detail = 'The upstream broke its answer off.'
   return { delivered: false, upstreamStatus, code: 'upstream-failed', detail }

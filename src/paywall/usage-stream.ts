@@ -50,7 +50,8 @@ export function streamByUse(
         try {
           const { done, value } = await reader.read()
           if (value !== undefined) observer.kept.add(value)
-          // Before the first byte: a buyer that has left meanwhile has nothing, and may come back.
+          // Before the first byte: a buyer that left during a pause of this process has got
+          // nothing, and may come back.
           if (!progress.hasStarted()) await observer.afterPause()
           if (progress.isOver()) return controller.error()
           if (done) {
@@ -62,7 +63,8 @@ export function streamByUse(
           progress.passed(value.byteLength)
         } catch (error) {
           await progress.breakOff(error)
-          // Without the error, which the server would print; the connection is closed all the same.
+          // The server would print an error, so none is passed; the connection is closed all the
+          // same.
           controller.error()
         }
       },
@@ -80,7 +82,7 @@ type Progress = {
   hasStarted(): boolean
   /** The buyer has left, or the charge is being written: nothing more is passed on. */
   isOver(): boolean
-  /** Once. Resolves when the charge is on the disk. */
+  /** Writes the charge, once. Resolves when it is on the disk. */
   conclude(end: End): Promise<void>
   /** The source broke. */
   breakOff(error: unknown): Promise<void>
@@ -139,8 +141,8 @@ function follow(
     isOver: () => hasLeft || charging !== undefined,
     conclude,
     async breakOff(error) {
-      // A buyer that stops reading before the end must not get what came before for nothing: not when
-      // it is given up for others, and not when the upstream gives up to send.
+      // A buyer that stops reading before the end must not get the bytes before it for nothing:
+      // neither when we give the stream up, nor when the upstream stops sending.
       const isOfBuyer = isStalled(error) || rate.hasStoodStill()
       if (!hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
     },
@@ -163,7 +165,7 @@ function isStalled(error: unknown): boolean {
   )
 }
 
-/** Resolves when the charge is written; its settlement goes on. Never rejects. */
+/** Resolves when the charge is written; its settlement continues. Never rejects. */
 async function chargeAndSettle(
   { charge, settle, finish, log }: UsageObserver,
   ended: { end: End; reach: Reach },
@@ -179,7 +181,10 @@ async function chargeAndSettle(
   }
 }
 
-/** Reads what nobody takes, for the usage at its end. A source that breaks has not said it. */
+/**
+ * Reads a stream without a buyer, for the usage at its end. A source that breaks has not reported
+ * it.
+ */
 async function drain(reader: Pick<Reader, 'read'>, kept: Pick<Kept, 'add'>): Promise<End> {
   try {
     for (;;) {

@@ -2,6 +2,7 @@ import type { Authorization } from '../../db/Authorization'
 import type { WriteEvent } from '../log'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
+import { chargeMs } from '../settlement/ceiling-limits'
 import type { Settlement } from '../settlement/settlement'
 import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
@@ -50,12 +51,6 @@ type Context = { options: UsageOptions; buffer: Buffering; open: number }
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
-/**
- * Time that a charge has to be settled, ms: streams are cut so long before their authorization ends, and
- * one that cannot outlive the slowest answer by as much is refused.
- */
-export const chargeMs = 30_000
-
 export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
   const context: Context = { options, buffer: createBuffer(options.heldMaxBytes), open: 0 }
   return {
@@ -70,7 +65,7 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
       try {
         const delivery = { request, authorization, release: finish }
         const making = make(context, delivery)
-        // While the upstream works.
+        // Computed while the upstream works.
         const token = options.tokens.receiptTokenOf(authorization.id)
         const made = await making
         const buffered = await bufferAnswer(context, delivery, made)
@@ -88,7 +83,7 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
 async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
   const { id, transfer } = authorization
-  // An answer that comes slowly must not outlive what pays for it.
+  // An answer must not take longer than the authorization that pays for it is valid.
   const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
   try {
     const made = await request.fulfil({ id, transfer, attempts: 1, signal })
@@ -192,7 +187,7 @@ async function settleWhole(
     const given = { ...request, usage, fulfil }
     return await deliveries.deliver(given, outcome, 'x402', release)
   } finally {
-    // The settlement goes on: what it confirms later is delivered to the next request.
+    // The settlement continues: an answer that it confirms later is delivered to the next request.
     isWaiting = false
     if (!isPassedOn) {
       made.onEnd?.(false)

@@ -154,7 +154,7 @@ export function verify(
   let isOurs = false
   for (const secret of options.secrets) {
     const id = new Bun.CryptoHasher('sha256', secret).update(input).digest('base64url')
-    // Every secret is tried, so that the time does not tell which one matched.
+    // Every secret is tried, so that the time does not show which one matched.
     isOurs = Crypto.equal(id, echo.id) || isOurs
   }
   if (!isOurs || echo.expires === undefined || echo.opaque === undefined) return unknownChallenge()

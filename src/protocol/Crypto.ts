@@ -73,7 +73,7 @@ export function sign(digest: Uint8Array, privateKey: Uint8Array): Hex {
   return `${hex(result.compact)}${result.recoveryId === 0 ? '1b' : '1c'}`
 }
 
-/** Addresses by their keys, of which every part of the service asks for the same few. */
+/** Addresses by key. Every part of the service asks for the same few. */
 const addresses = new WeakMap<Uint8Array, Address>()
 
 /**

@@ -22,7 +22,7 @@ export type Requirements = {
   network: string
   asset: Address
   payTo: Address
-  /** Of `upto`: the ceiling for `/verify`, the charge for `/settle`. */
+  /** For `upto`: the ceiling for `/verify`, the charge for `/settle`. */
   amountAtomic: bigint
   /** Longest time that the resource server waits for a settlement. */
   maxTimeoutSeconds: number
@@ -33,7 +33,9 @@ export type Requirements = {
    * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
    */
   fingerprint: string
-  /** Of `upto`: sha256 (hex) over the terms without the amount, which differs between the calls. */
+  /**
+   * For `upto`: sha256 (hex) over the terms without the amount, which differs between the calls.
+   */
   terms: string | undefined
 }
 
@@ -224,8 +226,8 @@ function payerOf(payload: Json.JsonObject): string {
 
 /**
  * The signed transfer, on the chain and in the asset of the requirements. A Permit2 signature names
- * its token, and that token counts. Of the scheme `upto` its amount is the ceiling to verify, and the
- * charge to settle, which `PaymentTerms.exceeds` compares with the ceiling.
+ * its token, and that token counts. With the scheme `upto` the amount is the ceiling for `/verify`,
+ * and the charge for `/settle`, which `PaymentTerms.exceeds` compares with the ceiling.
  */
 export function transferOf(
   { parsed, requirements }: FacilitatorRequest,

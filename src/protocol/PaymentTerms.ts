@@ -51,7 +51,7 @@ export type CheckOptions = {
   operation: Operation
   /** Unix ms. */
   now: number
-  /** The payment is stored already, so neither its time nor its relayer matters any more. */
+  /** Whether the payment is stored already. Then neither its time nor its relayer matters. */
   isKnown: boolean
   /** Accounts of ours that may settle the scheme `upto`. */
   relayers: readonly Address[]
@@ -112,7 +112,7 @@ function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault 
   }
   const late = isKnown ? undefined : checkWindow(signed, options.now)
   if (late !== undefined) return late
-  // To settle `upto`, the amount is the charge, which is at most what was signed.
+  // For `/settle` with `upto` the amount is the charge, which is at most the signed ceiling.
   if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic) {
     const detail = Explanation.otherAmount(signed.amountAtomic, amountAtomic)
     return { code: 'permit2_amount_mismatch', detail }

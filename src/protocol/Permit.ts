@@ -39,8 +39,8 @@ export type Signed = Authorization.Signed & {
    */
   permit2612?: { valueAtomic: bigint; deadline: bigint; signature: Hex }
   /**
-   * Of the scheme `upto`: the signed ceiling, and the only account that may settle. `amountAtomic` is
-   * then what is settled.
+   * For the scheme `upto`: the signed ceiling, and the only account that may settle. `amountAtomic`
+   * is then the charge.
    */
   upto?: { ceilingAtomic: bigint; facilitator: Address }
 }
@@ -73,7 +73,7 @@ export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
   return digestOf({ ...transfer, spender: proxyAddress, typeHash: permitTypeHash, witness })
 }
 
-/** The fields of a Permit2 transfer with a witness: the type of the whole, and the witness's hash. */
+/** The fields of a Permit2 transfer with a witness: its type, and the hash of the witness. */
 type Permitted = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | 'validBefore'> & {
   spender: Address
   typeHash: string

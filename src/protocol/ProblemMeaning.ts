@@ -34,7 +34,7 @@ const redeem =
   'Send the same request with `Payment-Redeem: TOKEN`; `redeem` in the answer has the token, its ' +
   'end and the number of attempts. Do not pay again.'
 
-/** Of the MPP draft; an answer with 402 also has offers. */
+/** Codes of the MPP draft. An answer with 402 also has offers. */
 const mpp = {
   'payment-required': {
     meaning: 'The request has no credential. The answer has the offers.',
@@ -236,8 +236,11 @@ const stock = {
     client: 'Buy it when the token is no longer halted; `/api/stock/list` shows it.',
   },
   paused: {
-    meaning: 'The issuer has paused transfers of the token. Nothing is charged.',
+    meaning:
+      'The operator has paused the sales of the merchant, or the issuer has paused transfers of the ' +
+      'token. Nothing is charged.',
     client: sameLater,
+    operator: 'Resume the merchant at `/admin` to sell it again.',
   },
   'below-minimum': {
     meaning: 'The pool gives fewer shares than `minimumShares` now. Nothing is charged.',

@@ -34,7 +34,7 @@ export function readQuery<S extends TObject>(
   query: URLSearchParams,
   { unknown, checks = {} }: QueryOptions<S> = {},
 ): { values: Texts<S>; wrong: Wrong[] } {
-  const wrong: Wrong[] = unknown === undefined ? [] : strangers(schema, query, unknown)
+  const wrong: Wrong[] = unknown === undefined ? [] : unknownNames(schema, query, unknown)
   const values: Record<string, string> = {}
   for (const [name, property] of Object.entries(schema.properties)) {
     const text = query.get(name)
@@ -81,7 +81,7 @@ export function isRequired({ required = [] }: TObject, name: string): boolean {
   return required.includes(name)
 }
 
-function strangers(schema: TObject, query: URLSearchParams, unknown: string): Wrong[] {
+function unknownNames(schema: TObject, query: URLSearchParams, unknown: string): Wrong[] {
   return [...new Set(query.keys())].flatMap((name) => {
     if (!Object.hasOwn(schema.properties, name)) return [{ name, reason: unknown }]
     return query.getAll(name).length > 1 ? [{ name, reason: 'is given more than once' }] : []

@@ -43,8 +43,8 @@ export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms)
 }
 
 /**
- * The call that settles `amountAtomic` of the transfer. The proxy refuses it from any account but the
- * terms' facilitator.
+ * The call that settles `amountAtomic` of the transfer. The proxy refuses it from every account
+ * except the terms' facilitator.
  */
 export function call(transfer: Permit.Signed, terms: Terms): { to: Address; data: Hex } {
   const { permit2612 } = transfer

@@ -85,7 +85,9 @@ export function uptoRequirements(offer: Offer, facilitator: Address): Requiremen
   }
 }
 
-/** A shorter form of an entry: `upto` moves money by Permit2 only, so that it need not say so. */
+/**
+ * A shorter form of an entry. `upto` moves money by Permit2 only, so the entry may omit the method.
+ */
 export function brief(accept: Requirements): Requirements {
   if (accept.scheme === 'exact') return accept
   const { assetTransferMethod: _, ...extra } = accept.extra

@@ -33,7 +33,7 @@ export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): I
   return (id) => isReady(id) || !networks.some(isReady)
 }
 
-/** The networks of these on which a route may be paid by what its answer uses. */
+/** Those of the networks on which a route may be paid by the use of its answer. */
 export function networksByUse(
   { service }: Pick<Config, 'service'>,
   { merchant, networks }: Listing,

@@ -3,8 +3,8 @@ type Result = {
   /** Unix ms. */
   at: number
   /**
-   * `answer`: it answered. Else no connection could be made, or it did not answer in time, or it
-   * answered 502, 503 or 504.
+   * `answer`: the upstream answered. Otherwise no connection could be made, or it did not answer in
+   * time, or it answered 502, 503 or 504.
    */
   kind: 'answer' | Failure['kind']
   payer: string

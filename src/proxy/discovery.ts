@@ -21,7 +21,7 @@ type Context = {
   merchant: Merchant
   route: Route
   networks: readonly NetworkConfig[]
-  /** Those on which the scheme `upto` is offered. */
+  /** Networks on which the scheme `upto` is offered. */
   byUse: readonly NetworkConfig[]
 }
 type ContextOf = (listing: Catalogue.Listing, route: Route) => Context

@@ -29,7 +29,7 @@ export type Documents = {
 export type DocumentsOptions = {
   /** Signer of our receipts. */
   receiptAddress: Address
-  /** Whether a network can settle now. What cannot be bought is not listed. */
+  /** Whether a network can settle now. Offers that cannot be bought are not listed. */
   isReady: Catalogue.IsReady
   facilitators: Catalogue.Facilitators
   /** Time at which this configuration was loaded, unix ms. */

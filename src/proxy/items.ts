@@ -7,7 +7,7 @@ import * as Bazaar from './Bazaar'
 
 /** The item that is sold at a route, by method. */
 export type Items = Partial<Record<Method, Item>>
-/** Ways to pay for it. */
+/** The offers that pay for an item. */
 type Terms = { offers: readonly Offer[]; retired: readonly RetiredOffer[] }
 
 /**
@@ -73,8 +73,8 @@ function itemsOf(
 }
 
 /**
- * Of one item, each with a compiled 402. A price of 100 times the base has 220 ceilings: fewer places
- * would let a stranger have all of them compiled again and again.
+ * Compiled 402s that are kept for one item. A price of 100 times the base has 220 ceilings. With
+ * fewer places any client could have all of them compiled again and again.
  */
 const ceilingsMax = 256
 const byCeiling = new WeakMap<Item, Map<bigint, Item>>()

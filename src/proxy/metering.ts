@@ -4,10 +4,10 @@ import type { Usage } from '../meter/Usage'
 import { type Match, upstreamUrl } from './Route'
 import { rewriteBody } from './rewrite'
 
-/** The body and what it was quoted: a sale asks for it, and the forward asks again. */
+/** The quotes by body: a sale asks for its quote, and the forward asks again. */
 const quoted = new WeakMap<Uint8Array, { match: Match; quote: Quote.Quote }>()
 
-/** What a request with this body costs at most; undefined for a route with a fixed price. */
+/** The most that a request with this body costs; undefined for a route with a fixed price. */
 export function quoteFor(match: Match, body: Uint8Array): Quote.Quote | undefined {
   const { route, tail, target } = match
   if (route.meter === undefined || target === undefined) return undefined
@@ -26,7 +26,7 @@ export function forwardedBody(match: Match, body: Uint8Array): Uint8Array {
 }
 
 /**
- * What an answer costs, once it was read to its end; one that was not costs what `missing` says, because
+ * The cost of an answer. One that was not read to its end costs what `missing` says, because
  * services report the usage at the end. Undefined for a route with a fixed price.
  */
 export function chargeOf(

@@ -78,8 +78,8 @@ export function redactAnswer(
 
 /**
  * A stream without secrets, wherever its chunks are cut. It keeps back only an end that may begin a
- * secret. An encoded stream is decoded and sent unencoded, because bytes that were sent cannot be
- * searched any more. It fails where its encoding fails. Without secrets the stream keeps its
+ * secret. An encoded stream is decoded and sent unencoded, because bytes that were sent can no
+ * longer be searched. It fails where its encoding fails. Without secrets the stream keeps its
  * encoding. Throws UnreadableError.
  */
 export function redactStream(

@@ -88,7 +88,7 @@ function tailOf(before: Uint8Array, sent: Uint8Array): Uint8Array {
 /** `quote`: bytes that the marker needs on both sides. */
 type Place = { from: number; to: number; quote?: Uint8Array | undefined }
 type Around = { before: Uint8Array; isLast: boolean }
-/** The next place; without one, `until` is where an incomplete secret may begin. */
+/** The next place; without one, `until` is the place where an incomplete secret may begin. */
 type Result = { found: Place | undefined; until: number }
 
 /** `clean` is the same array when nothing is replaced or kept back. */

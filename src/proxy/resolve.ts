@@ -22,7 +22,7 @@ export type Resolver = Resolve & {
 type Known = {
   addresses: Promise<readonly string[]>
   until: number
-  /** The addresses, once they are there. */
+  /** The addresses, when the lookup has ended. */
   found?: readonly string[]
 }
 

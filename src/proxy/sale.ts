@@ -13,7 +13,7 @@ import type { InvalidParam } from './validate'
 export type Sales = {
   readonly paywall: Paywall
   readonly concurrency: Concurrency
-  /** Of all merchants together. */
+  /** Most sales of all merchants together. */
   readonly concurrencyMax: number
   readonly baseUrl: string
   readonly sources: Sources
@@ -65,7 +65,7 @@ export function sell(
   return sales.paywall.serve(paid)
 }
 
-/** The item at the price of a request; without the whole body, at the most that a request costs. */
+/** The item at the price of a request. Without the whole body that is the price of the route. */
 function priced({ item, match }: IncomingRequest, body: Uint8Array): Item {
   const quote = body === droppedBody ? undefined : quoteFor(match, body)
   return quote === undefined ? item : atCeiling(item, quote.ceilingAtomic)
@@ -80,7 +80,7 @@ function ask(
   const { match, path, search, requestId } = incoming
   const problem = unavailable(sources, match.merchant, match.route)
   if (problem !== undefined) throw problem
-  // This starts a lookup that a payment would wait for.
+  // Starts a lookup that a payment would otherwise wait for.
   assertReachable(sources, match)
   return paywall.ask(priced(incoming, body), baseUrl + path + search, requestId, {
     digest: bodyDigest(body),
@@ -93,7 +93,7 @@ function ask(
   })
 }
 
-/** What of a request is not served: by the route's schemas, then by the limits of its meter. */
+/** The inputs that the route does not serve: by its schemas, then by the limits of its meter. */
 function invalidIn(
   sources: Sources,
   incoming: IncomingRequest,

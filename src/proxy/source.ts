@@ -27,7 +27,7 @@ export type Sources = {
   readonly failureKeys: Map<RouteConfig, string | undefined>
 }
 
-/** Why nothing is sold at a route now, as far as is known without waiting. */
+/** Why nothing is sold at a route now, from memory. */
 export function unavailable(
   sources: Sources,
   merchant: Merchant,
@@ -155,7 +155,7 @@ function deliveredBy(
   return { ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
 }
 
-/** Reports to the breaker what a paid request showed. */
+/** Reports the result of a paid request to the breaker. */
 function note(
   sources: Sources,
   { match }: IncomingRequest,
@@ -170,9 +170,9 @@ function note(
 }
 
 /**
- * Redemptions are free. Counting them would count one payment for a request that breaks the upstream
- * many times. By `upto` a failed answer costs nothing at all, so three wallets could stop the sales to
- * others for as long as they like; what no request can cause counts all the same.
+ * Redemptions are free. If they counted, one payment for a request that breaks the upstream would
+ * count several times. By `upto` a failed answer costs nothing, so three wallets could stop the
+ * sales to others at will. Failures that no request can cause always count.
  */
 function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boolean {
   return attempts === 1 && (kind === 'connect' || transfer.upto === undefined)

@@ -1,6 +1,6 @@
 /** Answers that wait for buyers that do not read. */
 export type Stalls = {
-  /** `shed` is called once when the answer is given up for those of others. */
+  /** `shed` is called once when the answer is cut in favour of others. */
   watch(shed: () => void): Stall
 }
 
@@ -22,16 +22,19 @@ const checksOfGrace = 4
 
 /**
  * Limits the answers that stand still. While its buyer does not read, the runtime holds about 2 MB
- * of an answer that comes fast, and nothing makes it hold less: a buyer of many answers fills the
- * memory long before each of them is too slow. Those that have waited longest are given up.
+ * of an answer that comes fast, and no setting reduces that. A buyer of many answers would fill the
+ * memory long before each of them is too slow. The answers that have waited longest are cut.
  */
 export function createStalls({ max, graceMs = 1_000 }: StallsOptions): Stalls {
-  /** At which check each began to wait, in that order. Most waits are short: a chunk costs one entry. */
+  /**
+   * By answer, the check at which it began to wait, in that order. Most waits are short: a chunk
+   * costs one entry.
+   */
   const waiting = new Map<() => void, number>()
   let checks = 0
   let timer: ReturnType<typeof setInterval> | undefined
 
-  /** Runs while too many wait, so that time before that does not count. */
+  /** Runs only while too many answers wait, so that time before that does not count. */
   const check = () => {
     checks++
     for (const [shed, since] of waiting) {

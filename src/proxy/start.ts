@@ -69,7 +69,7 @@ function streamOn(
 ): ReadableStream<Uint8Array> {
   let isReading = false
   let fail = () => {}
-  /** Ends the exchange and gives back what nothing has seen. */
+  /** Ends the exchange, and frees the bytes that were not read. */
   const drop = async () => {
     stall.taken()
     for (const chunk of chunks.splice(0)) free(chunk)
@@ -118,8 +118,8 @@ function streamOn(
 }
 
 /**
- * Takes over what the runtime has read ahead, and frees it. It would keep it until the reader is
- * collected, although it was cancelled.
+ * Takes the bytes that the runtime has read ahead, and frees them. The runtime would keep them
+ * until the reader is collected, although it was cancelled.
  */
 async function freeNext(reader: Reader): Promise<void> {
   const next = reader.read().then(

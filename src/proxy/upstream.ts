@@ -30,7 +30,7 @@ export type UpstreamOptions = {
   stalledMax?: number
 }
 
-/** What is forwarded of a buyer's request. */
+/** The part of a buyer's request that is forwarded. */
 export type Asked = {
   match: Route.Match
   /** HEAD stays HEAD. */
@@ -42,7 +42,7 @@ export type Asked = {
   body: Uint8Array
 }
 
-/** A request to an upstream, without what only its payment decides. Good for one forward. */
+/** A request to an upstream, without what its payment decides. For one forward. */
 export type Prepared = {
   url: URL
   init: BunFetchRequestInit
@@ -70,7 +70,7 @@ export type Forwarded = {
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Whether `body` is all of it, as bytes. */
   complete: boolean
-  /** What a metered answer has used, once `body` was read to its end. */
+  /** The usage of a metered answer, once `body` was read to its end. */
   usage: (() => Usage) | undefined
 }
 
@@ -121,7 +121,7 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
   const watch = startWatch(input.signal)
   try {
     const sending = send(state, input, watch)
-    // After the request is on its way, which it is by now unless its name is being resolved.
+    // Starts after the request has left, unless the name is still being resolved.
     watch.arm(merchant.timeoutMs)
     const response = await sending
     // Our own answer cannot have such a status.

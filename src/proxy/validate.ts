@@ -106,7 +106,7 @@ function checkOf(schema: Readonly<Record<string, unknown>>): Check {
 
 const numeric = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?$/i
 
-/** Undefined when the text is of none of the types; `itemTypes` are those of a comma list. */
+/** Undefined when the text has none of the types; `itemTypes` are those of a comma list. */
 function coerce(
   text: string,
   types: readonly unknown[],
@@ -168,7 +168,7 @@ function segmentReason(segment: Segment, text: string, check: Check): string | u
   return check(text.slice(prefix.length, text.length - suffix.length))
 }
 
-/** Undefined for no body. */
+/** Undefined without a body. */
 function parse(body: Uint8Array): { value: unknown; fault: string | undefined } | undefined {
   if (body.byteLength === 0) return undefined
   try {

@@ -33,8 +33,8 @@ export type Watch = {
 }
 
 /**
- * The last part of a time limit, ms, which has a timer of its own: when the process was paused for longer
- * than the limit, what has arrived meanwhile is read in this time.
+ * The last part of a time limit, ms, which has a timer of its own. When the process was paused for
+ * longer than the limit, it reads in this time what arrived during the pause.
  */
 const lastMs = 1_000
 

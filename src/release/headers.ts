@@ -1,7 +1,7 @@
 import { closeSync, openSync, readSync } from 'node:fs'
 import type { Target } from './targets'
 
-/** What the head of an executable says of itself. */
+/** The fields of an executable's header. */
 export type Headers = {
   format: Target['format']
   machine: Target['machine']
@@ -13,7 +13,7 @@ export type Headers = {
 
 const headBytes = 64 * 1024
 
-/** Reads the headers of an executable file; undefined when it is of no known format. */
+/** Reads the headers of an executable file; undefined when its format is unknown. */
 export function headersOf(path: string): Headers | undefined {
   const file = openSync(path, 'r')
   try {
@@ -21,7 +21,7 @@ export function headersOf(path: string): Headers | undefined {
     const length = readSync(file, head, 0, headBytes, 0)
     return parseHead(head.subarray(0, length))
   } catch (error) {
-    // An offset in the header points behind its end.
+    // An offset in the header points beyond its end.
     if (error instanceof RangeError) return undefined
     throw error
   } finally {

@@ -10,7 +10,10 @@ export type Target = {
   package: string
   /** Its file inside that package. */
   executable: string
-  /** What the registry publishes for the package at `runtimeVersion`: sha512 of its archive. */
+  /**
+   * The hash that the registry publishes for the package at `runtimeVersion`: sha512 of its
+   * archive.
+   */
   integrity: string
   format: 'elf' | 'mach-o' | 'pe'
   machine: 'x64' | 'arm64'

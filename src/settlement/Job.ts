@@ -9,7 +9,7 @@ export type Job = {
   /** Unique permanently, e.g. `refund:ORDER`: one id is never sent at two account nonces. */
   id: string
   kind: 'swap' | 'refund' | 'grant' | 'allowance'
-  /** Whose gas budget pays. */
+  /** The product whose gas budget pays. */
   product: GasProduct
   network: Network.Id
   /** The account that must send it; undefined: any relayer of the network. */

@@ -22,7 +22,7 @@ export type Outcome =
 /** A payment between the stages, with the options of its request. */
 export type Underway = {
   payment: Payment
-  /** For the log. */
+  /** Id of the request that began it, for the log. */
   requestId: string | undefined
   deliverOnConfirm: DeliverOnConfirm | undefined
 }
@@ -31,14 +31,14 @@ export type Underway = {
 export type DeliverOnConfirm = {
   /** Called when the money has arrived, before that is written. */
   isWanted: () => boolean
-  /** The caller still waits. */
+  /** Whether the caller still waits. */
   isOpen: boolean
   /**
    * The commit that starts the delivery. The caller waits for it, because the delivery may have
    * been started. Never rejects.
    */
   commit: Promise<void> | undefined
-  /** The delivery was started for this caller. */
+  /** Whether the delivery was started for this caller. */
   isStarted: boolean
 }
 

@@ -26,8 +26,8 @@ import { type Voided, type VoidOptions, writeVoid } from './voids'
  * of the same id, by the relayer that the payer signed.
  */
 
-/** After a settlement failed by its doing, a payer pays by `exact` for this long, ms. */
-const retiredMs = 24 * 60 * 60 * 1000
+/** Time for which a payer pays by `exact` after its charge failed by its doing, ms. */
+const exactOnlyMs = 24 * 60 * 60 * 1000
 
 /** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
 const permitSlackSeconds = 5n
@@ -62,11 +62,11 @@ export type Authorizations = Pick<
     charge: Charge,
     delivered?: Delivered,
   ): Promise<Authorization>
-  /** Counts an answer that failed, and costs nothing, after its payer had a part of it. */
+  /** Counts an answer that failed after its payer had a part of it. It costs nothing. */
   countUnpaid(authorization: Authorization): void
   /**
-   * Writes a ceiling of which nothing will ever be charged. The caller has the claim on the money,
-   * and has verified the ceiling.
+   * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
+   * money, and has verified the ceiling.
    */
   void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
   /**
@@ -82,8 +82,9 @@ export type AuthorizeOptions = {
   /** Unix ms until which the authorization must be valid. */
   validUntil: number
   /**
-   * Called while a node verifies it, so that work of the caller adds no delay. What it throws ends the
-   * authorization, and nothing is written. Repeatable, because an approve is waited for in between.
+   * Called while a node verifies the ceiling, so that work of the caller adds no delay. An error
+   * that it throws ends the authorization, and nothing is written. Called again after an approve,
+   * so it must be repeatable.
    */
   onAsked?: (() => void) | undefined
 }
@@ -129,7 +130,8 @@ async function authorize(
   const chain = chainOf(context, transfer.network)
   const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
   if (refused) return refused
-  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
+    return exactOnly
   const knownBlock = chain.head.number
   const checked = await whileAsked(checkSigned(context, chain, transfer), onAsked)
   if ('kind' in checked) return checked
@@ -141,8 +143,10 @@ async function authorize(
     const spent = Gas.refuseCode(context, chain, purpose)
     if (spent) return spent
   }
-  // Again: a charge may have failed while the node was asked, and its ceiling is not open any more.
-  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - retiredMs)) return retired
+  // Read again: a charge may have failed during the simulation, and then its ceiling is no longer
+  // open.
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
+    return exactOnly
   // Do not await between the checks and the reservation.
   const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
   if (unreserved) return unreserved
@@ -165,12 +169,12 @@ async function authorize(
   return write(context, authorization, limits)
 }
 
-/** The result of a call, and what is done until it is there. */
+/** Runs `work` while a call is under way. Resolves with the result of the call. */
 async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined): Promise<T> {
   try {
     work?.()
   } catch (error) {
-    // The result is not awaited any more.
+    // The result is no longer awaited.
     asked.catch(() => {})
     throw error
   }
@@ -222,7 +226,7 @@ async function checkSigned(
   return checked
 }
 
-/** What needs no call to a node. */
+/** The checks that need no call to a node. */
 function refuseUnread(
   context: Context,
   chain: ChainState,
@@ -245,7 +249,7 @@ function refuseUnread(
         `${validBefore}, and it must be ${Math.ceil(validUntil / 1000)} or later.`,
     )
   }
-  // The proxy ignores a permit that has expired, and then nothing allows the charge.
+  // The proxy ignores a permit that has expired, and then no allowance covers the charge.
   if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
     return Refusals.refuse(
       'permit2_deadline_expired',
@@ -284,8 +288,11 @@ function refuseUnread(
   return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
 }
 
-/** The payer is refused for a day; a client may pay the same price by `exact`. */
-const retired: Refusals.PaymentRefusal = {
+/**
+ * The refusal of a payer whose charge failed within a day. A client may pay the same price by
+ * `exact`.
+ */
+const exactOnly: Refusals.PaymentRefusal = {
   kind: 'refused',
   reason: 'unsupported_scheme',
   detail: 'a charge of this payer could not be settled within the last day: pay by exact',
@@ -311,7 +318,7 @@ async function writeCharge(
       throw new Error(`${id} was charged before`)
     } catch (error) {
       if (storageCode(error) === undefined) throw error
-      // The answer is kept back, or its end is, until the charge is on the disk.
+      // The answer, or its end, is kept back until the charge is on the disk.
       await ledger.writable(progress.signal)
     }
   }

@@ -38,7 +38,7 @@ export type Status = {
   reason?: string
   /** What an operator must do about the reason, where it is known. */
   remedy?: string
-  /** The first one; `relayers` has all. */
+  /** The first relayer; `relayers` has all. */
   relayer: Address
   balanceWei?: bigint
   /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
@@ -53,7 +53,7 @@ export type RelayerStatus = {
   reason?: string
   remedy?: string
   balanceWei?: bigint
-  /** What to send to it, where it cannot pay for gas. */
+  /** Wei to send to it, where it cannot pay for gas. */
   fundWei?: bigint
   /** Its next free account nonce, once that was read. */
   nonce?: number
@@ -78,7 +78,7 @@ export type Details = Status & {
   gas: readonly { product: GasProduct; spentWei: bigint; budgetWei: bigint }[]
 }
 
-/** What is to be sold, by which product, and when (unix ms). */
+/** A sale: its amount, its product, and its time (unix ms). */
 export type Sale = { product: Product; amountAtomic: bigint; at: number }
 
 /** Cost of a lone payment now: gas, and its price in wei. */

@@ -33,7 +33,7 @@ type Polling = {
   intervalMs: number
   /** Polls in a row at which the nonce was taken. */
   misses: number
-  /** Newest block at the first of them. */
+  /** Newest block at the first of these polls. */
   takenAt: bigint | undefined
   takenAtMs: number
 }

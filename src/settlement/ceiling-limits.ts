@@ -10,8 +10,11 @@ import type { ChainState } from './state'
  * ledger, the database checks the same limits (`limitsOf`) over all of them.
  */
 
-/** Least time for the settlement of a charge, ms: paywall/usage.ts cuts streams so long before. */
-const chargeMs = 30_000
+/**
+ * Time that a charge has to be settled, ms. Streams are cut this long before their authorization
+ * ends, and an authorization that outlives the slowest answer by less is refused.
+ */
+export const chargeMs = 30_000
 /** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
 const roundMinMs = 1_000
 

@@ -4,8 +4,8 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Verified } from './state'
 
 /**
- * Signed ceilings of the scheme `upto` that are not settled, in memory. After a restart there is none:
- * what was forwarded then is void, and what is metered needs no ceiling any more.
+ * Signed ceilings of the scheme `upto` that are not settled, in memory. After a restart there is
+ * none: what was forwarded before is void, and a metered charge needs no ceiling.
  */
 export type Ceilings = {
   /** Sum of the ceilings of a payer on all networks, atomic. */
@@ -14,7 +14,7 @@ export type Ceilings = {
   countOf(network: Network.Id, facilitator: Address): number
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
-  /** Call it in the same turn of the event loop as the checks of these. */
+  /** Adds a ceiling. Call it in the same turn of the event loop as the checks of these sums. */
   add(id: string, transfer: Transfer, verified: Verified | undefined): void
   /** What the simulation of an authorization showed of a payer without code. */
   verifiedOf(id: string): Verified | undefined

@@ -55,7 +55,7 @@ function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
   return upto !== undefined && isOthers(context, network, upto.facilitator)
 }
 
-/** Another process has the relayer that the payer named: it settles what is metered. */
+/** Waits for a charge whose relayer another process has: that process settles it. */
 async function awaitCharge(
   context: Intake.Intake,
   { id, transfer }: Authorization,
@@ -77,7 +77,7 @@ function isKeySigned(context: Context, transfer: Transfer): boolean {
   return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
-/** Never rejects. */
+/** Settles one charge to its end. Never rejects. */
 async function drive(
   context: Intake.Intake,
   authorization: Authorization,
@@ -116,10 +116,10 @@ async function drive(
     // Our own delay is not the payer's doing.
     if (reason !== Refusals.expiredReason(transfer))
       await ledger.authorizations.markFailed(id, now())
-    // After that, so that what fails gives no room to another ceiling.
+    // Released after the failure is written, so that it gives no room to another ceiling.
     ceilings.release(id)
     context.log('charge-failed', { ...about({ id, requestId }), reason })
-    // Nobody has the answer, so nothing is owed: this charge must not be settled later.
+    // No buyer has the answer, so nothing is owed: this charge must not be settled later.
     if (delivered === undefined && (await ledger.authorizations.fail(id)))
       metrics.charged(transfer.network, 'failed')
     return outcome
@@ -251,7 +251,7 @@ async function settleInTurn(
 const nothing = { amountAtomic: 0n, units: {} }
 
 /**
- * Whether the chain shows that an authorization cannot be settled any more; one read of each network is
+ * Whether the chain shows that an authorization can no longer be settled; one read of each network is
  * enough for all. Never rejects.
  */
 function createOver(context: Context): (authorization: Authorization) => Promise<boolean> {

@@ -27,7 +27,7 @@ export type Context = Readonly<{
   metrics: Metrics
   /** Unix ms. */
   now: () => number
-  /** Ms from any start; shows that `now` was set. */
+  /** A clock in ms that never decreases; it shows that `now` was set. */
   monotonic: () => number
   log: WriteEvent
 }>

@@ -12,9 +12,10 @@ export type Deliveries = {
    */
   beginDelivery(id: string, attempts?: number): Promise<Payment>
   /**
-   * Resolves when it is on the disk. Rejects with NotDeliverableError when this process has no delivery
-   * of it. A function is called at the write, after this turn of the event loop. While the disk fails it is kept and written
-   * later. A token is not kept: then this rejects.
+   * Resolves when it is on the disk. Rejects with NotDeliverableError when this process has no
+   * delivery of the payment. A function is called at the write, after this turn of the event loop.
+   * While the disk fails, the end is kept and written later. An end with a token is not kept: then
+   * this rejects.
    */
   endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
   /**

@@ -16,7 +16,7 @@ export type NodeState = Pick<ChainState, 'head' | 'network' | 'abilities'> & {
 /** Parameters of a call; by default those of a transaction that would be signed now. */
 export type EthCall = {
   from: Address | undefined
-  /** Without it `data` is creation code. */
+  /** Receiver of the call; without it, `data` is creation code. */
   to?: Address
   data: Hex
   gas: bigint
@@ -64,7 +64,7 @@ function ask({ client, head, network, abilities }: NodeState, call: EthCall): Pr
   }
   if (atSeconds === undefined || !abilities.hasOverrides)
     return client.call('eth_call', [request, 'latest'])
-  // State overrides, then those of the block. geth.ethereum.org/docs/interacting-with-geth/rpc/ns-eth
+  // State overrides, then block overrides. geth.ethereum.org/docs/interacting-with-geth/rpc/ns-eth
   return client.call('eth_call', [request, 'latest', {}, { time: toHex(atSeconds) }])
 }
 

@@ -41,16 +41,19 @@ export type Simulation =
 /** What is simulated: a signed transfer and its settling call. */
 export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call' | 'verified'>
 
-/** Time that the reads of a ceiling count for its charge, ms; the charge itself is simulated. */
+/**
+ * Time for which the reads of a ceiling replace those of its charge, ms. The charge itself is
+ * simulated.
+ */
 const verifiedMs = 2_000
 
 /** A signature that is not verified yet. */
 export type SignatureCheck = {
-  /** When the transfer passes with it, it is the payer's: the chain reads it as we do. */
+  /** Whether the chain decides: if the transfer passes with the signature, the payer signed it. */
   isDecidedByChain: boolean
-  /** Whether the payer's own key signed the digest; called when the chain does not decide. */
+  /** Whether the payer's own key signed the digest. Called when the chain does not decide. */
   isSigned: () => boolean
-  /** It was sent with the call that would deploy the wallet (ERC-6492). */
+  /** Whether the signature came with the call that would deploy the wallet (ERC-6492). */
   isWrapped: boolean
   /** The signed digest, in the domain below, which need not be the token's. */
   digest: Uint8Array
@@ -82,7 +85,8 @@ export async function examine(
   let answer: CallAnswer | undefined
   let isSettled: boolean | undefined
   try {
-    // First what needs no further bytes, so that the node has it while the others are written.
+    // Starts the call that needs no further bytes first, so that the node has it while the reads
+    // are encoded.
     const settling = isDirect(transfer) ? settles(chain, from, candidate, atSeconds) : undefined
     const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
     ;[answer, isSettled] = await Promise.all([reading, settling])

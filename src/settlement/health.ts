@@ -45,7 +45,7 @@ export async function check(context: Uses, chain: ChainState): Promise<void> {
   if (!health.isQuiet) announce(context, chain, before)
 }
 
-/** Why each relayer of a network sends nothing new. */
+/** Why each relayer of a network sends nothing new; undefined for those that send. */
 export function reasonsOf({ health, relayers }: ChainState): readonly (string | undefined)[] {
   return relayers.map((relayer) => health.reason ?? pausedBy(relayer))
 }
@@ -193,10 +193,10 @@ async function isEmpty({ client }: ChainState, address: Address): Promise<boolea
   return code.length <= 2
 }
 
-/** What the scheme `upto` needs. */
+/** The contracts that the scheme `upto` needs. */
 const uptoAddresses = [Permit.permit2Address, Upto.proxyAddress]
 
-/** Whether the chain has it, of a node that must be asked for each address. */
+/** Whether the chain has these contracts. For a node that must be asked for each address. */
 async function hasUpto({ client }: ChainState): Promise<boolean> {
   const codes = await Promise.all(
     uptoAddresses.map((address) =>

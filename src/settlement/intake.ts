@@ -98,7 +98,7 @@ async function admit(
     // The running commit may start the delivery of this caller.
     await onConfirm?.commit
   }
-  // It cannot be cancelled any more: it is being simulated or has been written.
+  // It can no longer be cancelled: it is being simulated or has been written.
   const result = outcome ?? (await admission)
   switch (result.kind) {
     case 'sent':
@@ -181,7 +181,7 @@ async function checkSigner(
   return signed
 }
 
-/** When the transfer passes with it, it is the payer's: chain and key read this form alike. */
+/** Whether the chain may verify the signature: chain and key read this form alike. */
 function mayBeDecidedByChain({ known }: ChainState, { payer, signature }: Transfer): boolean {
   return Crypto.isCanonical(signature) && !known.codes.has(payer)
 }

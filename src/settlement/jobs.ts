@@ -138,7 +138,8 @@ async function offerAll(context: Context, chain: ChainState): Promise<void> {
       waiting.isOffered = true
       await offer(context, chain, waiting).catch(waiting.fail)
       waiting.isOffered = false
-      // Not earlier: while it is being written, its caller must not conclude that nothing was sent.
+      // Only here: while the job is being written, its caller must not conclude that nothing was
+      // sent.
       if (waiting.isOver) waiting.done(tooBusy)
     }
   }

@@ -33,7 +33,7 @@ export async function start(context: Context, onTaken: () => void): Promise<void
   for (const chain of context.chains.values()) announceFirst(context, chain)
 }
 
-/** Tells what the first check of a network could not know. */
+/** Logs the state of a network once this process has looked for its accounts. */
 function announceFirst(context: Context, chain: ChainState): void {
   const { health, relayers } = chain
   if (!health.isQuiet) return
@@ -51,7 +51,8 @@ async function take(context: Context, lane: TakenLane): Promise<void> {
   if (!chain || !relayer) return
   await relayer.turn(async () => {
     relayer.floor = Math.max(relayer.floor, lane.nextNonce)
-    // What was read while another process used the account says nothing of its next nonce.
+    // A count that was read while another process used the account says nothing about its next
+    // nonce.
     relayer.next = undefined
     relayer.lag = undefined
   })

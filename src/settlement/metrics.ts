@@ -21,7 +21,7 @@ type Gauge = { set(value: number, labels?: Labels): void }
 
 /** Events that settlement reports while it runs. */
 export type Metrics = {
-  /** A caller got its outcome. `seconds`: from the receipt of the request. */
+  /** A caller got its outcome. `seconds`: since the request arrived. */
   settled(payment: Pick<Payment, 'transfer' | 'purpose'>, outcome: Outcome, seconds: number): void
   /** A transaction with this many payments is sent for the first time. */
   batched(network: string, size: number): void
@@ -205,7 +205,7 @@ function states(gauge: Gauge) {
   }
 }
 
-/** For a service without metrics. */
+/** Counts nothing: for a service without metrics. */
 export const silent: Meter = {
   counter: () => ({ inc() {} }),
   gauge: () => ({ set() {} }),

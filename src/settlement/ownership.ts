@@ -49,7 +49,7 @@ export async function isOfAnother(
 
 /**
  * Whether this process must leave an account's transactions alone. One of ours that no process has is
- * left alone as well: its next holder drives them. An account that is not configured any more gets no
+ * left alone as well: its next holder drives them. An account that is no longer configured gets no
  * holder, so the network's keeper drives what it sent.
  */
 export function isOthers(

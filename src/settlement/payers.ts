@@ -73,7 +73,7 @@ export async function payerOf(
   return { address: transfer.payer, code, isNew }
 }
 
-/** The same before its code is read: `kind` is the assumed code. */
+/** The same before its code is read. `kind` is the assumed kind of its code. */
 export async function payerBefore(
   { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
   transfer: Transfer,
@@ -184,7 +184,7 @@ export function createFailures(
 
 /** Recorded failures (GCRA), by address or by code. */
 function createFailureBuckets(now: () => number, shared: FailureLedger) {
-  /** When a bucket is full again. */
+  /** The time at which a bucket is full again, by key. */
   const fullAt = new Map<string, number>()
 
   const until = (at: number) => {
@@ -209,7 +209,7 @@ function createFailureBuckets(now: () => number, shared: FailureLedger) {
 
   return {
     ms,
-    /** Adds a failure to buckets of these sizes, which expires after its part of the time. */
+    /** Adds a failure to buckets of these sizes. It expires after its part of the window. */
     add(failures: readonly { key: string; size: number }[]): void {
       for (const { key, size } of failures) {
         const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
@@ -219,7 +219,7 @@ function createFailureBuckets(now: () => number, shared: FailureLedger) {
       }
       if (fullAt.size > payersMax) dropExpired()
       const added = failures.map(({ key, size }) => ({ key, ms: windowMs / size }))
-      // Without the database it counts at this process only.
+      // When the database is away, the failure counts at this process only.
       shared.add(added, windowMs).catch(() => undefined)
     },
   }
@@ -305,7 +305,7 @@ function createSigners(now: () => number): Signers {
 
 /** Amounts of open payments by payer, so that one balance is not reserved twice. */
 export type ReservedAmounts = {
-  /** Of the payer, atomic. */
+  /** Sum of the payer's reserved amounts, atomic. */
   of(transfer: Transfer): bigint
   add(transfer: Transfer): void
   release(transfer: Transfer): void

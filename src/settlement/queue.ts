@@ -40,7 +40,7 @@ type Submission = Pick<
 > & { code: 'contract' | 'unknown' }
 
 export type Submitted = {
-  /** Never rejects. */
+  /** The result of the submission. Never rejects. */
   admission: Promise<Admission>
   /**
    * Removes the payment from the queue. False when its turn has started: then the admission follows
@@ -196,7 +196,7 @@ export function pump(context: Context, chain: ChainState): void {
 /** Sends payments that name their relayer, each alone, as many at once as the relayer may have open. */
 function pumpNamed(context: Context, chain: ChainState): void {
   const { queue, relayers } = chain
-  // Nearly always: each payment of another scheme comes here several times.
+  // Usually empty: each payment of another scheme calls this several times.
   if (queue.named.length === 0) return
   const isOver = context.progress.signal.aborted || !isReady(chain)
   const room = roomFor(context)

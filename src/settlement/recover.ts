@@ -14,7 +14,9 @@ import type { ChainState, Relayer } from './state'
 
 /** Gaps are filled with this many nonces at a time. */
 const gapMax = 16
-/** Longest pause between two checks of a payment whose time is over and whose end no node shows. */
+/**
+ * Longest pause between two checks of a payment that has expired and whose end no node shows, ms.
+ */
 const checksEveryMs = 600_000
 
 /** When these payments were last checked (unix ms), by id. */
@@ -63,7 +65,8 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
     if (!first || !chain) continue
     const relayer = relayerOf(chain, first.transaction.relayer)
     if (only && relayer !== only) continue
-    // Their holder drives them. While it takes an account, `only` is that one.
+    // Another process holds the account and drives them. During a takeover, `only` is the account
+    // that is taken.
     if (relayer && !relayer.isHeld && !only) continue
     if (!relayer && !isLeftBehind(context, chain, first.transaction)) continue
     // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
@@ -75,7 +78,7 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
   await Promise.all(unowned)
 }
 
-/** Whether this process records what an account sent that is no longer configured. */
+/** Whether this process records what was sent from an account that is no longer configured. */
 function isLeftBehind(
   context: Context,
   chain: ChainState,

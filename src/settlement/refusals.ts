@@ -58,7 +58,7 @@ export function refuseSignature(transfer: Transfer, eip712: Asset['eip712']): Pa
   return refuse(signatureReason(transfer), Explanation.otherSigner(transfer, eip712))
 }
 
-/** The reason code for a nonce that is used otherwise. */
+/** The reason code for a nonce that another transaction used. */
 export function usedReason(transfer: Pick<Transfer, 'method'>): Reason {
   return transfer.method === 'permit2'
     ? 'permit2_invalid_nonce'
@@ -72,20 +72,20 @@ export function expiredReason(transfer: Pick<Transfer, 'method'>): Reason {
     : 'invalid_exact_evm_payload_authorization_valid_before'
 }
 
-/** A payer whose transactions failed on chain, as an outcome. */
+/** The refusal of a payer whose transactions failed on chain. */
 export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   const detail =
     'Transactions of this payer failed on chain; nothing is charged now. Send it again after Retry-After.'
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
-/** A payer that had parts of several answers for nothing, because they failed. */
+/** The refusal of a payer that got parts of several failed answers for nothing. */
 export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
   const detail = 'Several answers of this payer failed and cost nothing: pay by exact, or later.'
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
-/** Sent later it would pass: other payments of the same payer go first. */
+/** Other payments of the payer go first; the same payment may pass later. */
 export const underWay: PaymentRefusal = {
   kind: 'unavailable',
   detail: 'Other payments of this payer are under way; send the same credential again.',
@@ -99,7 +99,7 @@ export const relayerGone: PaymentRefusal = {
   retryAfterSeconds: 60,
 }
 
-/** A payment whose turn did not come in time, as an outcome: nothing was written. */
+/** The refusal of a payment whose turn did not come in time: nothing was written. */
 export const busy: PaymentRefusal = {
   kind: 'unavailable',
   detail: 'The network is busy; try again with the same credential.',
@@ -113,7 +113,7 @@ export const unrecordable: PaymentRefusal = {
   retryAfterSeconds: 5,
 }
 
-/** A network fault as an outcome: the credential is unspent. */
+/** The refusal for a network fault: the credential is unspent. */
 export function unavailable(error: unknown): PaymentRefusal {
   if (storageCode(error) !== undefined) return unrecordable
   const detail =

@@ -16,7 +16,7 @@ export type Payload = {
   product: GasProduct
   to: Address
   data: Hex
-  /** `data` creates a contract, at `to`. */
+  /** Whether the transaction creates a contract, at `to`. */
   isCreation?: boolean
   valueWei: bigint
   gasLimit: bigint
@@ -136,7 +136,7 @@ export function freeNonce(relayer: Relayer): number | undefined {
   return relayer.next
 }
 
-/** Adds a slot to its relayer; before it is written, so that budgets count it meanwhile. */
+/** Adds a slot to its relayer. Call it before the slot is written, so that budgets count it. */
 export function occupy(slot: Slot): void {
   const { relayer, nonce } = slot
   relayer.slots.set(nonce, slot)
@@ -189,11 +189,11 @@ export type NodeReply = {
     /** The node does not accept the bytes now. */
     | 'rejected'
   receipt?: Receipt
-  /** Safe to show. */
+  /** Why, as text without secrets. */
   reason?: string
   /** Whether the node rejected the transaction for its fees. */
   isFee?: true
-  /** The node was given time to include them. */
+  /** Whether the call waited for the inclusion of the bytes. */
   waited?: boolean
 }
 

@@ -1,6 +1,7 @@
 import { storageCode } from '../../db/fault'
 import type { Assignment } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
+import { lagBlocks } from '../chain/head'
 import { about, type Context, chainOf } from './context'
 import * as CrossCheck from './cross-check'
 import { readMoney } from './ethcall'
@@ -12,9 +13,6 @@ import type { ChainState } from './state'
 import { pause } from './wait'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
-
-/** How far behind a node may have been when it passed the simulation, blocks. */
-const lagBlocks = 300n
 
 /**
  * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
@@ -197,13 +195,16 @@ async function askOthers(
   return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
 }
 
-/** Seconds after its time for which a payment stays open because URLs disagree or do not answer. */
+/**
+ * Seconds after its expiry for which a payment stays open because URLs disagree or do not answer.
+ */
 function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
   return isSilent ? unansweredSeconds : unseenSeconds
 }
 
 async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
   const { knownBlock } = await ledger.payments.arrivalOf(id)
+  // The node that passed the simulation may have lagged behind.
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 

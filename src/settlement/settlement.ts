@@ -142,7 +142,7 @@ export type Settlement = Payments &
     hasDesk(): boolean
     /** Whether other processes may use the database. */
     isShared: boolean
-    /** The scheme `upto`. */
+    /** The functions of the scheme `upto`. */
     authorizations: Authorizations
   }
 

@@ -35,15 +35,14 @@ export type SettlementOptions = {
   /** Each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]
   /**
-   * The stock desk's account. A relayer of its own when it is none of these; default the first of
-   * them.
+   * The stock desk's account; the first relayer by default. Another key is a relayer of its own.
    */
   deskKey?: Uint8Array | undefined
   /** The network of the desk; by default every network. */
   deskNetwork?: Network.Id | undefined
   /** Unix ms. */
   now: () => number
-  /** A monotonic clock, ms from any start: it shows that `now` was set. By default `now` itself. */
+  /** A clock in ms that never decreases: it shows that `now` was set. By default `now` itself. */
   monotonic?: (() => number) | undefined
   /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
   clockSkewMaxMs?: number | undefined

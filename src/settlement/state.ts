@@ -75,9 +75,9 @@ export type Queue = {
   unread: QueuedPayment[]
   /** Runs while payments collect behind a busy relayer. */
   collecting: ReturnType<typeof setTimeout> | undefined
-  /** The payments have collected for long enough. */
+  /** Whether the payments have collected for long enough. */
   isDue: boolean
-  /** The code of waiting payers is being read. */
+  /** Whether the code of waiting payers is being read. */
   isProbing: boolean
 }
 
@@ -103,9 +103,9 @@ export type GasLearnt = {
 
 /** The last health check of a network. */
 export type Health = {
-  /** The network itself can be used; relayers have reasons of their own. */
+  /** Whether the network itself can be used; relayers have reasons of their own. */
   ready: boolean
-  /** Safe to show: hosts and addresses, no URLs. */
+  /** Why it cannot be used. Names hosts and addresses, no URLs. */
   reason: string | undefined
   /** Checks so far that reached the node. */
   checks: number
@@ -119,15 +119,18 @@ export type Health = {
 export type Relayer = {
   address: Address
   privateKey: Uint8Array
-  /** Sends the jobs that name it and nothing else. */
+  /** Whether it sends only the jobs that name it. */
   isReserved: boolean
   /** Whether this process chooses its account nonces. */
   isHeld: boolean
-  /** Another process gets the account when nothing is open, so payments use the other accounts. */
+  /**
+   * Whether another process gets the account when nothing is open, so that payments use the other
+   * accounts.
+   */
   isLeaving: boolean
   /** The next free account nonce; undefined until the chain was read. */
   next: number | undefined
-  /** Above every nonce of an open transaction in the database. */
+  /** A number above every nonce of an open transaction in the database. */
   floor: number
   /**
    * The chain's count of our transactions was below the known included ones. `from`: the lowest
@@ -138,7 +141,7 @@ export type Relayer = {
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
   open: number
-  /** A batch is being simulated for this relayer. */
+  /** Whether a batch is being simulated for this relayer. */
   isPreparing: boolean
   /** Payments that name this relayer and are being simulated. */
   preparing: number
@@ -212,13 +215,13 @@ export type QueuedPayment = {
   signer: Signer
   /** Fees that the payer's code was simulated with; undefined for others. */
   fees: Fees | undefined
-  /** Set when it is sent again. */
+  /** The stored payment, when it is sent again. */
   payment: Payment | undefined
-  /** Never shares a transaction. */
+  /** Whether it must not share a transaction. */
   isAlone: boolean
-  /** The caller has left: do not wait for another turn. */
+  /** Whether the caller has left: then it does not wait for another turn. */
   isGivenUp: boolean
-  /** Waiting longer adds no payment to its batch. */
+  /** Whether to send it now, because waiting adds no payment to its batch. */
   isUrgent: boolean
   deliverOnConfirm: Underway['deliverOnConfirm']
   /** Written with the payment. */
@@ -227,7 +230,7 @@ export type QueuedPayment = {
   findKnown?: (() => Promise<Payment | undefined>) | undefined
   /** Of a charge: what the simulation of its ceiling showed. */
   verified?: Verified | undefined
-  /** What its payer had at the simulation that passed; undefined for a charge of ours. Atomic. */
+  /** The payer's funds at the simulation that passed, atomic; undefined for a charge of ours. */
   fundsAtomic?: bigint | undefined
   /** Kept from the simulation that passed until the payment is written. */
   reservation: Reservation | undefined
@@ -264,11 +267,11 @@ export type JobRefusal = Extract<JobEnd, { kind: 'unavailable' | 'refused' }>
 export type WaitingJob = {
   job: Job
   rider: JobRider | undefined
-  /** It is being offered to a relayer. */
+  /** Whether it is being offered to a relayer. */
   isOffered: boolean
-  /** Its caller no longer waits. */
+  /** Whether its caller no longer waits. */
   isOver: boolean
-  /** Undefined: it is written and under way. */
+  /** Called with undefined when it is written and under way. */
   done(refusal: JobRefusal | undefined): void
   /** Nothing was written because of a fault. */
   fail(error: unknown): void
@@ -286,7 +289,7 @@ export type Watch = {
   from: bigint | undefined
   /** Bytes of external transactions that a reorganisation removed. */
   lostRaw: Map<Hex, Hex>
-  /** Checks since then, by payment, and the newest block at the second of them. */
+  /** Checks since the reorganisation, by payment, and the newest block at the second of them. */
   restores: Map<string, { attempts: number; since: bigint }>
 }
 
@@ -295,7 +298,7 @@ export type WatchedInclusion = {
   blockNumber: bigint
   /** Undefined while the chain's answer is not understood. */
   blockHash: Hex | undefined
-  /** Checks at which the node had no such block. */
+  /** Number of checks at which the node had no such block. */
   misses: number
   /** Bytes of an external transaction: a node drops what it evicted. */
   raw: Hex | undefined

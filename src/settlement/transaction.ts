@@ -19,7 +19,7 @@ export type Batch = {
   members: readonly QueuedPayment[]
   /** The newest block at the start of their simulation. */
   knownBlock: bigint
-  /** Signed while the node simulated. */
+  /** The transaction that was signed while the node simulated. */
   draft: TransactionRow | undefined
 }
 
@@ -35,7 +35,7 @@ export function prepare(
 ): TransactionRow | undefined {
   const nonce = freeNonce(relayer)
   if (nonce === undefined || !first || first.code === 'contract') return undefined
-  // A simulation that reads the code shows that nearly all payers have none.
+  // Where a simulation reads the code, it shows that nearly all payers have none.
   const simulatedCode = chain.abilities.readsCode ? ('eoa' as const) : ('unknown' as const)
   const payload = payloadOf(chain, [{ ...first, simulatedCode }])
   return sign({ now, network: chain.network }, relayer, payload, { nonce, ...feesNow(chain) })
@@ -87,7 +87,7 @@ type Written = { sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[
 type Result =
   | { kind: 'stored'; slot: Slot }
   | Exclude<Launched, { kind: 'stored' }>
-  /** The first member may not be sent now. */
+  /** The budget of the first member is spent, so nothing was written. */
   | { kind: 'over-budget'; refusal: PaymentRefusal }
 
 /** Occupies the slot before it is written, so that the budgets count it. */
@@ -232,7 +232,7 @@ function sentRow(
   return { ...rowOf(member, knownBlock, at), state: 'broadcast', transactionHash: hash }
 }
 
-/** The row of a payment without any transaction. */
+/** The row of a payment for which no transaction of ours was written. */
 export function rowOf(
   {
     id,

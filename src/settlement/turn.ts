@@ -21,7 +21,7 @@ export function createTurn(): Turn {
   }
 }
 
-/** Runs at once, so that an uncontended turn adds no delay. */
+/** Calls the work at once, so that an uncontended turn adds no delay. */
 async function begin<T>(work: () => Promise<T>): Promise<T> {
   return work()
 }

@@ -10,14 +10,14 @@ export type Unpaid = {
   waitSeconds(payer: string): number
 }
 
-/** So many at once, and each is forgotten after its part of the time. */
+/** A payer may have this many at once; each expires after its part of the time. */
 const unpaidMax = 5
 const windowMs = 600_000
 const payersMax = 10_000
 
-/** `now` is unix ms. A restart forgets all. */
+/** `now` is unix ms. A restart resets it. */
 export function createUnpaid(now: () => number): Unpaid {
-  /** When all of a payer are forgotten. */
+  /** The time at which all of a payer's failures have expired. */
   const until = new Map<string, number>()
   const debtMs = (payer: string) => {
     const debt = (until.get(payer) ?? 0) - now()

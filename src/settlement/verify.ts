@@ -30,7 +30,7 @@ export async function verify(
   return 'kind' in checked ? checked : { ok: true }
 }
 
-/** The same, with what the simulation showed. */
+/** Like `verify`, and also resolves with what the simulation showed. */
 export async function check(
   context: Uses,
   transfer: Transfer,

@@ -5,7 +5,7 @@ import * as Refusals from './refusals'
 
 export type VoidOptions = { id: string; receivedAt: number }
 
-/** `void`: written, and the money is used for ever. A refusal: nothing was written. */
+/** `void`: written, and the money is used permanently. A refusal: nothing was written. */
 export type Voided = { kind: 'void' } | Refusals.PaymentRefusal
 
 /**

@@ -157,7 +157,7 @@ export function approveOf(
  * an address must hold.
  */
 export function capWei(sponsor: Sponsor, decimals: number): bigint {
-  // The price may have a fraction; six digits of it are kept.
+  // The price may have decimals, of which six are kept.
   const priceMicroUsd = BigInt(Math.ceil(sponsor.ethPriceUsd * 1e6))
   const worth = (sponsor.minBalanceAtomic * 10n ** 24n) / (priceMicroUsd * 10n ** BigInt(decimals))
   return worth < sponsor.maxGrantWei ? worth : sponsor.maxGrantWei

@@ -30,7 +30,7 @@ type Plan = {
   missingWei: bigint
 }
 
-/** It is on chain already, or the payer needs none. */
+/** The approve is on chain already, or the payer needs none. */
 type Done = { kind: 'done'; transaction: Hex }
 
 /** First wait (ms) for a receipt; each further one is half as long again, up to the last. */
@@ -45,7 +45,9 @@ const underWayMax = 64
 type Context = ApprovalOptions & {
   refusals: ReturnType<Meter['counter']>
   semaphore: Semaphore
-  /** By payer: two approves of one payer would compete for one account nonce. */
+  /**
+   * Running work by payer, because two approves of one payer would compete for one account nonce.
+   */
   underWay: Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>
 }
 

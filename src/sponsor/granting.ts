@@ -88,7 +88,7 @@ type Context = GrantingOptions & {
   /** By the id of the grant; registered before the first await. */
   underWay: Map<string, Promise<Result>>
   semaphore: Semaphore
-  /** Last read of the use of grants, by the network of clients. Unix ms. */
+  /** Time (unix ms) of the last read of the use of grants, by the network of clients. */
   readAt: Map<string, number>
 }
 
@@ -147,7 +147,7 @@ async function fund(
     isTopUp: row !== undefined,
   }
   const funded = await ledger.fund(request, { waitMs: context.waitMs() })
-  // Only what was given counts for the client.
+  // Counts only grants that were sent for the client.
   if (funded.kind !== 'funded' && funded.kind !== 'pending') {
     clients.releaseReservation(client, day, address)
   }
@@ -239,7 +239,7 @@ async function begin(context: Context, asked: Asked, client: string): Promise<Re
     if (!(error instanceof RpcFault || error instanceof RpcError)) throw error
     return row ? again(context, asked) : notReady('The network gives no complete answer.', 5)
   })
-  // Meanwhile a signed approve of the address was sponsored, or the transfer did not arrive.
+  // In between, a signed approve of the address was sponsored, or the transfer was lost.
   const isLost = result.kind === 'refused' && result.code === 'already-sponsored' && !row
   return isLost ? again(context, asked) : result
 }

@@ -79,7 +79,7 @@ export function newId(now: number, random: Uint8Array): string {
   return `ord_${now.toString(16).padStart(12, '0')}${digits}`
 }
 
-/** Below every id of this time and later, above every earlier one. */
+/** An id that sorts after every earlier id, and before every id of this time and later. */
 export function idSince(now: number): string {
   return `ord_${Math.max(0, now).toString(16).padStart(12, '0')}`
 }

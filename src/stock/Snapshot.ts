@@ -28,7 +28,7 @@ export type Snapshot = {
   isOraclePaused: boolean | undefined
   /** Undefined without a feed, or when it has no answer. `priceAtomic` as above; unix ms. */
   feed: { priceAtomic: bigint; updatedAt: number } | undefined
-  /** Of the requested accounts. */
+  /** Whether each requested account is blocked. */
   blocked: readonly { address: Address; isBlocked: boolean | undefined }[]
   blockNumber: bigint
   /** Unix ms. */

@@ -28,8 +28,9 @@ export type DeskSettlement = Pick<
 /** The market in which the desk buys. */
 export type DeskMarket = {
   /**
-   * What the pinned pool gives now, undefined when it takes no such amount, and the result of the
-   * checks before money moves. Both are of one block. Throws RpcFault when no node answers.
+   * The shares that the pinned pool gives now (undefined when it takes no such amount), and the
+   * result of the checks before money moves. Both are of one block. Throws RpcFault when no node
+   * answers.
    */
   quote(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
   /** The calls of an account that holds `usdgAtomic`; see `Market`. */

@@ -23,7 +23,7 @@ export type Desk = {
   refundsOf(payer: Address, since: number): Promise<number>
   /** Orders of a payer that have not ended and are not to be refunded. */
   underWay(payer: Address): Promise<number>
-  /** Number of orders in each state that is no end. */
+  /** Number of orders in each state that is not final. */
   counts(): Promise<ReadonlyMap<State, number>>
   /** Number of open orders. */
   open(): Promise<number>
@@ -112,7 +112,10 @@ export function createDesk(options: DeskOptions): Desk {
 /** How often a waiting request reads an order that another process may drive, ms. */
 const lookMs = 500
 
-/** Finds the orders to drive; once for each time that the process has got the desk's account, all. */
+/**
+ * Finds the orders to drive. When the process has just got the desk's account, these are all open
+ * orders.
+ */
 function createSearch({
   orders,
   settlement,

@@ -1,6 +1,6 @@
 import * as Snapshot from './Snapshot'
 
-/** A price that was read then, unix ms. */
+/** A price, and the time of its read (unix ms). */
 export type Point = { at: number; priceAtomic: bigint }
 
 /** The prices of the last day, from reads for the list. Nothing is read only for them. */

@@ -37,7 +37,7 @@ export function swapOf(context: Context, order: Order): Job {
     gasLimit: swapGas,
     compose(sender) {
       const token = tokenOf(context, order)
-      if (token === undefined) throw new Error(`${order.token} is not listed any more`)
+      if (token === undefined) throw new Error(`${order.token} is no longer listed`)
       const { to: payee } = Creation.create(sender, [])
       const terms = termsOf(context, order, { payee, amountAtomic: order.usdgAtomic, validBefore })
       const signature = sender.sign(Authorization.receiveDigest(terms, context.asset))

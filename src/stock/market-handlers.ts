@@ -103,7 +103,7 @@ export function quoteOf(
   const verdict = market.judge(snapshot)
   if (!verdict.ok) throw problemOf(verdict)
   const { token, usdgAtomic, sharesAtomic, priceAtomic, decimals } = snapshot
-  // A verdict permits no snapshot without them.
+  // A verdict permits only snapshots that have them.
   if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
     throw new Error('a snapshot without a quote was accepted')
   }

@@ -30,7 +30,7 @@ export type OrderHandlersOptions = {
   requestId: () => string
   /** Address of the other end of the connection. */
   addressOf: (request: Request) => string | undefined
-  /** False once the process stops: then nothing new starts. */
+  /** False once the process stops: then nothing new is started. */
   accepts: () => boolean
 }
 

@@ -4,7 +4,7 @@ export type Sourced = { value: unknown; at: number }
 export type Source = {
   /**
    * The JSON at a path below the source's URL. Kept for `ttlMs`. If the source fails, the last
-   * answer is kept for ten minutes, with its time. Undefined without a usable answer. Never
+   * answer is used for ten minutes, with its time. Undefined without a usable answer. Never
    * rejects.
    */
   get(path: string): Promise<Sourced | undefined>

@@ -97,7 +97,7 @@ async function settled(context: Context, order: Order): Promise<Next> {
     return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
   }
   if (isLate) return refuse('too-late', undefined)
-  if (quote === undefined) return refuse('check-failed', 'the token is not listed any more')
+  if (quote === undefined) return refuse('check-failed', 'the token is no longer listed')
   const { verdict, sharesAtomic } = quote
   if (sharesAtomic === undefined) return refuse('no-quote', undefined)
   if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)

@@ -23,11 +23,11 @@ export type Field = {
   isInBody: boolean
 }
 
-/** What a route can be asked with: its method, the values of its parameters and its body. */
+/** The values for a request of a route: its method, its parameters and its body. */
 export type Values = {
   method: string | undefined
   body: string | undefined
-  /** By the parameter's name; undefined: the example of each. */
+  /** The value of a parameter by its name; without it, the example of each. */
   of: ((name: string) => string | undefined) | undefined
 }
 
@@ -146,7 +146,7 @@ function sampleOf(schema: Readonly<Record<string, unknown>>): unknown {
   }
 }
 
-/** An example of what a route answers, as JSON text; undefined where its schema has none. */
+/** An example of the answer of a route, as JSON text; undefined where its schema has none. */
 export function answerOf({ answer }: Route): string | undefined {
   if (answer === undefined) return undefined
   const { example, examples: list } = answer

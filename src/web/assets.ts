@@ -30,14 +30,14 @@ type Scripts = Readonly<Record<'script' | 'wallet', Asset>> & { copy: Inline }
 type Assets = Scripts &
   Readonly<Record<'admin' | 'icon', Asset>> & { style: Inline; logo: Asset | undefined }
 
-/** One script whose names the wallet's script uses, too. */
+/** One script; the wallet's script uses its names, too. */
 const page = [elements, outcome, answers, copy, tabs, compose, stocks]
 /** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
 
 let scripts: Scripts | undefined
 
-/** Made when a page is first read, because a start does not need them. */
+/** Minified when a page is first read, because a start does not need them. */
 function madeScripts(): Scripts {
   scripts ??= {
     script: asset('script', 'js', minified(page.join('\n'), { keepsNames: true }), javascript),

@@ -1,4 +1,4 @@
-import { builtIns } from '../config/builtin'
+import { publicRpcOf } from '../config/builtin'
 import type { NetworkConfig } from '../config/Config'
 import { isLoopback } from '../config/values'
 import type * as Network from '../protocol/Network'
@@ -19,12 +19,11 @@ export function publicFacts(network: Pick<NetworkConfig, 'id' | 'rpcUrls'>): {
 } {
   if (isLocal(network)) return {}
   const { id } = network
-  const urls = builtIns.find((each) => each.id === id)?.table.rpc_urls
-  const [rpc] = Array.isArray(urls) ? urls : []
+  const rpc = publicRpcOf(id)
   const explorer = explorers[id]
   return {
     ...(explorer === undefined ? {} : { explorer }),
-    ...(typeof rpc === 'string' ? { rpc } : {}),
+    ...(rpc === undefined ? {} : { rpc }),
   }
 }
 

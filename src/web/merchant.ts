@@ -12,7 +12,7 @@ import { ratesTable } from './rates'
 import * as Search from './Search'
 import { commandTabs } from './tabs'
 
-/** What a visitor of a merchant's page has chosen and entered. */
+/** The choices and the values of a visitor of a merchant's page. */
 export type Query = {
   /** Path of a route below the merchant. */
   route: string | undefined
@@ -159,14 +159,14 @@ function priceOf({ service, networks }: Config, merchant: Merchant, route: Route
   const byUse =
     ByUse.isOffered(service, merchant, route) &&
     html` A program that pays by the x402 scheme <code>upto</code> is charged for what the answer used, and never more.`
-  // As the prices beside it are written.
+  // The sentence writes prices in the form of the price beside it.
   const sentence = Price.sentence(route).replace(/(\d+\.\d\d\d*?)0* USD/g, '$$$1')
   return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>
 <p>${sentence}${byUse}</p>
 ${ratesTable(meter, namesOf(route))}`
 }
 
-/** The names that a buyer may use for what the upstream calls otherwise. */
+/** The buyer's names for values that the upstream calls differently. */
 function namesOf({ rewrite }: Route): ReadonlyMap<string, string> {
   const pairs = Object.values(rewrite).flatMap((values) => Object.entries(values))
   return new Map(pairs.map(([name, upstream]) => [upstream, name]))
@@ -196,7 +196,7 @@ function methodField(methods: readonly Method[], chosen: Method): Html {
 <select id="method" name="method">${methods.map((method) => option(method, chosen))}</select></div>`
 }
 
-/** `isOff`: the script hides the field, as the chosen method does not use it. */
+/** `isOff`: the script hides the field, because the chosen method does not use it. */
 function bodyField(body: string | undefined, isOff: boolean): Html {
   return html`<div class="field" data-of="body"${isOff && html` data-off`}><label for="body">Body <span class="quiet">JSON</span></label>
 <textarea id="body" name="body" rows="5" spellcheck="false">${body ?? '{}'}</textarea></div>`
@@ -231,7 +231,7 @@ function choicesOf(schema: Param['schema']): string[] | undefined {
   return Array.isArray(values) ? ['', ...values.map(String)] : undefined
 }
 
-/** What the schema says of a parameter, in plain words. */
+/** The facts of a parameter's schema, in plain words. */
 function factsOf({ schema, in: place }: Param): string {
   const { type, minimum, maximum } = schema
   const types = [type].flat().join(' or ').replace('array', 'comma list')

@@ -52,7 +52,7 @@ function merchantAt({ merchants }: Config, { url }: Request) {
 
 type Paywall = { request: Request; merchant: Merchant | undefined; offers: readonly Priced[] }
 
-/** What the address sells, and the ways to pay for it. */
+/** The offer of an address, and the ways to pay for it. */
 function paywallPage(
   { service }: Config,
   problem: Json.JsonObject,

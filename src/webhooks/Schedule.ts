@@ -3,13 +3,13 @@
 const firstMs = 5_000
 const growth = 3
 const longestMs = 2 * 3_600_000
-/** Longest wait that an endpoint may ask for by Retry-After, ms. */
+/** Longest wait that an endpoint may require by Retry-After, ms. */
 const retryAfterMaxMs = 3_600_000
 
 /** Wait after so many attempts, at least one, ms: 5 s, 15 s, .., 2 h. `random`: 0 to 1. */
 export function delayMs(attempts: number, random: number): number {
   const wait = Math.min(longestMs, firstMs * growth ** (attempts - 1))
-  // Without it the messages of one failure would all come back at once.
+  // Spreads the messages of one failure over time.
   return Math.round(wait * (0.75 + random / 2))
 }
 

@@ -16,15 +16,15 @@ export type SendingOptions = {
   post: Post
   /** Unix ms. */
   now: () => number
-  /** From 0 to 1. */
+  /** A random number of at least 0 and below 1. */
   random: () => number
   metrics: Metrics
-  /** An endpoint answered that it wants no more messages. */
+  /** An endpoint answered 410: it wants no more messages. */
   onGone: () => void
   log: Log
 }
 
-/** What is known of one endpoint while the process runs. */
+/** The state of one endpoint while the process runs. */
 export type Endpoint = {
   config: Webhook
   /** Attempts in progress by the `seq` of their message. */
@@ -117,7 +117,7 @@ async function send(
   const timestamp = Math.floor(now() / 1000)
   const headers = headersOf({ id, timestamp, body }, endpoint.config.secrets)
   const answer = await post(endpoint.config, { headers, body }, signal)
-  // A stop ended the attempt: the next start makes it again.
+  // The stop of the process ended the attempt: the next start repeats it.
   if ('error' in answer && signal.aborted) return
   try {
     await record(options, endpoint, message, answer)
@@ -159,19 +159,19 @@ async function record(
   const dueAt = at + Math.max(delayMs(message.attempts + 1, options.random()), wait)
   const { expiresAt } = message
   const error = 'error' in answer ? answer.error : undefined
-  // The last attempt is at the end of its time. After that the sweep gives it up.
+  // The last attempt is at the end of the message's time. After that the sweep gives it up.
   await ledger.retry({ ...attempt, error }, at < expiresAt ? Math.min(dueAt, expiresAt) : dueAt)
   metrics.ended('retried')
 }
 
-/** Counts a failure of the endpoint. Returns how long it asks to wait, ms. */
+/** Counts a failure of the endpoint. Returns the wait that it requires, ms. */
 function note({ now, random, log }: SendingOptions, endpoint: Endpoint, answer: Answer): number {
   const at = now()
   const isError = 'error' in answer
   // Other statuses are about one message: the endpoint itself works.
   const isFailure = isError || answer.status >= 500 || answer.status === 429
   const wait = isError ? 0 : retryAfterMs(answer.retryAfter, at)
-  // While it is paused, only attempts end that began before: they are one failure.
+  // During its pause only earlier attempts end, and all of them count as one failure.
   if (!isFailure || at < endpoint.pausedUntil) return wait
   endpoint.failures++
   const pause = Math.max(wait, pauseMs(endpoint.failures, random()))
@@ -196,7 +196,7 @@ async function disable(
   log('webhook-disabled', { ...nameOf(endpoint), status: 410, givenUp: given })
 }
 
-/** How log lines name an endpoint: never by its path. */
+/** The name of an endpoint in log lines, without its path. */
 export function nameOf({ config }: Pick<Endpoint, 'config'>) {
   return { endpoint: config.id, origin: config.url.origin }
 }

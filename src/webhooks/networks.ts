@@ -28,7 +28,8 @@ export function createNetworkWatch(options: {
         continue
       }
       if (last && (!last.isOver || at < last.at + betweenMs)) continue
-      // Until it is written: a fault of the storage is tried again after the same time.
+      // Set before it is written: after a fault of the storage it is tried again after the same
+      // time.
       known.set(network, { at, isOver: true })
       await options.ledger.add(networkPaused(network, reason, at))
       known.set(network, { at, isOver: false })

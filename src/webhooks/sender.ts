@@ -39,7 +39,7 @@ export type Sender = {
 export function createSender(options: SenderOptions): Sender {
   const { ledger } = options
   const attempts = new AbortController()
-  /** Also those of an earlier configuration whose attempts have not ended. */
+  /** Includes endpoints of an earlier configuration whose attempts have not ended. */
   const endpoints = new Map<string, Endpoint>()
   const state = { isSending: false, isWoken: false }
   const subscribe = () =>
@@ -141,7 +141,7 @@ async function idle(endpoints: ReadonlyMap<string, Endpoint>): Promise<void> {
   const isBusy = ({ look, inFlight }: Endpoint) => look !== 'no' || inFlight.size > 0
   while ([...endpoints.values()].some(isBusy)) {
     const attempts = [...endpoints.values()].flatMap(({ inFlight }) => [...inFlight.values()])
-    // A look only reads the database.
+    // Without attempts in progress, waits for one turn: a look only reads the database.
     await (attempts.length > 0 ? Promise.race(attempts) : new Promise(setImmediate))
   }
 }

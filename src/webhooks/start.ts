@@ -33,7 +33,10 @@ export type Webhooks = {
   stop(limitMs: number): Promise<void>
 }
 
-/** Subscribes to events, and sends their messages in the background. Without endpoints it rests. */
+/**
+ * Subscribes to events, and sends their messages in the background. Without endpoints it does
+ * nothing.
+ */
 export function startWebhooks(options: WebhooksOptions): Webhooks {
   const { ledger, meter, now, log } = options
   let current = options.endpoints
@@ -81,7 +84,7 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
   }
 }
 
-/** The sponsor's budget is that of its grants, which are counted where they are written. */
+/** The sponsor is missing here, because its budget is counted where grants are written. */
 function gasPerDayOf({ id, gasPerDayWei }: NetworkConfig): Subscriptions['gasPerDay'] {
   const { gateway, facilitator, desk } = gasPerDayWei
   return [

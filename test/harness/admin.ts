@@ -16,7 +16,7 @@ export const token = 'a-token-of-the-operator'
 
 export type AdminOptions = {
   config?: Config
-  /** Of the service, when the browser does not see `base_url`. */
+  /** The service's `base_url`, when the browser uses another one. */
   baseUrl?: string
   adminToken?: string
   sources?: Partial<Sources>
@@ -51,7 +51,7 @@ export function adminPages(options: AdminOptions = {}) {
   const send = async (path: string, init: RequestInit = {}) =>
     app.fetch(new Request(`http://localhost${path}`, init))
   const get = (path: string, headers: Record<string, string> = {}) => send(path, { headers })
-  /** As a browser sends a form of ours. */
+  /** Sends a form of ours as a browser does. */
   const post = (
     path: string,
     fields: Record<string, string>,

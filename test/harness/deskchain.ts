@@ -17,7 +17,7 @@ export type ModelJob = {
   nonce: number
   /** The signature of the desk, parsed from the bytes that it sends. */
   signed: Authorization.ParsedCall
-  /** Of a swap. */
+  /** The terms of the swap; undefined for a job that is not one. */
   terms: SwapTerms | undefined
   transaction: Hex
   state: 'broadcast' | 'confirmed' | 'failed' | 'replaced'
@@ -116,7 +116,7 @@ export function emit(listeners: readonly Listener[], id: string): void {
   for (const listener of listeners) listener(id)
 }
 
-/** Of a transaction that is new. */
+/** The hash of a new transaction. */
 export function newHash(chain: Chain): Hex {
   return Crypto.hex(Crypto.keccak256(`transaction ${++chain.serial}`))
 }
@@ -139,7 +139,7 @@ export function transferLog(
   }
 }
 
-/** Of a transaction in the newest block. */
+/** The receipt of a transaction in the newest block. */
 export function receiptOf(
   { block }: Chain,
   transaction: Hex,
@@ -226,7 +226,7 @@ function payByStranger(chain: Chain, known: ModelJob): void {
   chain.receipts.set(transaction, receiptOf(chain, transaction, true, logs))
 }
 
-/** The job is in progress again, and its money is where it was. */
+/** The job is in progress again, and its money has not moved. */
 export function takeBack(chain: Chain, known: ModelJob): void {
   const { swaps, refunds, receipts } = chain
   const { job, signed, transaction } = known

@@ -38,7 +38,7 @@ export function createModel(db: Db, random: Random) {
   }
   const { state, swaps, refunds, paid } = chain
   return {
-    /** Without a detour. */
+    /** The ledger itself, without the desk's wrapper. */
     orders: world.ledger.orders,
     state,
     swaps,

@@ -23,7 +23,7 @@ export type World = {
   readonly chain: Chain
   /** A killed process never gets an answer. */
   generation: number
-  /** Of the account that sends the jobs. */
+  /** The next nonce of the account that sends the jobs. */
   nonce: number
   /** Arguments of the last call of the market. */
   terms: SwapTerms | undefined

@@ -12,7 +12,7 @@ import { payee, type Shop } from './shop'
 
 /**
  * A paywall whose ledger is far away: every read answers some turns later, and a test can hold the
- * next answer of a kind while other requests go on. Settlement, chain and database are the shop's.
+ * next answer of a kind while other requests continue. Settlement, chain and database are the shop's.
  */
 
 /** What the upstream answers to a forward. */

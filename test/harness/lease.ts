@@ -25,7 +25,7 @@ type Idle = {
   baseFee: string
 }
 
-/** Chains that nobody uses, by what they are. They end with this process. */
+/** Chains that no test uses now, by their terms. They end with this process. */
 const idle = new Map<string, Idle[]>()
 /** The state to which a lent chain returns. */
 const lent = new Map<Chain, Omit<Idle, 'chain'> & { key: string }>()
@@ -49,8 +49,8 @@ export async function leaseChain(
   const found = idle.get(key)?.pop()
   const { chain, ...terms } = found ?? (await prepare(network, hasKeys))
   if (found !== undefined) {
-    // The clock of a reverted chain goes on from its last block, which is old, and its base fee from
-    // the last block before the return.
+    // The clock of a reverted chain continues from its last block, which is old, and its base fee
+    // from the last block before the return.
     await chain.rpc('anvil_setNextBlockBaseFeePerGas', [terms.baseFee])
     await chain.rpc('evm_setTime', [Math.floor(Date.now() / 1000)])
     await mine(chain)

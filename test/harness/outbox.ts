@@ -26,7 +26,7 @@ type Options = {
   posting?: Partial<PostOptions>
   bounds?: SenderOptions['bounds']
   gasPerDay?: SenderOptions['gasPerDay']
-  /** Where messages are looked for; the database by default. */
+  /** The query for due messages; the one of the database by default. */
   due?: ((due: WebhookLedger['due']) => WebhookLedger['due']) | undefined
 }
 

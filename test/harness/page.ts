@@ -6,7 +6,7 @@ export type Block = {
   code: string
   /** The lines that follow it on the page. */
   expected: readonly string[]
-  /** The commands go on until they are stopped. */
+  /** The commands run until they are stopped. */
   isLasting: boolean
 }
 

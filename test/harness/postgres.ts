@@ -306,7 +306,7 @@ export async function durableDatabase(): Promise<string> {
   return cluster.url(name)
 }
 
-/** Removes a database, even one to which somebody is connected. */
+/** Removes a database, even one that has connections. */
 export async function dropDatabase(url: string): Promise<void> {
   const { pathname } = new URL(url)
   const beside = url.replace(pathname, '/postgres')

@@ -291,7 +291,7 @@ type Gateway = {
   db: Db | undefined
   /** Its ledger in PostgreSQL. */
   ledger: Ledger | undefined
-  /** Of its clock. */
+  /** How far the gateway's clock is ahead, ms. */
   offsetMs: number
   /** Its time while the clock stands still. */
   stillAt: number | undefined

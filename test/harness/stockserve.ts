@@ -11,7 +11,7 @@ export type StockProgram = {
   dataDir: string
   /** Environment in which other commands of the program find its ledger. */
   ledger: Record<string, string>
-  /** Of the newest start. */
+  /** URL of the program since its last start. */
   url: string
   start(): Promise<void>
   /** SIGKILL; resolves when the program has ended. */

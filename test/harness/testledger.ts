@@ -184,7 +184,7 @@ export function sqlBeside(dataDir: string, { isReader = false } = {}): Sql & { c
   return { ...sqliteSql(sqlite), close: () => sqlite.close() }
 }
 
-/** Makes each write of this kind fail, until what it returns is called. */
+/** Makes each write of this kind fail, until the returned function is called. */
 export function failWrites(sql: Sql, kind: 'INSERT' | 'UPDATE', table: string): () => void {
   const name = `fails_${kind.toLowerCase()}`
   if (isPostgres) {
@@ -199,7 +199,9 @@ export function failWrites(sql: Sql, kind: 'INSERT' | 'UPDATE', table: string): 
   return () => void sql.run(`DROP TRIGGER ${name}`)
 }
 
-/** The same for changes of payments, with the error that a full disk has; in SQLite for all writes. */
+/**
+ * Makes changes of payments fail with the error of a full disk; in SQLite it makes all writes fail.
+ */
 export function fillDisk(sql: Sql): () => void {
   if (isPostgres) return failWrites(sql, 'UPDATE', 'payments')
   sql.run('PRAGMA query_only = ON')

@@ -54,7 +54,7 @@ const faults = {
   noSignature: {},
   version3: {},
   selfPaid: {},
-  /** Of another method. */
+  /** The payment uses another transfer method. */
   eip3009: {},
   /** An EIP-2612 permit, and what is wrong with it. */
   permit: {},

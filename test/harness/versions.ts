@@ -80,7 +80,7 @@ export async function startVersion(
   const listens = Promise.withResolvers<string>()
   const read = async () => {
     let said = ''
-    // To its end: a full pipe would stop the program.
+    // Read the pipe to its end: a full pipe would stop the program.
     for await (const chunk of child.stderr) {
       said += new TextDecoder().decode(chunk)
       const url = /listens on (\S+)/.exec(said)?.[1]

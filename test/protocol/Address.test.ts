@@ -23,7 +23,7 @@ test('error: a wrong checksum is refused by the strict parser', () => {
   expect(Address.parse(wrong)).toBe(checksummed)
 })
 
-test('error: what is no address is refused', () => {
+test('error: a text that is not an address is refused', () => {
   const digits = checksummed.slice(2)
   const hostile = [
     digits,

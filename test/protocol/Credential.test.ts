@@ -86,7 +86,7 @@ test('behavior: addresses in any case and safe integers are the same terms', () 
   expect(code(value)).toBe('none')
 })
 
-test('error: what is no credential is malformed', () => {
+test('error: a text that is not a credential is malformed', () => {
   const bare = vector.authorization.slice('Payment '.length)
   const text = JSON.stringify(vector.credential)
   const raw = (json: string) => `Payment ${Buffer.from(json).toString('base64url')}`

@@ -32,7 +32,7 @@ test('error: __proto__ is refused, other inherited names are only names', () => 
   expect(Json.member(json, 'toString')).toBeUndefined()
 })
 
-test('error: what takes far more memory than its text is refused', () => {
+test('error: a text that needs far more memory than its length is refused', () => {
   const wide = (part: string, count: number) => `{"a":[${part.repeat(count - 1)}1]}`
   for (const part of ['[],', '{},']) {
     expect(Json.parse(wide(part, 16_000))).toBeDefined()

@@ -43,7 +43,7 @@ test('behavior: a fault keeps its own kind, an x402 reason takes the fallback ki
   expect(reason).toMatchObject({ code: 'verification-failed', reason: 'invalid_payload' })
 })
 
-test('error: names of object members are no codes', () => {
+test('error: inherited names of objects are not codes', () => {
   const problem = Problem.ofFault({ code: 'toString', detail: 'x' }, 'bad-request')
   expect(problem).toMatchObject({ code: 'bad-request', status: 400, type: '/problems/bad-request' })
 })

@@ -111,7 +111,7 @@ test('error: a changed receipt has another signer', () => {
   }
 })
 
-test('error: what is no receipt is a fault', () => {
+test('error: a text that is not a receipt is a fault', () => {
   const json = JSON.stringify(receipt)
   for (const text of [
     ...[

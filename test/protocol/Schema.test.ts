@@ -10,12 +10,12 @@ const read = (text: string, options?: Schema.QueryOptions<typeof query>) =>
   Schema.readQuery(query, new URLSearchParams(text), options)
 
 describe('readQuery', () => {
-  test('behavior: returns what fits, without what is absent', () => {
+  test('behavior: readQuery returns the parameters that fit, without absent ones', () => {
     expect(read('size=3')).toEqual({ values: { size: '3' }, wrong: [] })
     expect(read('size=3&color=')).toEqual({ values: { size: '3', color: '' }, wrong: [] })
   })
 
-  test('error: names what does not belong there first, then in the order of the schema', () => {
+  test('error: readQuery names unknown parameters first, then faults in the order of the schema', () => {
     const unknown = 'is unknown'
     const checks = { color: () => 'must be a color' }
     expect(read('color=x&b=1&size=10&a=1&color=y', { unknown, checks }).wrong).toEqual([
@@ -47,7 +47,7 @@ describe('assertMembers', () => {
     note: Type.Optional(Type.String({ fault: 'a text' })),
   })
 
-  test('error: names the first member that does not fit, and null counts as absent', () => {
+  test('error: assertMembers names the first member that does not fit, and null counts as absent', () => {
     for (const [object, fault] of [
       [{ amount: 1, note: null, other: [] }, undefined],
       [{}, 'amount is not an amount'],

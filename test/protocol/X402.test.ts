@@ -77,7 +77,7 @@ test('behavior: captured payloads parse and recover to their payer', () => {
   }
 })
 
-test('behavior: what stock clients echo equals our own requirements', () => {
+test('behavior: the requirements that stock clients echo equal our own', () => {
   for (const [network, method] of [
     [chainA, 'eip3009'],
     [chainB, 'permit2'],

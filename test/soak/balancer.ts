@@ -27,14 +27,14 @@ type Target = {
   index: number
   port: number
   health: Health
-  /** When the look that found this health began. */
+  /** When the check that found this health began, unix ms. */
   lookedAt: number
   open: Set<Exchange>
 }
 type Exchange = {
   client: Socket
   request: Buffer<ArrayBufferLike>
-  /** Of the purchase; empty for a request that names none. */
+  /** The serial of the purchase; empty for a request that names none. */
   serial: string
   server: Socket | undefined
   tries: number

@@ -63,7 +63,7 @@ export function startChainFaults({ chain }: Site, random: Random): ChainFaults {
       try {
         await (random.chance(0.65) ? reorganise() : raiseBaseFee())
       } catch (error) {
-        // A new block was mined in between, and the bytes are not valid any more.
+        // A new block was mined in between, and the bytes are no longer valid.
         count(`not possible: ${error instanceof Error ? error.message.slice(0, 80) : 'unknown'}`)
       }
     }

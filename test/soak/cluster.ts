@@ -13,9 +13,9 @@ import { createPayers, type Payers } from './payers'
 import { createDirectory, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
-import { clusterRelayers, startSetup } from './setup'
+import { clusterRelayers, type Setup, startSetup } from './setup'
 import { createExplain } from './trail'
-import { startUpstream } from './upstream'
+import { startUpstream, type Upstream } from './upstream'
 
 /**
  * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer: kills,
@@ -33,7 +33,10 @@ if (!Number.isSafeInteger(faults) || faults < 0) throw new Error('--faults wants
 
 const gateways = 3
 const database = 'turnpike'
-/** The rest of a disturbance: takeover, the results of old commits. */
+/**
+ * Longest time after the last disturbance until takeovers have ended and old results of commits are
+ * deleted, ms.
+ */
 const settleMaxMs = 180_000
 
 const [int8, int4, int2, float8] = [20, 23, 21, 701]
@@ -61,15 +64,7 @@ async function soak(): Promise<number> {
       ...{ gateways, postgres, database, directory },
       env: envOf(random.fork('keys')),
       store: storeOf(read),
-      text: (index, own) =>
-        configurationOf({
-          setup,
-          upstream: upstream.urls[index] ?? upstream.url,
-          rpcUrlsOf: ({ chain }) => [chain.url],
-          settleWaitSeconds: 25,
-          replaceAfterSeconds: 20,
-          baseUrl: `http://localhost:${port}`,
-        })(own),
+      text: textOf({ setup, upstream, baseUrl: `http://localhost:${port}` }),
     })
     undo.push(members.stop)
     const ports = members.all.map(({ program }) => Number(new URL(program.url).port))
@@ -112,6 +107,21 @@ async function soak(): Promise<number> {
   } finally {
     for (const each of undo.toReversed()) await each()
   }
+}
+
+type Shared = { setup: Setup; upstream: Upstream; baseUrl: string }
+
+/** The configurations of the gateways, which differ in the upstream's address. */
+function textOf({ setup, upstream, baseUrl }: Shared) {
+  return (index: number, port: number) =>
+    configurationOf({
+      setup,
+      upstream: upstream.urls[index] ?? upstream.url,
+      rpcUrlsOf: ({ chain }) => [chain.url],
+      settleWaitSeconds: 25,
+      replaceAfterSeconds: 20,
+      baseUrl,
+    })(port)
 }
 
 /** The gateway takes the end of the balancer's connection for the buyer's. */

@@ -5,7 +5,10 @@ import type { Site } from './setup'
 /** The networks on which money moves. */
 type Sites = { sites: readonly Pick<Site, 'id' | 'chain'>[] }
 
-/** What several gateways over one PostgreSQL must hold besides the audit of one. */
+/**
+ * Checks what several gateways over one PostgreSQL must hold, in addition to the audit of one
+ * gateway.
+ */
 
 export type Read = <Row>(sql: string) => Promise<readonly Row[]>
 

@@ -7,7 +7,7 @@ export type ShopOptions = {
   rpcUrlsOf: (site: Site) => readonly string[]
   settleWaitSeconds: number
   replaceAfterSeconds: number
-  /** Of a balancer; that of the program without it. */
+  /** URL of a balancer; without it that of the program itself. */
   baseUrl?: string
 }
 

@@ -67,7 +67,7 @@ const ofSends: readonly Fault[] = [
 type Spell = { fault: Fault; until: number; depth: number }
 
 type State = {
-  /** Of the node. */
+  /** The node's URL. */
   readonly url: string
   readonly random: Random
   /** Faults that only some proxies have. */

@@ -6,7 +6,7 @@ import type { Store } from './rows'
 import type { Setup } from './setup'
 import type { Upstream } from './upstream'
 
-/** What is known of the program, or of several, at the end. */
+/** What is known of one program or of several when the run ends. */
 export type Ended = {
   store: Store
   /** Has the log. */
@@ -39,8 +39,8 @@ const purchasesMaxMs = 120_000
 const endMaxMs = 60_000
 
 /**
- * Nothing new is bought and the upstream works: waits until everything has ended, ends the program,
- * and prints the result of the audit. Returns the exit code.
+ * Waits, while nothing new is bought and the upstream works, until everything has ended. Then ends
+ * the program and prints the result of the audit. Returns the exit code.
  */
 export async function finish(run: Run): Promise<number> {
   const { setup, upstream, program, payers } = run

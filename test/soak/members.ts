@@ -24,7 +24,7 @@ export type MembersOptions = {
   postgres: Pair
   /** Name of the database, which exists. */
   database: string
-  /** Has the data and the logs. */
+  /** The gateways write their data and logs into it. */
   directory: string
   env: Readonly<Record<string, string>>
   store: Store
@@ -36,7 +36,7 @@ export type MembersOptions = {
 const fencedCode = 70
 /** One that ends so was taken for dead at most this long before, ms. */
 const fencedMs = 20_000
-/** By SIGTERM, before the program handles it. */
+/** The exit code after SIGTERM, before the program handles it. */
 const terminatedCode = 143
 
 /** Several gateways over one database, each with its own way to both of its servers. */

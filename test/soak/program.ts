@@ -56,7 +56,7 @@ export type ProgramOptions = {
 
 /**
  * The shell replaces itself by the program. A second process reads our end of a pipe, and kills the
- * program when this process ends in any way. Otherwise the program would run for ever.
+ * program when this process ends in any way. Otherwise the program would never end.
  */
 const guard = `exec 3<&0
 (read -r _ <&3 || kill -9 $$) </dev/null >/dev/null 2>&1 &

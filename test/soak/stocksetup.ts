@@ -73,7 +73,7 @@ export async function startStockSetup(random: Random, gateways: number): Promise
       ? Response.json({}, { status: 503 })
       : drains.intercept(call, forward)
 
-  const setup: StockSetup = {
+  return {
     chain,
     stock,
     network,
@@ -104,7 +104,6 @@ export async function startStockSetup(random: Random, gateways: number): Promise
       await chain.stop()
     },
   }
-  return setup
 }
 
 /** The parts of the chain that faults change, and the share of failed calls of its node. */

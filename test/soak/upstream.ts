@@ -83,12 +83,7 @@ export async function startUpstream(random: Random, gateways = 1): Promise<Upstr
   }
   for (const [gateway, server] of servers.entries()) {
     server.script = async (request, reply) => {
-      const paymentId = request.headers['idempotency-key'] ?? ''
-      const serial = new URL(request.target, 'http://localhost').searchParams.get('n') ?? ''
-      const at = Date.now()
-      const call: Call = {
-        ...{ paymentId, serial, gateway, at, endedAt: undefined, end: 'in progress' },
-      }
+      const call = callOf(request, gateway)
       calls.push(call)
       tell('call')
       await answer(call, request, reply)
@@ -108,5 +103,16 @@ export async function startUpstream(random: Random, gateways = 1): Promise<Upstr
     stop() {
       for (const server of servers) server.stop()
     },
+  }
+}
+
+function callOf(request: Arrived, gateway: number): Call {
+  return {
+    paymentId: request.headers['idempotency-key'] ?? '',
+    serial: new URL(request.target, 'http://localhost').searchParams.get('n') ?? '',
+    at: Date.now(),
+    endedAt: undefined,
+    gateway,
+    end: 'in progress',
   }
 }

@@ -51,7 +51,7 @@ export const orders = table(
     settlementTx: hex('settlement_tx').notNull(),
     /** Set permanently when the swap is written: what may have been swapped is not refunded. */
     swapTx: hex('swap_tx'),
-    /** Of the newest attempt. */
+    /** Transaction of the newest attempt. */
     refundTx: hex('refund_tx'),
     deliveredAtomic: decimal('delivered_atomic'),
     /**

@@ -39,7 +39,7 @@ import {
 
 export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
 export const deliveryStates = ['none', 'delivering', 'delivered'] as const
-/** As the table allows them; no row is `signed` since the migration 0013. */
+/** States that the table allows; no row is `signed` since the migration 0013. */
 export const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
 export const transactionKinds = [
   'payment',
@@ -76,7 +76,7 @@ export const payments = table(
     resource: text('resource').notNull(),
     /** The buyer's own key for the request, scoped to merchant, route and payer. */
     idempotencyKey: text('idempotency_key'),
-    /** Of the MPP challenge that the credential answers. */
+    /** Id of the MPP challenge that the credential answers. */
     challengeId: text('challenge_id'),
     /**
      * sha256 (hex) of the x402 credential that started the payment. NULL for MPP, and for payments

@@ -2,11 +2,11 @@ import type { Command, Option } from '../Command'
 
 export type Commands = Readonly<Record<string, Command>>
 
-/** What stands at a place of the command line: a file, a directory, or something unknown. */
+/** The kind of a word of the command line: a file, a directory, or anything else. */
 export type Kind = 'file' | 'directory' | 'other'
 
 export type OptionRow = {
-  /** With its dashes. */
+  /** The option with its dashes. */
   name: string
   help: string
   /** Kind of its value; absent for an option that takes none. */

@@ -39,7 +39,7 @@ function argumentsOf({ options, verbs, takesFile }: CommandRow): string[] {
   const specs = options.map(specOf)
   if (verbs.length > 0) specs.push(quote(`1:verb:(${verbs.join(' ')})`))
   if (takesFile) specs.push(quote('1:file:_files'))
-  // Nothing is known of further words: do not offer the options for them.
+  // Further words are unknown: do not offer the options for them.
   return [...specs, quote('*: : ')]
 }
 

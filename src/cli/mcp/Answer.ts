@@ -2,7 +2,7 @@ import * as Json from '../../protocol/Json'
 import * as Payment from '../../proxy/mcp/Payment'
 import * as Text from './Text'
 
-/** What the gateway answered to a call of a tool. */
+/** The gateway's answer to a call of a tool. */
 
 export type Problem = {
   code: string
@@ -14,11 +14,11 @@ export type Problem = {
 }
 
 export type Answer =
-  /** It was paid for and delivered. */
+  /** The call was paid for and delivered. */
   | { kind: 'delivered'; result: Json.JsonObject; settled: Json.JsonObject | undefined }
-  /** It asks for a payment. `problem`: why it refused the one that was presented. */
+  /** The gateway asks for a payment. `problem`: why it refused the one that was presented. */
   | { kind: 'offers'; required: Json.JsonObject; problem: Problem; invalidParams: string }
-  /** It refuses. */
+  /** The gateway refuses the call. */
   | { kind: 'problem'; result: Json.JsonObject; problem: Problem }
   /** Anything else, such as a tool that costs nothing. */
   | { kind: 'free'; result: Json.JsonObject }

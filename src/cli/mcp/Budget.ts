@@ -6,7 +6,7 @@ import { dollars, type Limits, resetOf } from './Sentences'
 import { callOf, type Spending, type Stored } from './spending'
 import * as Text from './Text'
 
-/** The tool that says what the wallet may still spend. */
+/** The tool that reports what the wallet may still spend. */
 
 export type Budget = {
   spending: Spending
@@ -34,7 +34,7 @@ const unfinishedMax = 10
 export function describeBudget({ spending, limits, payer, gateway, now }: Budget): Result {
   const { spentMicros, payments } = spending.today()
   const left = limits.perDayMicros - spentMicros
-  // The file is shared: calls of other gateways would be paid for here, and are not told here.
+  // The file is shared: calls at other gateways count, but only those of this gateway are listed.
   const isOwn = ({ call, tool, args }: Stored) =>
     call === callOf({ origin: gateway, payer }, tool, args)
   const unfinished = spending.unfinished().filter(isOwn).slice(0, unfinishedMax)

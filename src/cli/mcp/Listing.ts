@@ -44,7 +44,7 @@ export function read(entry: Json.Json): Listed | undefined {
     ...(title === '' ? {} : { title }),
     description: textOf(entry, 'description', descriptionMax),
     inputSchema,
-    // A call moves money, whatever the gateway says.
+    // Every call moves money, whatever the gateway says.
     annotations: { readOnlyHint: false, destructiveHint: false, openWorldHint: true },
   }
   return { tool, priceMicros: priceOf(entry), size: JSON.stringify(tool).length }
@@ -85,7 +85,10 @@ function schemaOf(value: Json.Json | undefined): Tool['inputSchema'] | undefined
   return { ...schema, type: 'object' }
 }
 
-/** The same JSON with clean texts; undefined when a name is not clean, as it cannot be changed. */
+/**
+ * The same JSON with clean texts. Undefined when a name is not clean, because names cannot be
+ * changed.
+ */
 function cleaned(value: Json.Json): Json.Json | undefined {
   if (typeof value === 'string') return Text.clean(value, schemaTextMax)
   if (typeof value !== 'object' || value === null) return value

@@ -5,14 +5,14 @@ import type { Stored } from './spending'
 import * as Text from './Text'
 
 /**
- * What a model is told about a call that was not served. Each text says what happened, whether money
- * moved, and what to do next.
+ * The texts that a model gets about a call that was not served. Each says what happened, whether
+ * money moved, and what to do next.
  */
 
 export type Limits = {
   perCallMicros: bigint
   perDayMicros: bigint
-  /** As the user wrote them. */
+  /** The limits, as the user wrote them. */
   perCall: string
   perDay: string
 }
@@ -112,7 +112,7 @@ export function lost(payment: Stored, problem: Problem): string {
   const named = payment.transaction ?? problem.transaction
   return (
     `${payment.amount} were paid${named === undefined ? '' : ` in transaction ${named}`}, the answer ` +
-    `was not delivered, and it cannot be fetched any more. ${said(problem)} Tell the user to contact ` +
+    `was not delivered, and it can no longer be fetched. ${said(problem)} Tell the user to contact ` +
     'the operator of the gateway. Another call of this tool pays again.'
   )
 }

@@ -2,19 +2,19 @@ import { type Client, createClient, RpcError, RpcFault } from '../../chain/clien
 import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
+import { publicRpcOf } from '../../config/builtin'
 import * as Transfer from '../../protocol/Transfer'
-import { publicRpcs } from '../allowance'
 import type { Fate, Stored } from './spending'
 
 /**
- * What the chain says of signed payments. The word of a gateway does not lower what counts: it may
- * settle later what it called unpaid.
+ * The state of signed payments on the chain. A gateway's own statement does not lower the counted
+ * amounts, because it may settle later a payment that it called unpaid.
  */
 
 /** After this time beyond `validBefore` a reorganisation cannot bring the payment back. */
 const marginSeconds = 120
 const timeoutMs = 10_000
-/** A call of the client waits for this. */
+/** Longest time of all reads, because a call of the client waits for them, ms. */
 const allMs = 20_000
 
 /**
@@ -30,7 +30,7 @@ export async function findFates(
   const networks = [...new Set(payments.map(({ network }) => network))]
   await Promise.all(
     networks.map(async (network) => {
-      const url = rpc ?? publicRpcs[network as keyof typeof publicRpcs]
+      const url = rpc ?? publicRpcOf(network)
       if (url === undefined) return
       const client = createClient({ urls: [url], timeoutMs, log: () => undefined })
       try {
@@ -80,7 +80,7 @@ async function readNonce(
   return method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)
 }
 
-/** What a payment by `upto` has cost: the named transaction must be the call that settled it. */
+/** The cost of a payment by `upto`: the named transaction must be the call that settled it. */
 async function findCharge(client: Client, payment: Stored): Promise<Fate | undefined> {
   const { transaction, nonce, payer, asset, signedMicros } = payment
   if (transaction === undefined) return undefined

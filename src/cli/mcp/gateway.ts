@@ -4,7 +4,7 @@ import * as Text from './Text'
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
 
 export type Gateway = {
-  /** Of the endpoint; payments are signed for offers from here only. */
+  /** Origin of the endpoint; payments are signed for offers from here only. */
   origin: string
   /** The result of a method. Throws a GatewayError. */
   request(method: string, params: Json.JsonObject, signal: AbortSignal): Promise<Json.JsonObject>
@@ -37,7 +37,7 @@ export class GatewayError extends Error {
 /** An answer of 4 MiB takes up to six times that as text in JSON. */
 const answerMaxBytes = 32 * 1024 * 1024
 const levelsMax = 64
-/** More would block the process for longer than a client waits. */
+/** Parsing more would block the process for longer than a client waits. */
 const membersMax = 262_144
 
 /** A message is one POST: the gateway keeps no session. */

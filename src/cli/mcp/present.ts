@@ -8,7 +8,7 @@ import { GatewayError } from './gateway'
 import * as Sentences from './Sentences'
 import type { Stored } from './spending'
 
-/** Presents a signed payment, in the one form that was written down, until its end is known. */
+/** Presents a signed payment, in the one form that was stored, until its end is known. */
 
 export type Presented =
   | { kind: 'answer'; result: Result }
@@ -159,7 +159,7 @@ function delivered(
   return { kind: 'answer', result: { content, ...(isError && { isError }) } }
 }
 
-/** What the call has cost: of `upto` the charge that the gateway names, within the ceiling. */
+/** The cost of a call: with `upto`, the charge that the gateway names, within the ceiling. */
 function paidOf(payment: Stored, settled: Json.JsonObject | undefined): string {
   const { scheme, amount, network, signedMicros } = payment
   if (scheme === 'exact') return `${amount} on ${network}`

@@ -4,8 +4,8 @@ import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
 
 /**
- * What a wallet has signed, in a SQLite file that several processes may share. A payment is written
- * before it leaves the process, and counts from then on.
+ * The signed payments of a wallet, in a SQLite file that several processes may share. A payment is
+ * written before it leaves the process, and counts from then on.
  */
 
 /** `open`: signed, with an unknown end. `redeemable`: paid, with a token. `over`: given up. */
@@ -26,7 +26,7 @@ export type Payment = {
   payer: Address
   payee: Address
   nonce: Hex
-  /** Millionths of a dollar that were signed; of `upto` the ceiling. */
+  /** Millionths of a dollar that were signed; with `upto`, the ceiling. */
   signedMicros: bigint
   /** The amount as text, e.g. `0.005000 USDC`. */
   amount: string
@@ -45,14 +45,14 @@ export type Stored = Payment & {
 }
 
 export type Reserved =
-  /** As it was written. */
+  /** The payment as it was written. */
   | { kind: 'reserved'; payment: Stored }
   /** It would exceed the limit of the day. */
   | { kind: 'limit'; spentMicros: bigint }
   /** The same call has an unfinished payment, perhaps of another process. */
   | { kind: 'unfinished'; payment: Stored }
 
-/** What the chain says of a payment: nothing moved and nothing can, or what it has cost. */
+/** The state of a payment on the chain: it can move no money, or its cost. */
 export type Fate = { kind: 'void' } | { kind: 'charged'; micros: bigint }
 
 export type Spending = {
@@ -62,11 +62,11 @@ export type Spending = {
   reserve(payment: Payment, limitMicros: bigint): Reserved
   /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
   update(id: string, change: Change): void
-  /** What counts for the current day. */
+  /** The sum of the current day. */
   today(): { spentMicros: bigint; payments: number }
   /** Payments of the current day whose amount the chain may still lower; at most 64. */
   unsettled(): Stored[]
-  /** Records what the chain says. */
+  /** Records a state that was read from the chain. */
   settle(id: string, fate: Fate): void
   /** Unfinished payments, the newest first; at most 100. */
   unfinished(): Stored[]
@@ -183,7 +183,7 @@ function from(db: Database, file: string, now: () => number): Spending {
     "SELECT * FROM payments WHERE call = ? AND state IN ('open', 'redeemable')",
   )
   const opened = idOf(file)
-  // Also what was signed on later days: a clock that is set back does not free the limit.
+  // Includes payments of later days, so that a clock that is set back does not free the limit.
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
     'SELECT COALESCE(SUM(CAST(used_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
       'FROM payments WHERE day >= ?',
@@ -197,7 +197,7 @@ function from(db: Database, file: string, now: () => number): Spending {
     return row === null ? undefined : storedOf(row)
   }
   const reserve = db.transaction((payment: Payment, limitMicros: bigint): Reserved => {
-    // Nobody would ever read what is written to a file without a name.
+    // The file was removed or replaced, so later processes would not read what is written to it.
     if (idOf(file) !== opened)
       throw new SpendingError(
         `The state file ${file} was removed or replaced: start turnpike mcp again.`,
@@ -208,7 +208,7 @@ function from(db: Database, file: string, now: () => number): Spending {
     const { spentMicros } = spentOn(day)
     if (spentMicros + payment.signedMicros > limitMicros) return { kind: 'limit', spentMicros }
     insert(db, payment, day, now())
-    // What is presented is read back, so that nothing leaves the process that is not in the file.
+    // The payment is read back, so that only stored bytes leave the process.
     const written = findUnfinished(payment.call)
     if (written === undefined) throw new Error('a payment was not written')
     return { kind: 'reserved', payment: written }

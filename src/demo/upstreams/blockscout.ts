@@ -132,7 +132,7 @@ function page<T>(url: URL, all: readonly T[], { isAfter, of }: Cursor<T>): Reply
   return { body: { items, next_page_params: next } }
 }
 
-/** Most lists do not accept `limit` any more. */
+/** Most lists no longer accept `limit`. */
 function without(limit: string, answer: (ask: Ask) => Reply): (ask: Ask) => Reply {
   return (ask) =>
     ask.url.searchParams.has(limit) ? unexpected(limit, 'Unexpected field') : answer(ask)

@@ -42,7 +42,7 @@ function perEuro(code: string, date: string): number {
   return code === 'EUR' ? 1 : rate * number(`${code}|${date}`, 0.97, 1.03, 5)
 }
 
-// The bank publishes on working days: another day has the last one's rates.
+// The last working day until a date: the bank publishes on working days only.
 function workingDay(date: string): string {
   const ms = Date.parse(`${date}T00:00:00Z`)
   const weekday = new Date(ms).getUTCDay()

@@ -18,7 +18,7 @@ export type Reply = {
 
 export type Route = {
   method?: 'GET' | 'POST'
-  /** Of the whole path. */
+  /** Must match the whole path. */
   path: RegExp
   answer(ask: Ask): Reply
 }

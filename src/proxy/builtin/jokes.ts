@@ -43,7 +43,7 @@ const jokes: readonly string[] = [
 ]
 
 /**
- * One joke: the one of `id` (1 to `total`) if the query names one, else another one every
+ * One joke: the one of `id` (1 to `total`) if the query names one. Otherwise another joke every
  * millisecond. `now` is unix ms.
  */
 export function joke(

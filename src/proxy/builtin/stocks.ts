@@ -24,7 +24,7 @@ export function invalidParams(
   const { symbol, address } = nameOf(search, body)
   const bySymbol = symbol === undefined ? undefined : stocks.find(symbol)
   const byAddress = address === undefined ? undefined : stocks.find(address)
-  // Replace an address by its symbol, which the route's schemas require.
+  // Replaces an address by its symbol, which the route's schemas require.
   const complete =
     symbol === undefined && address !== undefined ? withSymbol(search, body) : { search, body }
   const faults = validateParams(route, complete.search, tail, complete.body)

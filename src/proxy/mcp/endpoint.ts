@@ -43,9 +43,9 @@ type State = {
   readonly service: Config['service']
   readonly isAllowed: (headers: Headers) => boolean
   readonly limits: Limits
-  /** Of the request bodies. */
+  /** Budget of the request bodies. */
   readonly budget: Budget
-  /** Of the answers that wait for their clients. */
+  /** Budget of the answers that wait for their clients. */
   readonly waiting: Budget
   readonly tools: Tools
   readonly calls: Calls

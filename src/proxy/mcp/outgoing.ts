@@ -27,7 +27,7 @@ export type Outgoing = {
   drop(): void
 }
 
-/** One POST's part of the `budget` of all. */
+/** The answer to one POST, within the `budget` of all answers. */
 export function createOutgoing(budget: Budget): Outgoing {
   const share = budget.open({ isPaid: true })
   const taken = Promise.withResolvers<boolean>()

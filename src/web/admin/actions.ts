@@ -19,10 +19,10 @@ export const actionFields = Type.Object({
 export const actionNames = ['pause', 'resume', 'retry', 'reload', 'backup'] as const
 export type ActionName = (typeof actionNames)[number]
 
-/** An action that is possible now, as it is confirmed and done. */
+/** An action that is possible now: how it is confirmed and done. */
 export type Action = {
   title: string
-  /** What it does and what it does not, as sentences. */
+  /** Its effect and its limits, as sentences. */
   effect: Html | string
   button: string
   subject: string

@@ -17,16 +17,16 @@ export type Attention = {
   link?: { href: string; text: string } | undefined
 }
 
-/** A budget is named when this part of it is spent. */
+/** A budget needs attention when this part of it is spent. */
 const budgetPart = 0.8
 
 /** A payment that is in no block for longer than this needs attention, ms. */
 const pendingMaxMs = 10 * 60_000
 
-/** What was paid and not delivered in the days that the overview shows. */
+/** The paid and undelivered answers of the days that the overview shows. */
 export type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
 
-/** All of it, the most urgent first. */
+/** Everything that needs attention, the most urgent first. */
 export async function attentionOf(
   config: Config,
   sources: Sources,
@@ -108,7 +108,7 @@ function undeliveredOf({ undelivered, redeemable }: Missing): Attention[] {
           {
             tone: 'bad' as const,
             word: 'paid, not delivered',
-            what: `${payments(lost)} of the last 30 days cannot be fetched any more`,
+            what: `${payments(lost)} of the last 30 days can no longer be fetched`,
             more: 'Send the amount back by hand. The ledger does not see it: the line stays here for 30 days.',
             link,
           },

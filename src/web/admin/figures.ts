@@ -43,7 +43,7 @@ async function readDays(
 ): Promise<{ found: RecentDays; isWhole: boolean }> {
   await flushRequests()
   const reading = recent.read(30)
-  // It goes on, and keeps what it reads, when this page does not wait.
+  // The read continues, and its result is kept, when this page does not wait.
   reading.catch(() => undefined)
   const read = await Promise.race([reading, Bun.sleep(longestMs)])
   return { found: read ?? recent.sofar(), isWhole: read !== undefined }

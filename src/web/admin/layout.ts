@@ -24,7 +24,9 @@ export type Page = {
   main: Html
 }
 
-/** Who reads a page: a browser with a session, a program with the token, or nobody that is known. */
+/**
+ * The reader of a page: a browser with a session, a program with the token, or an unknown client.
+ */
 export type Reader = Session | 'program' | undefined
 
 /** A whole HTML document. It has no script. */
@@ -75,7 +77,7 @@ function signOut({ csrf }: Session): Html {
 </form>`
 }
 
-/** What became of the last action, once. */
+/** How the last action ended, shown once. */
 function notice(session: Session): Html | false {
   const { done } = session
   session.done = undefined

@@ -20,7 +20,7 @@ import {
 } from './parts'
 import type { Sources } from './sources'
 
-/** Networks with their relayers, fees and budgets, and what waits for a block. */
+/** Networks with their relayers, fees, budgets, and open transactions. */
 export async function networksPage(config: Config, sources: Sources): Promise<Html> {
   const pauses = await sources.ledger.pauses()
   const pending = await sources.pending()
@@ -163,7 +163,7 @@ function budgets(name: string, { gas }: Details): Html {
   )
 }
 
-/** What the facilitator settled for other servers. */
+/** The settlements of the facilitator for other servers. */
 export async function facilitatorPage(config: Config, sources: Sources): Promise<Html> {
   const hourMs = 3_600_000
   const to = sources.now()

@@ -8,7 +8,7 @@ import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from '
 import { badge, bars, type Cell, count, percent, table, usd } from './parts'
 import type { Sources } from './sources'
 
-/** The first page of the morning: numbers, what needs attention, then the last days. */
+/** The first page for an operator: numbers, what needs attention, then the last days. */
 export async function overviewPage(config: Config, sources: Sources): Promise<Html> {
   const figures = await readFigures(sources)
   const month = figures.periods.at(-1)
@@ -33,7 +33,7 @@ const underwayMs = 60_000
 /** Most payments that are read to find those; reading them takes some milliseconds. */
 const underwayRows = 2_000
 
-/** What was not delivered, without what is being delivered now. */
+/** The undelivered answers, without those that are being delivered now. */
 async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missing> {
   if (sum.redeemable === 0) return sum
   const page = { before: undefined, limit: underwayRows, rows: underwayRows }
@@ -108,7 +108,7 @@ ${link !== undefined && html`<p><a href="${link.href}">${link.text}</a></p>`}</d
   )}</ul>`
 }
 
-/** Instead of a chart without bars: what to do first. */
+/** The first steps, in place of a chart without data. */
 function firstSale({ service, merchants }: Config): Html {
   const first = merchants.find(({ routes }) => routes.length > 0)
   const path = first && `/m/${first.slug}${first.routes[0]?.path ?? ''}`

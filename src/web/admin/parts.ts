@@ -36,7 +36,10 @@ export function short(text: string): Html {
     : html`<code>${text}</code>`
 }
 
-/** At least two and at most all digits, with separators of thousands. */
+/**
+ * Digits with separators of thousands. A fraction has at least two decimals and no further trailing
+ * zeros.
+ */
 function digits(text: string): string {
   const [whole = '0', fraction = ''] = text.split('.')
   const kept = fraction.replace(/0+$/, '').padEnd(2, '0')

@@ -43,10 +43,10 @@ export type Found = {
 /** Rows of one read, which takes some milliseconds, and reads of one page. */
 const windowRows = 2_000
 const windowsMax = 25
-/** More payments of one payer are searched like those of all. */
+/** A payer with more payments is searched like all payments. */
 const payerMax = 1_000
 
-/** The search of a query; a field that cannot be read is named in `fault`. Empty fields are none. */
+/** The search of a query. `fault` names a field that cannot be read. Empty fields are ignored. */
 export function parse(params: URLSearchParams): { search: Search; fault: string | undefined } {
   const filled = new URLSearchParams([...params].filter(([, value]) => value.trim() !== ''))
   const { values, wrong } = Schema.readQuery(searchQuery, filled)

@@ -82,7 +82,7 @@ function createLimits(service: Service, options: SignInOptions) {
   }
 }
 
-/** Decides who may read and change what is below `/admin`. */
+/** Decides which requests may read and change the pages below `/admin`. */
 export function createSignIn(service: Service, options: SignInOptions) {
   const { adminToken, sessions, budget, log } = options
   const guard = createGuard(service)
@@ -92,7 +92,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
 
   return {
     clientOf,
-    /** Why nobody may sign in here; the form is not shown then. */
+    /** Why a client may not sign in on this connection; the form is not shown then. */
     transport,
     sessionOf: (request: Request): Session | undefined =>
       sessions.find(guard.cookies(request), adminToken),

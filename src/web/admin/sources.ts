@@ -9,7 +9,7 @@ import type { Details } from '../../settlement/availability'
 /** How an action ended, as a sentence for the operator. */
 export type Done = { ok: boolean; text: string }
 
-/** What the pages for operators show and do. Only `now` in each is of this moment. */
+/** The data and the actions of the pages for operators. Only `now` in each is current. */
 export type Sources = {
   networks(): readonly Details[]
   merchants(): readonly MerchantState[]
@@ -41,14 +41,14 @@ export type MerchantState = {
   times: { medianMs: number; p95Ms: number; answers: number } | undefined
 }
 
-/** What an operator may do. None of them rejects for a reason that an operator can mend. */
+/** The actions of an operator. None of them rejects for a reason that an operator can mend. */
 export type Actions = {
-  /** Stops sales, or lets them go on. */
+  /** Pauses sales, or resumes them. */
   pause(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<Done>
   /** Lets the desk try a held order again. */
   retry(order: string): Promise<Done>
-  /** Reads the file again. Undefined where this process has none, as the next one. */
+  /** Reads the file again. Undefined in a process without a file. */
   reload: (() => Promise<Done>) | undefined
-  /** Copies the database. */
+  /** Copies the database. Undefined where that is not possible. */
   backUp: (() => Promise<Done>) | undefined
 }

@@ -57,7 +57,7 @@ function createAnswers(config: Config, access: Access) {
     const one = { title: 'Sign in', path: undefined, main }
     return page(undefined, one, { status: 401, headers })
   }
-  /** Answers what only an operator may read. */
+  /** Answers with pages that only an operator may read. */
   const guarded = async (
     request: Request,
     answer: (reader: NonNullable<Reader>) => Response | Promise<Response>,
@@ -116,13 +116,13 @@ function createReadPages(config: Config, sources: Sources, { show, guarded }: An
   }
 }
 
-/** What a form of ours does. */
+/** The effects of the forms. */
 function createForms(
   config: Config,
   { sources, log, access, answers }: AdminOptions & { access: Access; answers: Answers },
 ) {
   const { form, page } = answers
-  /** Runs what a signed-in operator has sent. */
+  /** Runs a form that a signed-in operator has sent. */
   const sent = (request: Request, run: (sent: Sent) => Response | Promise<Response>) =>
     readable(config, async () => {
       const own = await access.form(request)

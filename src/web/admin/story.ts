@@ -203,7 +203,7 @@ ${facts([
 ])}`
 }
 
-/** A signature may be valid for ever: then the time is that of the payment. */
+/** A signature may be valid without an end. Then the time is that of the payment. */
 function secondsOf(seconds: bigint, otherwise: number): number {
   const ms = Number(seconds) * 1000
   return ms < 8.64e15 ? ms : otherwise

@@ -34,7 +34,7 @@ function noWallet() {
 /** An amount in six digits; the order itself shows all of them. */
 const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
 
-/** What happens to an order that was paid, by its state. */
+/** The sentence for the state of a paid order. */
 const orderSteps = {
   settling: 'The payment is being confirmed',
   settled: 'The payment is confirmed, and your tokens are bought next',
@@ -42,7 +42,7 @@ const orderSteps = {
   refunding: 'The order could not be filled, and your money is on its way back',
 }
 
-/** What the end of an order means for its buyer. */
+/** The meaning of an order's end for its buyer. */
 const orderEnds = {
   delivered: ['The order is delivered: the tokens are at your address.', 'good'],
   refunded: ['The order was not filled, and the whole amount came back to you.', 'fair'],

@@ -1,4 +1,4 @@
-// Shows what was bought.
+// Shows the bought answer.
 
 const shownMaxCharacters = 200_000
 
@@ -15,7 +15,7 @@ async function followOrder(path, paid, say) {
   }
 }
 
-/** Undefined while the service does not answer: the order goes on without this page. */
+/** Undefined while the service does not answer: the order continues without this page. */
 async function readOrder(path) {
   try {
     const response = await fetch(path, { credentials: 'omit', cache: 'no-store' })
@@ -115,7 +115,7 @@ async function receive({ body }, { place, title, isText }, say) {
   }
 }
 
-/** What the page knows of the network of a payment. */
+/** The page's data about the network of a payment. */
 function networkOf({ dataset }, settlement) {
   return JSON.parse(dataset.networks).find(({ id }) => id === settlement?.network) ?? {}
 }

@@ -2,7 +2,7 @@
 
 /** How long an unfinished payment is kept: as long as its answer can be fetched, ms. */
 const keptMs = 24 * 60 * 60 * 1000
-/** More than a payment with its receipt takes. */
+/** Longer than a payment with its receipt. */
 const probeCharacters = 16_384
 const nothingKept =
   'This browser keeps no data of this page, so a payment whose answer is lost could not be fetched again. Allow it, or pay by a command. Nothing was paid.'

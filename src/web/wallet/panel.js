@@ -5,7 +5,7 @@ function purchaseOf(panel) {
   return { method, target, body }
 }
 
-/** Runs one purchase, or goes on with the kept one, and tells how it ended. */
+/** Runs one purchase, or continues the kept one, and shows how it ended. */
 async function run(panel, wallet) {
   if (panel.dataset.busy === 'true') return
   const purchase = purchaseOf(panel)
@@ -66,7 +66,7 @@ const shownOf = new WeakMap()
 /** The last purchase of a panel that got its answer. */
 const paidOf = new WeakMap()
 
-/** The buttons of a panel: one for each wallet, or one to go on with a payment that is kept. */
+/** The buttons of a panel: one for each wallet, or one to continue a kept payment. */
 function offer(panel) {
   if (panel.dataset.busy === 'true') return
   const purchase = purchaseOf(panel)

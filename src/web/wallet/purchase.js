@@ -1,6 +1,6 @@
 // Buys: asks for the price, has it signed, and presents the payment until it has an answer.
 
-/** What a 402 asks for: its offers that this page can pay, and what the payment must echo. */
+/** The offers of a 402 that this page can pay, and the values that the payment must echo. */
 async function readOffers(response, networks) {
   const required = decode(response.headers.get('payment-required'))
   const body = await response.json()
@@ -28,7 +28,7 @@ function aheadOf({ headers }) {
   return Math.abs(aheadMs) < 24 * 60 * 60 * 1000 ? aheadMs : 0
 }
 
-/** The page has shown a price, and nothing above it is signed. */
+/** Refuses to sign an amount above the price that the page has shown. */
 function assertPrice(offer) {
   const { network, accepted } = offer
   if (network.amount === undefined || BigInt(accepted.amount) <= BigInt(network.amount)) return
@@ -65,7 +65,7 @@ async function problemOf(response) {
 }
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms))
-/** How long an unfinished settlement is asked for before the button asks, ms. */
+/** Time for which an unfinished settlement is requested without a press of the button, ms. */
 const patienceMs = 120_000
 
 /**
@@ -126,7 +126,10 @@ function isLast({ status }, { code, orderStatus }, { redeem }) {
   return status === 410 || (redeem === undefined && (status === 402 || status === 400))
 }
 
-/** What `PAYMENT-RESPONSE` says: whether it was settled, by which transaction, and the signed receipt. */
+/**
+ * The content of `PAYMENT-RESPONSE`: whether the payment was settled, by which transaction, and the
+ * signed receipt.
+ */
 function settlementOf(response) {
   try {
     return decode(response.headers.get('payment-response'))
@@ -184,7 +187,7 @@ async function choose(panel, provider, offers) {
     wanted === '' ? Number(network.chain) === current : network.id === wanted
   const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
   if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
-  // So that a user sees which network a fault is about.
+  // Shows the user which network a fault is about.
   select.value = offer.network.id
   return offer
 }

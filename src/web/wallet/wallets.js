@@ -26,13 +26,13 @@ function walletsNow() {
   return [{ info: { name: 'Browser wallet' }, provider: legacy }]
 }
 
-/** Icons come from strangers. An image cannot run scripts; nothing is loaded from a host. */
+/** Icons come from other parties. An image cannot run scripts, and only data URLs are shown. */
 function iconOf({ icon }) {
   const isImage = /^data:image\/(png|jpeg|webp|gif|svg\+xml)[;,]/.test(String(icon))
   return isImage && icon.length < 100_000 ? [element('img', { src: icon, alt: '' })] : []
 }
 
-/** Asks the wallet; a refusal of its user is told as one. */
+/** Sends a request to the wallet. A refusal by the user becomes a text for the user. */
 async function ask(provider, method, params, refused, label) {
   try {
     return await provider.request({ method, params })

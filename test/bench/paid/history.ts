@@ -7,7 +7,7 @@ const batchSize = 20
 
 /**
  * A data directory with that many old payments: confirmed, delivered, each a member of a mined
- * batch of a relayer that is not in use any more.
+ * batch of a relayer that is no longer used.
  */
 export function fill(dataDir: string, count: number): void {
   const db = open({ dataDir, now: Date.now })
