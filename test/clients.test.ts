@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { join } from 'node:path'
 import { decodePaymentRequiredHeader, decodePaymentResponseHeader } from '@x402/core/http'
 import { Receipt as MppReceipt } from 'mppx'
 import * as Credential from '../src/cli/Credential'
@@ -11,6 +10,7 @@ import type { TransferMethod } from '../src/protocol/Asset'
 import type { Id } from '../src/protocol/Network'
 import { isFault } from '../src/protocol/Problem'
 import * as Receipt from '../src/protocol/Receipt'
+import { mppx as program } from './harness/mppx'
 import { type TestWorld, testWorld, until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
@@ -249,7 +249,6 @@ test('error: a wallet without a Permit2 approval is refused and nothing moves', 
 })
 
 test('behavior: mppx validate finds nothing wrong', async () => {
-  const program = join(import.meta.dir, '../node_modules/.bin/mppx')
   // The realm is the host name of base_url.
   const url = world.url.replace('127.0.0.1', 'localhost')
   const child = Bun.spawn([process.execPath, program, 'validate', url], {

@@ -2,7 +2,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { main } from './harness/program'
+import { executable } from './harness/executable'
 
 /** The program with a DATABASE_URL that cannot be used: it ends with a message and writes nothing. */
 
@@ -53,7 +53,7 @@ price = "0.01"
 })
 
 function run(args: readonly string[], env: Record<string, string>) {
-  const child = Bun.spawnSync([process.execPath, main, ...args], {
+  const child = Bun.spawnSync([executable, ...args], {
     cwd: dataDir,
     env: { PATH: process.env.PATH ?? '', ...env },
   })

@@ -3,6 +3,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from './harness/executable'
+import { mppx } from './harness/mppx'
 import { main } from './harness/program'
 import { until } from './harness/world'
 
@@ -141,7 +142,7 @@ describe('turnpike demo', () => {
       // The same program, without a download from the registry.
       const local = command
         .replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
-        .replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+        .replace('npx mppx', `'${process.execPath}' '${mppx}'`)
       const shell = Bun.spawn(['sh', '-c', local], {
         cwd: root,
         env: { PATH: process.env.PATH ?? '', HOME: home },

@@ -13,6 +13,7 @@ import {
 } from '@x402/extensions/bazaar'
 import { validate } from 'mppx/discovery'
 import { ask } from './harness/buyer'
+import { mppx } from './harness/mppx'
 import { type TestWorld, testWorld } from './harness/world'
 
 // Stock programs start in some tests, perhaps beside other work.
@@ -22,8 +23,9 @@ beforeAll(async () => {
 })
 afterAll(() => world?.stop())
 
-async function run(name: string, ...args: string[]) {
-  const program = join(import.meta.dir, '../node_modules', name)
+const discovery = join(import.meta.dir, '../node_modules/.bin/discovery')
+
+async function run(program: string, ...args: string[]) {
   const child = Bun.spawn([process.execPath, program, ...args], {
     env: { PATH: process.env.PATH ?? '', HOME: world.dataDir, NO_COLOR: '1' },
     stdin: 'ignore',
@@ -41,7 +43,7 @@ async function run(name: string, ...args: string[]) {
 describe('mppx discover validate', () => {
   test('behavior: mppx accepts the document of all merchants', async () => {
     const url = `${world.url}/openapi.json`
-    const { out, problems, code } = await run('.bin/mppx', 'discover', 'validate', url)
+    const { out, problems, code } = await run(mppx, 'discover', 'validate', url)
     expect(out + problems).toContain('Discovery document is valid')
     expect(out + problems).not.toMatch(/warning/i)
     expect(code).toBe(0)
@@ -58,7 +60,7 @@ describe('mppx discover validate', () => {
 
 describe('discovery discover', () => {
   test('behavior: every route is found, priced and callable, live 402 included', async () => {
-    const { out, code } = await run('.bin/discovery', 'discover', world.url, '--json')
+    const { out, code } = await run(discovery, 'discover', world.url, '--json')
     expect(code).toBe(0)
     const report = JSON.parse(out) as {
       ok: boolean

@@ -4,6 +4,7 @@ import { parse } from '../src/config/merchants'
 import * as Discovery from '../src/proxy/discovery'
 import * as Listing from '../src/proxy/listing'
 import { config, merchant, param, route } from './harness/merchants'
+import { mppx } from './harness/mppx'
 
 const receiptAddress = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
 const options = { receiptAddress } as const
@@ -293,13 +294,7 @@ describe('stock validators', () => {
       fetch: () => Response.json(aggregate),
     })
     const cli = Bun.spawn(
-      [
-        process.execPath,
-        'node_modules/.bin/mppx',
-        'discover',
-        'validate',
-        `${server.url}openapi.json`,
-      ],
+      [process.execPath, mppx, 'discover', 'validate', `${server.url}openapi.json`],
       { stdout: 'pipe', stderr: 'pipe' },
     )
     const output = (await cli.stdout.text()) + (await cli.stderr.text())

@@ -5,6 +5,7 @@ import { format, parse } from '../src/config/merchants'
 import { account } from '../src/demo/accounts'
 import { executable } from './harness/executable'
 import { type Fence, fencesOf, markFault, pages, readPage, wholeToml } from './harness/fences'
+import { mppx } from './harness/mppx'
 import { secret } from './harness/receiver'
 import { type TestWorld, testWorld, until } from './harness/world'
 
@@ -54,7 +55,7 @@ beforeAll(async () => {
   directory = mkdtempSync(join(cache, 'documents-'))
   script('turnpike', `exec ${executable} "$@"`)
   // npx would ask the registry, because the page has no node_modules of its own.
-  script('npx', `shift; exec ${process.execPath} ${join(root, 'node_modules/.bin/mppx')} "$@"`)
+  script('npx', `shift; exec ${process.execPath} ${mppx} "$@"`)
 })
 
 afterAll(async () => {

@@ -5,6 +5,7 @@ import * as Commands from '../src/web/Commands'
 import * as Example from '../src/web/Example'
 import { configOf, small } from './harness/config'
 import { param, route } from './harness/merchants'
+import { mppx } from './harness/mppx'
 import { testWorld } from './harness/world'
 
 /** The page of a merchant: its request, its commands, and the addresses that lead to it. */
@@ -68,10 +69,10 @@ describe('the commands of the page', () => {
   }
 
   test.concurrent('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
-    const [curl = '', mppx = '', program = ''] = await commandsOf(
+    const [curl = '', command = '', program = ''] = await commandsOf(
       '/merchants/weather?route=/forecast',
     )
-    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const mppxHere = command.replace('npx mppx', `'${process.execPath}' '${mppx}'`)
     const answers = await Promise.all([
       Bun.which('curl') === null ? 'HTTP/1.1 402' : run(['sh', '-c', curl]),
       run(['sh', '-c', mppxHere]),
@@ -106,8 +107,8 @@ print([ast.literal_eval(call.args[0]) for call in calls
   )
 
   test.concurrent('behavior: a POST is bought with its body', async () => {
-    const [, mppx = '', program = ''] = await commandsOf('/merchants/assistant')
-    const mppxHere = mppx.replace('npx mppx', `'${process.execPath}' node_modules/.bin/mppx`)
+    const [, command = '', program = ''] = await commandsOf('/merchants/assistant')
+    const mppxHere = command.replace('npx mppx', `'${process.execPath}' '${mppx}'`)
     const answers = await Promise.all([
       run(['sh', '-c', mppxHere]),
       run([process.execPath, '-e', program]),

@@ -8,8 +8,8 @@ import * as Receipt from '../src/protocol/Receipt'
 import * as Transfer from '../src/protocol/Transfer'
 import * as X402Payload from '../src/protocol/X402Payload'
 import { ask } from './harness/buyer'
+import { executable } from './harness/executable'
 import { units } from './harness/meter'
-import { main } from './harness/program'
 import { payee, type Shop, startShop } from './harness/shop'
 import { freshWallet, setTokens } from './harness/sponsor'
 
@@ -60,7 +60,7 @@ const posting: RequestInit = {
 }
 
 async function run(url: string, args: readonly string[], key: string = payer.privateKey) {
-  const child = Bun.spawn([process.execPath, main, 'pay', url, ...args], {
+  const child = Bun.spawn([executable, 'pay', url, ...args], {
     env: { PATH: process.env.PATH ?? '', PAY_KEY: key },
     stdin: 'ignore',
     stdout: 'pipe',

@@ -159,15 +159,15 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     const first = kept.serial
     await ask(kept, '/healthz')
     service.pass(4 * years)
-    // Used all the time: a client opens another connection only after it was told.
-    for (let isRenewed = false; !isRenewed; ) {
+    // Used again and again: a client opens another connection only after it was told.
+    await until(async () => {
       // As clients do: a connection that was kept may end between two requests.
       const answer = await ask(kept, '/healthz').catch(() => 'HTTP/1.1\r\nconnection: close\r\n')
-      if (!/\r\nconnection: close\r\n/i.test(answer)) continue
+      if (!/\r\nconnection: close\r\n/i.test(answer)) return false
       kept.end()
       kept = await to(service.port)
-      isRenewed = kept.serial !== first
-    }
+      return kept.serial !== first
+    })
     expect([kept.names, kept.fault]).toEqual([`DNS:${name}`, undefined])
     expect(await ask(kept, '/healthz')).not.toMatch(/\r\nconnection: close\r\n/i)
     kept.end()

@@ -54,11 +54,15 @@ beforeEach(async () => {
   wallet.refused.clear()
   wallet.unknown.clear()
   shop.upstream.script = undefined
-  // A new page, which finds nothing of the test before.
+  // The next page finds nothing of the test before.
   if (page.url() !== 'about:blank') await page.evaluate('localStorage.clear()')
-  await page.goto(shop.url + path)
-  complaints = []
 })
+
+async function open(target = path) {
+  const visit = await page.goto(shop.url + target)
+  complaints = []
+  return visit
+}
 
 const progress = () => page.locator('.progress')
 const said = async () => (await progress().textContent()) ?? ''
@@ -86,7 +90,7 @@ async function press(button = payButton()): Promise<string> {
 describe.skipIf(isMissing)('the page of a paid address', () => {
   test('behavior: the page of a paid address has the status and the headers of the 402 that a program gets', async () => {
     const program = await fetch(shop.url + path)
-    const visit = await page.goto(shop.url + path)
+    const visit = await open()
     const headers = await visit?.allHeaders()
     expect(visit?.status()).toBe(402)
     const ofPage = ['content-security-policy', 'content-type', 'content-length', 'referrer-policy']
@@ -105,6 +109,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
   })
 
   test('behavior: the page of a paid address has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
+    await open()
     for (const isPaid of [false, true]) {
       if (isPaid) expect(await press()).toBe('Paid and delivered.')
       expect(await violationsOf(page)).toEqual([])
@@ -118,7 +123,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
   })
 
   test('behavior: the page of a paid address names the parameters that would be refused, and offers no payment', async () => {
-    await page.goto(`${shop.url}/m/shop/form?symbol=toolong`)
+    await open('/m/shop/form?symbol=toolong')
     expect(await page.locator('main').textContent()).toContain('symbol')
     const form = page.getByRole('link', { name: 'Correct the values in a form' })
     await form.waitFor()
@@ -132,14 +137,36 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
   })
 
   test('behavior: an address where nothing is sold is a page with its problem', async () => {
-    const visit = await page.goto(`${shop.url}/m/nothing`)
+    const visit = await open('/m/nothing')
     expect(visit?.status()).toBe(404)
     expect(await page.locator('h1').textContent()).toBe('Not Found')
     expect(await violationsOf(page)).toEqual([])
   })
 })
 
+describe.skipIf(isMissing)('paying on the page of a merchant', () => {
+  test('behavior: the form of a merchant comes back for another request, not beside an answer', async () => {
+    await open('/merchants/shop?route=/item')
+    await page.locator('.compose').waitFor({ state: 'attached' })
+    const parts = ['.compose', '.asking', '.programs', '.wallet select']
+    const seen = async () => {
+      const found = await Promise.all(parts.map((part) => page.locator(part).isVisible()))
+      return parts.filter((_, at) => found[at])
+    }
+    const before = await seen()
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await seen()).toEqual([])
+    await page.getByRole('button', { name: 'Make another request' }).click()
+    expect(await seen()).toEqual(before)
+    expect(before.length).toBeGreaterThan(2)
+    expect(await payButton().count()).toBe(1)
+    expect(signatures()).toBe(1)
+  })
+})
+
 describe.skipIf(isMissing)('paying with a wallet', () => {
+  beforeEach(() => open())
+
   for (const [network, methods] of [
     [base, ['TransferWithAuthorization']],
     [sepolia, ['TransferWithAuthorization']],
@@ -193,24 +220,6 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(await titleOfPanel()).toBe('Your answer')
     expect(await page.locator('.result pre').first().isVisible()).toBe(true)
     expect(await page.getByText('Or pay from a program').isVisible()).toBe(false)
-  })
-
-  test('behavior: the form of a merchant comes back for another request, not beside an answer', async () => {
-    await page.goto(`${shop.url}/merchants/shop?route=/item`)
-    await page.locator('.compose').waitFor({ state: 'attached' })
-    const parts = ['.compose', '.asking', '.programs', '.wallet select']
-    const seen = async () => {
-      const found = await Promise.all(parts.map((part) => page.locator(part).isVisible()))
-      return parts.filter((_, at) => found[at])
-    }
-    const before = await seen()
-    expect(await press()).toBe('Paid and delivered.')
-    expect(await seen()).toEqual([])
-    await page.getByRole('button', { name: 'Make another request' }).click()
-    expect(await seen()).toEqual(before)
-    expect(before.length).toBeGreaterThan(2)
-    expect(await payButton().count()).toBe(1)
-    expect(signatures()).toBe(1)
   })
 
   test('behavior: a press reaches its button while other payments and wallets are announced', async () => {
@@ -306,6 +315,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
 })
 
 describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
+  beforeEach(() => open())
   test('error: a missing approval that nothing can replace is named with its amount, and nothing is signed', async () => {
     wallet.account = account(4).local()
     wallet.chainId = 4663
@@ -328,6 +338,7 @@ describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
 })
 
 describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
+  beforeEach(() => open())
   test('behavior: a pending payment is not signed again, also after the page was left', async () => {
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -397,6 +408,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
 })
 
 describe.skipIf(isMissing)('a wallet in a window of its own', () => {
+  beforeEach(() => open())
   test('behavior: a wallet in a window of its own can answer to our page, and a page that opens ours cannot', async () => {
     const told = "if (opener) opener.postMessage('from the wallet', '*')"
     const opening = `<a href="${shop.url}${path}" target="_blank" rel="opener">Open</a>`
@@ -432,6 +444,7 @@ describe.skipIf(isMissing)('texts of strangers', () => {
   test('attack: an answer with markup and scripts is shown as text', async () => {
     const markup = '<!doctype html><img src=x onerror="document.title=1"><script>alert(1)</script>'
     shop.upstream.script = (_, reply) => reply.send(200, markup, { 'content-type': 'text/html' })
+    await open()
     const title = await page.title()
     expect(await press()).toBe('Paid and delivered.')
     expect(await page.locator('.result pre').first().textContent()).toBe(markup)

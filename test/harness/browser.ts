@@ -22,8 +22,12 @@ export async function startBrowser(): Promise<Browser> {
   const browser = await chromium.launch({
     timeout: waitMs,
     executablePath: chromiumPath,
-    // Containers have neither its sandbox nor much shared memory.
-    args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--process-per-site'],
+    args: [
+      // Containers have neither its sandbox nor much shared memory.
+      ...['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--process-per-site'],
+      // Each document runs its scripts and axe once or twice: to optimise them costs more than it saves.
+      '--js-flags=--no-opt,--no-maglev',
+    ],
   })
   const newContext = browser.newContext.bind(browser)
   browser.newContext = async (options) => {
