@@ -3,6 +3,7 @@ import { assertSameKeys, fingerprintsOf } from '../db/postgres/identity'
 import { watchServer } from '../db/postgres/server'
 import { createPauses } from '../src/app/pauses'
 import { startGateway } from './harness/gatewaypair'
+import { outcomeOf } from './harness/outcome'
 import { gatewayDatabase, hasPostgres, use } from './harness/postgres'
 import { until } from './harness/settlement'
 
@@ -35,7 +36,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
       )
     await write(own)
     await started(own)
-    await expect(started(other)).rejects.toThrow('the gateway on one has another DESK_KEY')
+    expect(await outcomeOf(started(other))).toThrow('the gateway on one has another DESK_KEY')
     const { desk: _, ...before } = own
     await write(before)
     await started(other)
