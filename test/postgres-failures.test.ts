@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'bun:test'
+import type { Query } from '../db/postgres/Line'
 import type { Lines } from '../db/postgres/lines'
 import { createFailures, type Payer } from '../src/settlement/payers'
 import { startGateway } from './harness/gatewaypair'
@@ -103,11 +104,12 @@ describe.skipIf(!hasPostgres)('failures that gateways count together', () => {
       ...lines,
       run: (kind, work) =>
         lines.run(kind, (query) =>
-          work(async (text, values, how) => {
-            const rows = await query(text, values, how)
+          work(async <Row>(...asked: Parameters<Query>) => {
+            const [text] = asked
+            const rows = await query<Row>(...asked)
             const isRead = text.startsWith('SELECT') && text.includes('payer_failures')
             if (isRead && isHolding) await new Promise<void>((resolve) => void held.push(resolve))
-            return rows as never
+            return rows
           }),
         ),
     })

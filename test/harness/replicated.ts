@@ -70,12 +70,24 @@ export async function startReplicated() {
   own(dataOf('standby'))
   const standby = spawn(['bash', script], envOf('standby', standbyPort))
   await answers(directory, standbyPort)
-  const sql = (port: number, statement: string) =>
-    use(urlAt(directory, port, 'turnpike'), async (client) => (await client.query(statement)).rows)
   await until('the standby is synchronous', async () => {
-    const rows = await sql(primaryPort, 'SELECT sync_state FROM pg_stat_replication')
+    const rows = await query(directory, primaryPort, 'SELECT sync_state FROM pg_stat_replication')
     return rows.some(({ sync_state }) => sync_state === 'sync')
   })
+  return controls({ directory, primary, standby, primaryPort, standbyPort })
+}
+
+type Pair = {
+  directory: string
+  primary: Server
+  standby: Server
+  primaryPort: number
+  standbyPort: number
+}
+
+/** What a test does with the two servers. */
+function controls({ directory, primary, standby, primaryPort, standbyPort }: Pair) {
+  const sql = (port: number, statement: string) => query(directory, port, statement)
   /** Of the process that takes what the primary writes, while it is paused. */
   let paused: number | undefined
   return {
@@ -120,6 +132,11 @@ export async function startReplicated() {
       rmSync(directory, { recursive: true, force: true })
     },
   }
+}
+
+async function query(directory: string, port: number, statement: string) {
+  const url = urlAt(directory, port, 'turnpike')
+  return (await use(url, (client) => client.query(statement))).rows
 }
 
 function runInit(directory: string, env: Record<string, string>): void {
