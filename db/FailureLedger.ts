@@ -12,5 +12,11 @@ export type FailureLedger = {
   add(failures: readonly { key: string; ms: number }[], windowMs: number): Promise<void>
 }
 
+/**
+ * How far the clocks of two gateways may differ, ms: each is ready up to five seconds from that of the
+ * database. A gateway that is behind takes a full bucket for one that is fuller than full.
+ */
+export const apartMs = 10_000
+
 /** One process counts them in its memory. */
 export const ownFailures: FailureLedger = { fullAt: () => 0, add: () => Promise.resolve() }

@@ -7,6 +7,7 @@ import { account } from '../src/demo/accounts'
 import { buyWithMppx } from '../src/demo/buyers'
 import type { Id } from '../src/protocol/Network'
 import { makeBody } from './harness/facilitation'
+import { failureOf } from './harness/outcome'
 import { buyFrom, type Flow, replay, startResourceServer } from './harness/resourceserver'
 import { payee, type Shop, startShop, untilEnded } from './harness/shop'
 
@@ -65,12 +66,12 @@ describe('HTTPFacilitatorClient', () => {
     const client = new HTTPFacilitatorClient({ url: `${shop.url}/facilitator` })
     const [payload, requirements] = await sent({})
     const other = { ...requirements, network: 'eip155:1' } as Sent[1]
-    await expect(client.verify(payload, other)).rejects.toMatchObject({
+    expect(await failureOf(client.verify(payload, other))).toMatchObject({
       name: 'VerifyError',
       statusCode: 400,
       invalidReason: 'invalid_network',
     })
-    await expect(client.settle(payload, other)).rejects.toMatchObject({
+    expect(await failureOf(client.settle(payload, other))).toMatchObject({
       name: 'SettleError',
       statusCode: 400,
       errorReason: 'invalid_network',

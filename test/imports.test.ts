@@ -275,6 +275,7 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
         /^(export )?(const )?enum\b/m.test(code) && 'an enum',
         /^(export )?(declare )?namespace\b/m.test(code) && 'a namespace',
         /\bas (never|any)\b/.test(code) && 'a cast to any or never',
+        /\)\s*\.(rejects|resolves)\b/.test(code) && 'a matcher that runs the event loop',
         /^(export )?(abstract )?class (?!\w+ extends (\w*Error)\b)/m.test(code) && 'a class',
       ]
         .filter((fault) => fault !== false)
@@ -440,6 +441,7 @@ describe('the rules', () => {
     ['form', { 'db/a.ts': long(351) }, 1],
     ['form', { 'test/a.ts': long(500) }, 0],
     ['form', { 'test/a.ts': long(501) }, 1],
+    ['form', { 'test/a.ts': 'await expect(failing()).rejects.toThrow()' }, 1],
     ['words', { 'src/a.ts': 'const rail = railOf(chain)' }, 1],
     ['words', { 'db/a.ts': "const sql = 'SELECT * FROM errands'" }, 1],
     ['words', { 'src/paywall/courier.ts': '' }, 1],

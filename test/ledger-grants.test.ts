@@ -7,6 +7,7 @@ import type { TransactionRow } from '../db/schema'
 import { createLedger } from '../db/sqlite/ledger'
 import { type Db, openInMemory } from '../db/sqlite/open'
 import { account } from '../src/demo/accounts'
+import { outcomeOf } from './harness/outcome'
 
 /** Grants are written with the transfer that gives them, or nothing is. */
 
@@ -125,7 +126,7 @@ test('behavior: the sums in memory are those of the rows, after faults and when 
   db.sqlite.run(
     "CREATE TEMP TRIGGER full BEFORE INSERT ON grants BEGIN SELECT RAISE(FAIL, 'no'); END",
   )
-  await expect(launch(addresses[1], {})).rejects.toThrow('no')
+  expect(await outcomeOf(launch(addresses[1], {}))).toThrow('no')
   db.sqlite.run('DROP TRIGGER full')
   expect(await tally()).toMatchObject({ grants: 1, wei: 15n })
   await ledger.grants.setFee({ network, address: addresses[0], isTopUp: false }, 2n)

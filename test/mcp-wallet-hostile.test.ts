@@ -13,6 +13,7 @@ import {
   tool,
 } from './harness/fakegateway'
 import { newState, removeStates, startWallet, type WalletOptions } from './harness/mcpwallet'
+import { outcomeOf } from './harness/outcome'
 import { startScripted } from './harness/upstream'
 import { until } from './harness/world'
 
@@ -151,7 +152,7 @@ describe('a list of tools', () => {
       'the last list of tools is used: The answer (status 502) is not one of an MCP endpoint. Is ' +
         'this the URL of a gateway?',
     ])
-    await expect(wallet().list()).rejects.toThrow('is not one of an MCP endpoint')
+    expect(await outcomeOf(wallet().list())).toThrow('is not one of an MCP endpoint')
   })
 })
 

@@ -2,6 +2,8 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from '
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { readStandby } from '../db/postgres/checks'
+import type { Query } from '../db/postgres/Line'
 import { account } from '../src/demo/accounts'
 import { askedOf } from './harness/buyer'
 import { caddyPath } from './harness/caddy'
@@ -26,13 +28,15 @@ let upstream: ReturnType<typeof startUpstream>
 const ports: number[] = []
 const gateways: Version[] = []
 let front = ''
+let usdc: Awaited<ReturnType<typeof startNetworks>>[0]
 let urls: Parameters<typeof configText>[0]
 
 beforeAll(async () => {
   if (!canRun) return
   upstream = startUpstream()
   undo.push(upstream.stop)
-  const [usdc, usdg] = await startNetworks()
+  const [sold, usdg] = await startNetworks()
+  usdc = sold
   undo.push(usdc.stop, usdg.stop)
   for (const { chain } of [usdc, usdg])
     for (const { address } of keys)
@@ -94,8 +98,8 @@ async function startBalancer(port: number): Promise<void> {
 
 let buyer = 0
 
-/** Buys through the balancer, as a client that presents its credential until it is accepted. */
-async function buy(): Promise<unknown> {
+/** Headers that pay for one request, by an offer of the balancer's. */
+async function sign(): Promise<Record<string, string>> {
   let asked = await fetch(`${front}/m/a/get`)
   await until('a gateway sells', async () => {
     if (asked.status === 402) return true
@@ -103,15 +107,35 @@ async function buy(): Promise<unknown> {
     return asked.status === 402
   })
   buyer = (buyer % 4) + 1
-  const headers = await x402Usdc.pay(await askedOf(asked), account(buyer).local())
-  let goods: unknown
+  return x402Usdc.pay(await askedOf(asked), account(buyer).local())
+}
+
+/** Buys through the balancer. */
+async function buy(): Promise<unknown> {
+  const headers = await sign()
+  return presentUntilSold(headers, present(headers))
+}
+
+/** As a client that presents its credential until it is accepted. */
+async function presentUntilSold(
+  headers: Record<string, string>,
+  presented: ReturnType<typeof present>,
+): Promise<unknown> {
+  let { status, body } = await presented
   await until('the credential buys', async () => {
-    const { status, ...answer } = await present(headers)
     expect([200, 409, 502, 503]).toContain(status)
-    goods = answer.body
+    if (status !== 200) ({ status, body } = await present(headers))
     return status === 200
   })
-  return goods
+  return body
+}
+
+/** Transactions that the relayers have sent on the chain of the sales. */
+async function sent(): Promise<number> {
+  const counts = await Promise.all(
+    keys.map(({ address }) => usdc.chain.rpc('eth_getTransactionCount', [address, 'pending'])),
+  )
+  return counts.reduce<number>((sum, count) => sum + Number(count), 0)
 }
 
 async function present(headers: Record<string, string>) {
@@ -145,13 +169,35 @@ describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', ()
     )
   })
 
-  test('error: the standby takes the place of the primary, with every payment', async () => {
+  test('behavior: what is shown of the standby is what a commit of the session waits for', async () => {
+    await database.atPrimary(async (client) => {
+      const query: Query = async <Row>(text: string) => (await client.query(text)).rows as Row[]
+      expect(await readStandby(query)).toBe('sync')
+      await client.query('SET synchronous_commit = local')
+      expect(await readStandby(query)).toBe('async')
+      await client.query('SET synchronous_commit = on')
+      await database.ofOwner('REVOKE pg_monitor FROM turnpike')
+      expect(await readStandby(query)).toBe('unknown')
+      await database.ofOwner('GRANT pg_monitor TO turnpike')
+      expect(await readStandby(query)).toBe('sync')
+    })
+  })
+
+  test('error: the standby takes the place of the primary, with every payment, and nothing is sent that it lacks', async () => {
     const count = async () =>
       Number((await database.sql('SELECT count(*) AS n FROM payments'))[0]?.n)
     await until('each is confirmed', async () => (await count()) === 4)
+    const headers = await sign()
+    await database.pauseStandby()
+    const before = await sent()
+    const presented = present(headers)
+    await until('its commit waits for the standby', database.isWaiting)
+    expect([await sent(), upstream.requests.length]).toEqual([before, 4])
     await database.failOver()
-    expect(await count()).toBe(4)
-    expect(await buy()).toEqual(goods)
+    expect(await count()).toBeGreaterThanOrEqual(4)
+    expect(await presentUntilSold(headers, presented)).toEqual(goods)
+    expect(await count()).toBe(5)
+    expect(await sent()).toBe(before + 1)
     for (const index of [0, 1])
       await until('there is no standby any more', async () => (await standbyAt(index)) === 'none')
     expect(upstream.requests).toHaveLength(5)

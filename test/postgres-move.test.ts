@@ -11,6 +11,7 @@ import { databaseName, open } from '../db/sqlite/open'
 import { move } from '../src/cli/move'
 import { loadSecrets } from '../src/config/env'
 import { fill, read, sumsOf } from './harness/oldrows'
+import { outcomeOf } from './harness/outcome'
 import { emptyDatabase, hasPostgres, use } from './harness/postgres'
 
 /** `turnpike move`: all rows of a file in an empty PostgreSQL database, or none. */
@@ -80,7 +81,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     expect(() => open({ dataDir, now })).toThrow(DatabaseMovedError)
     expect(() => open({ dataDir, now })).toThrow(`${file()} was moved to PostgreSQL (`)
     lock(dataDir)()
-    await expect(run()).rejects.toThrow('already: start serve with DATABASE_URL')
+    expect(await outcomeOf(run())).toThrow('already: start serve with DATABASE_URL')
   })
 
   test('behavior: a move that ended before its commit is repeated, with the same id', async () => {
@@ -100,7 +101,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
 
   test('error: the directory of a running service is not moved', async () => {
     const unlock = lock(dataDir)
-    await expect(run()).rejects.toThrow(`is in use by process ${process.pid}: stop it`)
+    expect(await outcomeOf(run())).toThrow(`is in use by process ${process.pid}: stop it`)
     unlock()
     await run()
   })
@@ -110,11 +111,13 @@ describe.skipIf(!hasPostgres)('a move', () => {
     const other = mkdtempSync(join(directory, 'other-'))
     open({ dataDir: other, now }).close()
     dataDir = other
-    await expect(run()).rejects.toThrow('is in use by a service: create a new one for the move')
+    expect(await outcomeOf(run())).toThrow('is in use by a service: create a new one for the move')
     await use(url, (client) =>
       client.query("DELETE FROM meta WHERE key IN ('database', 'service')"),
     )
-    await expect(run()).rejects.toThrow(/is not empty \(table \w+\): create a new one for the move/)
+    expect(await outcomeOf(run())).toThrow(
+      /is not empty \(table \w+\): create a new one for the move/,
+    )
     open({ dataDir, now }).close()
   })
 
@@ -130,7 +133,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     db.sqlite.run("UPDATE answers SET status = 'odd'")
     db.close()
     dataDir = next
-    await expect(run()).rejects.toThrow('refuses a row of the table answers (')
+    expect(await outcomeOf(run())).toThrow('refuses a row of the table answers (')
     await use(url, async (client) => {
       const { rows } = await client.query('SELECT count(*)::int AS count FROM payments')
       expect(rows).toEqual([{ count: 0 }])

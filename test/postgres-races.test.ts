@@ -4,6 +4,7 @@ import { fromRow } from '../db/payment-rows'
 import { LaneLostError } from '../db/postgres/errors'
 import type { Lane } from '../db/postgres/fences'
 import { account } from '../src/demo/accounts'
+import { failureOf } from './harness/outcome'
 import { hasPostgres } from './harness/postgres'
 import { until } from './harness/settlement'
 import { type Actions, actionsOf, inclusionOf, paidBy } from './harness/settlingactions'
@@ -387,7 +388,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
           () => settling.reopen(network, hashOf(next())),
           () => settling.resendJob(job.id),
         ]
-        for (const write of writes) await expect(write()).rejects.toBeInstanceOf(LaneLostError)
+        for (const write of writes) expect(await failureOf(write())).toBeInstanceOf(LaneLostError)
         expect(await does.payment(launched.ids[0])).toEqual(
           fromRow(launched.rows[0] as Parameters<typeof fromRow>[0]),
         )

@@ -21,6 +21,8 @@ const x402: Terms = { scheme: 'x402-eip3009' }
 const gateways: App.App[] = []
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-pair-'))
 let shop: Shop
+/** How far the clock of the first gateway is ahead, ms. */
+let aheadMs = 0
 
 async function startGateway(url: string, name: string): Promise<App.App> {
   const dataDir = join(directory, name)
@@ -46,6 +48,7 @@ async function startGateway(url: string, name: string): Promise<App.App> {
         onFenced: () => undefined,
         tests: { acceptsLoss: true },
       }),
+    now: () => Date.now() + (name === 'a' ? aheadMs : 0),
     log: createLog({ write: () => undefined, pretty: false }),
     blockTimeMs: 100,
     clockSkewMaxMs: Number.POSITIVE_INFINITY,
@@ -109,5 +112,36 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
     expect(await a.reload(dearer())).toEqual([])
     expect(await priceAt(a)).toBe('7000')
     expect((await fetch(at(a), { headers: last })).status).toBe(200)
+  })
+
+  test('error: a gateway whose clock comes to differ is not ready, and the other one is', async () => {
+    const [a, b] = gateways as [App.App, App.App]
+    const readyz = async ({ url }: App.App) => {
+      const answer = await fetch(`${url}/readyz`)
+      const { notReady, database } = (await answer.json()) as {
+        notReady: { database: { reason: string }[] }
+        database: { clockAheadMs: number }
+      }
+      return { status: answer.status, reasons: notReady.database, ...database }
+    }
+    for (const [ms, word] of [
+      [8_000, 'behind'],
+      [-8_000, 'ahead of'],
+    ] as const) {
+      aheadMs = ms
+      await until('it is not ready', async () => (await readyz(a)).reasons.length > 0)
+      const seen = await readyz(a)
+      expect(seen.status).toBe(503)
+      const reason = expect.stringContaining(`s ${word} the clock of this machine`)
+      expect(seen.reasons).toEqual([{ reason }])
+      expect(Math.sign(seen.clockAheadMs)).toBe(-Math.sign(ms))
+      expect(await readyz(b)).toMatchObject({ reasons: [] })
+      aheadMs = 0
+      await until('it is ready again', async () => (await readyz(a)).reasons.length === 0)
+    }
+    expect(gateways.map((gateway) => gateway.settlement.isReady('eip155:8453'))).toEqual([
+      true,
+      true,
+    ])
   })
 })

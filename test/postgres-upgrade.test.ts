@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { account } from '../src/demo/accounts'
 import { balanceOf } from '../src/demo/chains'
 import { askedOf } from './harness/buyer'
+import { outcomeOf } from './harness/outcome'
 import { dropDatabase, durableDatabase, hasPostgres } from './harness/postgres'
 import { main } from './harness/program'
 import { networkOf, startNetwork } from './harness/settlement'
@@ -153,7 +154,7 @@ describe.skipIf(!hasPostgres)('a rolling upgrade', () => {
       expect(count("SELECT count(*) n FROM pg_namespace WHERE nspname LIKE 'turnpike\\_%'")).toBe(2)
       expect(upstream.requests).toHaveLength(buyers.total())
 
-      await expect(start(main, 'again')).rejects.toThrow(laterMigration)
+      expect(await outcomeOf(start(main, 'again'))).toThrow(laterMigration)
       expect(await isReady(second)).toBe(true)
     } finally {
       sql.close()

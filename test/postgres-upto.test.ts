@@ -2,6 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../db/Authorization'
 import { balanceOf, mine, setAutomine } from '../src/demo/chains'
 import { RowsRefusedError } from '../src/settlement/Outcome'
+import { failureOf } from './harness/outcome'
 import { hasPostgres } from './harness/postgres'
 import { payee, purposeOf, signTransfer, until } from './harness/settlement'
 import { authorizeAt, type Seller, uptoCluster } from './harness/uptocluster'
@@ -85,7 +86,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     const paying = other.settlement.settle(exact, purposeOf({ idempotencyKey: 'own key' }), {
       ...{ waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true },
     })
-    await expect(paying).rejects.toEqual(new RowsRefusedError('key-used'))
+    expect(await failureOf(paying)).toEqual(new RowsRefusedError('key-used'))
     expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
   })
 

@@ -16,6 +16,7 @@ import { headersOf } from '../src/release/headers'
 import { fetchRuntime } from '../src/release/runtime'
 import { runtimeVersion, type Target, targets } from '../src/release/targets'
 import { executable } from './harness/executable'
+import { outcomeOf } from './harness/outcome'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-release-'))
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
@@ -193,12 +194,12 @@ describe('a runtime from the registry', () => {
     process.env.npm_config_cache = join(directory, 'npm-empty')
     const at = join(directory, 'refused')
     const outcome = fetchRuntime(wanted, at)
-    await expect(outcome).rejects.toThrow(`${name} is not the expected archive: sha512-`)
+    expect(await outcomeOf(outcome)).toThrow(`${name} is not the expected archive: sha512-`)
     expect(existsSync(join(at, 'package'))).toBe(false)
   })
 
   test('error: a missing package is reported with the reason of npm', async () => {
     const outcome = fetchRuntime({ ...wanted, package: '@oven/bun-none' }, join(directory, 'none'))
-    await expect(outcome).rejects.toThrow(/npm pack @oven\/bun-none@\S+ npm (error|ERR!).*404/)
+    expect(await outcomeOf(outcome)).toThrow(/npm pack @oven\/bun-none@\S+ npm (error|ERR!).*404/)
   })
 })

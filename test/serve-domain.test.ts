@@ -8,6 +8,7 @@ import { parse } from '../src/config/merchants'
 import { createLog } from '../src/log'
 import { executable } from './harness/executable'
 import { connect, connected, type Peer } from './harness/https'
+import { outcomeOf } from './harness/outcome'
 import { freePorts, type Pebble, pebblePath, startPebble } from './harness/pebble'
 import { until } from './harness/settlement'
 
@@ -205,7 +206,7 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     const taken = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response() })
     resolve(taken.port ?? 0)
     const before = pebble.asked.length
-    await expect(start('taken', { httpPort: await promise })).rejects.toThrow(
+    expect(await outcomeOf(start('taken', { httpPort: await promise }))).toThrow(
       `port ${taken.port} is in use by another program: stop it, or name another port by --http-port`,
     )
     await taken.stop(true)

@@ -9,6 +9,7 @@ import { loadSecrets } from '../src/config/env'
 import { silent } from '../src/log'
 import { configOf } from './harness/config'
 import { executable } from './harness/executable'
+import { outcomeOf } from './harness/outcome'
 import { until } from './harness/settlement'
 
 /** The program itself: starts that fail, and a log that is not read. */
@@ -117,9 +118,9 @@ test('error: a start that fails late stops all parts that it started', async () 
       return db
     },
   })
-  await expect(started).rejects.toThrow('merchants')
+  expect(await outcomeOf(started)).toThrow('merchants')
   expect(() => db?.sqlite.query('SELECT 1').get()).toThrow('closed')
-  await expect(fetch(`http://${listen}/healthz`)).rejects.toThrow()
+  expect(await outcomeOf(fetch(`http://${listen}/healthz`))).toThrow()
   // The lock is released.
   open({ dataDir: late.dataDir, now: Date.now }).close()
   // A start that succeeds has the address, and polls its node; the other one does not.
@@ -159,7 +160,7 @@ test('error: a start that cannot read the orders to continue fails', async () =>
       return db
     },
   })
-  await expect(started).rejects.toThrow('orders')
+  expect(await outcomeOf(started)).toThrow('orders')
 })
 
 describe('a log that is not read', () => {

@@ -75,4 +75,36 @@ describe.concurrent('an authorization that was cancelled', () => {
       reason: 'invalid_exact_evm_nonce_already_used',
     })
   })
+
+  test('error: a reorganisation as deep as reorg_depth does not end that search at its first check', async () => {
+    await using own = await ownSettlement({
+      network: { reorgDepth: 4 },
+      settlement: { checkMs: 50, payoutExclusive: true },
+    })
+    const { net, network } = own
+    const transfer = signTransfer(network)
+    await execute(net.chain, [
+      { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
+    ])
+    let isReorganised = Promise.resolve()
+    net.tap.intercept = async ({ method }) => {
+      await isReorganised
+      return method === 'eth_getRawTransactionByHash' ? { result: null } : undefined
+    }
+    expect((await own.fixture.pay(transfer, { bound: true })).kind).toBe('confirmed')
+    // It sees the other blocks only when the authorization is cancelled in them.
+    const reorganised = Promise.withResolvers<void>()
+    isReorganised = reorganised.promise
+    await net.chain.rpc('anvil_reorg', [2, []])
+    await net.chain.rpc('anvil_dropAllTransactions', [])
+    await cancel(own, transfer)
+    await mine(net.chain, 2)
+    reorganised.resolve()
+    const undecided = () =>
+      own.fixture.events.filter(({ event }) => event === 'payment-undecided').length
+    await until(() => undecided() > 2)
+    expect((await own.fixture.settlement.find(transfer))?.state).toBe('broadcast')
+    await mine(net.chain, 5)
+    await until(async () => (await own.fixture.settlement.find(transfer))?.state === 'expired')
+  })
 })

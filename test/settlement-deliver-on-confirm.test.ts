@@ -5,6 +5,7 @@ import { createDeliveries } from '../src/paywall/delivery'
 import { createAnswers } from '../src/paywall/store'
 import * as Crypto from '../src/protocol/Crypto'
 import type { Transfer } from '../src/protocol/Transfer'
+import { failureOf } from './harness/outcome'
 import { type OwnSettlement, ownSettlement } from './harness/ownsettlement'
 import { purposeOf, signTransfer, until } from './harness/settlement'
 
@@ -140,9 +141,11 @@ test.concurrent('behavior: the delivery of a buyer that disconnects at its start
     },
   }
   const left = { ...request, signal: AbortSignal.abort() }
-  await expect(deliveries.deliver(left, outcome, 'x402', () => undefined)).rejects.toMatchObject({
-    code: 'payment-in-progress',
-  })
+  expect(await failureOf(deliveries.deliver(left, outcome, 'x402', () => undefined))).toMatchObject(
+    {
+      code: 'payment-in-progress',
+    },
+  )
   const payment = await fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../db/Payment'
 import { KnownMoneyError, type Outcome } from '../src/settlement/Outcome'
+import { failureOf, outcomeOf } from './harness/outcome'
 import { type Scripted, scripted } from './harness/scripted'
 import { purposeOf, until } from './harness/settlement'
 
@@ -67,7 +68,7 @@ describe('money that is looked up beside its simulation', () => {
     await until(() => first.reads.count > 0 && second.reads.count > 0)
     second.found.resolve(undefined)
     first.found.resolve(known)
-    await expect(first.outcome).rejects.toEqual(new KnownMoneyError())
+    expect(await failureOf(first.outcome)).toEqual(new KnownMoneyError())
     await until(() => own.node.sends.length > sent)
     own.chain.mine()
     expect((await second.outcome).kind).toBe('confirmed')
@@ -85,7 +86,7 @@ describe('money that is looked up beside its simulation', () => {
     await until(() => first.reads.count > 0 && second.reads.count > 0)
     first.found.reject(new Error('the database has gone'))
     second.found.resolve(undefined)
-    await expect(first.outcome).rejects.toThrow('the database has gone')
+    expect(await outcomeOf(first.outcome)).toThrow('the database has gone')
     await until(() => own.node.sends.length > sent)
     own.chain.mine()
     expect((await second.outcome).kind).toBe('confirmed')
@@ -98,7 +99,7 @@ describe('money that is looked up beside its simulation', () => {
     const known = await own.begin(own.sign({ from: 2 }))
     const first = settling(own, own.sign())
     first.found.resolve(known)
-    await expect(first.outcome).rejects.toEqual(new KnownMoneyError())
+    expect(await failureOf(first.outcome)).toEqual(new KnownMoneyError())
     expect((await own.payment(known.transfer)).state).toBe('broadcast')
   })
 
@@ -112,9 +113,9 @@ describe('money that is looked up beside its simulation', () => {
     await until(() => simulations(own) > asked)
     const second = settling(own, own.sign({ from: 2 }))
     second.found.resolve(known)
-    await expect(second.outcome).rejects.toEqual(new KnownMoneyError())
+    expect(await failureOf(second.outcome)).toEqual(new KnownMoneyError())
     first.found.resolve(known)
-    await expect(first.outcome).rejects.toEqual(new KnownMoneyError())
+    expect(await failureOf(first.outcome)).toEqual(new KnownMoneyError())
   })
 
   test('error: known money is told before a refusal that needs no node', async () => {
@@ -124,7 +125,7 @@ describe('money that is looked up beside its simulation', () => {
     const asked = simulations(own)
     const first = settling(own, expired)
     first.found.resolve(known)
-    await expect(first.outcome).rejects.toEqual(new KnownMoneyError())
+    expect(await failureOf(first.outcome)).toEqual(new KnownMoneyError())
     const second = settling(own, expired)
     second.found.resolve(undefined)
     expect(await second.outcome).toMatchObject({

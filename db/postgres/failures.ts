@@ -1,4 +1,4 @@
-import type { FailureLedger } from '../FailureLedger'
+import { apartMs, type FailureLedger } from '../FailureLedger'
 import type { Parts } from './parts'
 import { refresh } from './refresh'
 
@@ -37,7 +37,7 @@ export async function startFailures(
         const rows = failures.map(({ key, ms }) => ({ key: key.toLowerCase(), ms: Math.ceil(ms) }))
         const sums = await commits.addSoon({
           call: 'add_failures',
-          input: { failures: rows, window: windowMs, at: now() },
+          input: { failures: rows, window: windowMs, apart: apartMs, at: now() },
           key: `failures:${rows[0]?.key}`,
           read: (value) => value as Record<string, number>,
         })

@@ -1,4 +1,4 @@
-import { type FailureLedger, ownFailures } from '../../db/FailureLedger'
+import { apartMs, type FailureLedger, ownFailures } from '../../db/FailureLedger'
 import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
@@ -189,8 +189,8 @@ function createFailureBuckets(now: () => number, shared: FailureLedger) {
 
   const until = (at: number) => {
     const debt = at - now()
-    // More than a full bucket: the clock was set back, and the time is meaningless.
-    return debt > windowMs ? 0 : Math.max(debt, 0)
+    // Much more than a full bucket: the clock was set back, and the time is meaningless.
+    return debt > windowMs + apartMs ? 0 : Math.min(Math.max(debt, 0), windowMs)
   }
   const ms = (key: string) => Math.max(until(fullAt.get(key) ?? 0), until(shared.fullAt(key)))
 

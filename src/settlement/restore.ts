@@ -40,8 +40,10 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   const { id, transaction } = payment
   const before = chain.watch.restores.get(id) ?? { attempts: 0, since: 0n }
   const attempts = before.attempts + 1
-  // The check that finds a reorganisation lowers the newest block, which the next one reads again.
-  const since = attempts > 2 ? before.since : chain.head.number
+  // The check that finds a reorganisation lowers the newest block, which the next one reads again: the
+  // blocks count from there.
+  const isCounting = attempts > 2
+  const since = isCounting ? before.since : chain.head.number
   chain.watch.restores.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
   const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))
@@ -55,7 +57,8 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   const money = await readMoney(chain, payment.transfer)
   if (money.used || money.timestamp > payment.transfer.validBefore) {
     context.log('payment-undecided', { payment: id, transaction })
-    if (chain.head.number < since + BigInt(chain.network.reorgDepth)) return outcome
+    const isSearched = chain.head.number >= since + BigInt(chain.network.reorgDepth)
+    if (!isCounting || !isSearched) return outcome
     // Nothing of ours is open: what used the nonce did not pay for this.
     await context.ledger.settling.revert(id, [transaction])
     return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')

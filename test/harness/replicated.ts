@@ -9,6 +9,7 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Client } from 'pg'
 import { freePort } from '../soak/program'
 import { finish, postgresBin, use } from './postgres'
 import { until } from './world'
@@ -69,20 +70,58 @@ export async function startReplicated() {
   own(dataOf('standby'))
   const standby = spawn(['bash', script], envOf('standby', standbyPort))
   await answers(directory, standbyPort)
-  const sql = (port: number, statement: string) =>
-    use(urlAt(directory, port, 'turnpike'), async (client) => (await client.query(statement)).rows)
   await until('the standby is synchronous', async () => {
-    const rows = await sql(primaryPort, 'SELECT sync_state FROM pg_stat_replication')
+    const rows = await query(directory, primaryPort, 'SELECT sync_state FROM pg_stat_replication')
     return rows.some(({ sync_state }) => sync_state === 'sync')
   })
+  return controls({ directory, primary, standby, primaryPort, standbyPort })
+}
+
+type Pair = {
+  directory: string
+  primary: Server
+  standby: Server
+  primaryPort: number
+  standbyPort: number
+}
+
+/** What a test does with the two servers. */
+function controls({ directory, primary, standby, primaryPort, standbyPort }: Pair) {
+  const sql = (port: number, statement: string) => query(directory, port, statement)
+  /** Of the process that takes what the primary writes, while it is paused. */
+  let paused: number | undefined
   return {
     url: `postgres://turnpike:${passwords.TURNPIKE_PASSWORD}@127.0.0.1:${primaryPort},127.0.0.1:${standbyPort}/turnpike?sslmode=disable`,
     /** Ends the primary at once, and makes the standby the primary. */
     async failOver() {
       primary.kill('SIGQUIT')
       await primary.exited
+      if (paused !== undefined) process.kill(paused, 'SIGCONT')
       await sql(standbyPort, 'SELECT pg_promote()')
     },
+    /** The standby takes nothing more, until it is to be the primary. */
+    async pauseStandby() {
+      const [receiver] = await sql(standbyPort, 'SELECT pid FROM pg_stat_wal_receiver')
+      paused = Number(receiver?.pid)
+      process.kill(paused, 'SIGSTOP')
+    },
+    /** Whether a commit of a gateway waits for the standby. */
+    async isWaiting() {
+      const waiting = await sql(
+        primaryPort,
+        `SELECT 1 FROM pg_stat_activity
+         WHERE wait_event = 'SyncRep' AND query LIKE '%commit_changes%'`,
+      )
+      return waiting.length > 0
+    },
+    /** Runs statements as turnpike at the primary. */
+    atPrimary: <T>(work: (client: Client) => Promise<T>) =>
+      use(
+        `postgres://turnpike:${passwords.TURNPIKE_PASSWORD}@127.0.0.1:${primaryPort}/turnpike`,
+        work,
+      ),
+    /** Runs a statement as the owner of the primary. */
+    ofOwner: (statement: string) => sql(primaryPort, statement),
     /** Runs a statement at the standby, or at what it has become. */
     sql: (statement: string) => sql(standbyPort, statement),
     async stop() {
@@ -93,6 +132,11 @@ export async function startReplicated() {
       rmSync(directory, { recursive: true, force: true })
     },
   }
+}
+
+async function query(directory: string, port: number, statement: string) {
+  const url = urlAt(directory, port, 'turnpike')
+  return (await use(url, (client) => client.query(statement))).rows
 }
 
 function runInit(directory: string, env: Record<string, string>): void {
