@@ -50,7 +50,11 @@ describe.concurrent('a ledger that takes its time', () => {
         // Each credential comes twice at once, past the claim that would keep the second one out.
         [...transfers, ...transfers].map((each) => own.pay(each)),
       )
-      expect(outcomes.map(({ kind }) => kind)).toEqual(Array(48).fill('confirmed'))
+      // One that finds the row before its commit is acknowledged is told that it is pending.
+      const kinds = outcomes.map(({ kind }) => kind)
+      expect(kinds.filter((kind) => kind !== 'confirmed' && kind !== 'pending')).toEqual([])
+      const again = await Promise.all(transfers.map((each) => own.pay(each)))
+      expect(again.map(({ kind }) => kind)).toEqual(Array(24).fill('confirmed'))
       const { rows } = { rows: own.sql.query('SELECT id FROM payments').all() }
       expect(rows).toHaveLength(24)
       expect(own.sql.query('SELECT payment_id FROM transaction_members').all()).toHaveLength(24)
