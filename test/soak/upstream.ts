@@ -86,7 +86,8 @@ export async function startUpstream(random: Random, gateways = 1): Promise<Upstr
       const call = callOf(request, gateway)
       calls.push(call)
       tell('call')
-      await answer(call, request, reply)
+      // A gateway that waits no longer closes its connection, and may call again.
+      await Promise.race([answer(call, request, reply), reply.left])
       call.endedAt = Date.now()
     }
   }
