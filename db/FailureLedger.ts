@@ -18,5 +18,5 @@ export type FailureLedger = {
  */
 export const apartMs = 10_000
 
-/** One process counts them in its memory. */
+/** Counts failures in the memory of one process. */
 export const ownFailures: FailureLedger = { fullAt: () => 0, add: () => Promise.resolve() }

@@ -44,7 +44,8 @@ export function fingerprintsOf({
   return {
     receipt: Crypto.addressOf(receiptKey),
     relayers: relayerKeys.map(Crypto.addressOf),
-    // The desk needs it. The first relayer is none of its own, and gateways may order theirs as they like.
+    // Without DESK_KEY the first relayer is the desk's account, and gateways may order their relayers
+    // differently.
     ...(isDeskNamed && { desk: Crypto.addressOf(deskKey) }),
     // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>

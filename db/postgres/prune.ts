@@ -13,7 +13,7 @@ const idBefore = (seconds: string) => `(lpad(to_hex((extract(epoch FROM statemen
   - make_interval(secs => ${seconds})) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid`
 
 /**
- * Deletes results of commits that are not repeated any more: old ones of this gateway, while it
+ * Deletes results of commits that will not be repeated: old ones of this gateway, while it
  * repeats none, and those of gateways that are gone.
  */
 export function startPruning({

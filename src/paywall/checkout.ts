@@ -188,7 +188,7 @@ function mayPayUnread<R, A>(
   return key === undefined && transfer.upto === undefined && product.peek === undefined
 }
 
-/** Throws ProblemError when the request cannot be sold, or not for this. Repeatable. */
+/** Throws ProblemError when the request cannot be sold, or not for this price. May be called again. */
 function assertSellable<R, A>(
   { product }: State<R, A>,
   { sale }: Checkout<R>,

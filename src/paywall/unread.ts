@@ -11,7 +11,7 @@ import type { Checkout } from './Product'
 /** Reads whether a payment has the money; each call returns the same promise. */
 export type FindKnown = () => Promise<Payment | undefined>
 
-/** Moneys of each of two generations. */
+/** Hashes that each of the two generations keeps. */
 const keptMax = 32_768
 
 /**

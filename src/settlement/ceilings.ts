@@ -22,7 +22,7 @@ export type Ceilings = {
   ids(): readonly string[]
   /** A payment reserves the charge from now on, so the ceiling reserves nothing more. */
   handOver(id: string): void
-  /** The authorization has ended. Repeatable. */
+  /** The authorization has ended. May be called again. */
   release(id: string): void
 }
 

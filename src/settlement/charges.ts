@@ -171,7 +171,7 @@ async function endOthers(context: Context): Promise<void> {
 
 /**
  * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
- * settled. `isStart`: also reports what no relayer can settle any more. Resolves with all that were open,
+ * settled. `isStart`: also reports what no relayer can settle now. Resolves with all that were open,
  * when each was started.
  */
 export async function resume(

@@ -91,7 +91,7 @@ function release(context: Context, lane: Lane): boolean {
   const [chain, relayer] = relayerOf(context, lane)
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
-    // Under a steady load it would never be free of payments, and the other process gets no account.
+    // Under a steady load it would always have payments, and the other process would get no account.
     // One without gas sends nothing new, so it needs no room.
     if (!isAble(relayer)) keep(context, lane)
     else if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = true
@@ -105,7 +105,7 @@ function release(context: Context, lane: Lane): boolean {
   return true
 }
 
-/** No account of the network is to be given any more. */
+/** Ends the giving of accounts of the network: each one stays here. */
 function keep(context: Context, { network }: Pick<Lane, 'network'>): void {
   const chain = context.chains.get(network)
   const leaving = chain?.relayers.filter(({ isLeaving }) => isLeaving) ?? []

@@ -87,7 +87,7 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
   }
 }
 
-/** False when it does not wait any more. */
+/** Removes a payment from the queue. False when it no longer waits there. */
 function remove({ queue }: ChainState, queued: QueuedPayment): boolean {
   const waiting = queued.transfer.upto === undefined ? queue.payments : queue.named
   const index = waiting.indexOf(queued)
