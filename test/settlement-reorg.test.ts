@@ -14,6 +14,8 @@ async function ownReorg() {
   const own = await ownSettlement({
     // The bytes of external settlements are sent again.
     chain: { hasKeys: true },
+    // A node may keep what it gets during a reorganisation out of its blocks, until it is replaced.
+    network: { replaceAfterSeconds: 20 },
     settlement: { meter: registry, payoutExclusive: true },
   })
   const { net, network } = own
