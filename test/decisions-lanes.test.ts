@@ -250,7 +250,7 @@ describe.concurrent('an account that another gateway needs, and payments that na
     expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
   })
 
-  test('behavior: what waited for it is sent when it is not to be given any more', async () => {
+  test('behavior: payments that waited for an account are sent when it is kept', async () => {
     await using started = await start()
     const { own, lanes } = started
     const waiting = own.pay(named(own, 2))

@@ -6,7 +6,7 @@ import { startGateway, type TestGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
 import { until } from './harness/settlement'
 
-/** A failover that lost who has which account. Its tables are set back by hand. */
+/** A failover that loses the holders of accounts. The test sets the tables back. */
 
 const network = 'eip155:8453'
 const lane: Lane = { network, relayer: account(5).address }
@@ -106,7 +106,7 @@ describe.skipIf(!hasPostgres)('a failover that lost the change of a holder', () 
     expect(await other.sql('SELECT holder FROM lanes')).toEqual([{ holder: holder.id }])
   })
 
-  test('behavior: an account that nobody has after a failover is taken', async () => {
+  test('behavior: an account without a holder is taken after a failover', async () => {
     const url = await gatewayDatabase()
     const holder = await start(url)
     await holder.ledger.lanes.start([lane], listener)

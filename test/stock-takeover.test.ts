@@ -13,7 +13,7 @@ import { createRandom } from './soak/random'
 
 /** Two gateways with a desk, of which one at a time has the account of the desk. */
 
-/** Desks over one ledger and one chain, both modelled; `holder` is who has the account. */
+/** Desks over a modelled ledger and a modelled chain. `holder` is the process that has the account. */
 function twoDesks() {
   const directory = temporary()
   const db = open({ dataDir: directory.path, now: () => 1_000 })

@@ -89,7 +89,7 @@ type State = {
   held: Map<string, Held>
   /** Keys of lanes that other living gateways hold. */
   ofOthers: Set<string>
-  /** When lanes were first seen that nobody had, by the monotonic clock. */
+  /** When each lane without a holder was first seen so, ms of the monotonic clock. */
   freeSince: ReadonlyMap<string, number>
   beatAt: number
   steadySince: number

@@ -36,7 +36,7 @@ export function createFakeLanes() {
     free(process: string) {
       for (const [key, holder] of holders) if (holder === process) holders.delete(key)
     },
-    /** Whether the process gives these lanes back when it is asked; then nobody has them. */
+    /** Whether the process gives these lanes back when it is asked. They have no holder then. */
     release(process: string, isAsked: (lane: Lane) => boolean = () => true): boolean[] {
       const own = processes.get(process)
       return (own?.lanes ?? []).filter(isAsked).map((lane) => {

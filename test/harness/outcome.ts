@@ -1,6 +1,6 @@
 /**
  * How a promise ended, in place of `expect(promise).rejects` and `.resolves`. Those run the event loop
- * inside their own call until the promise has ended (Bun 1.4.4). A test often goes on inside a request
+ * inside their own call until the promise has ended (Bun 1.4.4). A test often continues inside a request
  * that a server of its process has received, and then the next requests overwrite that one: its URL
  * and its body become pieces of theirs.
  */
