@@ -3,9 +3,9 @@
 export type Account = {
   /** Id of its gateway. */
   holder: string | null
-  /** It can pay for gas and sells, as far as this gateway knows. */
+  /** Whether it can pay for gas and sell, as far as this gateway knows. */
   isAble: boolean
-  /** It has been free for long: gateways may differ in what they know, and one must take it. */
+  /** Whether it was free for so long that any gateway must take it: they may know different things. */
   isLeft: boolean
 }
 
@@ -30,7 +30,7 @@ export function sharesOf<A extends Account>(
   const least = Math.floor(able.length / gateways)
   const most = Math.ceil(able.length / gateways)
   const mostOfAll = Math.ceil(accounts.length / gateways)
-  // It comes before a second account of another gateway.
+  // Such a gateway gets an account before any other gateway gets a second one.
   const isOtherShort = others.some(
     (id) => able.filter(({ holder }) => holder === id).length < least,
   )

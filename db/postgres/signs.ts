@@ -39,9 +39,9 @@ export function isSteady({ times, beatAt, steadySince }: Signs, at: number): boo
 }
 
 /**
- * Whether the server may be another one since a moment ago, which lacks who took an account last. First
- * each holder raises what it has: a gateway that took it before would end the holder, and what that has
- * sent would be lost.
+ * Whether the connection may lead to another server now, which lacks the last takes of accounts. The
+ * holders must write theirs again first: a gateway that took such an account earlier would end its
+ * holder, and what the holder has sent would be lost.
  */
 export function mayHaveChanged(
   { times, reconnectedAt }: { times: Times; reconnectedAt: number },

@@ -9,8 +9,7 @@ const overdueMs = 30_000
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'monotonic' | 'log'>
 
 /**
- * Logs charges that wait to be sent, whatever for: what is written at their end says nothing of the time
- * before. Call it with the open authorizations at each look.
+ * Logs charges that wait to be sent, and the reason. Call it with the open authorizations at each look.
  */
 export function createOverdue(context: Uses): (open: readonly Authorization[]) => void {
   /** When each was seen first, or logged. */
