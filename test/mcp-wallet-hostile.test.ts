@@ -354,7 +354,7 @@ describe('an answer', () => {
         'if that fails, too.',
     )
     // Some more are on the way when the limit is reached.
-    expect(served).toBeLessThan(64 * 1024 * 1024)
+    expect(served).toBeLessThan(96 * 1024 * 1024)
     fake.answer = (_, paying) => (paying ? endless(megabytes) : offers([offer('5000')]))
     const { call, spending } = wallet()
     const { text } = await call('a')
