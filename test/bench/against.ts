@@ -16,8 +16,11 @@ import { latency, perSecond } from './paid/tables'
 import * as Report from './Report'
 import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
-const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start]
+const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--load TEXT] [--warm-up N]
   DIRECTORY  another checkout, with its packages installed
+  --load     payments whose load and protocol contain it, such as "256 payers, x402"
+  --warm-up  so many payments before those that count, at least (default: as in bench:paid, where a new
+             server still compiles its code)
 `
 /** Seconds of one sample of 402s. */
 const seconds = 1
@@ -26,15 +29,21 @@ const paths = ['/m/catjoke/joke', '/m/weather/forecast']
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { rounds: { type: 'string', default: '7' }, only: { type: 'string' } },
+  options: {
+    rounds: { type: 'string', default: '7' },
+    only: { type: 'string' },
+    load: { type: 'string', default: '' },
+    'warm-up': { type: 'string', default: '0' },
+  },
 })
 const other = resolve(positionals[0] ?? '')
 const rounds = Number(values.rounds)
+const warmUp = Number(values['warm-up'])
 const parts = { '402': unpaid, paid, start: starts }
 const names = Object.keys(parts) as (keyof typeof parts)[]
 const chosen = names.filter((name) => values.only === undefined || values.only === name)
 const isKnown = positionals.length === 1 && existsSync(join(other, 'test', 'bench', 'servers'))
-if (!isKnown || !(rounds >= 1) || chosen.length === 0) {
+if (!isKnown || !(rounds >= 1) || !(warmUp >= 0) || chosen.length === 0) {
   process.stderr.write(usage)
   process.exit(2)
 }
@@ -118,13 +127,19 @@ async function unpaid(machine: Machine): Promise<Report.Row[]> {
 
 async function paid(machine: Machine): Promise<Report.Row[]> {
   const found: Report.Row[] = []
-  for (const load of loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)) {
+  const known = loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)
+  for (const load of known.map(warmed)) {
     for (const protocol of ['mpp', 'x402'] as const) {
+      if (!`${load.name}, ${protocol}`.includes(values.load)) continue
       process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)
       found.push(...(await payments(machine, load, protocol)))
     }
   }
   return found
+}
+
+function warmed(load: Load): Load {
+  return { ...load, warmUp: Math.max(load.warmUp, Math.ceil(warmUp / load.payers)) }
 }
 
 async function payments(
