@@ -55,7 +55,7 @@ export function toJson(settled: Answered, { request, network }: CheckedRequest):
     case 'void':
       return { success: true, payer, transaction: '', network: network.id, amount: '0' }
     case 'pending': {
-      const { transaction } = settled.payment
+      const transaction = settled.payment?.transaction ?? ''
       const errorReason = 'settlement_pending'
       const errorMessage = 'The transfer is not confirmed yet; ask again with the same call.'
       const pending = { success: false, status: 'pending', errorReason, errorMessage }
@@ -72,5 +72,5 @@ export function toJson(settled: Answered, { request, network }: CheckedRequest):
 export function summaryOf(settled: Answered): Record<string, unknown> {
   if (settled.kind === 'failed') return { answer: settled.reason }
   if (settled.kind === 'void') return { answer: settled.kind }
-  return { answer: settled.kind, payment: settled.payment.id }
+  return { answer: settled.kind, payment: settled.payment?.id }
 }

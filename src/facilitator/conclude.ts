@@ -3,14 +3,15 @@ import type { Payment } from '../../db/Payment'
 import type { Outcome } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
-import { type CheckedRequest, expectedSigner, isSame, used } from './verification'
+import { type CheckedRequest, expectedSigner, isSame, isUnderWay, used } from './verification'
 
 /** The answer to a settlement. `transaction` is empty when none is known. */
 export type Settled =
   | { kind: 'success'; payment: Payment; isReplay: boolean }
   /** Nothing is charged from a ceiling, and nothing ever will be. */
   | { kind: 'void'; isReplay: boolean }
-  | { kind: 'pending'; payment: Payment }
+  /** Undefined: the gateway that has the named relayer has not sent it yet. */
+  | { kind: 'pending'; payment: Payment | undefined }
   | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
   | { kind: 'conflict'; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
@@ -43,8 +44,21 @@ export async function finish(
     case 'dead':
       return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
     case 'unavailable':
-      return outcome
+      return (await isLeftToAnother(settlement, call))
+        ? { kind: 'pending', payment: undefined }
+        : outcome
   }
+}
+
+/** Whether another gateway is to settle it, and it may have done so since. */
+async function isLeftToAnother(
+  { isShared, authorizations }: Settlement,
+  { subject }: SettleCall,
+): Promise<boolean> {
+  if (!isShared || subject.transfer.upto === undefined) return false
+  const authorized = await authorizations.find(subject.transfer)
+  if (authorized === undefined) return false
+  return authorized.state === 'sent' || isUnderWay(subject, authorized)
 }
 
 /** The reference facilitator has a code of its own for a failed transaction of `upto`. */

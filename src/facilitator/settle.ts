@@ -1,12 +1,11 @@
-import type { KeyScope, Payment, Purpose } from '../../db/Payment'
+import type { KeyScope, Payment } from '../../db/Payment'
 import { claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
-import { moneyKey } from '../protocol/Transfer'
+import { atCeiling, moneyKey } from '../protocol/Transfer'
 import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
 import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
-import { settleSponsored } from '../settlement/sponsorship'
 import { within } from '../settlement/wait'
 import {
   failed,
@@ -20,13 +19,14 @@ import {
 } from './conclude'
 import * as Policy from './Policy'
 import type { Payees } from './payees'
+import { purposeOf, send } from './send'
 import {
-  atCeiling,
   type CheckedRequest,
   identify,
   isFree,
   isGenuine,
   isSame,
+  isUnderWay,
   refuseEarly,
   refuseLate,
   routeOf,
@@ -154,6 +154,7 @@ function refuseStored(call: SettleCall, late: Fault | undefined): Settled | unde
   if (known !== undefined) {
     return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
   }
+  if (authorized !== undefined && isOurs && isUnderWay(subject, authorized)) return undefined
   const isVoid = authorized?.state === 'void' && isOurs && isSame(subject, authorized)
   const own = authorized?.purpose.idempotencyKey
   const isReplay = isVoid && own !== undefined && own === call.idempotencyKey
@@ -203,7 +204,9 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   const count = payees.begin({ ...subject.transfer, known: known?.id })
   try {
     await count.ready
-    return { outcome: await send(options, { ...call, subject: { ...subject, known } }, waitMs) }
+    return {
+      outcome: await sendOrJoin(options, { ...call, subject: { ...subject, known } }, waitMs),
+    }
   } catch (error) {
     // Another gateway has settled other money with this key since the read above.
     if (error instanceof RowsRefusedError && error.reason === 'key-used') {
@@ -239,32 +242,23 @@ function findAgain(
   return settlement.find(transfer).catch(() => undefined)
 }
 
-function send(options: SettleOptions, call: SettleCall, waitMs: number): Promise<Outcome> {
+/** Like `send`. The same call may have reached another gateway since the money was looked up. */
+async function sendOrJoin(
+  options: SettleOptions,
+  call: SettleCall,
+  waitMs: number,
+): Promise<Outcome> {
   const { settlement, now } = options
-  const { subject, requestId } = call
-  const { transfer, known, sponsored, isOwnDomain } = subject
-  if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
-  const approval = 'code' in sponsored ? undefined : sponsored.approval
-  const isKeySigned = isOwnDomain && subject.isSigned
-  const limits = { waitMs, receivedAt: now(), isKeySigned, requestId }
-  return settleSponsored(options, transfer, purposeOf(call), { ...limits, approval })
-}
-
-function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
-  const { request, keyHash } = subject
-  return {
-    product: 'facilitator',
-    protocol: 'x402',
-    merchant: '',
-    route: routeOf(keyHash),
-    fingerprint: request.requirements.fingerprint,
-    // The resource server's name for the purchase. It is informative only.
-    resource: request.resource,
-    idempotencyKey,
-    challengeId: undefined,
-    credentialHash: request.credentialHash,
-    bound: false,
-  }
+  const until = now() + waitMs
+  const outcome = await send(options, call, waitMs)
+  const { subject } = call
+  const isUsed =
+    outcome.kind === 'refused' && outcome.reason === Refusals.usedReason(subject.transfer)
+  if (!settlement.isShared || !isUsed) return outcome
+  const stored = await renew(settlement, call)
+  const isStored = (stored.subject.known ?? stored.subject.authorized) !== undefined
+  if (!isStored || refuseStored(stored, undefined)) return outcome
+  return send(options, stored, Math.max(0, until - now()))
 }
 
 /** Whether an unlisted payee has used its share of the day's gas. */
@@ -275,8 +269,9 @@ function isOverShare(options: SettleOptions, subject: CheckedRequest): boolean {
 }
 
 /** Whether gas would be spent for an unlisted payee. */
-function isOfUnlisted({ policy }: SettleOptions, { known, request }: CheckedRequest): boolean {
-  const isSent = known !== undefined && known.state !== 'reverted'
+function isOfUnlisted({ policy }: SettleOptions, subject: CheckedRequest): boolean {
+  const { known, authorized, request } = subject
+  const isSent = (known !== undefined && known.state !== 'reverted') || authorized !== undefined
   return !isSent && Policy.isUnlisted(policy, request.requirements.payTo)
 }
 

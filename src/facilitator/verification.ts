@@ -125,12 +125,15 @@ export function refuseEarly(
   options: VerificationOptions,
   subject: CheckedRequest,
 ): Fault | undefined {
-  const { request, known } = subject
+  const { request, known, authorized } = subject
   const fault = PaymentTerms.checkScheme(request)
   if (fault !== undefined) return fault
   // A payment that was sent under an earlier configuration costs no more gas, and its money may
   // have moved, so the policy does not apply to it.
-  const isSent = isTaken(known) && isSame(subject, known)
+  const isSent =
+    known === undefined
+      ? authorized !== undefined && isUnderWay(subject, authorized)
+      : isTaken(known) && isSame(subject, known)
   const refusal = isSent ? undefined : Policy.check(options.policy, request)
   if (refusal !== undefined || request.parsed.method !== 'permit2') return refusal
   return PaymentTerms.checkTerms(request, checksOf(options, subject))
@@ -187,12 +190,6 @@ export function isFree({ transfer }: Pick<CheckedRequest, 'transfer'>): boolean 
   return transfer.upto !== undefined && transfer.amountAtomic === 0n
 }
 
-/** The transfer that the payer signed; with `upto`, with the whole ceiling. */
-export function atCeiling(transfer: Transfer.Transfer): Transfer.Transfer {
-  const { upto } = transfer
-  return upto === undefined ? transfer : { ...transfer, amountAtomic: upto.ceilingAtomic }
-}
-
 /**
  * Verifies the signed transfer; with `upto`, with the whole ceiling. `late`: the refusal that
  * applies if the signature is valid.
@@ -203,7 +200,7 @@ export async function verifyOnChain(
   late: Fault | undefined,
 ): Promise<Verification> {
   const { request, network, sponsored } = subject
-  const transfer = atCeiling(subject.transfer)
+  const transfer = Transfer.atCeiling(subject.transfer)
   if (!settlement.isReady(network.id)) {
     const detail = 'The network cannot settle now; try again with the same credential.'
     return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
@@ -239,11 +236,11 @@ export async function verifyOnChain(
 }
 
 /** Whether only other relayers than the one that the payer named can send now. */
-function isPaused(settlement: Settlement, { upto, network }: Transfer.Transfer): boolean {
-  if (upto === undefined) return false
-  const senders = settlement.authorizations.facilitators(network, 0n)
+function isPaused({ authorizations }: Settlement, transfer: Transfer.Transfer): boolean {
+  if (transfer.upto === undefined) return false
   // Without any relayer the chain lacks the proxy, which the simulation shows.
-  return senders.length > 0 && !senders.includes(upto.facilitator)
+  const hasOthers = authorizations.facilitators(transfer.network, 0n).length > 0
+  return hasOthers && !authorizations.isServed(transfer)
 }
 
 const relayerPaused: Verification = {
@@ -256,7 +253,8 @@ const relayerPaused: Verification = {
 /**
  * Verifies a payment that is already stored. It is good as long as `settle` would still answer with
  * success, so that a buyer whose settlement was pending is not asked for a second payment. Of `upto`
- * that needs the same charge as before. An authorization that is stored is used.
+ * that needs the same charge as before. An authorization that is stored is used, unless a gateway is to
+ * settle it.
  */
 function verifyKnown(
   subject: CheckedRequest,
@@ -269,8 +267,11 @@ function verifyKnown(
     return { kind: 'bad', reason, detail: expectedSigner(subject) }
   }
   if (late !== undefined) return bad(late)
-  const isUnspent = 'delivery' in known && isTaken(known) && known.delivery === 'none'
-  if (isOurs && isUnspent && isSame(subject, known)) return { kind: 'good' }
+  const isUnspent =
+    'delivery' in known
+      ? isTaken(known) && known.delivery === 'none' && isSame(subject, known)
+      : isUnderWay(subject, known)
+  if (isOurs && isUnspent) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
 }
 
@@ -308,6 +309,21 @@ export function isSame(
     purpose.fingerprint === fingerprint &&
     purpose.route === routeOf(keyHash)
   )
+}
+
+/**
+ * Whether an authorization is a settlement of this facilitator that the gateway with its relayer has not
+ * sent yet, and that `isSame`.
+ */
+export function isUnderWay(
+  subject: CheckedRequest,
+  { state, purpose, transfer, charge }: Authorization,
+): boolean {
+  if (state !== 'metered' || charge === undefined) return false
+  return isSame(subject, {
+    purpose,
+    transfer: { ...transfer, amountAtomic: charge.amountAtomic },
+  })
 }
 
 /** Route of a payment. It separates the payments of each caller with an API key. */

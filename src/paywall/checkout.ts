@@ -1,7 +1,7 @@
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
-import type { Authorized } from '../settlement/authorizations'
+import type { Authorized } from '../settlement/authorize'
 import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
 import { usedReason } from '../settlement/refusals'
 import { authorizeSponsored, settleSponsored } from '../settlement/sponsorship'

@@ -20,6 +20,12 @@ export type Transfer = Permit.Signed & { method: TransferMethod; network: Networ
  */
 export type Money = Pick<Transfer, 'network' | 'asset' | 'payer' | 'nonce'>
 
+/** The transfer that the payer signed; with `upto`, with the whole ceiling. */
+export function atCeiling(transfer: Transfer): Transfer {
+  const { upto } = transfer
+  return upto === undefined ? transfer : { ...transfer, amountAtomic: upto.ceilingAtomic }
+}
+
 /**
  * Key of the money for maps, independent of the case of its hex digits. No other function encodes
  * it.

@@ -1,4 +1,5 @@
-import type { Authorization } from '../../db/Authorization'
+import type { Authorization, Charge, Delivered } from '../../db/Authorization'
+import { storageCode } from '../../db/fault'
 import type { Payment } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import { digest, type Transfer } from '../protocol/Transfer'
@@ -18,6 +19,36 @@ export type ChargeOptions = {
   requestId?: string | undefined
   onSent?: Intake.PaymentRequest['onSent']
   deliverOnConfirm?: Intake.PaymentRequest['deliverOnConfirm']
+}
+
+/** Writes what an answer costs; see `Authorizations`. */
+export async function writeCharge(
+  { ledger, ceilings, progress, metrics }: Context,
+  authorization: Authorization,
+  charge: Charge,
+  delivered: Delivered | undefined,
+): Promise<Authorization> {
+  const { id, transfer } = authorization
+  const { amountAtomic } = charge
+  if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
+    throw new Error(`the charge of ${id} is not within its ceiling`)
+  }
+  const { authorizations } = ledger
+  const state = amountAtomic === 0n ? 'void' : 'metered'
+  const write = state === 'void' ? authorizations.void : authorizations.meter
+  for (;;) {
+    try {
+      if (await write(id, charge, delivered)) break
+      throw new Error(`${id} was charged before`)
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      // The answer, or its end, is kept back until the charge is on the disk.
+      await ledger.writable(progress.signal)
+    }
+  }
+  metrics.charged(transfer.network, state)
+  if (state === 'void') ceilings.release(id)
+  return { ...authorization, state, charge, delivered }
 }
 
 /**
@@ -51,7 +82,8 @@ export async function settleCharge(
   return payment ? { kind: 'pending', payment } : Refusals.busy
 }
 
-function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
+/** Whether the relayer that a payer named belongs to another process, or to none of a shared ledger. */
+export function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
   return upto !== undefined && isOthers(context, network, upto.facilitator)
 }
 
@@ -63,13 +95,12 @@ async function awaitCharge(
 ): Promise<Outcome> {
   const { ledger, ceilings } = context
   const isOver = ({ state }: Payment) => state !== 'broadcast'
-  const payment = await waitForOther(context, id, { isOver, waitMs })
-  if (payment === undefined || payment.state === 'broadcast')
-    return payment ? { kind: 'pending', payment } : Refusals.busy
-  if (payment.state === 'confirmed') ceilings.release(id)
-  const charged = await ledger.authorizations.findById(id)
-  if (charged?.state === 'failed') return Refusals.refuseUsed(transfer)
-  return Resolve.current(context, payment)
+  const isGivenUp = async () => (await ledger.authorizations.findById(id))?.state === 'failed'
+  const payment = await waitForOther(context, id, { isOver, isGivenUp, waitMs })
+  if (payment?.state === 'broadcast') return { kind: 'pending', payment }
+  if (payment?.state === 'confirmed') ceilings.release(id)
+  if (await isGivenUp()) return Refusals.refuseUsed(transfer)
+  return payment ? Resolve.current(context, payment) : Refusals.busy
 }
 
 function isKeySigned(context: Context, transfer: Transfer): boolean {

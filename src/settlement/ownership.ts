@@ -11,14 +11,22 @@ export function keeps({ ledger }: Pick<Context, 'ledger'>, { network }: ChainSta
 /** How often a payment of another process is read, beside its notifications, ms. */
 const lookMs = 500
 
+type Waiting = {
+  isOver: (payment: Payment) => boolean
+  /** Asked while there is no payment: true when there will be none. */
+  isGivenUp?: () => Promise<boolean>
+  /** Longest wait, ms. */
+  waitMs: number
+}
+
 /**
  * Waits for a payment that another process drives. Resolves with it as soon as `isOver` accepts it,
- * or after the time (ms) as it is then; undefined while it is not written.
+ * or after the time as it is then; undefined while it is not written, and when it is given up.
  */
 export async function waitForOther(
   { ledger, events, progress }: Pick<Context, 'ledger' | 'events' | 'progress'>,
   id: string,
-  { isOver, waitMs }: { isOver: (payment: Payment) => boolean; waitMs: number },
+  { isOver, isGivenUp, waitMs }: Waiting,
 ): Promise<Payment | undefined> {
   for (let leftMs = waitMs; ; leftMs -= lookMs) {
     const change = events.payments.wait(id, Math.max(0, Math.min(lookMs, leftMs)))
@@ -26,6 +34,7 @@ export async function waitForOther(
       const payment = await ledger.payments.findById(id)
       if (payment && isOver(payment)) return payment
       if (leftMs <= 0 || progress.signal.aborted) return payment
+      if (payment === undefined && (await isGivenUp?.())) return undefined
       await change.changed
     } finally {
       change.end()

@@ -1,7 +1,8 @@
 import type { Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
-import type { Authorized, AuthorizeOptions } from './authorizations'
+import type { Authorized, AuthorizeOptions } from './authorize'
+import type { HolderOptions } from './by-holder'
 import type { Outcome, Reason } from './Outcome'
 import { refuse } from './refusals'
 import type { Settlement, SettleOptions } from './settlement'
@@ -37,52 +38,70 @@ export type Sponsoring = {
 }
 
 /**
- * Calls `Settlement.settle`. When only the allowance is missing and the payer has signed an
- * approve, sponsors that first. Nothing is written before, because the simulation refuses. `waitMs`
- * bounds both.
+ * Calls `attempt`. When only the allowance is missing and the payer has signed an approve, sponsors
+ * that, and calls it again. Nothing is written before, because the simulation refuses. `attempt` gets
+ * the time that is left, ms, and whether it is the second call.
  */
-export async function settleSponsored(
-  { settlement, sponsor, now }: Sponsoring,
+export async function withApproval<T extends { kind: string }>(
+  { sponsor, now }: Pick<Sponsoring, 'sponsor' | 'now'>,
   transfer: Transfer,
-  purpose: Purpose,
-  { approval, ...options }: SettleOptions & { approval: Hex | undefined },
-): Promise<Outcome> {
-  const deadline = now() + options.waitMs
-  const outcome = await settlement.settle(transfer, purpose, options)
+  { approval, waitMs }: Approval,
+  attempt: (leftMs: number, isSecond: boolean) => Promise<T | Outcome>,
+): Promise<T | Outcome> {
+  const deadline = now() + waitMs
+  const outcome = await attempt(waitMs, false)
   if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
   const refusal = await approve(sponsor, transfer, approval, deadline - now())
-  if (refusal) return refusal
-  return settlement.settle(transfer, purpose, {
-    ...options,
-    isUnknown: false,
-    findKnown: undefined,
-    waitMs: Math.max(0, deadline - now()),
+  return refusal ?? attempt(Math.max(0, deadline - now()), true)
+}
+
+type Approval = {
+  /** The signed transaction. */
+  approval: Hex | undefined
+  /** Bounds all of it, ms. */
+  waitMs: number
+}
+
+/** Calls `Settlement.settle`, with the payer's approve. */
+export function settleSponsored(
+  { settlement, ...sponsoring }: Sponsoring,
+  transfer: Transfer,
+  purpose: Purpose,
+  { approval, waitMs, ...options }: SettleOptions & Approval,
+): Promise<Outcome> {
+  return withApproval<Outcome>(sponsoring, transfer, { approval, waitMs }, (leftMs, isSecond) =>
+    settlement.settle(transfer, purpose, {
+      ...options,
+      ...(isSecond && { isUnknown: false, findKnown: undefined }),
+      waitMs: leftMs,
+    }),
+  )
+}
+
+/** Calls `authorize`, with the payer's approve. */
+export function authorizeSponsored(
+  { settlement, ...sponsoring }: Sponsoring,
+  transfer: Transfer,
+  purpose: Purpose,
+  { approval, waitMs, ...rest }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked'> & Approval,
+): Promise<Outcome | Authorized> {
+  return withApproval<Authorized>(sponsoring, transfer, { approval, waitMs }, () => {
+    const options = { id: settlement.createId(), receivedAt: sponsoring.now(), ...rest }
+    return settlement.authorizations.authorize(transfer, purpose, options)
   })
 }
 
-/** The same for a ceiling: calls `authorize`. */
-export async function authorizeSponsored(
-  { settlement, sponsor, now }: Sponsoring,
+/** Calls `settleByHolder`, with the payer's approve. */
+export function settleByHolderSponsored(
+  { settlement, ...sponsoring }: Sponsoring,
   transfer: Transfer,
   purpose: Purpose,
-  {
-    approval,
-    waitMs,
-    ...rest
-  }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked'> & {
-    approval: Hex | undefined
-    waitMs: number
-  },
-): Promise<Outcome | Authorized> {
-  const deadline = now() + waitMs
-  const attempt = () => {
-    const options = { id: settlement.createId(), receivedAt: now(), ...rest }
-    return settlement.authorizations.authorize(transfer, purpose, options)
-  }
-  const outcome = await attempt()
-  if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
-  const refusal = await approve(sponsor, transfer, approval, deadline - now())
-  return refusal ?? attempt()
+  { approval, waitMs, ...rest }: Pick<HolderOptions, 'receivedAt' | 'requestId'> & Approval,
+): Promise<Outcome> {
+  return withApproval<Outcome>(sponsoring, transfer, { approval, waitMs }, (leftMs) => {
+    const options = { id: settlement.createId(), waitMs: leftMs, ...rest }
+    return settlement.authorizations.settleByHolder(transfer, purpose, options)
+  })
 }
 
 /** Sends the payer's approve; the outcome when it is not sent. */

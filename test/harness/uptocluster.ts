@@ -12,6 +12,11 @@ import { freshWallet, setAllowances, setTokens } from './sponsor'
 
 const relayerKeys = [relayerKey, Crypto.bytes(account(6).privateKey)]
 
+/** Addresses of the relayers. */
+export const relayers = relayerKeys.map(Crypto.addressOf)
+
+export type UptoCluster = Awaited<ReturnType<typeof uptoCluster>>
+
 export type Seller = TestGateway & {
   settlement: Settlement
   events: { event: string; fields: Readonly<Record<string, unknown>> | undefined }[]

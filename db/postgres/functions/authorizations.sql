@@ -29,7 +29,8 @@ CREATE FUNCTION unsettled_of(of_payer text) RETURNS numeric LANGUAGE sql STABLE 
   )
 $$;
 
--- {row, limits: null | {funds, unsettled, relayer}}. Refused by UNIQUE and by a trigger when the money
+-- {row, limits: null | {funds, unsettled, relayer}}. A row that is metered already is notified like a
+-- charge. Refused by UNIQUE and by a trigger when the money
 -- was authorized or paid before. With limits the commit has the lock of the payer, so the sums include
 -- what other gateways have written. The number of ceilings of a relayer is read without a lock.
 CREATE FUNCTION insert_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -59,7 +60,8 @@ BEGIN
   ) > (limits->>'relayer')::bigint THEN
     PERFORM refuse('relayer-busy', fresh.id);
   END IF;
-  RETURN '{"value": null}';
+  RETURN jsonb_build_object('value', NULL, 'payments',
+    CASE WHEN fresh.state = 'metered' THEN jsonb_build_array(fresh.id) ELSE '[]' END);
 END $$;
 
 -- [{id, funds, key?}] of payments of this launch: refuses those whose payer has more under way than it

@@ -1,0 +1,254 @@
+import type { Authorization } from '../../db/Authorization'
+import type { CeilingLimits, Inserted } from '../../db/AuthorizationLedger'
+import type { Purpose } from '../../db/Payment'
+import { isContract, isIdentified } from '../chain/code'
+import type { Transfer } from '../protocol/Transfer'
+import { limitsOf, refuseFull, refuseUnfunded } from './ceiling-limits'
+import { about, type Context, chainOf } from './context'
+import * as Gas from './gas'
+import { type Outcome, RowsRefusedError } from './Outcome'
+import { payerOf } from './payers'
+import * as Refusals from './refusals'
+import { isReady, pausedBy } from './relayer'
+import { checkSignature } from './signature'
+import { type ChainState, chainNow } from './state'
+import { type Checked, check } from './verify'
+
+/** Time for which a payer pays by `exact` after its charge failed by its doing, ms. */
+const exactOnlyMs = 24 * 60 * 60 * 1000
+
+/** Clients compute the deadline of a permit a little earlier or later than that of its payment. */
+const permitSlackSeconds = 5n
+
+export type Authorized = { kind: 'authorized'; authorization: Authorization }
+
+export type AuthorizeOptions = {
+  id: string
+  receivedAt: number
+  /** Unix ms until which the authorization must be valid. */
+  validUntil: number
+  /**
+   * Called while a node verifies the ceiling, so that work of the caller adds no delay. An error
+   * that it throws ends the authorization, and nothing is written. Called again after an approve,
+   * so it must be repeatable.
+   */
+  onAsked?: (() => void) | undefined
+}
+
+/** The first step of the scheme `upto`; see `Authorizations`. */
+export async function authorize(
+  context: Context,
+  transfer: Transfer,
+  purpose: Purpose,
+  { id, receivedAt, validUntil, onAsked }: AuthorizeOptions,
+): Promise<Authorized | Outcome> {
+  const { ledger, ceilings, now } = context
+  const chain = chainOf(context, transfer.network)
+  const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
+  if (refused) return refused
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
+    return exactOnly
+  const knownBlock = chain.head.number
+  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
+  if ('kind' in checked) return checked
+  const { simulation, transfer: sent } = checked
+  // Read again: a charge may have failed during the simulation, and then its ceiling is no longer
+  // open.
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
+    return exactOnly
+  // Do not await between the checks and the reservation.
+  const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
+  if (unreserved) return unreserved
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  const limits = limitsOf(context, chain, sent, simulation)
+  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
+  const authorization: Authorization = {
+    id,
+    transfer: sent,
+    purpose,
+    state: 'authorized',
+    charge: undefined,
+    delivered: undefined,
+    failedAt: undefined,
+    receivedAt,
+    knownBlock,
+    createdAt: now(),
+  }
+  let isStored = false
+  try {
+    const written = await writeCeiling(context, authorization, limits)
+    isStored = written === 'stored'
+    return written === 'stored' ? { kind: 'authorized', authorization } : written
+  } finally {
+    if (!isStored) ceilings.release(id)
+  }
+}
+
+/** Simulates a signed transfer, and looks at what is known of its payer. */
+export async function checkPayer(
+  context: Context,
+  chain: ChainState,
+  { transfer, purpose, onAsked }: Signed & Pick<AuthorizeOptions, 'onAsked'>,
+): Promise<Checked> {
+  const { ledger, payers } = context
+  const checked = await whileAsked(checkSigned(context, chain, transfer), onAsked)
+  if ('kind' in checked) return checked
+  const { code } = checked.simulation
+  const payer = await payerOf(ledger.payments, checked.transfer, code)
+  const waitSeconds = payers.failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  const spent =
+    isContract(code) || isIdentified(code) ? Gas.refuseCode(context, chain, purpose) : undefined
+  return spent ?? checked
+}
+
+type Signed = { transfer: Transfer; purpose: Purpose }
+
+/** Runs `work` while a call is under way. Resolves with the result of the call. */
+async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined): Promise<T> {
+  try {
+    work?.()
+  } catch (error) {
+    // The result is no longer awaited.
+    asked.catch(() => {})
+    throw error
+  }
+  return await asked
+}
+
+/**
+ * Writes a signed ceiling. A refusal: nothing was written. Throws RowsRefusedError when another process
+ * has used the buyer's own key.
+ */
+export async function writeCeiling(
+  context: Context,
+  authorization: Authorization,
+  limits: CeilingLimits,
+): Promise<'stored' | Refusals.PaymentRefusal> {
+  const { id, transfer } = authorization
+  let inserted: Inserted
+  try {
+    inserted = await context.ledger.authorizations.insert(authorization, limits)
+  } catch (error) {
+    context.log('settlement-fault', { ...about({ id }), error })
+    return Refusals.unavailable(error)
+  }
+  if (inserted === 'stored') return 'stored'
+  if (inserted === 'known') return Refusals.refuseUsed(transfer)
+  if (inserted.refused === 'payer-under-way') return Refusals.underWay
+  if (inserted.refused === 'relayer-busy') return Refusals.busy
+  throw new RowsRefusedError(inserted.refused)
+}
+
+/**
+ * Simulates the whole ceiling. The chain decides about the signature, until one was forged: a client
+ * must not cost calls to a node for each.
+ */
+async function checkSigned(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<Checked> {
+  const { signers } = context.payers
+  const signed = signers.isSuspended()
+    ? await checkSignature(chain, transfer, context.now())
+    : undefined
+  const isRefused = signed !== undefined && signed.kind !== 'signed'
+  const checked = isRefused ? signed : await check(context, transfer)
+  if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
+    signers.suspend()
+  }
+  return checked
+}
+
+/** The checks that need no call to a node. */
+function refuseUnread(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+  { purpose, validUntil }: { purpose: Purpose; validUntil: number },
+): Refusals.PaymentRefusal | undefined {
+  const { amountAtomic, validBefore, permit2612 } = transfer
+  const unserved = refuseUnserved(context, chain, transfer)
+  if (unserved) return unserved
+  if (validBefore * 1000n < BigInt(Math.ceil(validUntil))) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      'The authorization must be valid until the answer is made and settled: deadline is ' +
+        `${validBefore}, and it must be ${Math.ceil(validUntil / 1000)} or later.`,
+    )
+  }
+  // The proxy ignores a permit that has expired, and then no allowance covers the charge.
+  if (permit2612 !== undefined && permit2612.deadline + permitSlackSeconds < validBefore) {
+    return Refusals.refuse(
+      'permit2_deadline_expired',
+      `The permit must be valid as long as the authorization: its deadline is ${permit2612.deadline}, ` +
+        `and that of the authorization ${validBefore}.`,
+    )
+  }
+  const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
+  if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
+  if (amountAtomic > context.policy.unsettledMax()) {
+    const most = context.policy.unsettledMax()
+    const detail =
+      `The ceiling is ${amountAtomic}, above what one payer may have unsettled, ${most}: pay by ` +
+      'exact.'
+    return Refusals.refuse('unsupported_scheme', detail)
+  }
+  return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+}
+
+/** The refusal of a signed ceiling that no process can settle now, or ever. Needs no call to a node. */
+export function refuseUnserved(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Refusals.PaymentRefusal | undefined {
+  const { upto, asset } = transfer
+  if (upto === undefined || asset !== chain.network.asset.address) {
+    throw new Error('not an authorization in the asset of the network')
+  }
+  if (context.progress.isStopping || !isReady(chain)) return Refusals.unavailable(undefined)
+  if (context.policy.isPaused(chain.network.id)) return Refusals.unavailable(undefined)
+  if (context.ledger.fault() !== undefined) return Refusals.unrecordable
+  const late = Refusals.checkWindow(transfer, context.now())
+  if (late) return late
+  const named = chain.relayers.filter(({ isReserved }) => !isReserved)
+  if (!named.some(({ address }) => address === upto.facilitator)) {
+    const addresses = named.map(({ address }) => address).join(', ')
+    const detail = `witness.facilitator is ${upto.facilitator}, none of our relayers: ${addresses}.`
+    return Refusals.refuse('upto_facilitator_mismatch', detail)
+  }
+  if (!chain.abilities.hasUpto) {
+    return Refusals.refuse(
+      'permit2_proxy_not_deployed',
+      `x402UptoPermit2Proxy is not on ${transfer.network}: pay by exact.`,
+    )
+  }
+  return isServed(context, transfer) ? undefined : Refusals.unavailable(undefined)
+}
+
+/** Whether this process, or another one, can send for the relayer that a payer named. */
+export function isServed(
+  { chains, ledger }: Pick<Context, 'chains' | 'ledger'>,
+  { network, upto }: Transfer,
+): boolean {
+  const relayers = chains.get(network)?.relayers ?? []
+  const relayer = relayers.find(({ address }) => address === upto?.facilitator)
+  if (relayer === undefined || relayer.isReserved) return false
+  // The process that has the account settles what is written here.
+  return relayer.isHeld
+    ? pausedBy(relayer) === undefined
+    : ledger.lanes.isOfAnother({ network, relayer: relayer.address })
+}
+
+/**
+ * The refusal of a payer whose charge failed within a day. A client may pay the same price by
+ * `exact`.
+ */
+const exactOnly: Refusals.PaymentRefusal = {
+  kind: 'refused',
+  reason: 'unsupported_scheme',
+  detail: 'a charge of this payer could not be settled within the last day: pay by exact',
+}

@@ -1,0 +1,221 @@
+import { describe, expect, test } from 'bun:test'
+import { maxUint256 } from 'viem'
+import { balanceOf, mine, setAutomine } from '../src/demo/chains'
+import * as Permit from '../src/protocol/Permit'
+import type { ApprovalSponsor } from '../src/settlement/sponsorship'
+import { type Answer, type Body, charging, type Made, makeBody } from './harness/facilitation'
+import { facilitatorAt } from './harness/facilitators'
+import { hasPostgres } from './harness/postgres'
+import { payee, until } from './harness/settlement'
+import { setAllowances, setTokens, signApprove } from './harness/sponsor'
+import {
+  namedBy,
+  type Payer,
+  type Seller,
+  type UptoCluster,
+  uptoCluster,
+} from './harness/uptocluster'
+
+/** Several gateways are one facilitator of the scheme `upto`: any of them settles for any relayer. */
+
+const million = 1_000_000n
+const used = 'permit2_invalid_nonce'
+const codeOf = ({ json }: Answer) => json.invalidReason ?? json.errorReason
+const successes = (answers: readonly Answer[]) =>
+  answers.filter(({ json }) => json.success === true)
+
+/** A ceiling of 5000 atomic that names the relayer of the first gateway, of which 700 are charged. */
+async function prepared(own: UptoCluster, payer: Payer, made: Made = {}) {
+  const [one, other] = await own.pair()
+  const facilitator = namedBy(one, own.network.id)
+  if (facilitator === undefined) throw new Error('the gateway has no relayer')
+  const make = async (more: Made = {}) =>
+    makeBody(own.network, { scheme: 'upto', from: payer, facilitator, ...made, ...more })
+  const body = await make()
+  return { one, other, facilitator, make, body, charged: charging(body, 700) }
+}
+
+const paidTo = (own: UptoCluster) => balanceOf(own.net.chain, own.network.asset.address, payee)
+
+const withWait = (body: Body, seconds: number): Body => ({
+  ...body,
+  paymentRequirements: { ...body.paymentRequirements, maxTimeoutSeconds: seconds },
+})
+
+/** Whether all authorizations are in one of these states. */
+const areAll = (seller: Seller, state: string) => async () => {
+  const rows = await seller.sql<{ state: string }>('SELECT state FROM authorizations')
+  return rows.length > 0 && rows.every((row) => row.state === state)
+}
+
+describe.skipIf(!hasPostgres)('an authorization that names the relayer of another gateway', () => {
+  test('behavior: it is verified and settled once, by its relayer', async () => {
+    await using own = await uptoCluster()
+    const { other, facilitator, body, charged } = await prepared(own, await own.payer(million))
+    const before = await paidTo(own)
+    const { verify, settle } = facilitatorAt(own, other)
+    expect((await verify(body)).json.isValid).toBe(true)
+    const { status, json } = await settle(charged)
+    expect([status, json.success, json.amount]).toEqual([200, true, '700'])
+    const sent = await own.net.chain.rpc('eth_getTransactionByHash', [json.transaction])
+    expect((sent as { from: string }).from.toLowerCase()).toBe(facilitator.toLowerCase())
+    expect(await paidTo(own)).toBe(before + 700n)
+    expect(codeOf(await settle(charged))).toBe(used)
+    expect(codeOf(await settle(charging(body, 1)))).toBe(used)
+    expect(codeOf(await settle(charging(body, 0)))).toBe(used)
+    expect(codeOf(await verify(body))).toBe(used)
+    expect(await paidTo(own)).toBe(before + 700n)
+  })
+
+  test('attack: many calls at both gateways at once get one success and move the money once', async () => {
+    await using own = await uptoCluster()
+    const { one, other, make } = await prepared(own, await own.payer(million))
+    const both = [facilitatorAt(own, one), facilitatorAt(own, other)]
+    for (let round = 0; round < 4; round++) {
+      const before = await paidTo(own)
+      const charged = charging(await make(), 700)
+      const asked = [0, 1, 2, 3, 4, 5].map((index) => both[index % 2]?.settle(charged))
+      const answers = (await Promise.all(asked)).filter((answer) => answer !== undefined)
+      expect(successes(answers)).toHaveLength(1)
+      expect(new Set(answers.map(codeOf))).toEqual(new Set([undefined, used]))
+      expect(await paidTo(own)).toBe(before + 700n)
+    }
+  })
+
+  test('behavior: the same call with its key at both gateways at once gets the success from both', async () => {
+    await using own = await uptoCluster()
+    const { one, other, make } = await prepared(own, await own.payer(million))
+    const both = [one, other].map((seller) => facilitatorAt(own, seller, { apiKey: 'server' }))
+    for (let round = 0; round < 6; round++) {
+      const before = await paidTo(own)
+      const charged = charging(await make(), 700)
+      const answers = await Promise.all(both.map(({ settle }) => settle(charged, `key-${round}`)))
+      expect(answers.map(codeOf)).toEqual([undefined, undefined])
+      expect(new Set(answers.map(({ json }) => json.transaction)).size).toBe(1)
+      const replayed = answers.filter(({ headers }) => headers.has('idempotency-replayed'))
+      expect(replayed).toHaveLength(1)
+      expect(await paidTo(own)).toBe(before + 700n)
+    }
+  })
+
+  test('attack: calls with different charges at both gateways at once settle one of them', async () => {
+    await using own = await uptoCluster()
+    const { one, other, make } = await prepared(own, await own.payer(million))
+    const both = [facilitatorAt(own, one), facilitatorAt(own, other)]
+    for (let round = 0; round < 4; round++) {
+      const before = await paidTo(own)
+      const body = await make()
+      const asked = both.map(({ settle }, index) => settle(charging(body, 700 + index)))
+      const answers = await Promise.all(asked)
+      expect(successes(answers)).toHaveLength(1)
+      const [success] = successes(answers)
+      expect(await paidTo(own)).toBe(before + BigInt(String(success?.json.amount)))
+    }
+  })
+
+  test('behavior: a refusal of the simulation writes nothing', async () => {
+    await using own = await uptoCluster()
+    const { other, body, charged } = await prepared(own, await own.payer(699n))
+    const { verify, settle } = facilitatorAt(own, other)
+    const insufficient = 'permit2_insufficient_balance'
+    expect(codeOf(await verify(body))).toBe(insufficient)
+    expect(codeOf(await settle(charged))).toBe(insufficient)
+    expect(await other.sql('SELECT 1 FROM authorizations')).toEqual([])
+  })
+
+  test("behavior: the sponsor's approve is sent first", async () => {
+    await using own = await uptoCluster()
+    const payer = await own.payer(million)
+    await setAllowances(own.net.chain, own.network.asset.address, [payer.address], 0n)
+    const approved: string[] = []
+    const sponsor: ApprovalSponsor = {
+      check: async () => ({ kind: 'good' }),
+      async approve({ payer: owner }) {
+        approved.push(owner)
+        await setAllowances(own.net.chain, asset, [payer.address], million)
+        return { kind: 'approved', transaction: `0x${'1'.repeat(64)}` }
+      },
+    }
+    const { address: asset } = own.network.asset
+    const info = {
+      ...{ from: payer.address, asset, spender: Permit.permit2Address, version: '1' },
+      amount: String(maxUint256),
+      signedTransaction: await signApprove(own.net.chain, payer.privateKey, asset),
+    }
+    const extensions = { erc20ApprovalGasSponsoring: { info, schema: {} } }
+    const { other, charged } = await prepared(own, payer, { extensions })
+    const { json } = await facilitatorAt(own, other, { sponsor }).settle(charged)
+    expect(json).toMatchObject({ success: true, amount: '700' })
+    expect(approved).toEqual([payer.address])
+  })
+})
+
+describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () => {
+  test('behavior: a call that ends before it is pending, verified, and gets the one success later', async () => {
+    await using own = await uptoCluster()
+    const { other, body, charged } = await prepared(own, await own.payer(million))
+    const { verify, settle } = facilitatorAt(own, other)
+    const before = await paidTo(own)
+    await setAutomine(own.net.chain, false)
+    const pending = await settle(withWait(charged, 0.5))
+    expect(pending.json).toMatchObject({ success: false, status: 'pending' })
+    expect((await verify(body)).json.isValid).toBe(true)
+    const again = settle(charged)
+    await setAutomine(own.net.chain, true)
+    await mine(own.net.chain)
+    expect((await again).json).toMatchObject({ success: true, amount: '700' })
+    expect(codeOf(await settle(charged))).toBe(used)
+    expect(await paidTo(own)).toBe(before + 700n)
+  })
+
+  test('behavior: when that gateway dies, its successor settles, and the same call gets the success', async () => {
+    await using own = await uptoCluster({ dies: true })
+    const { one, other, make, body, charged } = await prepared(own, await own.payer(million))
+    const { verify, settle } = facilitatorAt(own, other, { apiKey: 'resource-server' })
+    const before = await paidTo(own)
+    await own.kill(one)
+    const pending = await settle(withWait(charged, 0.5), 'first')
+    expect(pending.json).toMatchObject({ success: false, status: 'pending', transaction: '' })
+    expect((await verify(body)).json.isValid).toBe(true)
+    expect((await settle(withWait(charged, 0.5), 'first')).json.status).toBe('pending')
+    const another = await settle(charging(await make(), 700), 'first')
+    expect(another.status).toBe(409)
+    await until(areAll(other, 'sent'))
+    const settled = await settle(charged, 'first')
+    expect(settled.json).toMatchObject({ success: true, amount: '700' })
+    expect(settled.headers.get('idempotency-replayed')).toBe(null)
+    const replayed = await settle(charged, 'first')
+    expect(replayed.json).toEqual(settled.json)
+    expect(replayed.headers.get('idempotency-replayed')).toBe('true')
+    expect(await paidTo(own)).toBe(before + 700n)
+  })
+
+  test('behavior: one that fails is given up, refused as used, and never settled', async () => {
+    await using own = await uptoCluster({ dies: true })
+    const payer = await own.payer(million)
+    const { one, other, body, charged } = await prepared(own, payer)
+    const { verify, settle } = facilitatorAt(own, other)
+    const before = await paidTo(own)
+    await own.kill(one)
+    expect((await settle(withWait(charged, 0.5))).json.status).toBe('pending')
+    const asset = own.network.asset.address
+    await setTokens(own.net.chain, asset, [payer.address], 0n)
+    await until(areAll(other, 'failed'))
+    await setTokens(own.net.chain, asset, [payer.address], million)
+    expect(codeOf(await settle(charged))).toBe(used)
+    expect(codeOf(await verify(body))).toBe(used)
+    expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
+    expect(await paidTo(own)).toBe(before)
+  })
+
+  test('behavior: a call that waits is answered when that gateway gives the charge up', async () => {
+    await using own = await uptoCluster()
+    const { one, other, charged } = await prepared(own, await own.payer(million))
+    await one.settlement.stop(0)
+    const waiting = facilitatorAt(own, other).settle(charged)
+    await until(areAll(other, 'metered'))
+    const [row] = await other.sql<{ id: string }>('SELECT id FROM authorizations')
+    expect(await one.ledger.authorizations.fail(row?.id ?? '')).toBe(true)
+    expect(codeOf(await waiting)).toBe(used)
+  })
+})
