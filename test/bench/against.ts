@@ -10,7 +10,7 @@ import { startChains } from '../../src/demo/chains'
 import { freePort, localText, type Program, start } from './cold'
 import { driveSockets, findLoad } from './load'
 import { type Machine, prepareMachine } from './machine'
-import { type Candidate, type Load, loads } from './paid/candidates'
+import { type Candidate, type Load, loads, warmed } from './paid/candidates'
 import { sample } from './paid/sample'
 import { latency, perSecond } from './paid/tables'
 import * as Report from './Report'
@@ -128,7 +128,7 @@ async function unpaid(machine: Machine): Promise<Report.Row[]> {
 async function paid(machine: Machine): Promise<Report.Row[]> {
   const found: Report.Row[] = []
   const known = loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)
-  for (const load of known.map(warmed)) {
+  for (const load of known.map((each) => warmed(each, warmUp))) {
     for (const protocol of ['mpp', 'x402'] as const) {
       if (!`${load.name}, ${protocol}`.includes(values.load)) continue
       process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)
@@ -136,10 +136,6 @@ async function paid(machine: Machine): Promise<Report.Row[]> {
     }
   }
   return found
-}
-
-function warmed(load: Load): Load {
-  return { ...load, warmUp: Math.max(load.warmUp, Math.ceil(warmUp / load.payers)) }
 }
 
 async function payments(

@@ -137,3 +137,8 @@ export const quickLoads: readonly Load[] = loads
     rounds: 1,
     withFurther: false,
   }))
+
+/** A load with at least so many payments before those that count, by all payers together. */
+export function warmed(load: Load, payments: number): Load {
+  return { ...load, warmUp: Math.max(load.warmUp, Math.ceil(payments / load.payers)) }
+}

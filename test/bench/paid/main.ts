@@ -7,17 +7,26 @@ import { prepareMachine } from '../machine'
 import * as Report from '../Report'
 import * as Stats from '../Stats'
 import { type Calls, countCalls } from './calls'
-import { type Candidate, candidates, type Load, loads, quickLoads, schemeOf } from './candidates'
+import {
+  type Candidate,
+  candidates,
+  type Load,
+  loads,
+  quickLoads,
+  schemeOf,
+  warmed,
+} from './candidates'
 import { addFormed, type Formed, measureSizes, totals } from './gas'
 import { type Sample, sample } from './sample'
 import * as Tables from './tables'
 
-const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--scheme exact|upto] [--load TEXT] [--rounds N] [--profile DIRECTORY]
+const usage = `bench:paid [--quick] [--only ours|mppx|x402] [--scheme exact|upto] [--load TEXT] [--rounds N] [--warm-up N] [--profile DIRECTORY]
   --quick    a few payments of each load, one round, within a minute
   --only     candidates whose name begins so
   --scheme   candidates of that scheme; without it both
   --load     loads whose name contains it, such as "32 payers"
   --rounds   so many of each load, without a pass that counts calls and gas
+  --warm-up  so many payments before those that count, at least
   --profile  a CPU profile of each server in that directory
 `
 
@@ -28,6 +37,7 @@ const { values } = parseArgs({
     scheme: { type: 'string' },
     load: { type: 'string', default: '' },
     rounds: { type: 'string' },
+    'warm-up': { type: 'string', default: '0' },
     profile: { type: 'string' },
   },
 })
@@ -37,9 +47,11 @@ const chosen = candidates.filter(
     (hasPostgres || candidate.kind !== 'postgres') &&
     (values.scheme === undefined || schemeOf(candidate) === values.scheme),
 )
-const chosenLoads = (values.quick ? quickLoads : loads).filter(
-  ({ name, withUpto }) => name.includes(values.load) && (values.scheme !== 'upto' || withUpto),
-)
+const chosenLoads = (values.quick ? quickLoads : loads)
+  .filter(
+    ({ name, withUpto }) => name.includes(values.load) && (values.scheme !== 'upto' || withUpto),
+  )
+  .map((load) => warmed(load, Number(values['warm-up'])))
 if (chosen.length === 0 || chosenLoads.length === 0) {
   process.stderr.write(usage)
   process.exit(2)
