@@ -106,11 +106,13 @@ export async function identify(
 ): Promise<CheckedRequest> {
   const { transfer, network } = subject
   const isKnowable = transfer.asset === network.asset.address
-  const known = isKnowable ? await settlement.find(transfer) : undefined
+  let known = isKnowable ? await settlement.find(transfer) : undefined
   // Only Permit2 transfers are authorized, and `exact` and `upto` share their nonces.
   const isFree = isKnowable && known === undefined && transfer.method === 'permit2'
-  const authorized = isFree ? await settlement.authorizations.find(transfer) : undefined
-  return { ...subject, known, authorized }
+  const stored = isFree ? await settlement.authorizations.find(transfer) : undefined
+  // Another gateway has written its payment between the two reads.
+  if (stored?.state === 'sent') known = await settlement.find(transfer)
+  return { ...subject, known, authorized: known === undefined ? stored : undefined }
 }
 
 /** The EIP-712 domain that the requirements name. */
