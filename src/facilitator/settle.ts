@@ -214,12 +214,12 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
     }
     throw error
   } finally {
-    await count.end(await countedOf(settlement, subject))
+    await count.end(await findUse(settlement, subject))
   }
 }
 
 /** What a call counts for its payee: its payment, or what it has left to another gateway. */
-async function countedOf(
+async function findUse(
   settlement: Settlement,
   { transfer, authorized }: CheckedRequest,
 ): Promise<string | 'unsent' | undefined> {
