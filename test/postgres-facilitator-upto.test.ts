@@ -237,46 +237,52 @@ describe.skipIf(!hasPostgres)('charges of one payer that wait for another gatewa
   test('attack: ceilings above the balance do not keep each other from being settled', async () => {
     await using own = await uptoCluster({ dies: true })
     const { other, make, charged } = await orphaned(own, await own.payer(1_500n))
-    const { settle } = facilitatorAt(own, other)
+    const { settle } = facilitatorAt(own, other, { apiKey: 'resource-server' })
     const before = await paidTo(own)
     const second = charging(await make(), 700)
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
-    expect((await settle(withWait(second, 0.1))).json.status).toBe('pending')
+    await settle(withWait(charged, 0.1), 'first')
+    await settle(withWait(second, 0.1), 'second')
     await until(areAll(other, 'sent'))
-    expect((await settle(charged)).json).toMatchObject({ success: true, amount: '700' })
-    expect((await settle(second)).json).toMatchObject({ success: true, amount: '700' })
+    expect((await settle(charged, 'first')).json).toMatchObject({ success: true, amount: '700' })
+    expect((await settle(second, 'second')).json).toMatchObject({ success: true, amount: '700' })
     expect(await paidTo(own)).toBe(before + 1_400n)
   })
 
   test('attack: a payer has no more of them than its balance covers', async () => {
-    await using own = await uptoCluster({ dies: true })
-    const { other, make, charged } = await orphaned(own, await own.payer(1_399n))
+    await using own = await uptoCluster()
+    const { one, other, make, charged } = await prepared(own, await own.payer(1_399n))
+    await one.settlement.stop(0)
     const { settle } = facilitatorAt(own, other)
-    const before = await paidTo(own)
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
-    const second = charging(await make(), 700)
-    const refused = await settle(withWait(second, 0.1))
+    const pending = await settle(withWait(charged, 0.1))
+    expect(pending.json.status).toBe('pending')
+    const second = withWait(charging(await make(), 700), 0.1)
+    const refused = await settle(second)
     expect([refused.status, refused.json.detail]).toEqual([
       503,
       expect.stringContaining('under way'),
     ])
-    await until(areAll(other, 'sent'))
-    expect((await settle(charged)).json).toMatchObject({ success: true, amount: '700' })
-    // The third gateway may just be taking an account from the second one.
-    const codes: unknown[] = []
-    await until(async () => {
-      const answer = await settle(second)
-      if (answer.status !== 503) codes.push(codeOf(answer))
-      return codes.length > 0
-    })
-    expect(codes).toEqual(['permit2_insufficient_balance'])
-    expect(await paidTo(own)).toBe(before + 700n)
+    const [row, ...more] = await other.sql<{ id: string }>('SELECT id FROM authorizations')
+    expect(more).toEqual([])
+    expect(await one.ledger.authorizations.fail(row?.id ?? '')).toBe(true)
+    expect((await settle(second)).json.status).toBe('pending')
+  })
+
+  test('attack: one that has expired is not verified, although it waits', async () => {
+    await using own = await uptoCluster()
+    const { one, other, body, charged } = await prepared(own, await own.payer(million))
+    await one.settlement.stop(0)
+    const { settle, verify } = facilitatorAt(own, other)
+    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    const late = facilitatorAt(own, other, { now: () => Date.now() + 301_000 })
+    expect(codeOf(await late.verify(body))).toBe('permit2_deadline_expired')
+    expect((await verify(body)).json.isValid).toBe(true)
   })
 
   test('attack: the key of one is not used for other money, at any charge', async () => {
-    await using own = await uptoCluster({ dies: true })
+    await using own = await uptoCluster()
     const payer = await own.payer(million)
-    const { other, make, charged } = await orphaned(own, payer)
+    const { one, other, make, charged } = await prepared(own, payer)
+    await one.settlement.stop(0)
     // Each has a memory of its own, like a process.
     const facilitator = () => facilitatorAt(own, other, { apiKey: 'resource-server' })
     const pending = await facilitator().settle(withWait(charged, 0.1), 'own')

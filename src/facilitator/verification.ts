@@ -177,7 +177,7 @@ export async function verifyRequest(
   const late = refuseLate(options, subject)
   if (late !== undefined && subject.isSigned()) return bad(late)
   const { known, authorized } = subject
-  if (authorized !== undefined) return verifyKnown(subject, authorized, late)
+  if (authorized !== undefined) return verifyAuthorized(options, subject, authorized, late)
   // A reverted payment may be sent again under the same requirements. An expired one is verified
   // again, because the chain also refuses it.
   const isAgain = known?.state === 'reverted' && isSame(subject, known)
@@ -275,6 +275,21 @@ function verifyKnown(
       : isUnderWay(subject, known)
   if (isOurs && isUnspent) return { kind: 'good' }
   return { kind: 'bad', ...used(known.transfer) }
+}
+
+/** The same of an authorization, until it has expired: then no gateway sends it any more. */
+function verifyAuthorized(
+  { now }: VerificationOptions,
+  subject: CheckedRequest,
+  authorized: Authorization,
+  late: Fault | undefined,
+): Verification {
+  const verification = verifyKnown(subject, authorized, late)
+  const seconds = BigInt(Math.floor(now() / 1000))
+  const { transfer } = authorized
+  if (verification.kind !== 'good' || seconds <= transfer.validBefore) return verification
+  const reason = Refusals.expiredReason(transfer)
+  return { kind: 'bad', reason, detail: Explanation.expired(transfer, seconds) }
 }
 
 /** The chain verified a contract's signature, so it must equal the signature that was verified. */

@@ -63,5 +63,6 @@ export async function settleByHolder(
   }
   const written = await writeCeiling(context, authorization, limits)
   if (written !== 'stored') return written
+  context.metrics.charged(transfer.network, 'metered')
   return settleCharge(context, authorization, { waitMs: Math.max(0, until - now()), requestId })
 }

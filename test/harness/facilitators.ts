@@ -26,13 +26,15 @@ type Options = {
   sponsor?: ApprovalSponsor
   /** The facilitator's gas of a day, of which payees have shares. */
   gasPerDayWei?: bigint
+  /** Its clock. That of the settlement stays. */
+  now?: () => number
 }
 
 /** The facilitator of a gateway; its requests arrive without a socket. */
 export function facilitatorAt(
   { network }: UptoCluster,
   { settlement, ledger }: Seller,
-  { apiKey, sponsor, gasPerDayWei }: Options = {},
+  { apiKey, sponsor, gasPerDayWei, now = Date.now }: Options = {},
 ): Facilitator {
   const shipped = shippedConfig()
   const config: Config = {
@@ -61,7 +63,7 @@ export function facilitatorAt(
     ownAccounts: [settlement.desk],
     budget: createBudget(1e6),
     rateLimit: createRateLimit(),
-    now: Date.now,
+    now,
     log: silent,
     requestId: () => 'req_test',
     settling: createSettling(payees),
