@@ -29,7 +29,6 @@ import {
   isUnderWay,
   refuseEarly,
   refuseLate,
-  routeOf,
   type VerificationOptions,
   verifyOnChain,
 } from './verification'
@@ -317,10 +316,10 @@ async function findConflict(
 function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undefined {
   if (key === undefined) return undefined
   const { payer } = subject.transfer
-  return { merchant: '', route: routeOf(subject.keyHash), payer, key }
+  return { merchant: '', route: Policy.routeOf(subject.keyHash), payer, key }
 }
 
 /** Fingerprint by which concurrent calls share an answer: same terms, same payload, same caller. */
 function formOf({ request, keyHash }: CheckedRequest): string {
-  return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
+  return [request.requirements.fingerprint, request.credentialHash, Policy.routeOf(keyHash)].join()
 }

@@ -156,8 +156,14 @@ function checksOf(
   { now, relayers }: VerificationOptions,
   { operation, known, authorized }: CheckedRequest,
 ): PaymentTerms.CheckOptions {
-  const isKnown = isTaken(known) || authorized !== undefined
-  return { operation, relayers, now: now(), isKnown }
+  const at = now()
+  // No gateway sends a charge that has expired while it waited. `settle` still answers it.
+  const isOver =
+    operation === 'verify' &&
+    authorized?.state === 'metered' &&
+    authorized.transfer.validBefore * 1000n < BigInt(at)
+  const isKnown = isTaken(known) || (authorized !== undefined && !isOver)
+  return { operation, relayers, now: at, isKnown }
 }
 
 /** The money was sent or has arrived, so the validity period no longer matters. */
@@ -177,7 +183,7 @@ export async function verifyRequest(
   const late = refuseLate(options, subject)
   if (late !== undefined && subject.isSigned()) return bad(late)
   const { known, authorized } = subject
-  if (authorized !== undefined) return verifyAuthorized(options, subject, authorized, late)
+  if (authorized !== undefined) return verifyKnown(subject, authorized, late)
   // A reverted payment may be sent again under the same requirements. An expired one is verified
   // again, because the chain also refuses it.
   const isAgain = known?.state === 'reverted' && isSame(subject, known)
@@ -277,21 +283,6 @@ function verifyKnown(
   return { kind: 'bad', ...used(known.transfer) }
 }
 
-/** The same of an authorization, until it has expired: then no gateway sends it any more. */
-function verifyAuthorized(
-  { now }: VerificationOptions,
-  subject: CheckedRequest,
-  authorized: Authorization,
-  late: Fault | undefined,
-): Verification {
-  const verification = verifyKnown(subject, authorized, late)
-  const seconds = BigInt(Math.floor(now() / 1000))
-  const { transfer } = authorized
-  if (verification.kind !== 'good' || seconds <= transfer.validBefore) return verification
-  const reason = Refusals.expiredReason(transfer)
-  return { kind: 'bad', reason, detail: Explanation.expired(transfer, seconds) }
-}
-
 /** The chain verified a contract's signature, so it must equal the signature that was verified. */
 export function isGenuine(
   { isSigned, isOwnDomain, transfer }: CheckedRequest,
@@ -324,7 +315,7 @@ export function isSame(
     isPayload &&
     purpose.product === 'facilitator' &&
     purpose.fingerprint === fingerprint &&
-    purpose.route === routeOf(keyHash)
+    purpose.route === Policy.routeOf(keyHash)
   )
 }
 
@@ -341,11 +332,6 @@ export function isUnderWay(
     purpose,
     transfer: { ...transfer, amountAtomic: charge.amountAtomic },
   })
-}
-
-/** Route of a payment. It separates the payments of each caller with an API key. */
-export function routeOf(keyHash: Hex | undefined): string {
-  return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
 }
 
 /** The signer that the facilitator expected, for a caller whose signature is not the payer's. */
