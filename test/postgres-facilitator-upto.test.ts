@@ -9,6 +9,7 @@ import { hasPostgres } from './harness/postgres'
 import { payee, until } from './harness/settlement'
 import { setAllowances, setTokens, signApprove } from './harness/sponsor'
 import {
+  authorizeAt,
   namedBy,
   type Payer,
   type Seller,
@@ -206,6 +207,9 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     expect(codeOf(await verify(body))).toBe(used)
     expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
     expect(await paidTo(own)).toBe(before)
+    // It owed nothing for an answer of ours, so it still gets answers before it pays.
+    const ceiling = await own.sign(payer, other, 5_000n)
+    expect((await authorizeAt(other, ceiling)).kind).toBe('authorized')
   })
 
   test('behavior: a call that waits is answered when that gateway gives the charge up', async () => {
@@ -217,5 +221,136 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     const [row] = await other.sql<{ id: string }>('SELECT id FROM authorizations')
     expect(await one.ledger.authorizations.fail(row?.id ?? '')).toBe(true)
     expect(codeOf(await waiting)).toBe(used)
+  })
+})
+
+/** Two gateways and a third one, of which the first has died, so that nobody settles for its relayer. */
+async function orphaned(own: UptoCluster, payer: Payer) {
+  const seller = await prepared(own, payer)
+  // Not alone: the database checks what the payer has under way.
+  await own.start()
+  await own.kill(seller.one)
+  return seller
+}
+
+describe.skipIf(!hasPostgres)('charges of one payer that wait for another gateway', () => {
+  test('attack: ceilings above the balance do not keep each other from being settled', async () => {
+    await using own = await uptoCluster({ dies: true })
+    const { other, make, charged } = await orphaned(own, await own.payer(1_500n))
+    const { settle } = facilitatorAt(own, other, { apiKey: 'resource-server' })
+    const before = await paidTo(own)
+    const second = charging(await make(), 700)
+    await settle(withWait(charged, 0.1), 'first')
+    await settle(withWait(second, 0.1), 'second')
+    await until(areAll(other, 'sent'))
+    expect((await settle(charged, 'first')).json).toMatchObject({ success: true, amount: '700' })
+    expect((await settle(second, 'second')).json).toMatchObject({ success: true, amount: '700' })
+    expect(await paidTo(own)).toBe(before + 1_400n)
+  })
+
+  test('attack: a payer has no more of them than its balance covers', async () => {
+    await using own = await uptoCluster()
+    const { one, other, make, charged } = await prepared(own, await own.payer(1_399n))
+    await one.settlement.stop(0)
+    const { settle } = facilitatorAt(own, other)
+    const pending = await settle(withWait(charged, 0.1))
+    expect(pending.json.status).toBe('pending')
+    const second = withWait(charging(await make(), 700), 0.1)
+    const refused = await settle(second)
+    expect([refused.status, refused.json.detail]).toEqual([
+      503,
+      expect.stringContaining('under way'),
+    ])
+    const [row, ...more] = await other.sql<{ id: string }>('SELECT id FROM authorizations')
+    expect(more).toEqual([])
+    expect(await one.ledger.authorizations.fail(row?.id ?? '')).toBe(true)
+    expect((await settle(second)).json.status).toBe('pending')
+  })
+
+  test('attack: one that has expired is not verified, although it waits', async () => {
+    await using own = await uptoCluster()
+    const { one, other, body, charged } = await prepared(own, await own.payer(million))
+    await one.settlement.stop(0)
+    const { settle, verify } = facilitatorAt(own, other)
+    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    const late = facilitatorAt(own, other, { now: () => Date.now() + 301_000 })
+    expect(codeOf(await late.verify(body))).toBe('permit2_deadline_expired')
+    expect((await verify(body)).json.isValid).toBe(true)
+  })
+
+  test('attack: the key of one is not used for other money, at any charge', async () => {
+    await using own = await uptoCluster()
+    const payer = await own.payer(million)
+    const { one, other, make, charged } = await prepared(own, payer)
+    await one.settlement.stop(0)
+    // Each has a memory of its own, like a process.
+    const facilitator = () => facilitatorAt(own, other, { apiKey: 'resource-server' })
+    const pending = await facilitator().settle(withWait(charged, 0.1), 'own')
+    expect(pending.json.status).toBe('pending')
+    expect((await facilitator().settle(charging(await make(), 0), 'own')).status).toBe(409)
+    expect(await other.sql("SELECT 1 FROM authorizations WHERE state = 'void'")).toEqual([])
+  })
+})
+
+describe.skipIf(!hasPostgres)('a call that finds a settlement of another gateway', () => {
+  test('race: one that is sent between two reads is not refused as used', async () => {
+    await using own = await uptoCluster()
+    const { other, body, charged } = await prepared(own, await own.payer(million))
+    await setAutomine(own.net.chain, false)
+    const { settlement } = other
+    let isEarly = false
+    // The payment is written after this read, and before that of the authorization.
+    const find: typeof settlement.find = async (money) => {
+      const isBefore = isEarly
+      isEarly = false
+      return isBefore ? undefined : settlement.find(money)
+    }
+    const { settle, verify } = facilitatorAt(own, { ...other, settlement: { ...settlement, find } })
+    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    await until(areAll(other, 'sent'))
+    isEarly = true
+    expect((await verify(body)).json.isValid).toBe(true)
+    isEarly = true
+    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    await setAutomine(own.net.chain, true)
+    await mine(own.net.chain)
+    isEarly = true
+    expect((await settle(charged)).json).toMatchObject({ success: true, amount: '700' })
+  })
+
+  test('error: one that reverted is unavailable here, and not pending', async () => {
+    await using own = await uptoCluster()
+    const payer = await own.payer(million)
+    const { one, other, charged } = await prepared(own, payer)
+    const { settle } = facilitatorAt(own, other)
+    const asset = own.network.asset.address
+    const before = await paidTo(own)
+    await setAutomine(own.net.chain, false)
+    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    await until(areAll(other, 'sent'))
+    await setTokens(own.net.chain, asset, [payer.address], 0n)
+    await setAutomine(own.net.chain, true)
+    await mine(own.net.chain)
+    await until(async () => {
+      const [row] = await other.sql<{ state: string }>('SELECT state FROM payments')
+      return row?.state === 'reverted'
+    })
+    await setTokens(own.net.chain, asset, [payer.address], million)
+    expect((await settle(charged)).status).toBe(503)
+    expect((await facilitatorAt(own, one).settle(charged)).json.success).toBe(true)
+    expect(await paidTo(own)).toBe(before + 700n)
+  })
+
+  test('attack: calls that do not wait count for the share of their payee', async () => {
+    await using own = await uptoCluster()
+    const { other, make, charged } = await prepared(own, await own.payer(million))
+    // Less than one settlement costs.
+    const { settle } = facilitatorAt(own, other, { gasPerDayWei: 1_000_000n })
+    expect((await settle(withWait(charged, 0.001))).json.success).not.toBe(true)
+    const spentWei = () => other.ledger.gas.spentOn(own.network.id, 'facilitator', Date.now())
+    await until(() => spentWei() > 0n)
+    const second = await settle(charging(await make(), 700))
+    expect([second.status, second.json.detail]).toEqual([503, expect.stringContaining('one payee')])
+    expect((await settle(charged)).json.success).toBe(true)
   })
 })

@@ -95,3 +95,8 @@ export function keyOf(headers: Headers, hashes: readonly Hex[]): Hex | undefined
   for (const known of hashes) isKnown = Crypto.equal(hash, known) || isKnown
   return isKnown ? hash : undefined
 }
+
+/** Route of a payment. It separates the payments of each caller with an API key. */
+export function routeOf(keyHash: Hex | undefined): string {
+  return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
+}

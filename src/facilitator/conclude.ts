@@ -44,21 +44,23 @@ export async function finish(
     case 'dead':
       return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
     case 'unavailable':
-      return (await isLeftToAnother(settlement, call))
-        ? { kind: 'pending', payment: undefined }
-        : outcome
+      return (await findLeft(settlement, call)) ?? outcome
   }
 }
 
-/** Whether another gateway is to settle it, and it may have done so since. */
-async function isLeftToAnother(
-  { isShared, authorizations }: Settlement,
-  { subject }: SettleCall,
-): Promise<boolean> {
-  if (!isShared || subject.transfer.upto === undefined) return false
+/** The answer about a settlement that is left to another gateway, which may have sent it since. */
+async function findLeft(settlement: Settlement, call: SettleCall): Promise<Settled | undefined> {
+  const { isShared, authorizations } = settlement
+  const { subject } = call
+  if (!isShared || subject.transfer.upto === undefined) return undefined
   const authorized = await authorizations.find(subject.transfer)
-  if (authorized === undefined) return false
-  return authorized.state === 'sent' || isUnderWay(subject, authorized)
+  if (authorized === undefined) return undefined
+  if (isUnderWay(subject, authorized)) return { kind: 'pending', payment: undefined }
+  const payment = authorized.state === 'sent' ? await settlement.findById(authorized.id) : undefined
+  if (payment === undefined || !isSame(subject, payment)) return undefined
+  if (payment.state === 'confirmed') return handOver(settlement, call, payment)
+  // What reverted is sent again at another call only, by the gateway that has the relayer.
+  return payment.state === 'broadcast' ? { kind: 'pending', payment } : undefined
 }
 
 /** The reference facilitator has a code of its own for a failed transaction of `upto`. */

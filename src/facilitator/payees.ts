@@ -19,8 +19,11 @@ export type Payees = {
 export type PayeeCount = {
   /** Rejects when the database cannot be read; `end` must be called all the same. */
   ready: Promise<void>
-  /** Call it once, with the payment's id, when sending has ended. Never rejects. */
-  end(id: string | undefined): Promise<void>
+  /**
+   * Call it once, with the payment's id, when sending has ended. `unsent`: another gateway is to send it.
+   * Never rejects.
+   */
+  end(id: string | 'unsent' | undefined): Promise<void>
 }
 
 export type PayeePayment = {
@@ -90,7 +93,8 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
         async end(id) {
           let more = 0
           try {
-            if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
+            if (id === 'unsent') more = Number(openGas)
+            else if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
           } catch {
             if (filled) days.forget(filled)
           }

@@ -2,7 +2,8 @@ import type { Purpose } from '../../db/Payment'
 import type { Outcome } from '../settlement/Outcome'
 import { settleByHolderSponsored, settleSponsored } from '../settlement/sponsorship'
 import type { SettleCall } from './conclude'
-import { routeOf, type VerificationOptions } from './verification'
+import * as Policy from './Policy'
+import type { VerificationOptions } from './verification'
 
 /** Sends the money once, or continues what was stored of it. */
 export async function send(
@@ -33,7 +34,7 @@ export function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
     product: 'facilitator',
     protocol: 'x402',
     merchant: '',
-    route: routeOf(keyHash),
+    route: Policy.routeOf(keyHash),
     fingerprint: request.requirements.fingerprint,
     // The resource server's name for the purchase. It is informative only.
     resource: request.resource,

@@ -1,4 +1,4 @@
-import type { KeyScope, Payment } from '../../db/Payment'
+import type { KeyScope } from '../../db/Payment'
 import { claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
@@ -29,7 +29,6 @@ import {
   isUnderWay,
   refuseEarly,
   refuseLate,
-  routeOf,
   type VerificationOptions,
   verifyOnChain,
 } from './verification'
@@ -214,8 +213,23 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
     }
     throw error
   } finally {
-    await count.end((await findAgain(settlement, subject))?.id)
+    await count.end(await findUse(settlement, subject))
   }
+}
+
+/** What a call counts for its payee: its payment, or what it has left to another gateway. */
+async function findUse(
+  settlement: Settlement,
+  { transfer, authorized }: CheckedRequest,
+): Promise<string | 'unsent' | undefined> {
+  // The call that wrote it has counted it.
+  if (authorized !== undefined) return undefined
+  // Undefined also when the database cannot be read.
+  const payment = await settlement.find(transfer).catch(() => undefined)
+  if (payment !== undefined || !settlement.isShared || transfer.upto === undefined)
+    return payment?.id
+  const left = await settlement.authorizations.find(transfer).catch(() => undefined)
+  return left?.state === 'metered' || left?.state === 'sent' ? 'unsent' : undefined
 }
 
 /** Verifies the ceiling and writes that nothing will ever be charged from it. Sends nothing. */
@@ -232,14 +246,6 @@ async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<
   )
   if (written.kind === 'void') return { kind: 'void', isReplay: false }
   return finish(settlement, call, written)
-}
-
-/** The payment of the money; undefined also when the database cannot be read. Never rejects. */
-function findAgain(
-  settlement: Settlement,
-  { transfer }: CheckedRequest,
-): Promise<Payment | undefined> {
-  return settlement.find(transfer).catch(() => undefined)
 }
 
 /** Like `send`. The same call may have reached another gateway since the money was looked up. */
@@ -295,9 +301,12 @@ async function findConflict(
 ): Promise<Settled | undefined> {
   const scope = scopeOf(call)
   if (scope === undefined) return undefined
+  const { authorizations, isShared } = settlement
   const previous =
     (await settlement.findByIdempotencyKey(scope)) ??
-    (await settlement.authorizations.findVoid(scope))
+    (await authorizations.findVoid(scope)) ??
+    // What another gateway is to settle has no payment yet.
+    (isShared ? await authorizations.findByIdempotencyKey(scope) : undefined)
   const used = previous ? moneyKey(previous.transfer) : settling.keys.get(scopeKey(scope))
   if (used === undefined || used === moneyKey(call.subject.transfer)) return undefined
   return otherMoney
@@ -307,10 +316,10 @@ async function findConflict(
 function scopeOf({ subject, idempotencyKey: key }: SettleCall): KeyScope | undefined {
   if (key === undefined) return undefined
   const { payer } = subject.transfer
-  return { merchant: '', route: routeOf(subject.keyHash), payer, key }
+  return { merchant: '', route: Policy.routeOf(subject.keyHash), payer, key }
 }
 
 /** Fingerprint by which concurrent calls share an answer: same terms, same payload, same caller. */
 function formOf({ request, keyHash }: CheckedRequest): string {
-  return [request.requirements.fingerprint, request.credentialHash, routeOf(keyHash)].join()
+  return [request.requirements.fingerprint, request.credentialHash, Policy.routeOf(keyHash)].join()
 }

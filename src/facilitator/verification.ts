@@ -106,11 +106,13 @@ export async function identify(
 ): Promise<CheckedRequest> {
   const { transfer, network } = subject
   const isKnowable = transfer.asset === network.asset.address
-  const known = isKnowable ? await settlement.find(transfer) : undefined
+  let known = isKnowable ? await settlement.find(transfer) : undefined
   // Only Permit2 transfers are authorized, and `exact` and `upto` share their nonces.
   const isFree = isKnowable && known === undefined && transfer.method === 'permit2'
-  const authorized = isFree ? await settlement.authorizations.find(transfer) : undefined
-  return { ...subject, known, authorized }
+  const stored = isFree ? await settlement.authorizations.find(transfer) : undefined
+  // Another gateway has written its payment between the two reads.
+  if (stored?.state === 'sent') known = await settlement.find(transfer)
+  return { ...subject, known, authorized: known === undefined ? stored : undefined }
 }
 
 /** The EIP-712 domain that the requirements name. */
@@ -154,8 +156,14 @@ function checksOf(
   { now, relayers }: VerificationOptions,
   { operation, known, authorized }: CheckedRequest,
 ): PaymentTerms.CheckOptions {
-  const isKnown = isTaken(known) || authorized !== undefined
-  return { operation, relayers, now: now(), isKnown }
+  const at = now()
+  // No gateway sends a charge that has expired while it waited. `settle` still answers it.
+  const isOver =
+    operation === 'verify' &&
+    authorized?.state === 'metered' &&
+    authorized.transfer.validBefore * 1000n < BigInt(at)
+  const isKnown = isTaken(known) || (authorized !== undefined && !isOver)
+  return { operation, relayers, now: at, isKnown }
 }
 
 /** The money was sent or has arrived, so the validity period no longer matters. */
@@ -307,7 +315,7 @@ export function isSame(
     isPayload &&
     purpose.product === 'facilitator' &&
     purpose.fingerprint === fingerprint &&
-    purpose.route === routeOf(keyHash)
+    purpose.route === Policy.routeOf(keyHash)
   )
 }
 
@@ -324,11 +332,6 @@ export function isUnderWay(
     purpose,
     transfer: { ...transfer, amountAtomic: charge.amountAtomic },
   })
-}
-
-/** Route of a payment. It separates the payments of each caller with an API key. */
-export function routeOf(keyHash: Hex | undefined): string {
-  return keyHash === undefined ? '' : `key:${keyHash.slice(2, 18)}`
 }
 
 /** The signer that the facilitator expected, for a caller whose signature is not the payer's. */

@@ -20,7 +20,7 @@ export type HolderOptions = Pick<ChargeOptions, 'waitMs' | 'requestId'> & {
   receivedAt: number
 }
 
-/** As much as any payer can have, so that the chain alone decides. */
+/** As much as any payer can have. */
 const unlimited = 2n ** 256n
 
 /**
@@ -54,13 +54,15 @@ export async function settleByHolder(
     knownBlock,
     createdAt: now(),
   }
-  // Nothing is given before the payment, so the payer needs no credit.
+  // Nothing is given before the payment, so the payer needs no credit. But it must have the money for all
+  // that is written: what waits for money in vain keeps its relayer's room until it expires.
   const limits = {
     ...limitsOf(context, chain, checked.transfer, checked.simulation),
     unsettledAtomic: unlimited,
-    fundsAtomic: unlimited,
+    fundsAtomic: checked.simulation.balanceAtomic,
   }
   const written = await writeCeiling(context, authorization, limits)
   if (written !== 'stored') return written
+  context.metrics.charged(transfer.network, 'metered')
   return settleCharge(context, authorization, { waitMs: Math.max(0, until - now()), requestId })
 }

@@ -144,8 +144,9 @@ async function drive(
       return outcome
     }
     const { reason } = outcome
-    // Our own delay is not the payer's doing.
-    if (reason !== Refusals.expiredReason(transfer))
+    // Our own delay is not the payer's doing. A facilitator gave no credit that the payer broke.
+    const isByPayer = reason !== Refusals.expiredReason(transfer)
+    if (isByPayer && purpose.product !== 'facilitator')
       await ledger.authorizations.markFailed(id, now())
     // Released after the failure is written, so that it gives no room to another ceiling.
     ceilings.release(id)

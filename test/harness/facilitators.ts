@@ -21,13 +21,20 @@ export type Facilitator = {
 /** The hash of an API key, as a configuration lists it. */
 const hashOf = (key: string): Hex => `0x${new Bun.CryptoHasher('sha256').update(key).digest('hex')}`
 
-type Options = { apiKey?: string; sponsor?: ApprovalSponsor }
+type Options = {
+  apiKey?: string
+  sponsor?: ApprovalSponsor
+  /** The facilitator's gas of a day, of which payees have shares. */
+  gasPerDayWei?: bigint
+  /** Its clock. That of the settlement stays. */
+  now?: () => number
+}
 
 /** The facilitator of a gateway; its requests arrive without a socket. */
 export function facilitatorAt(
   { network }: UptoCluster,
   { settlement, ledger }: Seller,
-  { apiKey, sponsor }: Options = {},
+  { apiKey, sponsor, gasPerDayWei, now = Date.now }: Options = {},
 ): Facilitator {
   const shipped = shippedConfig()
   const config: Config = {
@@ -40,7 +47,14 @@ export function facilitatorAt(
       ...{ verifyPerMinute: 1e6, settlePerMinute: 1e6 },
     },
   }
-  const payees = createPayees({ ledger, networks: [network], priceOf: () => 1n, now: Date.now })
+  const shared = {
+    ...network,
+    gasPerDayWei: {
+      ...network.gasPerDayWei,
+      ...(gasPerDayWei !== undefined && { facilitator: gasPerDayWei }),
+    },
+  }
+  const payees = createPayees({ ledger, networks: [shared], priceOf: () => 1n, now: Date.now })
   const facilitator = createFacilitator({
     config,
     settlement,
@@ -49,7 +63,7 @@ export function facilitatorAt(
     ownAccounts: [settlement.desk],
     budget: createBudget(1e6),
     rateLimit: createRateLimit(),
-    now: Date.now,
+    now,
     log: silent,
     requestId: () => 'req_test',
     settling: createSettling(payees),

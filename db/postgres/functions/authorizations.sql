@@ -2,13 +2,15 @@
 -- db/sqlite/launches.ts.
 
 -- What a payer has signed of one asset and not paid: ceilings, and payments under way. A charge that
--- has failed gives its payer no new ceiling, so it is not counted.
+-- has failed gives its payer no new ceiling, so it is not counted. Nor is what a facilitator is to settle:
+-- two such charges, each of which counts the other, would both wait until they expire (`entrusted_of`).
 CREATE FUNCTION reserved_of(of_network text, of_asset text, of_payer text) RETURNS numeric
 LANGUAGE sql STABLE AS $$
   SELECT (
     SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM authorizations
     WHERE lower(payer) = lower(of_payer) AND state IN ('authorized', 'metered')
-      AND failed_at IS NULL AND network = of_network AND lower(asset) = lower(of_asset)
+      AND product <> 'facilitator' AND failed_at IS NULL
+      AND network = of_network AND lower(asset) = lower(of_asset)
   ) + (
     SELECT coalesce(sum(amount_atomic::numeric), 0) FROM payments
     WHERE lower(payer) = lower(of_payer) AND state = 'broadcast'
@@ -16,12 +18,20 @@ LANGUAGE sql STABLE AS $$
   )
 $$;
 
+-- What a facilitator is to settle of a payer: charges, because it gives no credit up to the ceiling.
+CREATE FUNCTION entrusted_of(of_network text, of_asset text, of_payer text) RETURNS numeric
+LANGUAGE sql STABLE AS $$
+  SELECT coalesce(sum(charge_atomic::numeric), 0) FROM authorizations
+  WHERE lower(payer) = lower(of_payer) AND state = 'metered' AND product = 'facilitator'
+    AND failed_at IS NULL AND network = of_network AND lower(asset) = lower(of_asset)
+$$;
+
 -- The ceilings of a payer on all networks that are not settled.
 CREATE FUNCTION unsettled_of(of_payer text) RETURNS numeric LANGUAGE sql STABLE AS $$
   SELECT (
     SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM authorizations
     WHERE lower(payer) = lower(of_payer) AND state IN ('authorized', 'metered')
-      AND failed_at IS NULL
+      AND product <> 'facilitator' AND failed_at IS NULL
   ) + (
     SELECT coalesce(sum(ceiling_atomic::numeric), 0) FROM payments
     WHERE lower(payer) = lower(of_payer) AND state = 'broadcast' AND product = 'gateway'
@@ -50,7 +60,8 @@ BEGIN
     PERFORM refuse('key-used', fresh.id);
   END IF;
   IF unsettled_of(fresh.payer) > (limits->>'unsettled')::numeric
-    OR reserved_of(fresh.network, fresh.asset, fresh.payer) > (limits->>'funds')::numeric THEN
+    OR reserved_of(fresh.network, fresh.asset, fresh.payer)
+      + entrusted_of(fresh.network, fresh.asset, fresh.payer) > (limits->>'funds')::numeric THEN
     PERFORM refuse('payer-under-way', fresh.id);
   END IF;
   IF (
