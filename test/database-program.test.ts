@@ -1,5 +1,12 @@
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from './harness/executable'
@@ -19,6 +26,21 @@ const secrets = {
 const refused =
   'turnpike: PostgreSQL at 127.0.0.1:1 does not listen there (ECONNREFUSED): start it, or correct ' +
   'host and port in DATABASE_URL\n'
+
+const stock = `
+[stock]
+network = "eip155:84532"
+factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
+router = "0xCaf681a66D020601342297493863E78C959E5cb2"
+quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
+registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
+[[stock.tokens]]
+symbol = "NVDA"
+name = "NVIDIA"
+address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
+pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
+fee = 500
+`
 
 let dataDir = ''
 let file = ''
@@ -89,6 +111,22 @@ describe('the program', () => {
     expect(data()).toEqual(before)
     const both = run(args, { ...secrets, DATABASE_URL: url, DATABASE_URL_FILE: file })
     expect(both.text).toContain('DATABASE_URL and DATABASE_URL_FILE are both set')
+  })
+
+  test('error: with a desk, serve and check ask for DESK_KEY: another order of keys is another desk', () => {
+    appendFileSync(file, stock)
+    const before = data()
+    const env = { ...secrets, DATABASE_URL: url }
+    for (const args of [
+      ['serve', '--config', file, '--data', dataDir],
+      ['check', '--config', file, '--data', dataDir],
+    ]) {
+      const { code, text } = run(args, env)
+      expect([code, text]).toEqual([1, expect.stringContaining('DESK_KEY is not set. With')])
+      const named = run(args, { ...env, DESK_KEY: '22'.repeat(32) })
+      expect(named.text).not.toContain('DESK_KEY')
+    }
+    expect(data()).toEqual(before)
   })
 
   test('error: the commands of the operator name the fault, and backup the tools', () => {

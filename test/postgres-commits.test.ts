@@ -1,8 +1,13 @@
 import { describe, expect, test } from 'bun:test'
 import { type Change, createCommits } from '../db/postgres/commits'
-import { LaneLostError, PostgresError, RefusedError } from '../db/postgres/errors'
+import {
+  DatabaseGoneError,
+  LaneLostError,
+  PostgresError,
+  RefusedError,
+} from '../db/postgres/errors'
 import { installFunctions, searchFunctions } from '../db/postgres/functions'
-import { openLines } from '../db/postgres/lines'
+import { type Lines, openLines } from '../db/postgres/lines'
 import type { Json } from '../db/postgres/rows'
 import { freshDatabase, hasPostgres, startCluster } from './harness/postgres'
 import { until } from './harness/settlement'
@@ -22,7 +27,13 @@ BEGIN
   RETURN jsonb_build_object('value', input->'n', 'payments', jsonb_build_array('pay_' || (input->>'n')));
 END $$`
 
-async function open(options: { answerMs?: number } = {}) {
+type Options = {
+  answerMs?: number
+  /** What stands between the commits and their connections. */
+  between?: (lines: Lines) => Lines
+}
+
+async function open({ between = (lines) => lines, ...options }: Options = {}) {
   const url = await freshDatabase()
   const servers = [{ connectionString: url }]
   const name = 'test'
@@ -42,7 +53,7 @@ async function open(options: { answerMs?: number } = {}) {
   const stop = new AbortController()
   const changed: string[] = []
   const commits = createCommits({
-    lines,
+    lines: between(lines),
     gateway: crypto.randomUUID(),
     messages: { takes: () => false, write: async () => undefined, notify: () => undefined },
     changed: ({ payments }) => void changed.push(...payments),
@@ -53,13 +64,12 @@ async function open(options: { answerMs?: number } = {}) {
     ...{ admin, lines, commits, changed, sql },
     marks: async () =>
       (await sql<{ n: number }>('SELECT n FROM marks ORDER BY n')).map(({ n }) => n),
-    /** Ends the connections of the commits, of those that run one or of all. */
-    kill: (isAll = false) =>
+    /** Ends the connections that run commits. */
+    kill: () =>
       sql(
         `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE application_name = 'commits' AND ($1 OR query LIKE '%commit_changes%')
+         WHERE application_name = 'commits' AND query LIKE '%commit_changes%'
            AND datname = current_database()`,
-        [isAll],
       ),
     async [Symbol.asyncDispose]() {
       stop.abort()
@@ -75,6 +85,18 @@ const change = (n: number, more: Readonly<Record<string, Json>> = {}): Change<Js
   key: `mark:${n}`,
   read: (value) => value,
 })
+/** Sends one change as a commit of this id. */
+async function send(
+  { lines }: { lines: Lines },
+  id: string,
+  input: Readonly<Record<string, Json>>,
+  isRepeat = false,
+) {
+  const text = 'SELECT commit_changes($1::uuid, $1::uuid, $2::jsonb, NULL, $3) AS answer'
+  const values = [id, JSON.stringify([{ call: 'put', input }]), isRepeat]
+  const [row] = await lines.run('commit', (query) => query<{ answer: Json }>(text, values))
+  return row?.answer
+}
 const failureOf = (work: Promise<unknown>) =>
   work.then(
     () => undefined,
@@ -207,20 +229,45 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual([1])
   })
 
-  test('behavior: a commit whose answer was lost is not made twice', async () => {
+  test('behavior: a commit whose answer was lost is not made twice, nor refused when the server is away next', async () => {
+    let sent = 0
+    await using own = await open({
+      between: (lines) => ({
+        ...lines,
+        async run(kind, work) {
+          sent++
+          if (sent === 2) throw new DatabaseGoneError('away', { mayHaveRun: false })
+          const answer = await lines.run(kind, work)
+          if (sent === 1) throw new DatabaseGoneError('lost', { mayHaveRun: true })
+          return answer
+        },
+      }),
+    })
+    expect(await own.commits.add(change(1))).toBe(1)
+    expect([sent, await own.marks()]).toEqual([3, [1]])
+  })
+
+  test('behavior: a commit that is sent again while the first one runs waits for it, and answers the same', async () => {
     await using own = await open()
-    // The server finishes the statement after its client has disconnected.
-    const adding = own.commits.add(change(1, { sleep: 0.3 }))
-    const isRunning = async () =>
-      (
-        await own.sql(
-          `SELECT 1 FROM pg_stat_activity WHERE application_name = 'commits'
-         AND state = 'active' AND datname = current_database()`,
-        )
-      ).length > 0
-    while (!(await isRunning())) await Bun.sleep(5)
-    await own.kill(true)
-    expect(await adding).toBe(1)
+    const id = crypto.randomUUID()
+    const first = send(own, id, { n: 1, sleep: 0.3 })
+    await until(async () => {
+      const waits = `SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'
+        AND datname = current_database()`
+      return (await own.sql(waits)).length > 0
+    })
+    const second = await send(own, id, { n: 1, sleep: 0.3 }, true)
+    expect(second).toEqual(await first)
+    expect(await own.marks()).toEqual([1])
+  })
+
+  test('error: a commit that arrives after its own repeat has no effect', async () => {
+    await using own = await open()
+    const id = crypto.randomUUID()
+    await send(own, id, { n: 1 }, true)
+    // Nothing else refuses it.
+    const late = await failureOf(send(own, id, { n: 2 }))
+    expect(late).toMatchObject({ code: '23505', constraint: 'commits_pkey' })
     expect(await own.marks()).toEqual([1])
   })
 

@@ -1,9 +1,13 @@
 import { describe, expect, test } from 'bun:test'
+import type { Address } from 'viem'
 import type { Lane, LaneListener } from '../db/LaneLedger'
+import type { Times } from '../db/postgres/signs'
 import { account } from '../src/demo/accounts'
+import * as Crypto from '../src/protocol/Crypto'
 import { cluster, payAt, relayerKeys, sellsAt } from './harness/cluster'
 import { startGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
+import type { Scripted } from './harness/scripted'
 import { until } from './harness/settlement'
 
 /** Which gateway gets which account. */
@@ -12,6 +16,12 @@ const network = 'eip155:8453'
 const keeper: Lane = { network, relayer: undefined }
 const accounts = [5, 6].map((index): Lane => ({ network, relayer: account(index).address }))
 const [firstKey, secondKey] = relayerKeys
+/** The address of this account is the first in the order of the lanes. */
+const desk = account(7)
+/** None counts as dead by itself. */
+const calm: Partial<Times> = { deadMs: 60_000, steadyMs: 60_000, gapMs: 30_000, freshMs: 45_000 }
+/** It looks at the accounts only when another gateway tells it to. */
+const told = { ...calm, beatMs: 3_600_000, freshMs: 3_600_000 }
 
 function listening() {
   const taken: Lane[] = []
@@ -48,21 +58,42 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
     }
   })
 
-  test("behavior: the desk's account is one of the accounts that gateways share", async () => {
+  test("behavior: a gateway that has only the desk's account sells nothing, and the other one sells", async () => {
     await using own = await cluster()
     const { chain } = own
-    const options = { relayerKeys: [firstKey], deskKey: secondKey }
+    const options = { relayerKeys: [firstKey], deskKey: secondKey, times: calm }
     const one = await own.start(options)
     expect([one.settlement.hasDesk(), sellsAt(one, chain)]).toEqual([true, true])
     const other = await own.start(options)
-    // Each has one of the two, and only one of them sells.
-    await until(() => [one, other].every(({ settlement }) => hasOne(settlement, chain.network.id)))
-    const seller = sellsAt(one, chain) ? one : other
-    expect((await payAt(seller, chain, chain.sign())).kind).toBe('confirmed')
-    await own.leave(seller)
-    const left = seller === one ? other : one
-    await until(() => left.settlement.hasDesk() && sellsAt(left, chain))
-    expect((await payAt(left, chain, chain.sign({ from: 2 }))).kind).toBe('confirmed')
+    await until(() => !one.settlement.hasDesk() && other.settlement.hasDesk())
+    // From now on its account can send, but not for a sale.
+    const sent = await other.settlement.run(jobOf(chain, other.settlement.desk), { waitMs: 20_000 })
+    expect(sent.kind).toBe('confirmed')
+    expect([sellsAt(one, chain), sellsAt(other, chain)]).toEqual([true, false])
+    expect(await payAt(other, chain, chain.sign())).toMatchObject({ kind: 'unavailable' })
+    expect((await payAt(one, chain, chain.sign({ from: 2 }))).kind).toBe('confirmed')
+    await own.leave(one)
+    await until(() => other.settlement.hasDesk() && sellsAt(other, chain))
+    expect((await payAt(other, chain, chain.sign({ from: 3 }))).kind).toBe('confirmed')
+  })
+
+  test("behavior: the desk's account does not count as a part, and a stop gives it to another gateway", async () => {
+    await using own = await cluster()
+    const { chain } = own
+    const deskKey = Crypto.bytes(desk.privateKey)
+    expect(relayerKeys.every((key) => desk.address < Crypto.addressOf(key))).toBe(true)
+    const options = { relayerKeys, deskKey }
+    const one = await own.start({ ...options, times: calm })
+    const other = await own.start({ ...options, times: told })
+    // Each has one of the two relayers.
+    await until(() => sellsAt(other, chain))
+    expect([one, other].map((each) => sellsAt(each, chain))).toEqual([true, true])
+    expect([one, other].map(({ settlement }) => settlement.hasDesk())).toEqual([true, false])
+    await own.leave(one)
+    await until(() => other.settlement.hasDesk())
+    const sent = await other.settlement.run(jobOf(chain, other.settlement.desk), { waitMs: 20_000 })
+    expect(sent.kind).toBe('confirmed')
+    expect(other.reaped).toEqual([])
   })
 
   test('behavior: a gateway without an account gets the one of a gateway that dies, and sells', async () => {
@@ -85,8 +116,10 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
   })
 })
 
-type Settlement = Awaited<ReturnType<Awaited<ReturnType<typeof cluster>>['start']>>['settlement']
-
-function hasOne(settlement: Settlement, id: Lane['network']): boolean {
-  return settlement.hasDesk() !== settlement.isReady(id)
+/** A transaction of the desk. */
+function jobOf({ network }: Scripted, relayer: Address) {
+  return {
+    ...{ id: 'refund:1', kind: 'refund' as const, product: 'desk' as const, network: network.id },
+    ...{ relayer, to: relayer, data: '0x' as const, valueWei: 1n, gasLimit: 100_000n },
+  }
 }

@@ -94,6 +94,17 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(rows).toEqual([])
   })
 
+  test('behavior: a gateway has given its accounts back when its stop has ended', async () => {
+    const ids = async () => (await own.sql('SELECT id FROM gateways')).map(({ id }) => id)
+    const others = await ids()
+    const stopped = await own.start()
+    expect(await ids()).not.toEqual(others)
+    stopped.signal('SIGTERM')
+    expect(await stopped.exited).toBe(0)
+    // The lanes of a row that is deleted have no holder; one that stays is removed after ten seconds.
+    expect(await ids()).toEqual(others)
+  })
+
   test('error: a stop ends although the database does not answer', async () => {
     // A request that is counted in the database.
     expect((await request(other)).status).toBe(402)

@@ -1,4 +1,5 @@
 import type { Lines } from '../../db/postgres/lines'
+import type { Times } from '../../db/postgres/signs'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Settlement, SettlementOptions } from '../../src/settlement/settlement'
@@ -15,6 +16,7 @@ export type Process = TestGateway & { settlement: Settlement }
 type Starting = Partial<SettlementOptions> & {
   /** What stands between the gateway and its connections. */
   lines?: (lines: Lines) => Lines
+  times?: Partial<Times>
 }
 
 /** Processes over one database and one chain, each with its own settings. */
@@ -24,10 +26,11 @@ export async function cluster(database?: string) {
   const all: Process[] = []
   return {
     chain,
-    async start({ lines, ...more }: Starting = {}): Promise<Process> {
+    async start({ lines, times, ...more }: Starting = {}): Promise<Process> {
       const gateway = await startGateway(url, {
         now: () => chain.clock.ms,
         ...(lines && { lines }),
+        ...(times && { times }),
       })
       const settlement = await chain.start({ ledger: gateway.ledger, ...more })
       await settlement.recover()
