@@ -237,7 +237,8 @@ async function commitSurely(
       const isGone = error instanceof DatabaseGoneError
       const isRetried = error instanceof PostgresError && retriedStates.has(error.code)
       if (isGone) mayHaveRun ||= error.mayHaveRun
-      if (signal.aborted || (isGone ? !mayHaveRun : !isRetried)) throw error
+      const isOver = signal.aborted || lines.isClosed()
+      if (isOver || (isGone ? !mayHaveRun : !isRetried)) throw error
       if (isRetried && attempt >= attemptsMax && !mayHaveRun) throw error
       if (isGone) await lines.storage.writable(signal)
     }

@@ -21,6 +21,8 @@ export type Lines = {
   /** Calls `listener` after each piece of work of that kind, whichever part has asked for it. */
   onEnd(kind: Kind, listener: () => void): void
   storage: PostgresStorage
+  /** Whether `close` was called: nothing runs any more. */
+  isClosed(): boolean
   close(): void
 }
 
@@ -58,6 +60,7 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
   ) as Record<Kind, Seat[]>
   const all = Object.values(seats).flat()
   const listeners = new Map<Kind, (() => void)[]>()
+  let isClosed = false
   try {
     for (const seat of all) await seat.open()
   } catch (error) {
@@ -81,7 +84,9 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
     isIdle: (kind) => seats[kind].some((seat) => seat.isIdle()),
     onEnd: (kind, listener) => void listeners.set(kind, [...(listeners.get(kind) ?? []), listener]),
     storage: watch.storage,
+    isClosed: () => isClosed,
     close() {
+      isClosed = true
       for (const seat of all) seat.close()
       watch.close()
     },

@@ -80,8 +80,8 @@ export async function startGateway(
       if (isOver) return
       isOver = true
       lines.close()
-      // Together: a commit whose end is unknown is repeated until the ledger is closed.
-      await Promise.all([gateways.close(), opened.close()])
+      await gateways.close()
+      await opened.close()
     },
     async leave() {
       if (isOver) return
