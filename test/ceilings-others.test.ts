@@ -3,7 +3,7 @@ import { account } from '../src/demo/accounts'
 import { createCeilings } from '../src/settlement/ceilings'
 import * as Charges from '../src/settlement/charges'
 import type { Intake } from '../src/settlement/intake'
-import { networkOf, signTransfer } from './harness/settlement'
+import { networkOf, signTransfer, until } from './harness/settlement'
 
 const network = networkOf('http://127.0.0.1', 'usdc')
 const facilitator = account(0).address
@@ -45,4 +45,31 @@ describe.concurrent('the ceiling of a charge that another process settles', () =
     expect(await sweepWith('metered')).toBe(true)
     expect(await sweepWith('sent', 'broadcast')).toBe(true)
   })
+})
+
+test('error: a charge whose database cannot be read is logged, and ends nothing else', async () => {
+  const logged: string[] = []
+  const gone = () => Promise.reject(new Error('the connection was lost'))
+  let reads = 0
+  // The first read is that of the settlement, which goes on.
+  const findById = () => (reads++ === 0 ? new Promise(() => {}) : gone())
+  const charged = { id: 'pay_1', state: 'metered', transfer, charge: { amountAtomic: 1n } }
+  const relayer = { address: facilitator, isHeld: true, isReserved: false }
+  const context = {
+    ledger: {
+      lanes: { isShared: true, has: () => true, isOfAnother: () => false },
+      authorizations: { open: async () => [charged] },
+      payments: { findById },
+    },
+    chains: new Map([[network.id, { relayers: [relayer] }]]),
+    progress: { charging: new Map() },
+    ceilings: createCeilings(),
+    policy: { chargeAttemptMs: 1 },
+    now: Date.now,
+    log: (event: string) => void logged.push(event),
+  }
+  // What it starts rejects, which would end the process.
+  await Charges.resume(context as unknown as Intake, false)
+  await until(() => logged.length === 1)
+  expect(logged).toEqual(['settlement-fault'])
 })

@@ -244,10 +244,20 @@ export async function resume(
     } else if (isOurs && failedAt !== undefined) {
       const key = payerKey(transfer)
       failing.set(key, [...(failing.get(key) ?? []), authorization])
-    } else if (isOurs) void settleCharge(context, authorization, { waitMs: 0 })
+    } else if (isOurs) settleSoon(context, authorization)
   }
-  for (const charges of failing.values()) void settleInTurn(context, charges.toReversed())
+  for (const charges of failing.values()) {
+    const fault = (error: unknown) => log('settlement-fault', { error })
+    settleInTurn(context, charges.toReversed()).catch(fault)
+  }
   return open
+}
+
+/** Starts a settlement. When the database cannot be read, the next look at open charges starts it again. */
+function settleSoon(context: Intake.Intake, authorization: Authorization): void {
+  const fault = (error: unknown) =>
+    context.log('settlement-fault', { ...about({ id: authorization.id }), error })
+  settleCharge(context, authorization, { waitMs: 0 }).catch(fault)
 }
 
 /** Settles what other processes meter for our relayers, as soon as that is known. */
@@ -257,7 +267,7 @@ export function followOthers(context: Intake.Intake): void {
   const look = async (id: string) => {
     const charged = await ledger.authorizations.findById(id)
     if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
-    if (!isOfAnother(context, charged.transfer)) void settleCharge(context, charged, { waitMs: 0 })
+    if (!isOfAnother(context, charged.transfer)) settleSoon(context, charged)
   }
   events.payments.on((id) => {
     // A payment that settles here is not a charge that another process has metered.
