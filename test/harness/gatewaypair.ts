@@ -80,8 +80,8 @@ export async function startGateway(
       if (isOver) return
       isOver = true
       lines.close()
-      await gateways.close()
-      await opened.close()
+      // What is under way fails: it has no connection.
+      await Promise.allSettled([gateways.close(), opened.close()])
     },
     async leave() {
       if (isOver) return
