@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { join } from 'node:path'
+import { streamByUse } from '../src/paywall/usage-stream'
+import { failureOf } from './harness/outcome'
 import { connect, request } from './harness/raw'
 import { type ScriptedUpstream, startScripted } from './harness/upstream'
 
@@ -33,4 +35,30 @@ test('behavior: a stream is written to its buyer before its charge is on the dis
     ['one', 'two', 'three'],
     'SIGKILL',
   ])
+})
+
+test('error: a stream whose charge cannot be written has no end', async () => {
+  const logged: unknown[] = []
+  const fault = new Error('charged before')
+  const { body } = await fetch(upstream.url)
+  if (body === null) throw new Error('the upstream sent nothing')
+  const stream = streamByUse(body, new AbortController().signal, {
+    afterPause: () => undefined,
+    limitMs: 60_000,
+    onEnd: undefined,
+    watch: () => ({ put: () => {}, taken: () => {}, hasStoodStill: () => false, stop: () => {} }),
+    kept: { add: () => {} },
+    charge: () => Promise.reject(fault),
+    settle: async () => {},
+    finish: () => {},
+    log: (error) => void logged.push(error),
+  })
+  const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: () => new Response(stream) })
+  try {
+    const read = async () => (await fetch(server.url)).text()
+    expect(await failureOf(read())).toBeInstanceOf(Error)
+    expect(logged).toEqual([fault])
+  } finally {
+    await server.stop(true)
+  }
 })

@@ -56,8 +56,9 @@ export function streamByUse(
           if (progress.isOver()) return controller.error()
           if (done) {
             await written()
-            await progress.conclude('whole')
-            return controller.close()
+            // Without its charge, such as after other processes took this one for dead, it has no end.
+            const isCharged = await progress.conclude('whole')
+            return isCharged ? controller.close() : controller.error()
           }
           controller.enqueue(value)
           progress.passed(value.byteLength)
@@ -82,8 +83,8 @@ type Progress = {
   hasStarted(): boolean
   /** The buyer has left, or the charge is being written: nothing more is passed on. */
   isOver(): boolean
-  /** Writes the charge, once. Resolves when it is on the disk. */
-  conclude(end: End): Promise<void>
+  /** Writes the charge, once. Resolves when it is on the disk; with false when it cannot be written. */
+  conclude(end: End): Promise<boolean>
   /** The source broke. */
   breakOff(error: unknown): Promise<void>
   /** The buyer has left: reads on for the usage. */
@@ -99,19 +100,19 @@ function follow(
 ): Progress {
   let hasStarted = false
   let hasLeft = false
-  let charging: Promise<void> | undefined
+  let charging: Promise<boolean> | undefined
   let letGo = (isCut: boolean) => {
     letGo = () => {}
     rate.stop()
     observer.onEnd?.(isCut)
   }
-  const conclude = (end: End): Promise<void> => {
+  const conclude = (end: End): Promise<boolean> => {
     if (charging !== undefined) return charging
     clearTimeout(timer)
     signal.removeEventListener('abort', leave)
     const isAll = end === 'whole' && !hasLeft
     const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
-    charging = chargeAndSettle(observer, { end, reach }).then(() => letGo(!isAll))
+    charging = chargeAndSettle(observer, { end, reach }).finally(() => letGo(!isAll))
     return charging
   }
   const leave = () => {
@@ -165,19 +166,21 @@ function isStalled(error: unknown): boolean {
   )
 }
 
-/** Resolves when the charge is written; its settlement continues. Never rejects. */
+/** Resolves when the charge is written; its settlement continues. False: it was not. Never rejects. */
 async function chargeAndSettle(
   { charge, settle, finish, log }: UsageObserver,
   ended: { end: End; reach: Reach },
-): Promise<void> {
+): Promise<boolean> {
   try {
     const charged = await charge(ended)
     void settle(charged, ended.end === 'whole')
       .catch(log)
       .finally(finish)
+    return true
   } catch (error) {
     log(error)
     finish()
+    return false
   }
 }
 
