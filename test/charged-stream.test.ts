@@ -39,13 +39,14 @@ test('behavior: a stream is written to its buyer before its charge is on the dis
 
 test('error: a stream whose charge cannot be written has no end', async () => {
   const logged: unknown[] = []
+  const cuts: boolean[] = []
   const fault = new Error('charged before')
   const { body } = await fetch(upstream.url)
   if (body === null) throw new Error('the upstream sent nothing')
   const stream = streamByUse(body, new AbortController().signal, {
     afterPause: () => undefined,
     limitMs: 60_000,
-    onEnd: undefined,
+    onEnd: (isCut) => void cuts.push(isCut),
     watch: () => ({ put: () => {}, taken: () => {}, hasStoodStill: () => false, stop: () => {} }),
     kept: { add: () => {} },
     charge: () => Promise.reject(fault),
@@ -57,7 +58,7 @@ test('error: a stream whose charge cannot be written has no end', async () => {
   try {
     const read = async () => (await fetch(server.url)).text()
     expect(await failureOf(read())).toBeInstanceOf(Error)
-    expect(logged).toEqual([fault])
+    expect([logged, cuts]).toEqual([[fault], [true]])
   } finally {
     await server.stop(true)
   }

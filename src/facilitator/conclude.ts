@@ -44,12 +44,15 @@ export async function finish(
     case 'dead':
       return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
     case 'unavailable':
-      return (await findLeft(settlement, call)) ?? outcome
+      return (await findEntrusted(settlement, call)) ?? outcome
   }
 }
 
-/** The answer about a settlement that is left to another gateway, which may have sent it since. */
-async function findLeft(settlement: Settlement, call: SettleCall): Promise<Settled | undefined> {
+/** The answer about a settlement that another gateway is to send, or has sent since. */
+async function findEntrusted(
+  settlement: Settlement,
+  call: SettleCall,
+): Promise<Settled | undefined> {
   const { isShared, authorizations } = settlement
   const { subject } = call
   if (!isShared || subject.transfer.upto === undefined) return undefined
@@ -59,7 +62,7 @@ async function findLeft(settlement: Settlement, call: SettleCall): Promise<Settl
   const payment = authorized.state === 'sent' ? await settlement.findById(authorized.id) : undefined
   if (payment === undefined || !isSame(subject, payment)) return undefined
   if (payment.state === 'confirmed') return handOver(settlement, call, payment)
-  // What reverted is sent again at another call only, by the gateway that has the relayer.
+  // Only the gateway with the relayer sends a reverted payment again, at another call.
   return payment.state === 'broadcast' ? { kind: 'pending', payment } : undefined
 }
 

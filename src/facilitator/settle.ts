@@ -217,7 +217,7 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   }
 }
 
-/** What a call counts for its payee: its payment, or what it has left to another gateway. */
+/** What a call counts for its payee: its payment, or one that another gateway is to send. */
 async function findUse(
   settlement: Settlement,
   { transfer, authorized }: CheckedRequest,
@@ -228,8 +228,9 @@ async function findUse(
   const payment = await settlement.find(transfer).catch(() => undefined)
   if (payment !== undefined || !settlement.isShared || transfer.upto === undefined)
     return payment?.id
-  const left = await settlement.authorizations.find(transfer).catch(() => undefined)
-  return left?.state === 'metered' || left?.state === 'sent' ? 'unsent' : undefined
+  const entrusted = await settlement.authorizations.find(transfer).catch(() => undefined)
+  const isEntrusted = entrusted?.state === 'metered' || entrusted?.state === 'sent'
+  return isEntrusted ? 'unsent' : undefined
 }
 
 /** Verifies the ceiling and writes that nothing will ever be charged from it. Sends nothing. */

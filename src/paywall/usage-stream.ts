@@ -56,7 +56,8 @@ export function streamByUse(
           if (progress.isOver()) return controller.error()
           if (done) {
             await written()
-            // Without its charge, such as after other processes took this one for dead, it has no end.
+            // Other processes may have taken this one for dead and ended the authorization. Then nothing is
+            // charged, and the buyer must not take the answer for whole.
             const isCharged = await progress.conclude('whole')
             return isCharged ? controller.close() : controller.error()
           }
@@ -112,7 +113,10 @@ function follow(
     signal.removeEventListener('abort', leave)
     const isAll = end === 'whole' && !hasLeft
     const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
-    charging = chargeAndSettle(observer, { end, reach }).finally(() => letGo(!isAll))
+    charging = chargeAndSettle(observer, { end, reach }).then((isCharged) => {
+      letGo(!isAll || !isCharged)
+      return isCharged
+    })
     return charging
   }
   const leave = () => {

@@ -54,8 +54,8 @@ export async function settleByHolder(
     knownBlock,
     createdAt: now(),
   }
-  // Nothing is given before the payment, so the payer needs no credit. But it must have the money for all
-  // that is written: what waits for money in vain keeps its relayer's room until it expires.
+  // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
+  // is written: a charge that it does not cover takes the room of its relayer until it expires.
   const limits = {
     ...limitsOf(context, chain, checked.transfer, checked.simulation),
     unsettledAtomic: unlimited,

@@ -2,8 +2,8 @@
 -- db/sqlite/launches.ts.
 
 -- What a payer has signed of one asset and not paid: ceilings, and payments under way. A charge that
--- has failed gives its payer no new ceiling, so it is not counted. Nor is what a facilitator is to settle:
--- two such charges, each of which counts the other, would both wait until they expire (`entrusted_of`).
+-- has failed gives its payer no new ceiling, so it is not counted. The charges of a facilitator are not
+-- counted here (`entrusted_of`): two of them, each of which counts the other, would wait until they expire.
 CREATE FUNCTION reserved_of(of_network text, of_asset text, of_payer text) RETURNS numeric
 LANGUAGE sql STABLE AS $$
   SELECT (
@@ -18,7 +18,7 @@ LANGUAGE sql STABLE AS $$
   )
 $$;
 
--- What a facilitator is to settle of a payer: charges, because it gives no credit up to the ceiling.
+-- The charges of a payer that a facilitator is to settle. Their ceilings do not count: it gives no credit.
 CREATE FUNCTION entrusted_of(of_network text, of_asset text, of_payer text) RETURNS numeric
 LANGUAGE sql STABLE AS $$
   SELECT coalesce(sum(charge_atomic::numeric), 0) FROM authorizations
@@ -39,10 +39,10 @@ CREATE FUNCTION unsettled_of(of_payer text) RETURNS numeric LANGUAGE sql STABLE 
   )
 $$;
 
--- {row, limits: null | {funds, unsettled, relayer}}. A row that is metered already is notified like a
--- charge. Refused by UNIQUE and by a trigger when the money
--- was authorized or paid before. With limits the commit has the lock of the payer, so the sums include
--- what other gateways have written. The number of ceilings of a relayer is read without a lock.
+-- {row, limits: null | {funds, unsettled, relayer}}. Refused by UNIQUE and by a trigger when the money was
+-- authorized or paid before. With limits the commit has the lock of the payer, so the sums include what
+-- other gateways have written. The number of ceilings of a relayer is read without a lock. A row that is
+-- written as metered is notified like a charge.
 CREATE FUNCTION insert_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   fresh authorizations := jsonb_populate_record(NULL::authorizations, input->'row');
