@@ -47,7 +47,7 @@ describe.concurrent('the ceiling of a charge that another process settles', () =
   })
 })
 
-test('error: a charge whose database cannot be read is logged, and ends nothing else', async () => {
+test('error: a read that fails after a charge was started is logged, and rejects nothing', async () => {
   const logged: string[] = []
   const gone = () => Promise.reject(new Error('the connection was lost'))
   let reads = 0

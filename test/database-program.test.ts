@@ -9,6 +9,7 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { stockTable } from './harness/config'
 import { executable } from './harness/executable'
 
 /** The program with a DATABASE_URL that cannot be used: it ends with a message and writes nothing. */
@@ -27,20 +28,7 @@ const refused =
   'turnpike: PostgreSQL at 127.0.0.1:1 does not listen there (ECONNREFUSED): start it, or correct ' +
   'host and port in DATABASE_URL\n'
 
-const stock = `
-[stock]
-network = "eip155:84532"
-factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
-router = "0xCaf681a66D020601342297493863E78C959E5cb2"
-quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
-registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
-[[stock.tokens]]
-symbol = "NVDA"
-name = "NVIDIA"
-address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
-pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
-fee = 500
-`
+const stock = stockTable('eip155:84532')
 
 let dataDir = ''
 let file = ''

@@ -84,7 +84,7 @@ describe.skipIf(!hasPostgres)('a facilitator whose gateways die', () => {
     const sum = told.reduce((total, { amount }) => total + amount, 0n)
     const after = await balanceOf(own.net.chain, own.network.asset.address, payee)
     expect(after - before).toBe(sum)
-    // Of the calls that a death did not reach, none is refused.
+    // A death can end a few charges only.
     expect(told.length).toBeGreaterThan(calls / 2)
   }, 120_000)
 })

@@ -224,7 +224,7 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
   })
 })
 
-/** Two gateways and a third one, of which the first has died, so that nobody settles for its relayer. */
+/** Three gateways. The first one had the named relayer and has died: another one takes it later. */
 async function orphaned(own: UptoCluster, payer: Payer) {
   const seller = await prepared(own, payer)
   // Not alone: the database checks what the payer has under way.

@@ -7,7 +7,7 @@ import * as App from '../src/app'
 import { createOutput } from '../src/cli/output'
 import { loadSecrets } from '../src/config/env'
 import { silent } from '../src/log'
-import { configOf } from './harness/config'
+import { configOf, stockTable } from './harness/config'
 import { executable } from './harness/executable'
 import { outcomeOf } from './harness/outcome'
 import { until } from './harness/settlement'
@@ -132,20 +132,7 @@ test('error: a start that fails late stops all parts that it started', async () 
   expect(new Set(polls)).toEqual(new Set(['/sound']))
 })
 
-const stock = `
-[stock]
-network = "eip155:8453"
-factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
-router = "0xCaf681a66D020601342297493863E78C959E5cb2"
-quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
-registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
-[[stock.tokens]]
-symbol = "NVDA"
-name = "NVIDIA"
-address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
-pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
-fee = 500
-`
+const stock = stockTable('eip155:8453')
 
 test('error: a start that cannot read the orders to continue fails', async () => {
   const dataDir = join(directory, 'orders')

@@ -6,6 +6,22 @@ export const payout = '0x1111111111111111111111111111111111111111'
 /** A name in the environment, as the file writes it. */
 export const named = (name: string) => `\${${name}}`
 
+/** A desk on a network, with one token. */
+export const stockTable = (network: string) => `
+[stock]
+network = "${network}"
+factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
+router = "0xCaf681a66D020601342297493863E78C959E5cb2"
+quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
+registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
+[[stock.tokens]]
+symbol = "NVDA"
+name = "NVIDIA"
+address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
+pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
+fee = 500
+`
+
 /** A small file without faults. */
 export const small = `
 [service]
@@ -54,20 +70,7 @@ path = "/c"
 price = "1"
 [[merchants.routes.params]]
 name = "q"
-
-[stock]
-network = "eip155:8453"
-factory = "0x1f7d7550B1b028f7571E69A784071F0205FD2EfA"
-router = "0xCaf681a66D020601342297493863E78C959E5cb2"
-quoter = "0x33e885eD0Ec9bF04EcfB19341582aADCb4c8A9E7"
-registry = "0xe10b6f6B275de231345c20D14Ab812db62151b00"
-[[stock.tokens]]
-symbol = "NVDA"
-name = "NVIDIA"
-address = "0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC"
-pool = "0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3"
-fee = 500
-
+${stockTable('eip155:8453')}
 [facilitator]
 pay_to = "own"
 `
