@@ -71,6 +71,7 @@ describe.concurrent('a job', () => {
       transaction: end.transaction,
       blockNumber: end.receipt.blockNumber,
     })
+    await own.untilTold('refund:1 confirmed')
     expect(own.told).toEqual(['refund:1 confirmed'])
     expect(await own.moved()).toBe(7n)
   })
@@ -129,6 +130,7 @@ describe.concurrent('a job', () => {
     const end = await own.run(swap)
     expect(end).toMatchObject({ kind: 'failed', receipt: { success: false } })
     expect(await own.run(swap)).toEqual(end)
+    await own.untilTold('swap:1 failed')
     expect(own.told).toEqual(['swap:1 failed'])
     expect(own.transactions()).toMatchObject([{ state: 'failed', kind: 'swap' }])
   })
@@ -186,10 +188,11 @@ describe.concurrent('a stuck job', () => {
     await setAutomine(net.chain, false)
     await own.reopen({ replaceAfterSeconds: 0.2 })
     const running = own.run()
-    await until(() => own.transactions().length > 1)
-    expect((await own.fixture.settlement.job('refund:1'))?.transaction).toBe(
-      own.transactions().at(-1)?.hash ?? '0x',
-    )
+    await until(async () => {
+      const rows = own.transactions()
+      const known = await own.fixture.settlement.job('refund:1')
+      return rows.length > 1 && known?.transaction === rows.at(-1)?.hash
+    })
     const end = await mineWhile(net.chain, running)
     const rows = own.transactions()
     expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
@@ -197,7 +200,7 @@ describe.concurrent('a stuck job', () => {
       end.kind === 'confirmed' ? end.transaction : '0x',
     ])
     expect(rows.every(({ kind }) => kind === 'refund')).toBe(true)
-    expect(own.told.at(-1)).toBe('refund:1 confirmed')
+    await own.untilTold('refund:1 confirmed')
     expect(await own.moved()).toBe(7n)
   })
 
@@ -431,6 +434,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
     await mine(net.chain, 16)
     await until(async () => (await own.stateOf()) === 'replaced')
     expect(await own.run()).toMatchObject({ kind: 'replaced' })
+    await own.untilTold('refund:1 replaced')
     expect(own.told).toEqual(['refund:1 replaced'])
     expect(own.transactions()).toMatchObject([{ state: 'replaced' }, { state: 'mined' }])
     expect(await own.moved()).toBe(0n)

@@ -2,7 +2,7 @@ import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
 import type { Job } from '../../src/settlement/Job'
 import { ownSettlement } from './ownsettlement'
-import { jobOf, type SettlementFixture } from './settlement'
+import { jobOf, type SettlementFixture, until } from './settlement'
 
 type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }
 
@@ -24,6 +24,8 @@ export async function ownJobs() {
   const { open } = own
   return Object.assign(own, {
     told,
+    /** The state of a job is read after it was told of, so the answer of `run` may come before. */
+    untilTold: (last: string) => until(() => told.at(-1) === last),
     run,
     async open(...of: Parameters<typeof open>) {
       await open(...of)
