@@ -15,7 +15,6 @@ import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
-import * as Secp256k1 from './protocol/Secp256k1'
 import type { Settlement } from './settlement/settlement'
 import { within } from './settlement/wait'
 import { startWebhooks, type Webhooks } from './webhooks/start'
@@ -184,7 +183,7 @@ function warmUp({ options, database, current }: Base, warmRoutes: () => unknown)
   // Before `unused`, because it invalidates every statement that was prepared earlier.
   const { reserveLog } = database
   const lasting = options.isLasting && reserveLog ? [reserveLog] : []
-  const steps = [...lasting, Secp256k1.warm, ...database.unused(), warmRoutes]
+  const steps = [...lasting, ...database.unused(), warmRoutes]
   void whenIdle(steps, () => current.isStopping)
 }
 

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import manifest from '../package.json'
 import { functionsOf } from './harness/functions'
-import { type Import, read, type Source } from './harness/sources'
+import { type Import, isRelative, packageOf, read, type Source } from './harness/sources'
 
 const root = join(import.meta.dir, '..')
 const sources = await read(root)
@@ -168,13 +168,13 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
 
   missing: (all) =>
     each(all, (_, { specifier, target }) =>
-      specifier.startsWith('.') && target === undefined ? `nothing at ${specifier}` : false,
+      isRelative(specifier) && target === undefined ? `nothing at ${specifier}` : false,
     ),
 
   packages: (all) =>
     each(all, ({ path }, { specifier, clause, typeOnly, dynamic }) => {
-      if (typeOnly || specifier.startsWith('.')) return false
-      const name = specifier.split('/', specifier.startsWith('@') ? 2 : 1).join('/')
+      if (typeOnly || isRelative(specifier)) return false
+      const name = packageOf(specifier)
       if (name === 'elysia' && !elysiaOwners.test(path)) return 'Elysia outside the table of routes'
       if (name === 'drizzle-orm' && !drizzleOwners.test(path)) return 'drizzle outside db/'
       const isClient = name === 'viem' && (specifier === 'viem/actions' || clients.test(clause))
@@ -369,6 +369,8 @@ describe('the rules', () => {
     ['packages', { 'src/settlement/a.ts': "import { keccak256 } from 'viem'" }, 0],
     ['packages', { 'src/cli/a.ts': "import { x } from '@x402/core/client'" }, 1],
     ['packages', { 'src/cli/a.ts': "const x = await import('@x402/core/client')" }, 0],
+    ['packages', { 'src/cli/a.ts': "import x from '../../node_modules/@x402/core/x.wasm'" }, 1],
+    ['missing', { 'src/cli/a.ts': "import x from '../../node_modules/viem/x.wasm'" }, 0],
     ['packages', { 'src/protocol/A.ts': "import { readFileSync } from 'node:fs'" }, 1],
     [
       'cycles',

@@ -96,3 +96,16 @@ function withoutText(text: string): string {
     (match) => (match.startsWith('/') ? '' : "''"),
   )
 }
+
+const packagePath = /^(\.\.\/)+node_modules\//
+
+/** Whether an import names a file of ours. */
+export function isRelative(specifier: string): boolean {
+  return specifier.startsWith('.') && !packagePath.test(specifier)
+}
+
+/** The package of an import, which may name one of its files by a path. */
+export function packageOf(specifier: string): string {
+  const path = specifier.replace(packagePath, '')
+  return path.split('/', path.startsWith('@') ? 2 : 1).join('/')
+}

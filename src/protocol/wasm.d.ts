@@ -1,0 +1,5 @@
+declare module '*.wasm' {
+  const path: string
+  // biome-ignore lint/style/noDefaultExport: the shape of a file import
+  export default path
+}
