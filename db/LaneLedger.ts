@@ -61,6 +61,11 @@ export type LaneLedger = {
   /** Whether another living process has the lane, as far as it is known. */
   isOfAnother(lane: Lane): boolean
   /**
+   * Whether the others take this process for alive. When it was paused, or cannot reach the database,
+   * they soon take its lanes and end its authorizations.
+   */
+  isFresh(): boolean
+  /**
    * Begins to take lanes: the listener hears of each. Resolves after the first look. Does nothing
    * where the database is not shared.
    */
@@ -90,6 +95,7 @@ export const lanesOfOthers: LaneLedger = {
   has: () => false,
   isAlone: () => false,
   isOfAnother: () => true,
+  isFresh: () => true,
   start: () => Promise.resolve(),
   retire: () => undefined,
 }
@@ -100,6 +106,7 @@ export const ownLanes: LaneLedger = {
   has: () => true,
   isAlone: () => true,
   isOfAnother: () => false,
+  isFresh: () => true,
   start: () => Promise.resolve(),
   retire: () => undefined,
 }

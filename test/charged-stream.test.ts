@@ -1,9 +1,12 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { streamByUse } from '../src/paywall/usage-stream'
+import type { Authorization } from '../db/Authorization'
+import { streamByUse, type UsageObserver } from '../src/paywall/usage-stream'
 import { failureOf } from './harness/outcome'
 import { connect, request } from './harness/raw'
+import { until } from './harness/settlement'
 import { type ScriptedUpstream, startScripted } from './harness/upstream'
+import { quietly } from './harness/usageobserver'
 
 let upstream: ScriptedUpstream
 beforeAll(async () => {
@@ -37,29 +40,64 @@ test('behavior: a stream is written to its buyer before its charge is on the dis
   ])
 })
 
+/** A server whose only answer is that of the upstream, passed on by use. */
+async function serveByUse(changes: Partial<UsageObserver>) {
+  const { body } = await fetch(upstream.url)
+  if (body === null) throw new Error('the upstream sent nothing')
+  const stream = streamByUse(body, new AbortController().signal, {
+    ...quietly,
+    ...changes,
+  })
+  const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: () => new Response(stream) })
+  return { url: server.url, [Symbol.asyncDispose]: () => server.stop(true) }
+}
+
 test('error: a stream whose charge cannot be written has no end', async () => {
   const logged: unknown[] = []
   const cuts: boolean[] = []
   const fault = new Error('charged before')
-  const { body } = await fetch(upstream.url)
-  if (body === null) throw new Error('the upstream sent nothing')
-  const stream = streamByUse(body, new AbortController().signal, {
-    afterPause: () => undefined,
-    limitMs: 60_000,
+  await using server = await serveByUse({
     onEnd: (isCut) => void cuts.push(isCut),
-    watch: () => ({ put: () => {}, taken: () => {}, hasStoodStill: () => false, stop: () => {} }),
-    kept: { add: () => {} },
     charge: () => Promise.reject(fault),
-    settle: async () => {},
-    finish: () => {},
     log: (error) => void logged.push(error),
   })
-  const server = Bun.serve({ port: 0, hostname: '127.0.0.1', fetch: () => new Response(stream) })
-  try {
-    const read = async () => (await fetch(server.url)).text()
-    expect(await failureOf(read())).toBeInstanceOf(Error)
-    expect([logged, cuts]).toEqual([[fault], [true]])
-  } finally {
-    await server.stop(true)
-  }
+  const read = async () => (await fetch(server.url)).text()
+  expect(await failureOf(read())).toBeInstanceOf(Error)
+  expect([logged, cuts]).toEqual([[fault], [true]])
+})
+
+test('attack: nothing is passed on while the charge would not be written', async () => {
+  let isFresh = false
+  let asked = 0
+  await using server = await serveByUse({
+    isFresh() {
+      asked++
+      return isFresh
+    },
+  })
+  let received = ''
+  const socket = connect(server.url.origin, request('/'))
+  socket.on('data', (data) => {
+    received += data.toString('latin1')
+  })
+  await until(() => asked > 2)
+  expect(received).not.toContain('one')
+  isFresh = true
+  await until(() => received.includes('three'))
+  socket.destroy()
+})
+
+test('error: a stream that is not passed on ends at its limit, and only what was passed is charged', async () => {
+  const charges: unknown[] = []
+  await using server = await serveByUse({
+    isFresh: () => false,
+    charge: async (ended) => {
+      charges.push(ended)
+      return {} as Authorization
+    },
+    limitMs: 200,
+  })
+  const read = async () => (await fetch(server.url)).text()
+  expect(await failureOf(read())).toBeInstanceOf(Error)
+  expect(charges).toEqual([{ end: 'cut', reach: 'nothing' }])
 })

@@ -57,8 +57,6 @@ export type Gateways = {
   isUnconfigured(lane: Lane): boolean
   /** A write for the lane at this account nonce is acknowledged. */
   stored(lane: Lane, nonce: number): void
-  /** Whether the database has heard of this process lately: else it begins no launch. */
-  isFresh(): boolean
   /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
   skewMs(): number
   /** Whether this process has the duties of the network with the first id: only one has them. */
@@ -136,6 +134,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       has: (lane) => state.held.has(keyOf(lane)),
       isAlone: () => state.others === 0,
       isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
+      isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
       async start(lanes, listener) {
         state.wanted = lanes
         state.listener = listener
@@ -158,7 +157,6 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
     },
-    isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
     skewMs: () => state.skewMs,
     isFirst() {
       // Sorted, because the files of two gateways may list the networks in different orders.

@@ -172,7 +172,7 @@ function createFences(gateways: Gateways | undefined): Fences {
   return ({ network, relayer, nonce }) => {
     const lane: Lane = { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
     // After so long the others may have removed this process, and the write would be refused.
-    if (gateways?.isFresh() === false)
+    if (gateways?.lanes.isFresh() === false)
       throw new DatabaseGoneError('the database has not heard of this process lately', {
         mayHaveRun: false,
       })

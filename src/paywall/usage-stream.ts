@@ -7,6 +7,9 @@ import type { TransferRate, TransferRates } from './transfer-rate'
 /** Code of the error of a source that was given up because its buyer did not read. */
 export const stalledCode = 'buyer-stalled'
 
+/** How often a stream that must not be passed on is looked at again, ms. */
+const staleMs = 100
+
 /** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
 export type End = 'whole' | 'cut' | 'broken'
 
@@ -17,6 +20,8 @@ export type UsageObserver = {
   onEnd: ((isCut: boolean) => void) | undefined
   watch: TransferRates['watch']
   afterPause: Pulse['afterPause']
+  /** Whether the charge of this process would be written. While it would not, nothing is passed on. */
+  isFresh: () => boolean
   kept: Pick<Kept, 'add'>
   /** Writes the charge; resolves when it is on the disk. Called once. */
   charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
@@ -53,6 +58,7 @@ export function streamByUse(
           // Before the first byte: a buyer that left during a pause of this process has got
           // nothing, and may come back.
           if (!progress.hasStarted()) await observer.afterPause()
+          while (!observer.isFresh() && !progress.isOver()) await Bun.sleep(staleMs)
           if (progress.isOver()) return controller.error()
           if (done) {
             await written()

@@ -272,6 +272,7 @@ function passOn(
     onEnd: made.onEnd,
     watch: rates.watch,
     afterPause: options.deliveries.afterPause,
+    isFresh: settlement.isFresh,
     kept,
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')

@@ -142,6 +142,11 @@ export type Settlement = Payments &
     hasDesk(): boolean
     /** Whether other processes may use the database. */
     isShared: boolean
+    /**
+     * Whether the other processes take this one for alive. Else they may end its authorizations, and
+     * it cannot charge what it gives.
+     */
+    isFresh(): boolean
     /** The functions of the scheme `upto`. */
     authorizations: Authorizations
   }
@@ -169,6 +174,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     desk: deskOf(options),
     hasDesk: () => hasDesk(context, options),
     isShared: options.ledger.lanes.isShared,
+    isFresh: options.ledger.lanes.isFresh,
     ready: background.ready,
     recover: background.recover,
     stop: (limitMs) => stop(context, background, controller, limitMs),

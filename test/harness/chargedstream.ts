@@ -1,5 +1,6 @@
 import type { Authorization } from '../../db/Authorization'
 import { streamByUse } from '../../src/paywall/usage-stream'
+import { quietly } from './usageobserver'
 
 /**
  * A server whose only answer is a stream that is charged at its end, for a process of its own. It
@@ -15,23 +16,11 @@ const server = Bun.serve({
     if (body === null) throw new Error('the upstream sent nothing')
     return new Response(
       streamByUse(body, request.signal, {
-        afterPause: () => undefined,
-        limitMs: 60_000,
-        onEnd: undefined,
-        watch: () => ({
-          put: () => {},
-          taken: () => {},
-          hasStoodStill: () => false,
-          stop: () => {},
-        }),
-        kept: { add: () => {} },
+        ...quietly,
         charge: async () => {
           process.kill(process.pid, 'SIGKILL')
           return {} as Authorization
         },
-        settle: async () => {},
-        finish: () => {},
-        log: (error) => console.error(error),
       }),
     )
   },

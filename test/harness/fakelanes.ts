@@ -25,6 +25,7 @@ export function createFakeLanes() {
       has: (lane) => holders.get(keyOf(lane)) === process,
       isAlone: () => true,
       isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
+      isFresh: () => true,
       async start(lanes, listener) {
         processes.set(process, { lanes, listener })
       },
