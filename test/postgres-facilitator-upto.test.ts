@@ -6,7 +6,7 @@ import type { ApprovalSponsor } from '../src/settlement/sponsorship'
 import { type Answer, type Body, charging, type Made, makeBody } from './harness/facilitation'
 import { facilitatorAt } from './harness/facilitators'
 import { hasPostgres } from './harness/postgres'
-import { payee, until } from './harness/settlement'
+import { payee, purposeOf, until } from './harness/settlement'
 import { setAllowances, setTokens, signApprove } from './harness/sponsor'
 import {
   authorizeAt,
@@ -221,6 +221,41 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     const [row] = await other.sql<{ id: string }>('SELECT id FROM authorizations')
     expect(await one.ledger.authorizations.fail(row?.id ?? '')).toBe(true)
     expect(codeOf(await waiting)).toBe(used)
+  })
+})
+
+describe.skipIf(!hasPostgres)('a gateway whose nodes are behind', () => {
+  test('behavior: their refusal of what another gateway verified later ends nothing', async () => {
+    await using own = await uptoCluster()
+    const { chain, tap } = own.net
+    const payer = await own.payer(0n)
+    const [one, other] = await own.pair()
+    const head = BigInt((await chain.rpc('eth_blockNumber', [])) as string)
+    const before = await paidTo(own)
+    // What the other gateway writes when its nodes have the payer's money already.
+    await other.ledger.authorizations.insert({
+      id: other.settlement.createId(),
+      transfer: await own.sign(payer, one, 5_000n),
+      purpose: purposeOf({ product: 'facilitator' }),
+      state: 'metered',
+      charge: { amountAtomic: 700n, units: {} },
+      delivered: undefined,
+      failedAt: undefined,
+      receivedAt: Date.now(),
+      knownBlock: head + 3n,
+      createdAt: Date.now(),
+    })
+    const digits = payer.address.slice(2).toLowerCase()
+    const asked = () =>
+      tap.calls.filter(
+        ({ method, params }) => method === 'eth_call' && JSON.stringify(params).includes(digits),
+      ).length
+    await until(() => asked() > 1)
+    expect(await areAll(other, 'metered')()).toBe(true)
+    await setTokens(chain, own.network.asset.address, [payer.address], million)
+    await mine(chain, 3)
+    await until(areAll(other, 'sent'))
+    await until(async () => (await paidTo(own)) === before + 700n)
   })
 })
 

@@ -115,7 +115,7 @@ async function drive(
   transfer: Transfer,
   { requestId, onSent, deliverOnConfirm }: Omit<ChargeOptions, 'waitMs'>,
 ): Promise<Outcome> {
-  const { id, purpose, receivedAt, delivered } = authorization
+  const { id, purpose, receivedAt, knownBlock, delivered } = authorization
   const { ledger, ceilings, metrics, now } = context
   const { chargeAttemptMs: attemptMs } = context.policy
   const startedAt = now()
@@ -143,6 +143,9 @@ async function drive(
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
       return outcome
     }
+    // Another process verified it at a block that no node of this one has: it is settled later.
+    const { head } = chainOf(context, transfer.network)
+    if (outcome.kind === 'refused' && head.number < knownBlock) return Refusals.busy
     const { reason } = outcome
     // Our own delay is not the payer's doing. A facilitator gave no credit that the payer broke.
     const isByPayer = reason !== Refusals.expiredReason(transfer)
