@@ -167,5 +167,5 @@ function byte(value: number): string {
 }
 
 function keccak(digits: string): Uint8Array {
-  return Crypto.keccak256(Buffer.from(digits, 'hex'))
+  return Crypto.keccak256(Crypto.bytes(digits))
 }

@@ -32,7 +32,7 @@ export function dynamicBytes(value: string): string {
 
 /** keccak256 of words. */
 export function hash(words: string): Uint8Array {
-  return Crypto.keccak256(Buffer.from(words, 'hex'))
+  return Crypto.keccak256(Crypto.bytes(words))
 }
 
 /** EIP-712 digest of a domain separator and a struct hash. */

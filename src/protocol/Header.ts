@@ -7,6 +7,7 @@ export const maxLength = 16 * 1024
 
 const standardPattern = /^[A-Za-z0-9+/]+={0,2}$/
 const urlPattern = /^[A-Za-z0-9_-]+={0,2}$/
+const encoder = new TextEncoder()
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /**
@@ -53,7 +54,7 @@ function digitOf(code: number): number {
 
 /** Standard base64 of the JSON text of a value. */
 export function encodeJson(value: object): string {
-  return Buffer.from(JSON.stringify(value)).toString('base64')
+  return encoder.encode(JSON.stringify(value)).toBase64()
 }
 
 /** base64url without padding of a text. */

@@ -290,5 +290,5 @@ function hasDesk({ ledger }: Context, options: SettlementOptions): boolean {
 
 /** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */
 function paymentId(now: number, random: (length: number) => Uint8Array): string {
-  return `pay_${now.toString(16).padStart(12, '0')}${Buffer.from(random(10)).toString('hex')}`
+  return `pay_${now.toString(16).padStart(12, '0')}${random(10).toHex()}`
 }
