@@ -10,17 +10,18 @@ import { startChains } from '../../src/demo/chains'
 import { freePort, localText, type Program, start } from './cold'
 import { driveSockets, findLoad } from './load'
 import { type Machine, prepareMachine } from './machine'
-import { type Candidate, type Load, loads, warmed } from './paid/candidates'
+import { type Candidate, type Load, lengthened, loads } from './paid/candidates'
 import { sample } from './paid/sample'
 import { latency, perSecond } from './paid/tables'
 import * as Report from './Report'
 import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
-const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--load TEXT] [--warm-up N]
+const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--load TEXT] [--warm-up N] [--payments N]
   DIRECTORY  another checkout, with its packages installed
   --load     payments whose load and protocol contain it, such as "256 payers, x402"
   --warm-up  so many payments before those that count, at least (default: as in bench:paid, where a new
              server still compiles its code)
+  --payments so many payments that count, at least (default: as in bench:paid, which takes a second)
 `
 /** Seconds of one sample of 402s. */
 const seconds = 1
@@ -34,16 +35,18 @@ const { values, positionals } = parseArgs({
     only: { type: 'string' },
     load: { type: 'string', default: '' },
     'warm-up': { type: 'string', default: '0' },
+    payments: { type: 'string', default: '0' },
   },
 })
 const other = resolve(positionals[0] ?? '')
 const rounds = Number(values.rounds)
 const warmUp = Number(values['warm-up'])
+const counted = Number(values.payments)
 const parts = { '402': unpaid, paid, start: starts }
 const names = Object.keys(parts) as (keyof typeof parts)[]
 const chosen = names.filter((name) => values.only === undefined || values.only === name)
 const isKnown = positionals.length === 1 && existsSync(join(other, 'test', 'bench', 'servers'))
-if (!isKnown || !(rounds >= 1) || !(warmUp >= 0) || chosen.length === 0) {
+if (!isKnown || !(rounds >= 1) || !(warmUp >= 0) || !(counted >= 0) || chosen.length === 0) {
   process.stderr.write(usage)
   process.exit(2)
 }
@@ -128,7 +131,7 @@ async function unpaid(machine: Machine): Promise<Report.Row[]> {
 async function paid(machine: Machine): Promise<Report.Row[]> {
   const found: Report.Row[] = []
   const known = loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)
-  for (const load of known.map((each) => warmed(each, warmUp))) {
+  for (const load of known.map((each) => lengthened(each, { warmUp, payments: counted }))) {
     for (const protocol of ['mpp', 'x402'] as const) {
       if (!`${load.name}, ${protocol}`.includes(values.load)) continue
       process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)

@@ -138,7 +138,11 @@ export const quickLoads: readonly Load[] = loads
     withFurther: false,
   }))
 
-/** A load with at least so many payments before those that count, by all payers together. */
-export function warmed(load: Load, payments: number): Load {
-  return { ...load, warmUp: Math.max(load.warmUp, Math.ceil(payments / load.payers)) }
+/**
+ * A load with at least so many payments before those that count, and so many that count, by all payers
+ * together.
+ */
+export function lengthened(load: Load, { warmUp = 0, payments = 0 }): Load {
+  const each = (count: number, least: number) => Math.max(least, Math.ceil(count / load.payers))
+  return { ...load, warmUp: each(warmUp, load.warmUp), each: each(payments, load.each) }
 }

@@ -11,10 +11,10 @@ import {
   type Candidate,
   candidates,
   type Load,
+  lengthened,
   loads,
   quickLoads,
   schemeOf,
-  warmed,
 } from './candidates'
 import { addFormed, type Formed, measureSizes, totals } from './gas'
 import { type Sample, sample } from './sample'
@@ -51,7 +51,7 @@ const chosenLoads = (values.quick ? quickLoads : loads)
   .filter(
     ({ name, withUpto }) => name.includes(values.load) && (values.scheme !== 'upto' || withUpto),
   )
-  .map((load) => warmed(load, Number(values['warm-up'])))
+  .map((load) => lengthened(load, { warmUp: Number(values['warm-up']) }))
 if (chosen.length === 0 || chosenLoads.length === 0) {
   process.stderr.write(usage)
   process.exit(2)
