@@ -56,6 +56,8 @@ export type LaneLedger = {
   /** Whether other processes may use the database at the same time. */
   isShared: boolean
   has(lane: Lane): boolean
+  /** How many times any process has taken the lane. Undefined while this one does not have it. */
+  epochOf(lane: Lane): number | undefined
   /** Whether no other process is known to use the database. */
   isAlone(): boolean
   /** Whether another living process has the lane, as far as it is known. */
@@ -93,6 +95,7 @@ export type Overview = {
 export const lanesOfOthers: LaneLedger = {
   isShared: true,
   has: () => false,
+  epochOf: () => undefined,
   isAlone: () => false,
   isOfAnother: () => true,
   isFresh: () => true,
@@ -104,6 +107,7 @@ export const lanesOfOthers: LaneLedger = {
 export const ownLanes: LaneLedger = {
   isShared: false,
   has: () => true,
+  epochOf: () => 1,
   isAlone: () => true,
   isOfAnother: () => false,
   isFresh: () => true,

@@ -107,7 +107,7 @@ describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
     await setNonce(lines, 7)
     gateways.stored(lane, 6)
     await setNonce(lines, 3)
-    await until(() => gateways.epochOf(lane) === 2)
+    await until(() => gateways.lanes.epochOf(lane) === 2)
     // The write began before the failover, so it may be repeated; one of another hold may not.
     expect([await gateways.lost(lane, 1), await gateways.lost(lane, 0)]).toEqual([true, false])
     expect([told, gateways.lanes.has(lane)]).toEqual([['went back'], true])

@@ -19,12 +19,18 @@ function twoDesks() {
   const db = open({ dataDir: directory.path, now: () => 1_000 })
   const random = createRandom('takeover')
   const model = createModel(db, random.fork('model'))
-  const held = { by: 'one' }
+  const held = { by: 'one', takes: 1 }
   const start = (name: string) => {
     const parts = model.connect()
     const read: string[] = []
+    const rechecks: number[] = []
     const events: unknown[] = []
-    const settlement = { ...parts.settlement, hasDesk: () => held.by === name, isShared: true }
+    const settlement = {
+      ...parts.settlement,
+      hasDesk: () => held.by === name,
+      deskEpoch: () => (held.by === name ? `${held.takes}` : undefined),
+      isShared: true,
+    }
     const ledger: typeof parts.orders = {
       ...parts.orders,
       async find(id) {
@@ -32,12 +38,16 @@ function twoDesks() {
         read.push(id)
         return order
       },
+      toRecheck() {
+        rechecks.push(read.length)
+        return parts.orders.toRecheck()
+      },
     }
     const log = (event: string, { order }: { order?: unknown } = {}) =>
       void events.push([event, order])
     const options = { stock, network, now: () => 1_000, log, sweepMs: 5, laterMs: 1 }
     const desk = createDesk({ ...parts, settlement, orders: ledger, ...options })
-    return { desk, read, events }
+    return { desk, read, rechecks, events }
   }
   return {
     ...{ model, held, random },
@@ -109,6 +119,11 @@ test('error: who gets the account looks again at orders that the one before had 
     await until('it has read both again', () =>
       looks().every((count, index) => count > (atStart[index] ?? 0)),
     )
+    const { rechecks } = other
+    expect(rechecks).toHaveLength(2)
+    // Lost and taken again between two of its searches.
+    held.takes++
+    await until('it looks at all once more', () => rechecks.length === 3)
   } finally {
     await other.desk.stop()
     own.remove()

@@ -63,8 +63,6 @@ export type Gateways = {
   isFirst(): boolean
   /** Other gateways that live. */
   others(): number
-  /** The epoch in which this process has the lane. */
-  epochOf(lane: Lane): number | undefined
   /**
    * A write for a lane was refused that this process believed to have in this epoch. True: the database
    * had lost commits, the lane is restored, and the write may be repeated. A refusal of an earlier
@@ -132,6 +130,7 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     lanes: {
       isShared: true,
       has: (lane) => state.held.has(keyOf(lane)),
+      epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
       isAlone: () => state.others === 0,
       isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
       isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
@@ -164,7 +163,6 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
     others: () => state.others,
-    epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
     lost: (lane, epoch) => isRestored(state, lane, epoch),
     wake: looks.wake,
     reconnected() {

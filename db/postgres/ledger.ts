@@ -193,7 +193,7 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
     // A refused write is rolled back, and with it the account nonce of the fence.
     isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
-    const epoch = gateways.epochOf(lane)
+    const epoch = gateways.lanes.epochOf(lane)
     const run = async () => {
       const result = await write()
       if (isStored(result)) gateways.stored(lane, lane.nonce)

@@ -140,6 +140,8 @@ export type Settlement = Payments &
     desk: Address
     /** Whether this process has that account: no other one takes steps of orders. */
     hasDesk(): boolean
+    /** Another text each time that this process takes the account; undefined while it lacks it. */
+    deskEpoch(): string | undefined
     /** Whether other processes may use the database. */
     isShared: boolean
     /**
@@ -172,7 +174,8 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
     ...createChainReads(context),
     ...createAvailability(context),
     desk: deskOf(options),
-    hasDesk: () => hasDesk(context, options),
+    hasDesk: () => deskEpoch(context, options) !== undefined,
+    deskEpoch: () => deskEpoch(context, options),
     isShared: options.ledger.lanes.isShared,
     isFresh: options.ledger.lanes.isFresh,
     ready: background.ready,
@@ -280,12 +283,13 @@ function deskOf({ deskKey, relayerKeys }: SettlementOptions): Address {
   return Crypto.addressOf(key)
 }
 
-function hasDesk({ ledger }: Context, options: SettlementOptions): boolean {
+function deskEpoch({ ledger }: Context, options: SettlementOptions): string | undefined {
   const relayer = deskOf(options)
   const networks = options.networks.map(({ id }) => id)
   const { deskNetwork } = options
   const own = deskNetwork === undefined ? networks : [deskNetwork]
-  return own.every((network) => ledger.lanes.has({ network, relayer }))
+  const epochs = own.map((network) => ledger.lanes.epochOf({ network, relayer }))
+  return epochs.includes(undefined) ? undefined : epochs.join()
 }
 
 /** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */

@@ -14,6 +14,7 @@ export type DeskSettlement = Pick<
   Settlement,
   | 'desk'
   | 'hasDesk'
+  | 'deskEpoch'
   | 'isShared'
   | 'run'
   | 'job'

@@ -113,18 +113,21 @@ export function createDesk(options: DeskOptions): Desk {
 const lookMs = 500
 
 /**
- * Finds the orders to drive. When the process has just got the desk's account, these are all open
- * orders.
+ * Finds the orders to drive. When the process has taken the desk's account since the last search, these
+ * are all open orders. The first search follows `recover`, which looks at them.
  */
 function createSearch({
   orders,
   settlement,
 }: Pick<DeskOptions, 'orders' | 'settlement'>): () => Promise<readonly string[]> {
-  let wasOurs = true
+  let isFirst = true
+  let last: string | undefined
   return async () => {
-    const isTaken = !wasOurs && settlement.hasDesk()
-    wasOurs = settlement.hasDesk()
-    if (!wasOurs) return []
+    const epoch = settlement.deskEpoch()
+    const isTaken = !isFirst && epoch !== last
+    isFirst = false
+    last = epoch
+    if (epoch === undefined) return []
     const open = await orders.open()
     const doubtful = isTaken ? await orders.toRecheck() : []
     const found = open.filter((order) => isTaken || isToDrive(order))

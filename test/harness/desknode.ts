@@ -114,6 +114,7 @@ function settlementOf(world: World, born: number): DeskSettlement {
   return {
     desk: deskAddress,
     hasDesk: () => true,
+    deskEpoch: () => '1',
     isShared: false,
     findById: (id) => remote(world, born, () => ledger.payments.findById(id)),
     job: (id) =>

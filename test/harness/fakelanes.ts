@@ -6,6 +6,7 @@ import type { Lane, LaneLedger, LaneListener } from '../../db/LaneLedger'
  */
 export function createFakeLanes() {
   const holders = new Map<string, string>()
+  const epochs = new Map<string, number>()
   const nonces = new Map<string, number>()
   const processes = new Map<string, { lanes: readonly Lane[]; listener: LaneListener }>()
   const keyOf = ({ network, relayer = '0x' }: Lane) => `${network} ${relayer}`
@@ -15,6 +16,7 @@ export function createFakeLanes() {
     for (const lane of own?.lanes ?? []) {
       if (!isGiven(lane) || holders.has(keyOf(lane))) continue
       holders.set(keyOf(lane), process)
+      epochs.set(keyOf(lane), (epochs.get(keyOf(lane)) ?? 0) + 1)
       await own?.listener.taken({ ...lane, nextNonce: nonces.get(keyOf(lane)) ?? 0 })
     }
   }
@@ -23,6 +25,8 @@ export function createFakeLanes() {
     of: (process: string): LaneLedger => ({
       isShared: true,
       has: (lane) => holders.get(keyOf(lane)) === process,
+      epochOf: (lane) =>
+        holders.get(keyOf(lane)) === process ? epochs.get(keyOf(lane)) : undefined,
       isAlone: () => true,
       isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
       isFresh: () => true,
