@@ -1,3 +1,4 @@
+import { resolve } from 'node:path'
 // The package's own wrapper reads this file from a path that does not exist in the executable.
 import file from '../../node_modules/tiny-secp256k1/lib/secp256k1.wasm' with { type: 'file' }
 
@@ -22,7 +23,9 @@ type Exports = {
   recover(length: number, recoveryId: number): number
 }
 
-const { instance } = await WebAssembly.instantiate(await Bun.file(file).arrayBuffer(), {
+// The path is absolute, except in a bundle that is no executable: there it is relative to the bundle.
+const code = await Bun.file(resolve(import.meta.dir, file)).arrayBuffer()
+const { instance } = await WebAssembly.instantiate(code, {
   // The seed of a blinding that changes no result and no time: the code takes the same time for each
   // key without it, too.
   './rand.js': { generateInt32: () => 0 },
