@@ -224,38 +224,50 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
   })
 })
 
+/** A charge of 700 of a payer without money, which a gateway has verified so many blocks ahead of the other. */
+async function verifiedAhead(own: UptoCluster, blocks: bigint) {
+  const { chain, tap } = own.net
+  const payer = await own.payer(0n)
+  const [one, other] = await own.pair()
+  const head = BigInt((await chain.rpc('eth_blockNumber', [])) as string)
+  await other.ledger.authorizations.insert({
+    id: other.settlement.createId(),
+    transfer: await own.sign(payer, one, 5_000n),
+    purpose: purposeOf({ product: 'facilitator' }),
+    state: 'metered',
+    charge: { amountAtomic: 700n, units: {} },
+    delivered: undefined,
+    failedAt: undefined,
+    receivedAt: Date.now(),
+    knownBlock: head + blocks,
+    createdAt: Date.now(),
+  })
+  const digits = payer.address.slice(2).toLowerCase()
+  const simulations = () =>
+    tap.calls.filter(
+      ({ method, params }) => method === 'eth_call' && JSON.stringify(params).includes(digits),
+    ).length
+  return { payer, other, simulations }
+}
+
 describe.skipIf(!hasPostgres)('a gateway whose nodes are behind', () => {
   test('behavior: their refusal of what another gateway verified later ends nothing', async () => {
     await using own = await uptoCluster()
-    const { chain, tap } = own.net
-    const payer = await own.payer(0n)
-    const [one, other] = await own.pair()
-    const head = BigInt((await chain.rpc('eth_blockNumber', [])) as string)
+    const { chain } = own.net
     const before = await paidTo(own)
-    // What the other gateway writes when its nodes have the payer's money already.
-    await other.ledger.authorizations.insert({
-      id: other.settlement.createId(),
-      transfer: await own.sign(payer, one, 5_000n),
-      purpose: purposeOf({ product: 'facilitator' }),
-      state: 'metered',
-      charge: { amountAtomic: 700n, units: {} },
-      delivered: undefined,
-      failedAt: undefined,
-      receivedAt: Date.now(),
-      knownBlock: head + 3n,
-      createdAt: Date.now(),
-    })
-    const digits = payer.address.slice(2).toLowerCase()
-    const asked = () =>
-      tap.calls.filter(
-        ({ method, params }) => method === 'eth_call' && JSON.stringify(params).includes(digits),
-      ).length
-    await until(() => asked() > 1)
+    const { payer, other, simulations } = await verifiedAhead(own, 3n)
+    await until(() => simulations() > 1)
     expect(await areAll(other, 'metered')()).toBe(true)
     await setTokens(chain, own.network.asset.address, [payer.address], million)
     await mine(chain, 3)
     await until(areAll(other, 'sent'))
     await until(async () => (await paidTo(own)) === before + 700n)
+  })
+
+  test('attack: a block that no chain has keeps no charge open', async () => {
+    await using own = await uptoCluster()
+    const { other } = await verifiedAhead(own, 1_000_000n)
+    await until(areAll(other, 'failed'))
   })
 })
 

@@ -1,6 +1,7 @@
 import type { Authorization, Charge, Delivered } from '../../db/Authorization'
 import { storageCode } from '../../db/fault'
 import type { Payment } from '../../db/Payment'
+import { lagBlocks } from '../chain/head'
 import * as Crypto from '../protocol/Crypto'
 import { digest, type Transfer } from '../protocol/Transfer'
 import { about, type Context, chainOf } from './context'
@@ -143,9 +144,11 @@ async function drive(
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
       return outcome
     }
-    // Another process verified it at a block that no node of this one has: it is settled later.
+    // Another process verified it at a block that no node of this one has: it is settled later. A block
+    // that is further ahead was the lie of a node.
     const { head } = chainOf(context, transfer.network)
-    if (outcome.kind === 'refused' && head.number < knownBlock) return Refusals.busy
+    const isBehind = head.number < knownBlock && knownBlock <= head.number + lagBlocks
+    if (outcome.kind === 'refused' && isBehind) return Refusals.busy
     const { reason } = outcome
     // Our own delay is not the payer's doing. A facilitator gave no credit that the payer broke.
     const isByPayer = reason !== Refusals.expiredReason(transfer)
