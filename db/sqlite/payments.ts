@@ -136,8 +136,8 @@ function changePayments(db: Db) {
     blockNumber: parameter('block'),
     confirmedAt: parameter('at'),
   }
-  const confirm = change(confirmed).when(into('confirmed'))
-  const confirmAndBegin = change({ ...confirmed, ...delivering }).when(
+  const confirm = change(confirmed).rowIf(into('confirmed'))
+  const confirmAndBegin = change({ ...confirmed, ...delivering }).rowIf(
     into('confirmed'),
     eq(payments.delivery, 'none'),
   )
@@ -155,14 +155,14 @@ function changePayments(db: Db) {
   // Only payments whose current transaction is one of these: a newer one may contain the payment by
   // now.
   const isMember = sql`transaction_hash IN (SELECT value FROM json_each(${parameter('hashes')}))`
-  const revert = change({ state: 'reverted' }).ifIn(into('reverted'), isMember)
-  const expire = change({ state: 'expired', nonceUsed: parameter('used') }).ifIn(into('expired'))
+  const revert = change({ state: 'reverted' }).idIf(into('reverted'), isMember)
+  const expire = change({ state: 'expired', nonceUsed: parameter('used') }).idIf(into('expired'))
   const isSent = eq(payments.state, 'broadcast')
-  const renew = change({ transactionHash: parameter('hash') }).ifIn(isSent, isMember)
+  const renew = change({ transactionHash: parameter('hash') }).idIf(isSent, isMember)
   const rebroadcast = change({
     state: 'broadcast',
     transactionHash: parameter('hash'),
-  }).ifIn(eq(payments.state, 'reverted'))
+  }).idIf(eq(payments.state, 'reverted'))
   return {
     insertPayment: (row: PaymentRow) => insert.run(row),
     /** Undefined when the payment had ended before. Throws when the log pays for another payment. */
@@ -191,8 +191,8 @@ function sourcesOf(target: State): State[] {
 }
 
 /**
- * Prepares a change of one payment that is made only under the conditions. `when` returns the row after
- * it, `ifIn` only its id, because to read all columns takes longer than some of the changes.
+ * Prepares a change of one payment that is made only under the conditions. It returns the row after the
+ * change, or only its id, because to read all columns takes longer than some of the changes.
  */
 function changeOf({ orm }: Db) {
   return (set: SQLiteUpdateSetSource<typeof payments>) => {
@@ -202,9 +202,9 @@ function changeOf({ orm }: Db) {
         .set(set)
         .where(and(eq(payments.id, parameter('id')), ...conditions))
     return {
-      when: (...conditions: Parameters<typeof and>) =>
+      rowIf: (...conditions: Parameters<typeof and>) =>
         later(orm, () => under(conditions).returning().prepare()),
-      ifIn: (...conditions: Parameters<typeof and>) =>
+      idIf: (...conditions: Parameters<typeof and>) =>
         later(orm, () => under(conditions).returning({ id: payments.id }).prepare()),
     }
   }
@@ -215,8 +215,8 @@ type Undelivered = Parameters<DeliveryCommits['fail']>[1]
 const delivering = { delivery: 'delivering' as const, attempts: sql`attempts + 1` }
 
 function changeDelivery(change: ReturnType<typeof changeOf>) {
-  const answered = change({ answered: true }).ifIn()
-  const begin = change(delivering).when(
+  const answered = change({ answered: true }).idIf()
+  const begin = change(delivering).rowIf(
     eq(payments.state, 'confirmed'),
     inArray(payments.delivery, ['none', 'delivering']),
   )
@@ -226,18 +226,18 @@ function changeDelivery(change: ReturnType<typeof changeOf>) {
     truncated: parameter('truncated'),
     deliveredAt: sql`coalesce(delivered_at, ${sql.placeholder('at')})`,
     // A stream is recorded at its first byte and corrected when it is cut.
-  }).ifIn(inArray(payments.delivery, ['delivering', 'delivered']))
+  }).idIf(inArray(payments.delivery, ['delivering', 'delivered']))
   const handOver = change({
     delivery: 'delivered',
     attempts: sql`attempts + 1`,
     deliveredAt: parameter('at'),
-  }).ifIn(eq(payments.state, 'confirmed'), eq(payments.delivery, 'none'))
+  }).idIf(eq(payments.state, 'confirmed'), eq(payments.delivery, 'none'))
   const fail = change({
     delivery: 'none',
     upstreamStatus: parameter('status'),
     redeemTokenHash: parameter('hash'),
     redeemUntil: parameter('until'),
-  }).when(eq(payments.delivery, 'delivering'))
+  }).rowIf(eq(payments.delivery, 'delivering'))
   return {
     markAnswered: (id: string) => answered.get({ id }) !== undefined,
     /** The payment after the change; undefined when it is not to be delivered. */
