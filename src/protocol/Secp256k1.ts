@@ -26,8 +26,8 @@ type Exports = {
 // The path is absolute, except in a bundle that is no executable: there it is relative to the bundle.
 const code = await Bun.file(resolve(import.meta.dir, file)).arrayBuffer()
 const { instance } = await WebAssembly.instantiate(code, {
-  // The seed of a blinding that changes no result and no time: the code takes the same time for each
-  // key without it, too.
+  // The seed of the blinding of private keys. It is fixed, because this module takes no randomness.
+  // libsecp256k1 takes the same time for every key also without blinding.
   './rand.js': { generateInt32: () => 0 },
   // Without an error `recover` returns 0 for r or s out of range.
   './validate_error.js': { throwError: () => undefined },

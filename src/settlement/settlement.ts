@@ -140,7 +140,7 @@ export type Settlement = Payments &
     desk: Address
     /** Whether this process has that account: no other one takes steps of orders. */
     hasDesk(): boolean
-    /** Another text each time that this process takes the account; undefined while it lacks it. */
+    /** Changes each time that this process takes the account. Undefined while it does not have it. */
     deskEpoch(): string | undefined
     /** Whether other processes may use the database. */
     isShared: boolean

@@ -41,12 +41,12 @@ const { values, positionals } = parseArgs({
 const other = resolve(positionals[0] ?? '')
 const rounds = Number(values.rounds)
 const warmUp = Number(values['warm-up'])
-const counting = Number(values.payments)
+const paymentsMin = Number(values.payments)
 const parts = { '402': unpaid, paid, start: starts }
 const names = Object.keys(parts) as (keyof typeof parts)[]
 const chosen = names.filter((name) => values.only === undefined || values.only === name)
 const isKnown = positionals.length === 1 && existsSync(join(other, 'test', 'bench', 'servers'))
-if (!isKnown || !(rounds >= 1) || !(warmUp >= 0) || !(counting >= 0) || chosen.length === 0) {
+if (!isKnown || !(rounds >= 1) || !(warmUp >= 0) || !(paymentsMin >= 0) || chosen.length === 0) {
   process.stderr.write(usage)
   process.exit(2)
 }
@@ -131,7 +131,7 @@ async function unpaid(machine: Machine): Promise<Report.Row[]> {
 async function paid(machine: Machine): Promise<Report.Row[]> {
   const found: Report.Row[] = []
   const known = loads.filter(({ blockTimeMs }) => blockTimeMs === undefined)
-  for (const load of known.map((each) => lengthened(each, { warmUp, payments: counting }))) {
+  for (const load of known.map((each) => lengthened(each, { warmUp, payments: paymentsMin }))) {
     for (const protocol of ['mpp', 'x402'] as const) {
       if (!`${load.name}, ${protocol}`.includes(values.load)) continue
       process.stderr.write(`bench:against: ${load.name}, ${protocol} ...\n`)
