@@ -50,6 +50,12 @@ export async function connect(options: LineOptions): Promise<Line> {
   const end = endOf(client, options.onEnd)
   client.on('error', (error) => end.now(error))
   client.on('end', () => end.now(new Error('the server ended the connection')))
+  // The server acknowledges a commit whose wait for the synchronous standby was cancelled, and only it has
+  // the commit. Its end counts as unknown, so that it is asked for, which waits for the standby again. The
+  // text of the warning is in the language of the server, the name of the function is not.
+  client.on('notice', ({ routine }) => {
+    if (routine === 'SyncRepWaitForLSN') end.now(new Error('the standby may lack the commit'))
+  })
   const { onNotification } = options
   if (onNotification)
     client.on('notification', ({ channel, payload }) => onNotification(channel, payload ?? ''))
