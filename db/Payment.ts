@@ -4,7 +4,8 @@ import type { Transfer } from '../src/protocol/Transfer'
 /**
  * Settlement state. `broadcast`: a transaction may have been sent. `confirmed`: exactly one
  * Transfer log is assigned. `reverted`: our transaction failed, the authorization may still pay.
- * `expired`: the chain proves that it did not pay and no longer can.
+ * `expired`: the chain proves that it did not pay and no longer can, unless a reorganisation is deeper
+ * than `reorg_depth`. Then what we have sent may still be mined.
  */
 export type State = 'broadcast' | 'confirmed' | 'reverted' | 'expired'
 
@@ -13,7 +14,8 @@ export const transitions: Readonly<Record<State, readonly State[]>> = {
   // A reorganisation removed the receipt.
   confirmed: ['broadcast'],
   reverted: ['broadcast', 'confirmed', 'expired'],
-  expired: [],
+  // A transaction of ours was mined after all: the payee has the money.
+  expired: ['confirmed'],
 }
 
 /** Delivery state, beside the settlement state. */

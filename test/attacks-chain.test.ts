@@ -180,7 +180,7 @@ describe('between simulation and settlement', () => {
         expect([look, result.status]).toEqual([look, 402])
         expect(caused).toMatchObject({ forwarded: 0, paidAtomic: 0n })
       }
-      expect(target.payments().at(-1)).toMatchObject({ state: 'expired', delivery: 'none' })
+      expect(target.payments().at(-1)).toMatchObject({ state: 'reverted', delivery: 'none' })
       const early = await pay(way)
       await cancel(way, early)
       const { result, ...caused } = await effects(target, () => buy(early))

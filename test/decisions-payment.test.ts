@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
-import { relayer, scripted } from './harness/scripted'
+import type { Transfer } from '../src/protocol/Transfer'
+import { relayer, type Scripted, scripted } from './harness/scripted'
 import { hiding, lagging } from './harness/scriptednode'
 
 const usedReason = 'invalid_exact_evm_nonce_already_used'
@@ -99,7 +100,8 @@ describe.concurrent('an authorization that an external transaction used', () => 
     }
     const outcome = await own.pay(transfer)
     expect(outcome).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
+    // A reorganisation may remove it.
+    expect(await own.stateOf(transfer)).toBe('reverted')
   })
 
   test('behavior: an authorization that was used without a transfer ends as used', async () => {
@@ -110,8 +112,8 @@ describe.concurrent('an authorization that an external transaction used', () => 
       return 'include'
     }
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
-    expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: true })
     expect(own.rows()).toMatchObject([{ state: 'failed' }])
+    expect(await own.stateOf(transfer)).toBe('reverted')
   })
 
   test('behavior: an authorization that was used before anything is sent is refused, and nothing is written', async () => {
@@ -147,6 +149,7 @@ describe.concurrent('the time of an authorization', () => {
     expect(await own.stateOf(transfer)).toBe('reverted')
     chain.seconds += 400n
     chain.mine([])
+    own.bury()
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: overReason })
     expect(await own.payment(transfer)).toMatchObject({ state: 'expired', nonceUsed: false })
     expect(own.node.sends).toHaveLength(1)
@@ -161,9 +164,11 @@ describe.concurrent('the time of an authorization', () => {
     clock.ms += 400_000
     chain.seconds = transfer.validBefore
     chain.mine([])
+    own.bury()
     expect((await own.pay(transfer)).kind).toBe('reverted')
     chain.seconds += 1n
     chain.mine([])
+    own.bury()
     expect((await own.pay(transfer)).kind).toBe('dead')
   })
 
@@ -178,8 +183,49 @@ describe.concurrent('the time of an authorization', () => {
     expect(await own.stateOf(transfer)).toBe('broadcast')
     chain.seconds += 400n
     chain.mine([])
+    own.bury()
     await own.reaches(transfer, 'expired')
     expect((await own.payment(transfer)).nonceUsed).toBe(false)
+  })
+
+  /** What was sent expires on one fork. A reorganisation removes these blocks, and the bytes are mined. */
+  async function leap(own: Scripted, expire: (transfer: Transfer) => Promise<void>) {
+    const { chain, clock, node } = own
+    node.onSend = () => 'keep'
+    const transfer = own.sign()
+    await own.begin(transfer)
+    const { seconds } = chain
+    const { number } = chain.newest()
+    clock.ms += 400_000
+    chain.seconds += 400n
+    chain.mine([])
+    await expire(transfer)
+    chain.drop(chain.newest().number - number)
+    chain.seconds = seconds
+    chain.mine()
+    await own.reaches(transfer, 'confirmed')
+    const { transaction } = await own.payment(transfer)
+    expect(chain.find(transaction)?.transaction.success).toBe(true)
+    expect(await own.settlement.beginDelivery((await own.payment(transfer)).id)).toBeDefined()
+  }
+
+  test('error: a block after its end that a reorganisation can remove does not end a payment that was sent', async () => {
+    await using own = await scripted({ settlement: { checkMs: 10 } })
+    await leap(own, async (transfer) => {
+      for (let depth = 1; depth < own.network.reorgDepth; depth++) own.chain.mine([])
+      await own.checked()
+      expect(await own.stateOf(transfer)).toBe('broadcast')
+      // The buyer must not sign a second payment.
+      expect((await own.pay(transfer, {}, 10)).kind).toBe('pending')
+    })
+  })
+
+  test('error: a payment that has expired is confirmed when a deeper reorganisation mines its transaction', async () => {
+    await using own = await scripted({ settlement: { checkMs: 10 } })
+    await leap(own, async (transfer) => {
+      own.bury()
+      await own.reaches(transfer, 'expired')
+    })
   })
 })
 
@@ -240,6 +286,8 @@ describe.concurrent('nodes that disagree', () => {
     clock.ms += 400_000
     chain.seconds += 400n
     chain.mine([])
+    own.bury()
+    // It has a block fewer above the end.
     second.answer = lagging(chain, second)
     expect((await own.pay(transfer)).kind).toBe('reverted')
     expect(await own.stateOf(transfer)).toBe('reverted')

@@ -7,10 +7,11 @@ import { errorOf, hiding } from './harness/scriptednode'
 import { jobOf, until } from './harness/settlement'
 
 /** Both clocks pass the expiry of every authorization so far. */
-function pass({ chain, clock }: Scripted, seconds = 400): void {
+function pass({ chain, clock, bury }: Scripted, seconds = 400): void {
   clock.ms += seconds * 1_000
   chain.seconds += BigInt(seconds)
   chain.mine([])
+  bury()
 }
 
 /** A payment that was sent, and whose bytes the node lost. */
@@ -129,11 +130,15 @@ describe.concurrent('a start', () => {
     await own.pay(used)
     const before = own.rows()
     await own.restart()
-    expect(await Promise.all([paid, used].map(own.stateOf))).toEqual(['confirmed', 'expired'])
+    expect(await Promise.all([paid, used].map(own.stateOf))).toEqual(['confirmed', 'reverted'])
     // A transaction of the start would have been sent before this one.
     expect((await own.pay(own.sign({ from: 3 }))).kind).toBe('confirmed')
     expect(own.rows().slice(0, -1)).toEqual(before)
     expect(own.node.sends).toHaveLength(3)
+    // A reorganisation can no longer remove what used it.
+    pass(own)
+    await own.restart()
+    expect(await own.payment(used)).toMatchObject({ state: 'expired', nonceUsed: true })
   })
 
   test('behavior: a start reverts a confirmation whose block the chain does not have, and sends the same bytes', async () => {

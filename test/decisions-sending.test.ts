@@ -166,6 +166,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect(own.rows().at(-1)).toMatchObject({ nonce: 0, kind: 'cancel', state: 'mined' })
     chain.seconds += 400n
     chain.mine([])
+    own.bury()
     expect((await own.pay(transfer)).kind).toBe('dead')
     expect(own.rows().filter(({ nonce }) => nonce > 0)).toEqual([])
   })

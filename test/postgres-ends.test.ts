@@ -117,15 +117,16 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(transaction.hash)).toMatchObject({ state: 'failed' })
       })
 
-      test('behavior: a reverted member can be confirmed, an expired one is not', async () => {
+      test('behavior: a reverted or an expired member is confirmed when its transaction is mined', async () => {
         const launched = await does.launch(2)
         const [a = '', b = ''] = launched.ids
         const { settling } = own.ledger
         await settling.revert(a, [launched.transaction.hash])
         await settling.expire(b, true)
         const ends = await settling.record(inclusionOf(launched), paidBy(launched.ids))
-        expect(ends.map((end) => end?.state)).toEqual(['confirmed', undefined])
-        expect(await does.payment(b)).toMatchObject({ state: 'expired', nonceUsed: true })
+        expect(ends).toEqual([await does.payment(a), await does.payment(b)])
+        expect(await does.statesOf([a, b])).toEqual(['confirmed', 'confirmed'])
+        expect((await does.payment(b)).nonceUsed).toBe(false)
       })
 
       test('behavior: a record adds up gas by day and product, and the cost of failed payments', async () => {

@@ -391,7 +391,7 @@ describe('settled externally', () => {
     expect(outcome).toMatchObject({
       kind: 'dead',
       reason: 'invalid_exact_evm_nonce_already_used',
-      payment: { state: 'expired' },
+      payment: { state: 'reverted' },
     })
   })
 
@@ -416,7 +416,7 @@ describe('settled externally', () => {
     expect(await fixture.pay(transfer, { bound: true })).toMatchObject({
       kind: 'dead',
       reason: 'permit2_invalid_nonce',
-      payment: { state: 'expired' },
+      payment: { state: 'reverted' },
     })
   })
 })

@@ -135,6 +135,7 @@ function changePayments(db: Db) {
     logIndex: parameter('index'),
     blockNumber: parameter('block'),
     confirmedAt: parameter('at'),
+    nonceUsed: false,
   }
   const confirm = change(confirmed).rowIf(into('confirmed'))
   const confirmAndBegin = change({ ...confirmed, ...delivering }).rowIf(

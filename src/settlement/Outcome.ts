@@ -14,7 +14,7 @@ export type Outcome =
   | { kind: 'reverted'; payment: Payment; reason: Reason }
   /** Simulation failed; nothing was written or sent. */
   | { kind: 'refused'; reason: Reason; detail: string }
-  /** The chain proves that this authorization did not and cannot pay. */
+  /** The newest block shows that this authorization did not and cannot pay. */
   | { kind: 'dead'; payment: Payment | undefined; reason: Reason; detail: string }
   /** The network cannot settle now; the credential is unspent. */
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }

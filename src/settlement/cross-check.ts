@@ -179,10 +179,7 @@ async function askOne(
   const own = await findOwn(context, { ...chain, client: node }, payment)
   if (own) return settled(chain, node, own)
   const money = await readMoney({ ...chain, client: node }, transfer)
-  if (!money.used) {
-    const isOver = money.timestamp > transfer.validBefore
-    return isOver ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
-  }
+  if (!money.used) return money.isFinal ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
   const found = await External.find(context, chain, transfer, { fromBlock, node })
   const arrival = await context.ledger.payments.arrivalOf(payment.id)
   if (!found || !External.counts(context, chain, payment, { found, arrival }))

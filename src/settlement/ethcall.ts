@@ -6,6 +6,7 @@ import * as Permit2 from '../chain/permit2'
 import { parseBlock } from '../chain/receipt'
 import * as Token from '../chain/token'
 import type * as Transfer from '../protocol/Transfer'
+import { readTop } from './reads'
 import type { ChainState } from './state'
 
 /** The node to call: the URL of a network that is in use, or a given one. */
@@ -115,12 +116,13 @@ export async function aggregate(
 
 /**
  * Whether the money's nonce is used, and the time of the same block. Read atomically, so that
- * "unused after the deadline" proves that the money never moved. Throws RpcFault or RpcError.
+ * "unused after the deadline" proves that the money did not move on this fork. `isFinal`: no fork that
+ * a reorganisation can bring has a block in which it could still move. Throws RpcFault or RpcError.
  */
 export async function readMoney(
   chain: NodeState & Pick<ChainState, 'relayers'>,
   transfer: Transfer.Transfer,
-): Promise<{ used: boolean; timestamp: bigint }> {
+): Promise<{ used: boolean; timestamp: bigint; isFinal: boolean }> {
   const results = await aggregate(
     chain,
     chain.relayers[0]?.address,
@@ -133,7 +135,17 @@ export async function readMoney(
   if (used === undefined || timestamp === undefined) {
     throw new RpcFault('the state of the nonce cannot be read')
   }
-  return { used, timestamp }
+  const { validBefore } = transfer
+  return { used, timestamp, isFinal: timestamp > validBefore && (await isDeep(chain, validBefore)) }
+}
+
+/** Whether a block after that time (unix seconds) is as deep as `reorg_depth`. */
+async function isDeep(chain: NodeState, seconds: bigint): Promise<boolean> {
+  const number = (await readTop(chain)) - BigInt(chain.network.reorgDepth)
+  if (number < 0n) return false
+  const answer = await chain.client.call('eth_getBlockByNumber', [toHex(number), false])
+  const block = parseBlock(answer)
+  return block !== undefined && block.timestamp > seconds
 }
 
 /** The read that tells whether the money's nonce is used. */

@@ -83,10 +83,11 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   const money = await readMoney(chain, payment.transfer)
   const external = money.used ? await findExternal(context, chain, payment) : undefined
   if (external?.counts) return confirmExternal(context, subject, external.found)
-  const isOver = money.timestamp > payment.transfer.validBefore
   // While a transaction of ours may still be included, that may be what used the nonce.
-  if (payment.state === 'broadcast' && (money.used || !isOver)) return { kind: 'pending', payment }
-  if (!money.used && !isOver) return { kind: 'reverted', payment, reason }
+  if (payment.state === 'broadcast' && (money.used || !money.isFinal)) {
+    return { kind: 'pending', payment }
+  }
+  if (!money.used && !money.isFinal) return { kind: 'reverted', payment, reason }
   const sinceSeconds = money.timestamp - payment.transfer.validBefore
   // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
   const isHidden =
@@ -97,6 +98,8 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) {
     return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
   }
+  // A reorganisation may remove that use, and then what we have sent can still pay.
+  if (!money.isFinal) return withExternal(deadOf(payment, true), external?.found)
   return expire(context, subject, { isUsed: money.used, found: external?.found })
 }
 
@@ -130,7 +133,7 @@ async function expire(
 }
 
 /**
- * Ends a payment when one block proves that it did not pay and is over, though its transaction may
+ * Ends a payment when the chain proves that it did not pay and is over, though its transaction may
  * still be open. Never rejects.
  */
 export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
@@ -138,7 +141,7 @@ export async function endIfOver(context: Uses, payment: Payment): Promise<void> 
   const chain = chainOf(context, transfer.network)
   try {
     const money = await readMoney(chain, transfer)
-    if (money.used || money.timestamp <= transfer.validBefore) return
+    if (money.used || !money.isFinal) return
     const others = await askOthers(context, chain, payment)
     const sinceSeconds = money.timestamp - transfer.validBefore
     if (others.kind === 'paid') return
@@ -163,16 +166,18 @@ export async function current(
       return { kind: 'pending', payment }
     case 'reverted':
       return { kind: 'reverted', payment, reason: 'invalid_exact_evm_transaction_failed' }
-    case 'expired': {
-      const reasonOf = payment.nonceUsed ? Refusals.usedReason : Refusals.expiredReason
-      const reason = reasonOf(payment.transfer)
-      return {
-        kind: 'dead',
-        payment,
-        reason,
-        detail: 'The authorization did not pay and no longer can: sign a new one.',
-      }
-    }
+    case 'expired':
+      return deadOf(payment, payment.nonceUsed)
+  }
+}
+
+function deadOf(payment: Payment, isUsed: boolean): Outcome {
+  const reasonOf = isUsed ? Refusals.usedReason : Refusals.expiredReason
+  return {
+    kind: 'dead',
+    payment,
+    reason: reasonOf(payment.transfer),
+    detail: 'The authorization did not pay and no longer can: sign a new one.',
   }
 }
 

@@ -115,8 +115,12 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
 }
 
 /** Rows, events and calls of the settlement. */
-function observer({ sql, events, node }: Prepared) {
+function observer({ sql, events, node, chain, network }: Prepared) {
   return {
+    /** Adds empty blocks, until no reorganisation can remove the block that was the newest one. */
+    bury() {
+      for (let depth = 0; depth < network.reorgDepth; depth++) chain.mine([])
+    },
     heard: (event: string) => events.filter((each) => each.event === event),
     rows: () =>
       sql

@@ -122,20 +122,18 @@ BEGIN
     WITH changed AS (
       UPDATE payments
       SET state = 'confirmed', transaction_hash = included_hash, log_index = paid.index,
-        block_number = block, confirmed_at = (input->>'at')::bigint,
+        block_number = block, confirmed_at = (input->>'at')::bigint, nonce_used = false,
         delivery = CASE WHEN paid.starts AND delivery = 'none' THEN 'delivering' ELSE delivery END,
         attempts = CASE WHEN paid.starts AND delivery = 'none' THEN attempts + 1 ELSE attempts END,
         delivering_by = CASE WHEN paid.starts AND delivery = 'none' THEN (input->>'by')::uuid
           ELSE delivering_by END
       FROM unnest((assigned->>'ids')::text[], (assigned->>'indexes')::bigint[],
         (assigned->>'starts')::boolean[]) AS paid (id, index, starts)
-      -- Written so that the planner takes the key: the index of unfinished payments has the entries
-      -- of all that were paid since the last vacuum.
-      WHERE payments.id = paid.id AND state NOT IN ('confirmed', 'expired')
+      WHERE payments.id = paid.id AND state <> 'confirmed'
       RETURNING payments.id, attempts = paid.starts::int
         AND delivery = CASE WHEN paid.starts THEN 'delivering' ELSE 'none' END
         AND num_nonnulls(upstream_status, redeem_token_hash, delivered_at) = 0
-        AND NOT (truncated OR answered OR nonce_used) AS is_first
+        AND NOT (truncated OR answered) AS is_first
     )
     SELECT coalesce(array_agg(id), '{}'),
       array_agg(id) FILTER (WHERE (is_first AND (input->>'is_known')::boolean) IS NOT TRUE)

@@ -86,8 +86,8 @@ BEGIN
   UPDATE payments
   SET state = 'confirmed', transaction_hash = input->>'transaction',
     log_index = (input->>'log_index')::bigint, block_number = (input->>'block_number')::bigint,
-    confirmed_at = (input->>'at')::bigint
-  WHERE id = input->>'id' AND state IN ('broadcast', 'reverted')
+    confirmed_at = (input->>'at')::bigint, nonce_used = false
+  WHERE id = input->>'id' AND state <> 'confirmed'
   RETURNING * INTO paid;
   IF paid.id IS NULL THEN
     RETURN '{"value": null}';
