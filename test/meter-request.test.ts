@@ -21,6 +21,15 @@ const free = meterOf(`preset = "openai"\n${units}`, '1000')
 const faultsOf = (body: string, path?: string) => quote(openai, body, path).faults
 const forwarded = (body: string, path?: string) => text(quote(openai, body, path).body)
 
+test('attack: a name that the table lacks has the ceiling of the dearest model', () => {
+  const open = meterOf(limited.replace('models_only = true', ''), '1000')
+  const ceiling = (name: string) =>
+    quote(open, `{"model":"${name}","max_tokens":100,"messages":[]}`).ceilingAtomic
+  for (const name of ['Dear', 'Cheap', 'other'])
+    expect([name, ceiling(name) >= ceiling('dear')]).toEqual([name, true])
+  expect(ceiling('cheap')).toBeLessThan(ceiling('dear') / 10n)
+})
+
 describe('limits', () => {
   const faults: readonly (readonly [body: string, name: string, reason: RegExp])[] = [
     ['{}', 'model', /must be a model that is sold here: cheap, dear/],
@@ -37,6 +46,11 @@ describe('limits', () => {
     ['{"model":"cheap","Model":"dear"}', 'Model', /must be written model/],
     ['{"model":"cheap","max_to\u212aens":1}', 'max_to\u212aens', /must be written max_tokens/],
     ['{"model":"cheap","\u017ftream":true}', '\u017ftream', /must be written stream/],
+    ['{"model":"cheap","stream":1}', 'stream', /must be true, false or null/],
+    ['{"model":"cheap","stream":"true"}', 'stream', /must be true, false or null/],
+    ['{"model":"cheap","stream":[true]}', 'stream', /must be true, false or null/],
+    ['{"model":"cheap","stream_options":1}', 'stream_options', /must be an object or null/],
+    ['{"model":"cheap","stream_options":[]}', 'stream_options', /must be an object or null/],
     ['{"model":"cheap","max_tokens":101}', 'max_tokens', /must be at most 100/],
     ['{"model":"cheap","max_completion_tokens":101}', 'max_completion_tokens', /at most 100/],
     ['{"model":"cheap","max_output_tokens":101}', 'max_output_tokens', /at most 100/],

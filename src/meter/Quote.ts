@@ -57,11 +57,11 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const models = modelsOf(meter, request, reading, path)
   const output = outputOf(meter, namesFor(request, path), reading)
   const choices = choicesOf(meter, request, reading)
-  const isStream = request.stream.some((at) => reading.valueOf(format(at)) === true)
-  const sets = isStream ? namesFor(request, path).onStream : []
+  const stream = streamOf(request, reading)
+  const sets = stream.isStream ? namesFor(request, path).onStream : []
   const edits = [...output.edits, ...place(reading, [...output.sets, ...sets])]
   const edited = edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits))
-  const faults = [...models.faults, ...output.faults, ...choices.faults]
+  const faults = [...models.faults, ...output.faults, ...choices.faults, ...stream.faults]
   if (faults.length > 0) return { ...refused(...faults), body: edited }
   const isText = Members.isText(text, request)
   const ceilingAtomic = Ceiling.of(meter, {
@@ -112,6 +112,9 @@ function readMembers(request: RequestPlan, text: string): Reading {
     const name = nameOf(member.pointer)
     const before = found.get(member.folded)
     const right = spelling.get(member.folded) ?? []
+    const isRead = wanted.parents.has(member.folded)
+    if (isRead && !/^(?:\{|null)/.test(text.slice(member.start, member.start + 4)))
+      faults.push({ name, reason: 'must be an object or null' })
     // Parsers differ on which one of two members counts, and some ignore case.
     if (before !== undefined && before.pointer === member.pointer) {
       faults.push({ name, reason: 'is there twice' })
@@ -302,6 +305,19 @@ function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading): 
   return { most, faults: [] }
 }
 
+type Stream = { isStream: boolean; faults: readonly Fault[] }
+
+/** Some services also take 1 or "true" for true, and would stream without reporting the usage. */
+function streamOf(request: RequestPlan, reading: Reading): Stream {
+  const values = request.stream.map((at) => ({ at, value: reading.valueOf(format(at)) ?? false }))
+  return {
+    isStream: values.some(({ value }) => value === true),
+    faults: values
+      .filter(({ value }) => typeof value !== 'boolean')
+      .map(({ at }) => ({ name: nameOf(format(at)), reason: 'must be true, false or null' })),
+  }
+}
+
 /** Edits that set values, and add the objects that are missing around them. */
 function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
   const { text, found } = reading
@@ -319,7 +335,7 @@ function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
     if (depth === at.length && member !== undefined) {
       edits.push({ start: member.start, end: member.end, text: json })
     } else if (member !== undefined && text[member.start] !== '{') {
-      // The value is null, or one that the upstream refuses in any case.
+      // The value is null.
       const object = `{${JSON.stringify(name)}:${nested}}`
       edits.push({ start: member.start, end: member.end, text: object })
     } else {
