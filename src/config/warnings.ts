@@ -1,3 +1,4 @@
+import { isDearer } from '../meter/Meter'
 import type { Config } from './Config'
 import type { Path } from './lines'
 import { isPrivate, secretWordMin } from './values'
@@ -16,6 +17,7 @@ export function warningsOf(config: Config, exposure: Exposure): Warning[] {
     ...contactsOf(config),
     ...shortSecrets(config),
     ...openFacilitator(config),
+    ...openModels(config),
   ]
 }
 
@@ -81,4 +83,25 @@ function openFacilitator({ facilitator, networks }: Config): Warning[] {
     "min_amount is 0: anyone can spend the facilitator's gas of a day on payments of almost " +
     'nothing; write the least that you sell for, or api_keys'
   return [{ path, message }]
+}
+
+/** Tables in which a model is dearer than one that the table lacks. */
+function openModels({ merchants }: Config): Warning[] {
+  return merchants.flatMap(({ slug, routes }, i) =>
+    routes.flatMap(({ path, meter }, j): Warning[] => {
+      if (meter === undefined || meter.limits.modelsOnly) return []
+      const { models, rates } = meter
+      const dear = Object.keys(models).find((model) =>
+        Object.entries(models[model] ?? {}).some(([unit, rate]) => {
+          const other = rates[unit]
+          return rate.priceScaled > 0n && (other === undefined || isDearer(rate, other))
+        }),
+      )
+      if (dear === undefined) return []
+      const message =
+        `${dear} of ${slug}${path} is dearer than a model that the table lacks: an upstream that takes ` +
+        'other names for it may sell it at the prices of units; write models_only = true in limits'
+      return [{ path: ['merchants', i, 'routes', j, 'meter', 'models', dear], message }]
+    }),
+  )
 }

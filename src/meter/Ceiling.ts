@@ -2,7 +2,7 @@ import * as Meter from './Meter'
 
 /** The most that a request may use, as far as the request limits it. */
 export type Most = {
-  /** Models that may answer; without one the meter's own rates count. */
+  /** Models that may answer. Any of the table may do so for an unknown name, and without one. */
   models: readonly string[]
   /** Tokens of the input; undefined when the length of the body does not limit them. */
   inputTokens: number | undefined
@@ -21,12 +21,11 @@ export function of(meter: Meter.Meter, most: Most): bigint {
   const { priceAtomic, baseAtomic, plan } = meter
   if (meter.preset === 'header') return priceAtomic
   if (plan.counters.length === 0) return least(baseAtomic, priceAtomic)
-  const candidates =
-    most.models.length === 0
-      ? [meter.rates]
-      : most.models.map((model) => Meter.ratesOf(meter, model))
+  const known = most.models.map((model) => Meter.ratesOf(meter, model))
+  const isKnown = known.length > 0 && !known.includes(undefined)
   let highest = 0n
-  for (const rates of candidates) {
+  for (const rates of isKnown ? known : [meter.rates, ...Object.values(meter.models)]) {
+    if (rates === undefined) continue
     const ceiling = ceilingAt(meter, rates, most)
     if (ceiling === undefined) return priceAtomic
     if (ceiling > highest) highest = ceiling

@@ -48,17 +48,19 @@ export function of(
 }
 
 /**
- * Prices of the models that may have answered. An upstream may answer with a longer name (a
- * version, a date), so the name in the answer counts only where the request allowed several models.
+ * Prices of the models that may have answered. Where the request allows several, the one that the
+ * answer names; else those that it allows, and the one that the answer names.
  */
 function ratesFor(
   meter: Meter.Meter,
   models: readonly string[],
-  answeredBy: string | undefined,
+  answeredBy = '',
 ): readonly Meter.Rates[] {
-  const named = models.find((model) => model === answeredBy)
-  if (named !== undefined) return [Meter.ratesOf(meter, named)]
-  return models.length === 0 ? [meter.rates] : models.map((model) => Meter.ratesOf(meter, model))
+  const asked = models.includes(answeredBy) ? [answeredBy] : models
+  const found = [...asked, answeredBy].map((model) => Meter.ratesLike(meter, model))
+  // A name that the table lacks has the rates of the meter, even when the other one is known.
+  const isKnown = asked.length > 0 && found.slice(0, -1).every((rates) => rates.length > 0)
+  return isKnown ? found.flat() : [meter.rates, ...found.flat()]
 }
 
 function price(

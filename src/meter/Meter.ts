@@ -8,7 +8,7 @@ export type Meter = {
   priceAtomic: bigint
   /** Charged for every answer. */
   baseAtomic: bigint
-  /** Rates of a model that the table lacks, and of requests without a model. */
+  /** Rates of a model that the table lacks, when the answer names none of the table either. */
   rates: Rates
   /** Rates by the model's id as the upstream gets it. */
   models: Readonly<Record<string, Rates>>
@@ -37,10 +37,33 @@ export type Limits = {
 /** Decimals of a rate beyond those of an amount. */
 const rateScale = 10n ** 6n
 
-/** The rates of a model. */
-export function ratesOf({ models, rates }: Pick<Meter, 'models' | 'rates'>, model: string): Rates {
-  return (Object.hasOwn(models, model) ? models[model] : undefined) ?? rates
+/** The rates that a model has in the table by exactly this name. */
+export function ratesOf({ models }: Pick<Meter, 'models'>, model: string): Rates | undefined {
+  return Object.hasOwn(models, model) ? models[model] : undefined
 }
+
+/**
+ * The rates that a model may have by the table: those of its name, else of all names that differ in
+ * case, vendor and version only. Services take several names for one model.
+ */
+export function ratesLike({ models }: Pick<Meter, 'models'>, model: string): readonly Rates[] {
+  const own = ratesOf({ models }, model)
+  if (own !== undefined) return [own]
+  const name = plain(model)
+  return Object.entries(models).flatMap(([id, rates]) => (plain(id) === name ? [rates] : []))
+}
+
+/** `gpt-5` for `openai/GPT-5-2025-08-07 `. */
+function plain(model: string): string {
+  // No service has longer names, and the pattern takes the square of the length.
+  if (model.length > 256) return model
+  const own = model.slice(model.lastIndexOf('/') + 1)
+  return own.trim().toLowerCase().replace(version, '')
+}
+
+/** A date, a number of at least three digits, or a word for the state of a model. */
+const version =
+  /[-@:_](?:v\d+|\d{3,}|latest|preview|stable|exp|beta)(?:[-@:._](?:v?\d+|latest|preview|stable|exp|beta))*$/
 
 /** The counter's own unit, or the nearest unit that contains it and has a price. */
 export function pricedUnit(
