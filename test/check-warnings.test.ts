@@ -127,6 +127,29 @@ test('behavior: a metered route that is sold by upto, and a slow flat one, cause
   expect(await run(flat)).toEqual(quiet)
 })
 
+test('behavior: a model that is dearer than unknown names causes a warning, unless only the table is sold', async () => {
+  const table = '[merchants.routes.meter.models."dear"]\noutput = "11"'
+  const text = metered('0.05').replace('\n\n[stock]', `\n${table}\n\n[stock]`)
+  const { warnings, last } = await run(text)
+  const said = 'dear of model/chat is dearer than a model that the table lacks'
+  expect([warnings.length, last]).toEqual([1, 'ok'])
+  expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, '"dear"')}: ${said}`)
+  const quiet = { code: 0, warnings: [], last: 'ok' }
+  expect(await run(text.replace('"11"', '"10"'))).toEqual(quiet)
+  const only = `${table}\n[merchants.routes.meter.limits]\nmodels_only = true`
+  expect(await run(text.replace(table, only))).toEqual(quiet)
+})
+
+test('behavior: check names the pointers to errors, which make an answer free', async () => {
+  writeFileSync(file, metered('0.05'))
+  const lines: string[] = []
+  const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
+  await check({ ...options, out: (line) => void lines.push(line) })
+  expect(lines).toContain(
+    'free       answers of preset openai with a value at /error or /response/error or /choices/0/error',
+  )
+})
+
 test('behavior: without a contact no sample address is warned of', async () => {
   const quiet = facilitator('min_amount = "0.001"').replace('contact = "me@pay.test"\n', '')
   expect(await run(quiet)).toEqual({ code: 0, warnings: [], last: 'ok' })

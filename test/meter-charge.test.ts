@@ -139,8 +139,20 @@ describe('an answer that failed', () => {
   test('behavior: an error with status 200 costs nothing', () => {
     const body = '{"error":{"message":"x"},"usage":{"prompt_tokens":5,"completion_tokens":6}}'
     expect(charge(meter, json, [bytes(body)]).by).toBe('failed')
-    const none = '{"error":null,"usage":{"prompt_tokens":5,"completion_tokens":6}}'
-    expect(charge(meter, json, [bytes(none)]).by).toBe('usage')
+  })
+
+  test('attack: an empty error is none, also where another pointer has one', () => {
+    const usage = '"usage":{"prompt_tokens":5,"completion_tokens":6}'
+    for (const none of ['null', 'false', '0', '""', '{}', '[]'])
+      expect([none, charge(meter, json, [bytes(`{"error":${none},${usage}}`)])]).toMatchObject([
+        none,
+        { by: 'usage', amountAtomic: 565n },
+      ])
+    const both = `{"error":"","choices":[{"error":{"code":502}}],${usage}}`
+    expect(charge(meter, json, [bytes(both)])).toMatchObject({
+      by: 'failed',
+      reason: 'the answer has an error at /choices/0/error',
+    })
   })
 })
 
@@ -165,12 +177,22 @@ output = "100"`)
     expect(cost(['dear'], 'dear')).toBe(101n)
     // A model that the table does not have is charged by the units of the meter.
     expect(cost(['other'], 'other')).toBe(11n)
-    expect(cost([], 'dear')).toBe(11n)
+    expect(cost([], 'other')).toBe(11n)
   })
 
   test('behavior: usage of another model has the price of the requested model', () => {
     expect(cost(['cheap'], 'cheap-2026-01-01')).toBe(2n)
-    expect(cost(['cheap'], 'dear')).toBe(2n)
+    expect(cost(['dear'], 'cheap')).toBe(101n)
+  })
+
+  test('attack: usage of a dearer model has the price of that model', () => {
+    expect(cost(['cheap'], 'dear')).toBe(101n)
+    expect(cost([], 'dear')).toBe(101n)
+    for (const name of ['dear ', 'Dear', 'vendor/dear', 'dear-2026-01-01', 'DEAR@20260101'])
+      for (const answered of ['dear', 'dear-0613', name])
+        expect([name, answered, cost([name], answered)]).toEqual([name, answered, 101n])
+    // Another name of the same maker is another model.
+    expect(cost(['dear-nano'], 'dear-nano')).toBe(11n)
   })
 
   test('behavior: of several models the one that answered counts, else the dearest', () => {

@@ -13,6 +13,7 @@ import { format, parse } from '../config/merchants'
 import { salesOf } from '../config/sales'
 import { warningsOf } from '../config/warnings'
 import { hostOf } from '../http/url'
+import * as Pointer from '../meter/Pointer'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
 import { deskKeyFault, findTarget } from './database'
@@ -146,8 +147,21 @@ function summarize(config: Config): string[] {
     `networks   ${networks.map(describe).join(', ')}`,
     `merchants  ${salesOf(merchants)}: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
+    ...failuresOf(merchants).map((line) => `free       ${line}`),
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
+}
+
+/** Which answers a meter takes for errors, which cost nothing. */
+function failuresOf(merchants: Config['merchants']): readonly string[] {
+  const lines = merchants.flatMap(({ routes }) =>
+    routes.flatMap(({ meter }) => {
+      const pointers = meter?.plan.failures.map(Pointer.format) ?? []
+      if (meter === undefined || pointers.length === 0) return []
+      return [`answers of preset ${meter.preset} with a value at ${pointers.join(' or ')}`]
+    }),
+  )
+  return [...new Set(lines)]
 }
 
 function describe(network: NetworkConfig): string {

@@ -119,7 +119,11 @@ export const paymentEvents = {
   },
   'job-sent': { level: 'info', meaning: 'A swap, refund, grant or approve is sent.' },
   'job-recovered': { level: 'info', meaning: 'The start continues a job of an earlier process.' },
-  charge: { level: 'info', meaning: 'What an answer costs by its use is written.' },
+  charge: {
+    level: 'info',
+    meaning:
+      'What an answer costs by its use is written. `reason` says why it has no usage, such as the place of an error.',
+  },
   'charge-failed': {
     level: 'warn',
     meaning: 'A charge by use could not be settled now; `reason` says why.',

@@ -5,7 +5,7 @@ import { all, type Pointer } from './Pointer'
  */
 export type Preset = {
   counters: readonly Counter[]
-  /** The answer failed when one of these has a value other than null or false. */
+  /** The answer failed when one of these has a value that is neither empty nor null, false or 0. */
   failures: readonly Pointer[]
   /** The model that answered. */
   answeredBy: readonly Pointer[]

@@ -1,4 +1,4 @@
-import { first } from './Pointer'
+import { first, format, get, type Pointer } from './Pointer'
 import type { Counter, Preset } from './Preset'
 
 /** The usage that an answer reports, from its one object or from the events so far. */
@@ -6,7 +6,8 @@ export type Seen = {
   /** Numbers by unit, unchecked. The last one counts, because services report running totals. */
   numbers: Map<string, unknown>
   model: string | undefined
-  hasFailed: boolean
+  /** The pointer to the error that the answer reports. */
+  failure: Pointer | undefined
 }
 
 /** Numbers by unit. */
@@ -23,7 +24,7 @@ export type Usage =
   | { kind: 'named'; header: string | null }
 
 export function nothing(): Seen {
-  return { numbers: new Map(), model: undefined, hasFailed: false }
+  return { numbers: new Map(), model: undefined, failure: undefined }
 }
 
 /** Reads a whole answer, or one event of a stream. */
@@ -33,8 +34,7 @@ export function collect(
   value: unknown,
   from: 'answer' | 'event',
 ): void {
-  const failure = first(value, failures)
-  if (failure !== undefined && failure !== false) seen.hasFailed = true
+  seen.failure ??= failures.find((pointer) => isError(get(value, pointer)))
   const model = first(value, answeredBy)
   if (typeof model === 'string') seen.model = model
   for (const counter of counters) {
@@ -43,9 +43,16 @@ export function collect(
   }
 }
 
+/** Services that always send the member leave it empty in an answer without an error. */
+function isError(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return Boolean(value)
+  return Object.keys(value).length > 0
+}
+
 /** The usage after the last event. */
-export function conclude({ numbers, model, hasFailed }: Seen, counters: readonly Counter[]): Usage {
-  if (hasFailed) return { kind: 'failed', reason: 'the answer is an error' }
+export function conclude({ numbers, model, failure }: Seen, counters: readonly Counter[]): Usage {
+  if (failure !== undefined)
+    return { kind: 'failed', reason: `the answer has an error at ${format(failure)}` }
   if (numbers.size === 0) return { kind: 'missing', reason: 'the answer has no usage' }
   const counts: Record<string, number> = {}
   for (const { unit, isRequired } of counters) {

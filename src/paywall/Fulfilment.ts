@@ -28,5 +28,5 @@ export type Made = {
   chargeOf?: ((isWhole: boolean) => Cost) | undefined
 }
 
-/** `by`: the rule that decided, such as `failed`. */
-export type Cost = Charge & { by: string }
+/** `by`: the rule that decided, such as `failed`. `reason`: why there is no usage, for the operator. */
+export type Cost = Charge & { by: string; reason?: string | undefined }

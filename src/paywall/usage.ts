@@ -163,7 +163,8 @@ async function settleWhole(
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
     const charged = await authorizations.charge(authorization, cost)
-    log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
+    const { amountAtomic, reason } = cost
+    log('charge', { requestId, payment: charged.id, amountAtomic, reason })
     if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs,
@@ -220,12 +221,8 @@ function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
 
 /** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
 function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Cost {
-  const { amountAtomic, units, by } = made.chargeOf?.(isComplete) ?? {
-    amountAtomic: transfer.amountAtomic,
-    units: {},
-    by: 'missing',
-  }
-  return { amountAtomic, units, by }
+  const whole = { amountAtomic: transfer.amountAtomic, units: {}, by: 'missing' }
+  return made.chargeOf?.(isComplete) ?? whole
 }
 
 /** An answer that costs nothing. */
@@ -282,8 +279,8 @@ function passOn(
           : { upstreamStatus: status, truncated: reach === 'truncated' }
       const charged = await settlement.authorizations.charge(authorization, cost, delivered)
       if (cost.by === 'failed' && delivered) settlement.authorizations.countUnpaid(authorization)
-      const fields = { requestId, payment: id, amountAtomic: cost.amountAtomic, outcome: reach }
-      log('charge', fields)
+      const { amountAtomic, reason } = cost
+      log('charge', { requestId, payment: id, amountAtomic, outcome: reach, reason })
       return charged
     },
     settle: (charged, isWhole) =>
