@@ -1,5 +1,6 @@
-import { realpathSync } from 'node:fs'
-import { dirname, join, resolve } from 'node:path'
+import { chmodSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { basename, dirname, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 
@@ -16,7 +17,7 @@ export type Commit = {
 
 export type Options = {
   entry: string
-  /** Path of the executable. Its source map is written next to it. */
+  /** Path of the executable, the only file that is written. */
   outfile: string
   /** Value for `bun build --target`, to build for another system. */
   target?: string
@@ -31,6 +32,21 @@ export type Options = {
  * directory. Throws with the compiler's output on failure.
  */
 export async function build(options: Options): Promise<void> {
+  const outfile = resolve(options.outfile)
+  // The compiler writes a source map for each module beside the executable, which contains them.
+  const directory = mkdtempSync(join(tmpdir(), 'turnpike-build-'))
+  try {
+    const built = join(directory, basename(outfile))
+    await compile({ ...options, outfile: built })
+    rmSync(outfile, { force: true })
+    await Bun.write(outfile, Bun.file(built))
+    chmodSync(outfile, 0o755)
+  } finally {
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+async function compile(options: Options): Promise<void> {
   const { commit } = options
   const flags = [
     '--compile',
@@ -51,7 +67,7 @@ export async function build(options: Options): Promise<void> {
     ...external.map((name) => `--external=${name}`),
     ...(options.target ? [`--target=${options.target}`] : []),
     ...(options.runtime ? [`--compile-executable-path=${resolve(options.runtime)}`] : []),
-    `--outfile=${resolve(options.outfile)}`,
+    `--outfile=${options.outfile}`,
   ]
   const compiler = Bun.spawn([process.execPath, 'build', resolve(options.entry), ...flags], {
     // The compiler writes paths relative to its directory into the executable.

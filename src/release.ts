@@ -1,4 +1,4 @@
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -52,16 +52,13 @@ export async function release(options: ReleaseOptions): Promise<number> {
   return failed.length === 0 ? 0 : 1
 }
 
-/** Downloads the runtime and builds in a directory of its own, without the source maps. */
+/** Downloads the runtime and builds. */
 async function compile(target: Target, outfile: string, commit: Commit | undefined): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-release-'))
   try {
     const runtime = await fetchRuntime(target, join(directory, 'runtime'))
-    const built = join(directory, target.file)
     const entry = join(import.meta.dir, 'main.ts')
-    await build({ entry, outfile: built, target: target.compile, runtime, commit })
-    await Bun.write(outfile, Bun.file(built))
-    chmodSync(outfile, 0o755)
+    await build({ entry, outfile, target: target.compile, runtime, commit })
   } finally {
     rmSync(directory, { recursive: true, force: true })
   }

@@ -1,5 +1,13 @@
 import { afterAll, expect, test } from 'bun:test'
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import manifest from '../package.json'
@@ -56,11 +64,12 @@ const handlers = { title: '', instructions: '', list: () => ({ tools: [] }), cal
 console.log(await (await serve(request, message, handlers)).text())
 `
 
-test('behavior: the MCP SDK, loaded at its first use, works inside the executable', async () => {
+test('behavior: the MCP SDK, loaded at its first use, works inside the executable, the only file of a build', async () => {
   const entry = join(directory, 'mcp.ts')
-  const outfile = join(directory, 'mcp')
+  const outfile = join(directory, 'dist', 'mcp')
   writeFileSync(entry, mcp)
   await build({ entry, outfile })
+  expect(readdirSync(join(directory, 'dist'))).toEqual(['mcp'])
   const run = Bun.spawn([outfile], { cwd: directory, env: {}, stdout: 'pipe', stderr: 'pipe' })
   const [out, problems] = await Promise.all([run.stdout.text(), run.stderr.text()])
   expect(problems).toBe('')
