@@ -236,6 +236,29 @@ describe('backup', () => {
 })
 
 describe('the command line', () => {
+  /** Exit code and messages of a command whose output goes to the redirection of a shell. */
+  const runInto = async (redirection: string, args: string) => {
+    const script = `${redirection} && "$0" ${args} >&3 3>&- && echo 0 >&2 || echo $? >&2`
+    const child = Bun.spawn(['bash', '-c', script, executable], {
+      cwd: join(import.meta.dir, '..'),
+      env: { PATH: process.env.PATH ?? '', PAYOUT: account(3).address },
+      stderr: 'pipe',
+    })
+    return (await new Response(child.stderr).text()).trim().split('\n')
+  }
+
+  test.each(['--help', 'help sales', 'check'])(
+    'error: %s ends in silence when its reader has left, and with one line on a full disk',
+    async (args) => {
+      // The reader ends before the command starts.
+      expect(await runInto('exec 3> >(:) && wait $!', args)).toEqual(['141'])
+      expect(await runInto('exec 3>/dev/full', args)).toEqual([
+        'turnpike: the output cannot be written: ENOSPC: no space left on device, write',
+        '1',
+      ])
+    },
+  )
+
   test('behavior: help lists every command, and check prints line by line', async () => {
     const { out } = await run(['--help'])
     const lines = out.split('\n')

@@ -55,6 +55,8 @@ export type Arguments = {
 }
 
 export type Command = {
+  /** It decides itself what happens when its output cannot be written. */
+  handlesOutput?: true
   /** One line under 66 characters for `turnpike --help`. */
   summary: string
   /** Paragraphs of the command's own help, after its summary. */

@@ -47,6 +47,7 @@ const init: Command = {
 }
 
 const serve: Command = {
+  handlesOutput: true,
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
   details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
 on the ports 443 and 80 of every address. listen of the file is not used then.`,
@@ -130,6 +131,7 @@ const pay: Command = {
 }
 
 const mcp: Command = {
+  handlesOutput: true,
   summary: 'the tools of a gateway for an MCP client, paid within limits',
   details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
 that PAY_KEY_FILE names. Amounts are dollars.`,
