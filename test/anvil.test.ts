@@ -1,9 +1,11 @@
 import { expect, test } from 'bun:test'
 import { pbkdf2Sync } from 'node:crypto'
 import { connect } from 'node:net'
+import { join } from 'node:path'
 import { type Address, getAddress, type Hex } from 'viem'
 import { HDKey, hdKeyToAccount } from 'viem/accounts'
 import { account, accounts, mnemonic } from '../src/demo/accounts'
+import { startAnvil } from '../src/demo/anvil'
 import { mine, receiptOf, setAutomine, startChain, startChains } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
 import { artifactsPath, digestOf, digestPath } from '../src/demo/contracts/build'
@@ -65,6 +67,18 @@ test('behavior: stop leaves no process and can be called twice', async () => {
   await chain.stop()
   await chain.stop()
   expect(() => process.kill(chain.pid, 0)).toThrow('ESRCH')
+})
+
+test('the anvil that a launcher runs as its child ends with it', async () => {
+  const launcher = join(import.meta.dir, '..', 'node_modules', '.bin', 'anvil')
+  const anvil = await startAnvil([], launcher)
+  const socket = connect(anvil.port, '127.0.0.1')
+  const end = new Promise((ended) => socket.once('close', ended))
+  socket.on('error', () => undefined)
+  await new Promise((connected) => socket.once('connect', connected))
+  await anvil.stop()
+  await end
+  expect(await outcomeOf(fetch(`http://127.0.0.1:${anvil.port}`))).toThrow()
 })
 
 test('behavior: anvil ends with its parent, even by SIGKILL', async () => {

@@ -21,19 +21,19 @@ const packages: Readonly<Record<string, string>> = {
 /**
  * The shell replaces itself by anvil, so that the pid is anvil's. A second process reads our end of
  * a pipe, and kills anvil when the pipe closes: on stop(), and when this process ends, even by
- * SIGKILL. A line through the pipe ends the reader after anvil ended by itself. `$0` is the
- * directory of anvil's states, which is removed with it.
+ * SIGKILL. It kills the whole group, because the launcher of npm runs anvil as its child. A line
+ * through the pipe ends the reader after anvil ended by itself. `$0` is the directory of anvil's
+ * states, which is removed with it.
  */
 const guard = `exec 3<&0
-(read -r _ <&3 || kill -9 $$; rm -rf "$0") </dev/null >/dev/null 2>&1 &
+(read -r _ <&3; code=$?; rm -rf "$0"; [ $code = 0 ] || kill -9 -$$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null`
 
 /**
  * Starts anvil on a free port unless `--port` is among the arguments, and waits until it listens.
  * Throws an installation hint without anvil, or anvil's output when it ended.
  */
-export async function startAnvil(args: readonly string[]): Promise<Anvil> {
-  const anvil = findAnvil()
+export async function startAnvil(args: readonly string[], anvil = findAnvil()): Promise<Anvil> {
   // anvil writes old states to disk. In its default directory a killed anvil would leave them
   // behind.
   const states = mkdtempSync(join(tmpdir(), 'turnpike-anvil-'))
