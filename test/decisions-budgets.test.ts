@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { type Scripted, scripted } from './harness/scripted'
+import { jobOf } from './harness/settlement'
 
 const daySeconds = 86_400
 
@@ -65,6 +66,21 @@ describe.concurrent('a budget of gas', () => {
     })
   })
 
+  test('behavior: a budget counts what grants in progress give', async () => {
+    const dayWei = 1_000_000_000_000_000n
+    await using own = await scripted(withBudget(dayWei))
+    own.node.onSend = () => 'keep'
+    const grant = { kind: 'grant', product: 'gateway' } as const
+    const give = (id: string, valueWei: bigint) =>
+      own.settlement.run(jobOf(own.network, { ...grant, id, valueWei }), { waitMs: 0 })
+    expect((await give('grant:1', 0n)).kind).toBe('pending')
+    await own.begin(own.sign())
+    expect((await give('grant:2', dayWei)).kind).toBe('pending')
+    const detail = 'Transactions under way may spend the gas budget of today; try again.'
+    expect(await own.pay(own.sign({ from: 2 }), {}, 0)).toMatchObject({ detail })
+    expect((await give('grant:3', 0n)).kind).toBe('unavailable')
+  })
+
   test('behavior: failed batches that used their part of the budget make payments be sent alone until the next day', async () => {
     await using own = await scripted(withBudget(5_000_000_000_000_000n))
     const { chain, node } = own
@@ -89,6 +105,7 @@ describe.concurrent('a budget of gas', () => {
       { kind: 'payment' },
       { kind: 'payment' },
     ])
+    pass(own, 3_600)
     const later = await batch()
     await Promise.all(later.transfers.map((each) => own.pay(each)))
     const kinds = own
@@ -96,6 +113,11 @@ describe.concurrent('a budget of gas', () => {
       .slice(later.before)
       .map(({ kind }) => kind)
     expect(kinds).toEqual(Array(4).fill('payment'))
+    pass(own, daySeconds)
+    const tomorrow = await batch()
+    await Promise.all(tomorrow.transfers.map((each) => own.pay(each)))
+    const rows = own.rows().slice(tomorrow.before)
+    expect(rows.some(({ kind }) => kind === 'batch')).toBe(true)
   })
 })
 

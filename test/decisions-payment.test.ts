@@ -137,6 +137,21 @@ describe.concurrent('an authorization that an external transaction used', () => 
   })
 })
 
+describe.concurrent('money that is known', () => {
+  test('attack: another credential of the same money does not join its payment', async () => {
+    await using own = await scripted()
+    own.node.onSend = () => 'keep'
+    const transfer = own.sign()
+    const credentialHash = 'a'.repeat(64)
+    await own.begin(transfer, { credentialHash })
+    const other = own.pay(transfer, { credentialHash: 'b'.repeat(64) })
+    const same = own.pay(transfer, { credentialHash })
+    own.chain.mine()
+    expect((await same).kind).toBe('confirmed')
+    expect(await other).toMatchObject({ kind: 'refused', reason: usedReason })
+  })
+})
+
 describe.concurrent('the time of an authorization', () => {
   test('behavior: an authorization that has expired by our clock alone stays open', async () => {
     await using own = await scripted()
@@ -226,6 +241,41 @@ describe.concurrent('the time of an authorization', () => {
       own.bury()
       await own.reaches(transfer, 'expired')
     })
+  })
+
+  test('behavior: a mined payment that waits for confirmations beyond its time stays open, and is paid once', async () => {
+    const network = { confirmations: 6, reorgDepth: 3 }
+    await using own = await scripted({ network, settlement: { checkMs: 10 } })
+    const { chain, clock, node } = own
+    const transfer = own.sign()
+    await own.begin(transfer)
+    clock.ms += 400_000
+    chain.seconds += 400n
+    chain.mine([])
+    own.bury()
+    await own.checked()
+    expect(await own.stateOf(transfer)).toBe('broadcast')
+    chain.mine([])
+    await own.reaches(transfer, 'confirmed')
+    expect(await own.payment(transfer)).toMatchObject({ transaction: node.sends[0]?.hash })
+  })
+
+  test('error: a second node that does not answer keeps an expired payment open for ten minutes', async () => {
+    await using own = await scripted({ nodes: 2 })
+    const { chain, clock, second } = own
+    const transfer = own.sign()
+    chain.failing.add(transfer.nonce)
+    await own.pay(transfer)
+    second.answer = () => new Response('', { status: 503 })
+    const pass = (seconds: number) => {
+      clock.ms += seconds * 1_000
+      chain.seconds += BigInt(seconds)
+      own.bury()
+    }
+    pass(300 + 600)
+    expect((await own.pay(transfer)).kind).toBe('reverted')
+    pass(1)
+    expect((await own.pay(transfer)).kind).toBe('dead')
   })
 })
 

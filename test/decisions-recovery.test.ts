@@ -4,7 +4,7 @@ import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import { relayer, type Scripted, scripted } from './harness/scripted'
 import { errorOf, hiding } from './harness/scriptednode'
-import { jobOf, until } from './harness/settlement'
+import { jobOf, purposeOf, until } from './harness/settlement'
 
 /** Both clocks pass the expiry of every authorization so far. */
 function pass({ chain, clock, bury }: Scripted, seconds = 400): void {
@@ -69,6 +69,20 @@ describe.concurrent('a start', () => {
     own.chain.mine()
     await own.reaches(transfer, 'confirmed')
     await own.reaches(lost, 'confirmed')
+  })
+
+  test('behavior: a payment before the recovery of a start gets the account nonce above those in progress', async () => {
+    await using own = await scripted()
+    await lose(own)
+    const settlement = await own.start()
+    await settlement.ready
+    const options = { waitMs: 120_000, receivedAt: own.clock.ms, isKeySigned: true }
+    const paying = settlement.settle(own.sign({ from: 2 }), purposeOf(), options)
+    await until(() => own.rows().length === 2)
+    await settlement.stop(0)
+    await paying
+    await settlement.leave()
+    expect(own.rows()).toMatchObject([{ nonce: 0 }, { nonce: 1 }])
   })
 
   test('behavior: a start ends a payment that has expired and was never included', async () => {
@@ -199,6 +213,25 @@ describe.concurrent('a reorganisation', () => {
     await own.reaches(transfer, 'confirmed')
     expect(hashes(own)).toBe(1)
     expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
+  })
+
+  test('behavior: a transaction that a reorganisation removes before its confirmations is open until its next block', async () => {
+    await using own = await scripted({ network: { confirmations: 2 } })
+    const { chain, node } = own
+    const inFlight = () => own.settlement.status()[0]?.relayers[0]?.inFlight
+    const transfer = own.sign()
+    await own.begin(transfer)
+    await until(() => inFlight() === 0)
+    node.onSend = () => 'keep'
+    chain.drop(1)
+    chain.mine([])
+    chain.mine([])
+    await until(() => chain.pool.length > 0)
+    expect(inFlight()).toBe(1)
+    chain.mine()
+    chain.mine([])
+    await own.reaches(transfer, 'confirmed')
+    expect(inFlight()).toBe(0)
   })
 
   for (const isBusy of [false, true])

@@ -1,7 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import type { Payment } from '../db/Payment'
+import { lastOf } from '../src/settlement/confirm'
 import { relayer, type Scripted, scripted } from './harness/scripted'
 import { errorOf } from './harness/scriptednode'
-import { until } from './harness/settlement'
+import { jobOf, networkOf, signTransfer, until } from './harness/settlement'
 
 const kinds = (outcomes: readonly { kind: string }[]) => outcomes.map(({ kind }) => kind)
 
@@ -102,6 +104,39 @@ describe.concurrent('a batch', () => {
       { nonce: first + 2, kind: 'payment', state: 'mined' },
       { nonce: first + 3, kind: 'payment', state: 'mined' },
     ])
+  })
+})
+
+describe.concurrent('a relayer', () => {
+  test('behavior: a job that takes an account nonce while a payment is simulated keeps it', async () => {
+    await using own = await scripted()
+    const { node, settlement, network } = own
+    let job: ReturnType<typeof settlement.run> | undefined
+    node.answer = ({ method }) => {
+      if (method === 'eth_call') job ??= settlement.run(jobOf(network), { waitMs: 120_000 })
+      return undefined
+    }
+    node.onSend = () => 'keep'
+    const transfer = own.sign()
+    await own.begin(transfer)
+    await until(() => own.rows().length === 2)
+    expect(own.rows()).toMatchObject([
+      { nonce: 0, kind: 'refund' },
+      { nonce: 1, kind: 'payment' },
+    ])
+    own.chain.mine()
+    await own.reaches(transfer, 'confirmed')
+    expect((await job)?.kind).toBe('confirmed')
+  })
+
+  test('behavior: a batch can pay until its last member has expired', () => {
+    const network = networkOf('http://127.0.0.1')
+    const members = [7n, 9n, 8n].map((validBefore) => {
+      const payment = { transfer: signTransfer(network, { validBefore }) } as Payment
+      return { payment, requestId: undefined, deliverOnConfirm: undefined }
+    })
+    expect(lastOf(members)).toBe(9n)
+    expect(lastOf([])).toBeUndefined()
   })
 })
 
