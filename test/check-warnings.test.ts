@@ -45,6 +45,16 @@ test('behavior: a facilitator that settles any amount for any payee causes a war
   }
 })
 
+test('behavior: a facilitator that settles upto for any caller causes a warning at its line', async () => {
+  const open = facilitator('min_amount = "0.001"\nupto_without_keys = true')
+  const { warnings } = await run(open)
+  expect(warnings).toHaveLength(1)
+  const line = lineWith(open, 'upto_without_keys')
+  expect(warnings[0]).toStartWith(`warning: ${file}:${line}: upto_without_keys is true: a buyer`)
+  const keyed = facilitator(`upto_without_keys = true\napi_keys = ["${'ab'.repeat(32)}"]`)
+  expect((await run(keyed)).warnings).toEqual([])
+})
+
 test('behavior: a least amount, API keys or a budget of zero cause no warning', async () => {
   const noGas = 'gas_per_day_wei = { facilitator = "0" }'
   for (const text of [

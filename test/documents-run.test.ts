@@ -30,7 +30,7 @@ const expected: Readonly<Record<string, readonly RegExp[]>> = {
     /^200 {"latitude":52.52/,
     /signed by/,
   ],
-  'docs/facilitator.md': [/exact eip155:8453/],
+  'docs/facilitator.md': [/exact eip155:8453/, /^$/],
   'docs/gasless-wallets.md': [/"granted":true/, /"latitude":52.52/],
   'docs/machines.md': [
     /# Turnpike[\s\S]*"x402Version":2[\s\S]*"openapi":"3.1.0"/,

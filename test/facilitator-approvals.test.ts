@@ -21,6 +21,10 @@ const abi = parseAbi(['function approve(address spender, uint256 value) returns 
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
+    adjust: (config) => ({
+      ...config,
+      facilitator: { ...config.facilitator, uptoWithoutKeys: true },
+    }),
     // The local node suggests a tip of 1 gwei, which makes an approve expensive: the required
     // balance is higher.
     edit: (text) =>

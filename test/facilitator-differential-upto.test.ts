@@ -121,7 +121,7 @@ beforeAll(async () => {
       facilitator: {
         ...config.facilitator,
         payTo: 'any',
-        minAmountAtomic: 1n,
+        uptoWithoutKeys: true,
         verifyPerMinute: 1e6,
         settlePerMinute: 1e6,
       },

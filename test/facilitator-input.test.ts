@@ -14,7 +14,12 @@ beforeAll(async () => {
   shop = await startShop({
     adjust: (config) => ({
       ...config,
-      facilitator: { ...config.facilitator, verifyPerMinute: 1e6, settlePerMinute: 1e6 },
+      facilitator: {
+        ...config.facilitator,
+        verifyPerMinute: 1e6,
+        settlePerMinute: 1e6,
+        uptoWithoutKeys: true,
+      },
     }),
   })
 })

@@ -3,6 +3,7 @@ import { decodePaymentResponseHeader } from '@x402/core/http'
 import { HTTPFacilitatorClient } from '@x402/core/server'
 import { Elysia } from 'elysia'
 import { evm, Mppx } from 'mppx/elysia'
+import type { Hex } from 'viem'
 import { account } from '../src/demo/accounts'
 import { buyWithMppx } from '../src/demo/buyers'
 import type { Id } from '../src/protocol/Network'
@@ -19,7 +20,12 @@ beforeAll(async () => {
   shop = await startShop({
     adjust: (config) => ({
       ...config,
-      facilitator: { ...config.facilitator, verifyPerMinute: 10_000, settlePerMinute: 10_000 },
+      facilitator: {
+        ...config.facilitator,
+        verifyPerMinute: 10_000,
+        settlePerMinute: 10_000,
+        uptoWithoutKeys: true,
+      },
     }),
   })
 })
@@ -133,6 +139,13 @@ describe('@x402/hono with @x402/fetch', () => {
 })
 
 describe('scheme upto of @x402/hono with @x402/fetch', () => {
+  const apiKey = 'k3y-of-a-resource-server'
+  beforeAll(async () => {
+    const { facilitator } = shop.config
+    const apiKeyHashes: Hex[] = [`0x${new Bun.CryptoHasher('sha256').update(apiKey).digest('hex')}`]
+    await shop.restart({ ...shop.config, facilitator: { ...facilitator, apiKeyHashes } })
+  })
+  afterAll(() => shop.restart(shop.config))
   const told = (response: Response) =>
     decodePaymentResponseHeader(response.headers.get('payment-response') ?? '')
 
@@ -140,7 +153,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
     test(`behavior: the server charges by use on ${id}, and a credential is served once`, async () => {
       const network = networkOf(id)
       let charge = '2345'
-      const server = startResourceServer(shop.url, network, { charge: () => charge })
+      const server = startResourceServer(shop.url, network, { apiKey, charge: () => charge })
       try {
         const before = await shop.balance(id, payee)
         const { response, credential } = await buyFrom(server.url, network, account(1).local())
@@ -163,7 +176,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
   test('behavior: percentages are charged, nothing is charged for 0, and too much is not delivered', async () => {
     const network = networkOf(base)
     let charge = ''
-    const server = startResourceServer(shop.url, network, { charge: () => charge })
+    const server = startResourceServer(shop.url, network, { apiKey, charge: () => charge })
     const buy = () => buyFrom(server.url, network, account(1).local())
     try {
       const before = await shop.balance(base, payee)
@@ -192,7 +205,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
   test('behavior: of concurrent requests one is served, and none after a restart', async () => {
     const network = networkOf(base)
     let served = 0
-    const selling = { charge: () => String(++served * 10) }
+    const selling = { apiKey, charge: () => String(++served * 10) }
     const first = startResourceServer(shop.url, network, selling)
     const signer = account(1).local()
     const { credential } = await buyFrom(first.url, network, signer, { isUnsent: true })
@@ -215,7 +228,11 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
   test('behavior: a payer without gas pays by upto with an EIP-2612 permit', async () => {
     const network = networkOf(robinhood)
     const extensions = ['eip2612GasSponsoring']
-    const server = startResourceServer(shop.url, network, { charge: () => '77', extensions })
+    const server = startResourceServer(shop.url, network, {
+      apiKey,
+      charge: () => '77',
+      extensions,
+    })
     try {
       const before = await shop.balance(robinhood, payee)
       const rpcUrl = shop.chains[robinhood]?.url ?? ''

@@ -124,7 +124,7 @@ describe('attack 43: unknown clients that want their payments settled', () => {
   })
 
   test('error: our own accounts and contracts are never paid, nor a payer by itself', async () => {
-    const shop = await open({ payTo: 'any', minAmountAtomic: 10n })
+    const shop = await open({ payTo: 'any', minAmountAtomic: 10n, uptoWithoutKeys: true })
     const { networks } = shop.config
     const refusedPayees = [
       account(0).address,
@@ -153,7 +153,8 @@ describe('attack 43: unknown clients that want their payments settled', () => {
   })
 
   test('error: an asset that is not listed is refused, and its network is not offered', async () => {
-    const shop = await open({ assets: ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'] })
+    const assets = ['0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168' as const]
+    const shop = await open({ assets, uptoWithoutKeys: true })
     const { json } = await post(`${shop.url}/verify`, await make(shop))
     expect(json).toMatchObject({ isValid: false, invalidReason: 'asset_not_allowed' })
     const supported = (await (await fetch(`${shop.url}/supported`)).json()) as {

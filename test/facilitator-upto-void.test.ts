@@ -25,7 +25,13 @@ async function open(adjust: (config: Config) => Config): Promise<Shop> {
 }
 const withFacilitator = (changes: Partial<Config['facilitator']>) => (config: Config) => ({
   ...config,
-  facilitator: { ...config.facilitator, settlePerMinute: 1e6, verifyPerMinute: 1e6, ...changes },
+  facilitator: {
+    ...config.facilitator,
+    settlePerMinute: 1e6,
+    verifyPerMinute: 1e6,
+    uptoWithoutKeys: true,
+    ...changes,
+  },
 })
 let shop: Shop
 const sql = countSql()
@@ -193,17 +199,17 @@ describe('a charge of nothing', () => {
 })
 
 describe('gas and money', () => {
-  test('behavior: min_amount applies to the charge, and to the ceiling of a charge of nothing', async () => {
+  test('attack: min_amount applies to every charge, also to one of nothing', async () => {
     const strict = withFacilitator({ minAmountAtomic: 100n })(shop.config)
     expect(await shop.app.reload(strict)).toEqual([])
     try {
-      const body = await make()
-      expect(codeOf(await settle(charging(body, 99)))).toBe('amount_below_minimum')
+      const [body, rows] = [await make(), shop.counts()]
+      for (const charge of [0, 99]) {
+        expect(codeOf(await settle(charging(body, charge)))).toBe('amount_below_minimum')
+      }
+      expect(codeOf(await verify(await make({ amountAtomic: 99n })))).toBe('amount_below_minimum')
+      expect(shop.counts()).toEqual(rows)
       expect((await settle(charging(body, 100))).json).toMatchObject({ success: true })
-      expect((await settle(charging(await make(), 0))).json).toMatchObject({ success: true })
-      const little = await make({ amountAtomic: 99n })
-      expect(codeOf(await verify(little))).toBe('amount_below_minimum')
-      expect(codeOf(await settle(charging(little, 0)))).toBe('amount_below_minimum')
     } finally {
       expect(await shop.app.reload(shop.config)).toEqual([])
     }
@@ -212,7 +218,7 @@ describe('gas and money', () => {
   test('behavior: a spent gas budget stops charges, and a charge of nothing needs none', async () => {
     const before = shop
     shop = await open((config) => ({
-      ...config,
+      ...withFacilitator({})(config),
       networks: config.networks.map((network) => ({
         ...network,
         gasPerDayWei: { ...network.gasPerDayWei, facilitator: 0n },
@@ -254,6 +260,18 @@ describe('API keys', () => {
   })
   const settleBy = (body: unknown, headers: Record<string, string>) =>
     post(`${keyed.url}/settle`, body, headers)
+
+  test('attack: a buyer without a key spends no ceiling that a server with one has verified', async () => {
+    const body = await make()
+    expect((await post(`${keyed.url}/verify`, body, bearer)).json).toMatchObject({ isValid: true })
+    const rows = keyed.counts()
+    for (const charge of [0, 1]) {
+      expect((await settleBy(charging(body, charge), {})).status).toBe(401)
+    }
+    expect(keyed.counts()).toEqual(rows)
+    const served = await settleBy(charging(body, 4500), bearer)
+    expect(served.json).toMatchObject({ success: true, amount: '4500' })
+  })
 
   for (const charge of [0, 40]) {
     test(`behavior: a caller gets its answer to a charge of ${charge} again by its Idempotency-Key`, async () => {

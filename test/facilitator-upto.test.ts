@@ -27,7 +27,12 @@ beforeAll(async () => {
     env: { RELAYER_KEYS: `${first.privateKey},${second.privateKey}` },
     adjust: (config) => ({
       ...config,
-      facilitator: { ...config.facilitator, verifyPerMinute: 1e6, settlePerMinute: 1e6 },
+      facilitator: {
+        ...config.facilitator,
+        verifyPerMinute: 1e6,
+        settlePerMinute: 1e6,
+        uptoWithoutKeys: true,
+      },
     }),
   })
 })

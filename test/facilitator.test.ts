@@ -4,7 +4,7 @@ import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../src/demo/accounts'
 import { execute, setAutomine } from '../src/demo/chains'
 import type { Id } from '../src/protocol/Network'
-import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
+import { type Answer, type Body, charging, type Made, makeBody, post } from './harness/facilitation'
 import { payee, type Shop, startShop } from './harness/shop'
 
 let shop: Shop
@@ -44,15 +44,24 @@ describe('supported', () => {
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')
     const json = (await response.json()) as { kinds: unknown; signers: unknown }
     const networks = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-    const extra = { facilitatorAddress: account(0).address }
-    expect(json.kinds).toEqual([
-      ...networks.map((network) => ({ x402Version: 2, scheme: 'exact', network })),
-      ...networks.map((network) => ({ x402Version: 2, scheme: 'upto', network, extra })),
-    ])
+    const exact = networks.map((network) => ({ x402Version: 2, scheme: 'exact', network }))
+    expect(json.kinds).toEqual(exact)
     expect(json.signers).toEqual({ 'eip155:*': [account(0).address] })
     const prefixed = await fetch(`${shop.url}/facilitator/supported`)
     expect(await prefixed.json()).toEqual(json)
   })
+})
+
+test('attack: without API keys a buyer cannot spend its ceiling of upto by a charge of its own', async () => {
+  const body = await make(base, { scheme: 'upto' })
+  const rows = shop.counts()
+  const verified = await verify(body)
+  expect([verified.status, verified.json.invalidReason]).toEqual([200, 'unsupported_scheme'])
+  for (const charge of [0, 1, 5000]) {
+    const { status, json } = await settle(charging(body, charge))
+    expect([status, json.errorReason]).toEqual([200, 'unsupported_scheme'])
+  }
+  expect(shop.counts()).toEqual(rows)
 })
 
 describe('verify', () => {

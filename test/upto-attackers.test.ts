@@ -34,7 +34,7 @@ let payer: Wallet
 beforeAll(async () => {
   const adjust = (config: Config): Config => ({
     ...config,
-    facilitator: { ...config.facilitator, settlePerMinute: 1e6 },
+    facilitator: { ...config.facilitator, settlePerMinute: 1e6, uptoWithoutKeys: true },
   })
   shop = await startModels({ adjust, transferRateMin: { stepMs } })
 })

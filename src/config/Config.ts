@@ -191,6 +191,8 @@ export type Facilitator = {
   minAmountAtomic: bigint
   /** sha256 of each key. */
   apiKeyHashes: readonly Hex[]
+  /** Whether callers may settle the scheme `upto` where no API key is listed. */
+  uptoWithoutKeys: boolean
 }
 
 export type Stock = {

@@ -148,6 +148,7 @@ const facilitator = Type.Object(
     assets: texts('Assets that are settled; empty: all of them.'),
     min_amount: text('Least amount, in USD.', '0'),
     api_keys: texts('SHA-256 of keys; with one, calls need a key.'),
+    upto_without_keys: flag('Settle `upto` for callers without a key, too.', false),
   },
   closed,
 )

@@ -36,6 +36,7 @@ export function readFacilitator(root: Table, networks: readonly NetworkConfig[])
     assets,
     minAmountAtomic: field(table, 'min_amount', V.amount, 0n),
     apiKeyHashes: list(table, 'api_keys', V.sha256) ?? [],
+    uptoWithoutKeys: field(table, 'upto_without_keys', V.flag, false),
   }
   const isLimited = facilitator.minAmountAtomic > 0n || facilitator.apiKeyHashes.length > 0
   if (facilitator.payTo === 'any' && !isLimited) {

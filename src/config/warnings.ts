@@ -18,6 +18,7 @@ export function warningsOf(config: Config, exposure: Exposure): Warning[] {
     ...shortSecrets(config),
     ...openFacilitator(config),
     ...openModels(config),
+    ...openUpto(config),
   ]
 }
 
@@ -72,6 +73,16 @@ function shortSecrets({ merchants }: Config): Warning[] {
       'only after its name; use a longer one, or write here what is public'
     return [{ path, message }]
   })
+}
+
+function openUpto({ facilitator }: Config): Warning[] {
+  const { apiKeyHashes, uptoWithoutKeys } = facilitator
+  if (!uptoWithoutKeys || apiKeyHashes.length > 0) return []
+  const path = ['facilitator', 'upto_without_keys']
+  const message =
+    'upto_without_keys is true: a buyer that reaches /settle can charge its own ceiling with nothing ' +
+    'after a server has verified it; write api_keys, or let only your servers reach it'
+  return [{ path, message }]
 }
 
 function openFacilitator({ facilitator, networks }: Config): Warning[] {

@@ -17,6 +17,12 @@ export type Policy = {
   /** The accepted asset, by network. */
   assets: ReadonlyMap<string, Address>
   minAmountAtomic: bigint
+  /**
+   * Whether the scheme `upto` is settled. Only a caller with an API key is known to be no buyer: the payer
+   * has its signature before any server has it, so it may be the first to verify it, and addresses are
+   * shared. Without keys it could settle its own ceiling for nothing after a server has verified it.
+   */
+  takesUpto: boolean
 }
 
 /** The policy of a configuration. `own`: addresses of our relayers and of the stock desk. */
@@ -24,7 +30,7 @@ export function from(
   { service, networks, merchants, facilitator }: Config,
   own: readonly Address[],
 ): Policy {
-  const { payTo, assets, minAmountAtomic, apiKeyHashes } = facilitator
+  const { payTo, assets, minAmountAtomic, apiKeyHashes, uptoWithoutKeys } = facilitator
   const served = merchants.filter(({ outOfService }) => outOfService === undefined)
   const payouts = [service.payout, ...served.map(({ payout }) => payout)]
   const allowed = payTo === 'own' ? payouts : payTo === 'any' ? undefined : payTo
@@ -42,7 +48,8 @@ export function from(
       Upto.proxyAddress,
     ]),
     assets: new Map(accepted.map(({ id, asset }) => [id, asset.address])),
-    minAmountAtomic: minAmountAtomic > 0n ? minAmountAtomic : 1n,
+    minAmountAtomic,
+    takesUpto: apiKeyHashes.length > 0 || uptoWithoutKeys,
   }
 }
 
@@ -60,9 +67,15 @@ export function check(
   { parsed, requirements }: Facilitation.FacilitatorRequest,
 ): Fault | undefined {
   const { scheme, asset, payTo, amountAtomic, network } = requirements
-  // A charge of nothing costs no gas, so only its ceiling must be worth some.
-  const isFree = scheme === 'upto' && amountAtomic === 0n
-  const leastAtomic = isFree ? parsed.signed.amountAtomic : amountAtomic
+  if (scheme === 'upto' && !policy.takesUpto) {
+    const detail =
+      'This facilitator settles upto only for callers with an API key: ask its operator for one, or sell by exact.'
+    return { code: 'unsupported_scheme', detail }
+  }
+  // A charge may be nothing where there is no minimum; its ceiling may not.
+  const isFree = scheme === 'upto' && amountAtomic === 0n && policy.minAmountAtomic === 0n
+  const paidAtomic = isFree ? parsed.signed.amountAtomic : amountAtomic
+  const leastAtomic = policy.minAmountAtomic > 0n ? policy.minAmountAtomic : 1n
   if (policy.assets.get(network) !== asset) {
     const own = policy.assets.get(network) ?? 'none'
     return { code: 'asset_not_allowed', detail: `This facilitator settles ${own} on ${network}.` }
@@ -74,8 +87,8 @@ export function check(
   if (payTo === parsed.signed.payer) {
     return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
   }
-  if (leastAtomic < policy.minAmountAtomic) {
-    const detail = `The amount is ${leastAtomic}, below the least of ${policy.minAmountAtomic} atomic units.`
+  if (paidAtomic < leastAtomic) {
+    const detail = `The amount is ${paidAtomic}, below the least of ${leastAtomic} atomic units.`
     return { code: 'amount_below_minimum', detail }
   }
   return undefined

@@ -140,7 +140,9 @@ function facilitatingOf(options: FacilitatorOptions): Facilitating {
     settler: createSettler({ ...verifying, settling: options.settling, waitMs }),
     accepted,
     // No ceiling is forwarded here, so none is too high.
-    facilitatorOf: createTurns((id) => settlement.authorizations.facilitators(id, 0n)),
+    facilitatorOf: createTurns((id) =>
+      policy.takesUpto ? settlement.authorizations.facilitators(id, 0n) : [],
+    ),
     anyNetwork: (accepted[0] ?? networks[0])?.id ?? 'eip155:1',
     extensions: [
       ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),

@@ -44,7 +44,7 @@ export function facilitatorAt(
       ...shipped.facilitator,
       payTo: 'any',
       apiKeyHashes: apiKey === undefined ? [] : [hashOf(apiKey)],
-      ...{ verifyPerMinute: 1e6, settlePerMinute: 1e6 },
+      ...{ verifyPerMinute: 1e6, settlePerMinute: 1e6, uptoWithoutKeys: true },
     },
   }
   const shared = {

@@ -106,6 +106,7 @@ export function config(merchants: readonly Merchant[]): Config {
       assets: [],
       minAmountAtomic: 0n,
       apiKeyHashes: [],
+      uptoWithoutKeys: false,
     },
     stock: undefined,
     webhooks: [],

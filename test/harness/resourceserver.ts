@@ -25,6 +25,8 @@ export type Selling = {
   charge?: () => string
   /** Extensions that its 402 declares, by name. */
   extensions?: readonly string[]
+  /** The key that it presents to the facilitator. */
+  apiKey?: string
 }
 
 /** The reference resource server (@x402/hono) over a facilitator's URL. Sells `GET /paid`. */
@@ -33,7 +35,7 @@ export function startResourceServer(
   network: NetworkConfig,
   selling: Selling = {},
 ): ResourceServer {
-  const { flow = 'authorization', amountAtomic = 10_000n, charge } = selling
+  const { flow = 'authorization', amountAtomic = 10_000n, charge, apiKey } = selling
   const method = selling.method ?? (charge === undefined ? 'eip3009' : 'permit2')
   const { id, asset } = network
   const routes: RoutesConfig = {
@@ -60,7 +62,7 @@ export function startResourceServer(
     },
   }
   let served = 0
-  const resources = new x402ResourceServer(new HTTPFacilitatorClient({ url: facilitatorUrl }))
+  const resources = new x402ResourceServer(createFacilitatorClient(facilitatorUrl, apiKey))
   const hono = new Hono()
   resources.register(id, new ServerScheme()).register(id, new UptoServerScheme())
   hono.use(paymentMiddleware(routes, resources))
@@ -74,6 +76,14 @@ export function startResourceServer(
     served: () => served,
     stop: () => void server.stop(true),
   }
+}
+
+/** The reference client of a facilitator. */
+export function createFacilitatorClient(url: string, apiKey?: string): HTTPFacilitatorClient {
+  if (apiKey === undefined) return new HTTPFacilitatorClient({ url })
+  const headers = { authorization: `Bearer ${apiKey}` }
+  const all = { verify: headers, settle: headers, supported: headers }
+  return new HTTPFacilitatorClient({ url, createAuthHeaders: async () => all })
 }
 
 type BuyOptions = {
