@@ -8,7 +8,7 @@ export type Host = { host: string; port: number }
 
 /** What DATABASE_URL names. */
 export type Target = {
-  /** Tried in this order until one is a primary. */
+  /** All are asked; the newest primary is used. */
   hosts: readonly Host[]
   user: string
   /** Undefined for a server that asks for none, such as one with `peer`. */

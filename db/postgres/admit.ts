@@ -1,8 +1,15 @@
 import { fileState } from '../sqlite/moved'
 import { databaseName } from '../sqlite/open'
 import { assertFit, readAheadMs, readFacts, skewReason } from './checks'
-import { assertSameDatabase, assertSameService, type Fingerprints, readIdentity } from './identity'
+import {
+  assertNewest,
+  assertSameDatabase,
+  assertSameService,
+  type Fingerprints,
+  readIdentity,
+} from './identity'
 import type { Line } from './Line'
+import type { Place } from './primary'
 import { DatabaseStartError, reach } from './reach'
 import type { Server } from './servers'
 import type { Times } from './signs'
@@ -33,8 +40,9 @@ export type TestOptions = {
 }
 
 export type Admitted = {
-  /** A connection to the primary. */
+  /** A connection to the newest primary. */
   line: Line
+  place: Place
   /** Where it leads. */
   server: Server
   /** The ways to connect to every host. */
@@ -49,9 +57,10 @@ export type Admitted = {
  */
 export async function admit(options: AdmitOptions): Promise<Admitted> {
   const { target, service, dataDir, now, tests = {} } = options
-  const { line, server, servers } = await reach(target, { answerMs: tests.answerMs })
+  const { line, place, server, servers, old } = await reach(target, { answerMs: tests.answerMs })
   const name = Url.describe(target)
   try {
+    assertNewest(dataDir, place, Url.nameOf(server.host))
     const { facts, aheadMs, identity } = await line.run(async (query) => ({
       facts: await readFacts(query),
       aheadMs: await readAheadMs(query, now),
@@ -65,7 +74,8 @@ export async function admit(options: AdmitOptions): Promise<Admitted> {
       assertNoFile(dataDir, identity?.id)
       assertSameDatabase(dataDir, identity?.id, name)
     }
-    return { line, server, servers, aheadMs, warnings: warningsOf(target, server) }
+    const warnings = [...old.map(oldWarning), ...warningsOf(target, server)]
+    return { line, place, server, servers, aheadMs, warnings }
   } catch (error) {
     line.close()
     throw error
@@ -86,6 +96,13 @@ function assertNoFile(dataDir: string, id: string | undefined): void {
   throw new DatabaseStartError(
     `${file} was moved to another database (${moved.to}): correct DATABASE_URL, or name another ` +
       'directory with --data',
+  )
+}
+
+function oldWarning(name: string): string {
+  return (
+    `PostgreSQL at ${name} was replaced by a newer primary, and still runs as one: stop it, because a ` +
+    'gateway that reaches only this one would use it'
   )
 }
 

@@ -7,7 +7,7 @@ import { readOverview } from './lane-table'
 import { createLedger } from './ledger'
 import { type Lines, openLines } from './lines'
 import { misfitOf } from './migrate'
-import { DatabaseStartError, reach } from './reach'
+import { DatabaseStartError, reach, startErrorOf } from './reach'
 import { sessionOf } from './session'
 import * as Url from './Url'
 import { clientOf } from './upgrade'
@@ -89,8 +89,9 @@ async function openBeside(target: Url.Target): Promise<Lines> {
       sizes,
     })
   } catch (error) {
-    if (error instanceof DatabaseStartError || error instanceof Url.UrlError)
-      throw new BesideError(error.message)
-    throw error
+    const cause = startErrorOf(error, target)
+    if (cause instanceof DatabaseStartError || cause instanceof Url.UrlError)
+      throw new BesideError(cause.message)
+    throw cause
   }
 }

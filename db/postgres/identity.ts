@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { Secrets } from '../../src/config/env'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Query } from './Line'
+import { isOlder, type Place } from './primary'
 import { DatabaseStartError } from './reach'
 
 /** Which service a database belongs to, without its secrets. */
@@ -27,6 +28,8 @@ const idKey = 'database'
 const serviceKey = 'service'
 /** File of a data directory with the id of the database that it was used with. */
 const markerName = 'turnpike.database'
+/** File of a data directory with the newest primary that it was used with. */
+const timelineName = 'turnpike.timeline'
 
 export type KeySecrets = Pick<
   Secrets,
@@ -160,4 +163,27 @@ export function markDatabase(dataDir: string, id: string): void {
   const path = join(dataDir, markerName)
   if (existsSync(path) && readFileSync(path, 'utf8').trim() === id) return
   writeFileSync(path, `${id}\n`, { mode: 0o600 })
+}
+
+/**
+ * Throws `DatabaseStartError` when the service has used a primary that took the place of this one: what
+ * was paid there is unknown here. A database cannot say so itself, because the old primary has the rows
+ * of its own time only.
+ */
+export function assertNewest(dataDir: string, place: Place, name: string): void {
+  const path = join(dataDir, timelineName)
+  const [system = '', timeline] = existsSync(path) ? readFileSync(path, 'utf8').split(/\s/) : []
+  const used = { system, timeline: Number(timeline) }
+  if (!isOlder(place, used)) return
+  throw new DatabaseStartError(
+    `PostgreSQL at ${name} is an old primary: it is of the timeline ${place.timeline}, and ${path} ` +
+      `says that this service has used the timeline ${used.timeline}. Name the primary that took its ` +
+      'place in DATABASE_URL, and stop this one. If that primary is lost, its payments are accepted ' +
+      `again; to use this one nevertheless, end all gateways and remove ${path} of each`,
+  )
+}
+
+/** Notes which primary the directory is used with. */
+export function markPlace(dataDir: string, { system, timeline }: Place): void {
+  writeFileSync(join(dataDir, timelineName), `${system} ${timeline}\n`, { mode: 0o600 })
 }

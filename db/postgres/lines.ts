@@ -1,6 +1,7 @@
 import type { ClientConfig } from 'pg'
 import { DatabaseGoneError } from './errors'
-import { connect, type Line, type LineOptions, type Query } from './Line'
+import type { Line, Query } from './Line'
+import { isOlder, openPrimary, type Place } from './primary'
 import { createWatch, graceMs, type PostgresStorage, retryMs, tryWrite, type Watch } from './watch'
 
 /**
@@ -9,7 +10,7 @@ import { createWatch, graceMs, type PostgresStorage, retryMs, tryWrite, type Wat
  */
 export type Kind = 'commit' | 'soon' | 'read' | 'beat'
 
-/** The connections of a gateway to the primary, kept open. */
+/** The connections of a gateway to the newest primary that it has seen, kept open. */
 export type Lines = {
   /**
    * Runs work on the line of that kind which has the least to do. Rejects with DatabaseGoneError when
@@ -27,7 +28,7 @@ export type Lines = {
 }
 
 export type LinesOptions = {
-  /** Hosts in the order in which they are tried. */
+  /** The ways to connect to every host. */
   servers: readonly ClientConfig[]
   /** What the storage is called. */
   name: string
@@ -35,6 +36,10 @@ export type LinesOptions = {
   session(kind: Kind): readonly string[]
   /** A notification that the line `beat` has received. */
   onNotification?: (payload: string) => void
+  /** The newest primary that is known. An older one is not used. */
+  place?: Place
+  /** A newer primary is used from now on. */
+  onPlace?: (place: Place) => void
   /** Milliseconds that never decrease. */
   monotonic: () => number
   answerMs?: number
@@ -48,21 +53,32 @@ const sizesByDefault: Readonly<Record<Kind, number>> = {
   beat: 1,
 }
 const kinds = ['commit', 'soon', 'read', 'beat'] as const
-/** Opens all lines. Rejects with the last host's error when none has a writable primary. */
+/** Opens all lines. Rejects with NoPrimaryError when no host has a primary that can be used. */
 export async function openLines(options: LinesOptions): Promise<Lines> {
   const watch = createWatch(options, () => run('commit', (query) => query(tryWrite)))
   const sizes = { ...sizesByDefault, ...options.sizes }
   const seats = Object.fromEntries(
     kinds.map((kind) => [
       kind,
-      Array.from({ length: sizes[kind] }, () => createSeat(options, kind, watch)),
+      Array.from({ length: sizes[kind] }, () => createSeat(options, kind, { watch, isNewest })),
     ]),
   ) as Record<Kind, Seat[]>
   const all = Object.values(seats).flat()
   const listeners = new Map<Kind, (() => void)[]>()
   let isClosed = false
+  let newest = options.place
+  function isNewest(place: Place): boolean {
+    if (newest !== undefined && isOlder(place, newest)) return false
+    const isNewer = newest !== undefined && isOlder(newest, place)
+    newest = place
+    if (isNewer) {
+      for (const seat of all) seat.leave()
+      options.onPlace?.(place)
+    }
+    return true
+  }
   try {
-    for (const seat of all) await seat.open()
+    await Promise.all(all.map((seat) => seat.open()))
   } catch (error) {
     for (const seat of all) seat.close()
     throw error
@@ -101,10 +117,18 @@ type Seat = {
   /** Work that runs or waits; more than any other while there is no connection. */
   load(): number
   isIdle(): boolean
+  /** Ends its line and opens another, because its server is an old primary. */
+  leave(): void
   close(): void
 }
 
-function createSeat(options: LinesOptions, kind: Kind, watch: Watch): Seat {
+type Shared = {
+  watch: Watch
+  /** Whether no line has led to a newer primary. */
+  isNewest: (place: Place) => boolean
+}
+
+function createSeat(options: LinesOptions, kind: Kind, { watch, isNewest }: Shared): Seat {
   let line: Line | undefined
   let work = 0
   let isClosed = false
@@ -122,11 +146,17 @@ function createSeat(options: LinesOptions, kind: Kind, watch: Watch): Seat {
   const open = async () => {
     const { onNotification } = options
     const listens = kind === 'beat' && onNotification !== undefined
-    line = await openAny(options, {
+    const { line: opening, place } = await openPrimary(options.servers, {
       session: listens ? [...options.session(kind), 'LISTEN turnpike'] : options.session(kind),
+      answerMs: options.answerMs,
       onEnd,
       ...(listens && { onNotification: (_, payload) => onNotification(payload) }),
     })
+    if (!isNewest(place)) {
+      opening.close()
+      throw gone()
+    }
+    line = opening
     // What was notified meanwhile is unknown: an empty notification says that all may have changed.
     if (listens) onNotification('{}')
     if (isClosed) line.close()
@@ -156,6 +186,7 @@ function createSeat(options: LinesOptions, kind: Kind, watch: Watch): Seat {
     },
     isIdle: () => work === 0,
     load: () => (line === undefined ? 1_000_000 : 0) + work,
+    leave: () => line?.close(),
     close() {
       isClosed = true
       opened.reject(gone())
@@ -175,38 +206,4 @@ async function withinGrace(opened: Promise<void>): Promise<void> {
 
 function gone(): DatabaseGoneError {
   return new DatabaseGoneError('there is no connection to the database', { mayHaveRun: false })
-}
-
-/** The first host whose server is a primary that can be written. */
-async function openAny(
-  { servers, answerMs }: LinesOptions,
-  { session, onEnd, onNotification }: Pick<LineOptions, 'session' | 'onEnd' | 'onNotification'>,
-): Promise<Line> {
-  let last: unknown
-  for (const client of servers) {
-    try {
-      const line = await connect({
-        client,
-        session,
-        onEnd,
-        ...(onNotification && { onNotification }),
-        ...(answerMs && { answerMs }),
-      })
-      const [row] = await line.run((query) =>
-        query<{ standby: boolean }>(
-          "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby",
-        ),
-      )
-      if (row?.standby === false) return line
-      line.close()
-      last = new DatabaseGoneError(`${client.host ?? 'the server'} is not writable`, {
-        mayHaveRun: false,
-      })
-    } catch (error) {
-      last = error
-    }
-  }
-  if (last instanceof DatabaseGoneError) throw last
-  const reason = last instanceof Error ? last.message : 'no connection'
-  throw new DatabaseGoneError(reason, { mayHaveRun: false, cause: last })
 }

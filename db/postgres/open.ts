@@ -2,7 +2,6 @@ import { hostname } from 'node:os'
 import type { WriteEvent } from '../../src/log'
 import type { Database, Upgrade } from '../Database'
 import { type AdmitOptions, admit } from './admit'
-import { DatabaseGoneError, PostgresError } from './errors'
 import { installFunctions } from './functions'
 import { type Gateways, joinGateways } from './gateways'
 import {
@@ -10,12 +9,13 @@ import {
   fingerprintsOf,
   type KeySecrets,
   markDatabase,
+  markPlace,
   writeIdentity,
 } from './identity'
 import type { Line } from './Line'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
-import { DatabaseStartError } from './reach'
+import { startErrorOf } from './reach'
 import { watchServer } from './server'
 import { sessionOf } from './session'
 import * as Url from './Url'
@@ -46,12 +46,7 @@ export async function openPostgres(options: OpenPostgresOptions): Promise<Databa
   try {
     return await open(options)
   } catch (error) {
-    const isServer = error instanceof PostgresError || error instanceof DatabaseGoneError
-    if (!isServer) throw error
-    const said = Url.redact(options.target, error.message)
-    throw new DatabaseStartError(
-      `PostgreSQL at ${Url.describe(options.target)} refuses the start: ${said} (${error.code})`,
-    )
+    throw startErrorOf(error, options.target)
   }
 }
 
@@ -59,9 +54,10 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
   const { target, secrets, now, monotonic, tests } = options
   const service = fingerprintsOf(secrets)
   const name = Url.describe(target)
-  const { line, servers, warnings } = await admit({ ...options, service })
+  const { line, place, servers, warnings } = await admit({ ...options, service })
   for (const warning of warnings) options.warn(warning)
   const upgrade = await prepare(options, line, service).finally(line.close)
+  markPlace(options.dataDir, place)
   const undo: (() => unknown)[] = []
   let notify: (payload: string) => void = () => undefined
   try {
@@ -71,6 +67,15 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
       session: (kind) => sessionOf(kind, tests?.answerMs),
       ...(tests?.answerMs !== undefined && { answerMs: tests.answerMs }),
       monotonic,
+      place,
+      onPlace(newer) {
+        try {
+          markPlace(options.dataDir, newer)
+        } catch (error) {
+          // The process itself remembers it.
+          options.log('settlement-fault', { error })
+        }
+      },
       onNotification: (payload) => notify(payload),
     })
     undo.push(lines.close)

@@ -1,4 +1,6 @@
-import { connect, type Line } from './Line'
+import { DatabaseGoneError, PostgresError } from './errors'
+import type { Line } from './Line'
+import { NoPrimaryError, nameOf, openPrimary, type Place, UnfitError } from './primary'
 import { type Server, serversOf } from './servers'
 import * as Url from './Url'
 
@@ -12,12 +14,17 @@ export class DatabaseStartError extends Error {
 
 const noTls = 'refuses TLS'
 
-const ignore = () => undefined
-
-export type Reached = { line: Line; server: Server; servers: readonly Server[] }
+export type Reached = {
+  line: Line
+  place: Place
+  server: Server
+  servers: readonly Server[]
+  /** Names of primaries that were replaced and still run. */
+  old: readonly string[]
+}
 
 /**
- * Connects to the first host that is a primary. Throws `DatabaseStartError` with the reason of every
+ * Connects to the newest primary of all hosts. Throws `DatabaseStartError` with the reason of every
  * host when there is none, and `UrlError` when a file of the URL cannot be read.
  */
 export async function reach(
@@ -25,45 +32,49 @@ export async function reach(
   { answerMs }: { answerMs?: number | undefined } = {},
 ): Promise<Reached> {
   const servers = serversOf(target)
-  const reasons = new Map<string, string>()
-  for (const server of servers) {
-    const name = Url.nameOf(server.host)
-    try {
-      const line = await connect({ client: server.client, session: [], onEnd: ignore, answerMs })
-      const reason = await standbyReason(line)
-      if (reason === undefined) return { line, server, servers }
-      line.close()
-      reasons.set(name, reason)
-    } catch (error) {
-      // With `prefer` the second attempt says more only when there is no TLS.
-      if (reasons.get(name)?.startsWith(noTls) !== false) reasons.set(name, reasonOf(error, target))
-    }
+  try {
+    const found = await openPrimary(
+      servers.map(({ client }) => client),
+      { session: [], onEnd: () => undefined, answerMs },
+    )
+    const server = servers.find(({ client }) => client === found.client)
+    if (server === undefined) throw new Error('a server that was not asked')
+    return { ...found, server, servers, old: found.old.map(nameOf) }
+  } catch (error) {
+    throw startErrorOf(error, target)
   }
-  const list = [...reasons].map(([name, reason]) => `PostgreSQL at ${name} ${reason}`)
-  throw new DatabaseStartError(list.join('\n'))
 }
 
-/** Why a server cannot be written; undefined for a primary. */
-async function standbyReason(line: Line): Promise<string | undefined> {
-  const [row] = await line.run((query) =>
-    query<{ standby: boolean; readonly: boolean }>(
-      `SELECT pg_is_in_recovery() AS standby,
-         current_setting('default_transaction_read_only')::boolean AS readonly`,
-    ),
-  )
-  if (row?.standby !== false)
-    return 'is a standby: name the primary in DATABASE_URL, or promote this server'
-  if (row.readonly)
-    return (
-      'is read-only (default_transaction_read_only): name the primary, or set it to off for this ' +
-      'user and this database'
-    )
-  return undefined
+/** What the server refused at a start, with the remedy. Any other error is returned as it is. */
+export function startErrorOf(error: unknown, target: Url.Target): unknown {
+  if (error instanceof NoPrimaryError)
+    return new DatabaseStartError(reasonsOf(error, target).join('\n'))
+  const isGone = error instanceof DatabaseGoneError
+  if (!isGone && !(error instanceof PostgresError)) return error
+  // Of a connection only what the server said says more than that it was lost.
+  const said = isGone ? error.cause : error
+  const isState = said instanceof Error && 'code' in said && /^[0-9A-Z]{5}$/.test(`${said.code}`)
+  const reason = isState
+    ? reasonOf(said, target)
+    : 'was lost during the start: start again when it answers'
+  return new DatabaseStartError(`PostgreSQL at ${Url.describe(target)} ${reason}`)
+}
+
+/** Why no host can be used, one line for each. */
+function reasonsOf({ failures }: NoPrimaryError, target: Url.Target): readonly string[] {
+  const reasons = new Map<string, string>()
+  for (const { client, error } of failures) {
+    const name = nameOf(client)
+    // With `prefer` the second attempt says more only when there is no TLS.
+    if (reasons.get(name)?.startsWith(noTls) !== false) reasons.set(name, reasonOf(error, target))
+  }
+  return [...reasons].map(([name, reason]) => `PostgreSQL at ${name} ${reason}`)
 }
 
 /** Why a server cannot be reached, after its name. */
 export function reasonOf(error: unknown, target: Url.Target): string {
   if (!(error instanceof Error)) return 'cannot be used: report this'
+  if (error instanceof UnfitError) return error.message
   const code = 'code' in error ? String(error.code) : ''
   return byCode(code, target) ?? tlsReason(error, code) ?? otherReason(error, code, target)
 }
@@ -86,7 +97,18 @@ function byCode(code: string, { user, database, password }: Url.Target): string 
     case '53300':
       return 'has no free connection: raise max_connections, or end other clients'
     case '57P03':
-      return 'is starting or stopping: try again when it answers'
+      return (
+        'is starting or stopping, or is a standby without hot_standby: start again when it answers, or ' +
+        'name the primary in DATABASE_URL'
+      )
+    case '25006':
+      return 'is a standby, or is read-only: name the primary in DATABASE_URL'
+    case '55P03':
+    case '57014':
+      return (
+        'has a lock that the start waits for: end the session that has it (SELECT pid, state, query FROM ' +
+        'pg_stat_activity, and pg_terminate_backend), then start again'
+      )
     case 'ECONNREFUSED':
     case 'ENOENT':
       return `does not listen there (${code}): ${listens}`
