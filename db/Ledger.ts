@@ -181,6 +181,8 @@ export type JobRider =
 /** Why the rows of a product were not written. Then the whole commit was rolled back. */
 export type RowsRefusal =
   | 'order-quota'
+  /** Too many orders of all payers are under way or were refunded. */
+  | 'refund-share'
   | 'order-changed'
   | 'payment-not-confirmed'
   | 'job-may-have-effect'

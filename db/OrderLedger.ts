@@ -19,8 +19,14 @@ export type NewOrder = Pick<
   | 'createdAt'
 >
 
-/** Most orders of a payer that are open, or were refunded since the time in an order id. */
-export type OrderQuota = { payer: Address; since: string; max: number }
+/** Most orders that are under way, or were refunded since the time in an order id. */
+export type OrderQuota = {
+  payer: Address
+  since: string
+  max: number
+  /** The same of all payers. Undefined for an order with the usual minimum. */
+  all?: { since: string; max: number } | undefined
+}
 
 export type HistoryQuery = {
   payer: Address | undefined
@@ -84,6 +90,8 @@ export type OrderLedger = {
   countRefunds(payer: Address, since: string): Promise<number>
   /** Orders of a payer that may still be delivered. */
   countUnderWay(payer: Address): Promise<number>
+  /** Orders of all payers that may still be delivered, or were refunded since an id or will be. */
+  countRefundable(since: string): Promise<number>
   /** The order after the move; undefined when it was in another state. */
   move(move: OrderMove): Promise<Order | undefined>
 }

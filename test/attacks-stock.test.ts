@@ -6,7 +6,14 @@ import { samplePrice } from '../src/demo/exchange'
 import * as Abi from '../src/protocol/Abi'
 import * as Permit from '../src/protocol/Permit'
 import { movePrice } from './harness/exchange'
-import { before, buyStock, type OrderJson, signOrder, startStockShop } from './harness/stockshop'
+import {
+  before,
+  buyStock,
+  type OrderJson,
+  type StockShop,
+  signOrder,
+  startStockShop,
+} from './harness/stockshop'
 import { sqlBeside, tamper } from './harness/testledger'
 
 // Attacks 38 and 39 of the catalogue: refunds, and the price of a swap.
@@ -43,6 +50,13 @@ const post = (url: string, headers: Record<string, string>) =>
   fetch(url, { method: 'POST', headers })
 const refunds = (id: string) =>
   shop.rows(`SELECT * FROM jobs WHERE kind = 'refund' AND id LIKE '%${id}%'`)
+/** What the pool gives for 25 USDG. */
+async function quoted({ buyUrl }: Pick<StockShop, 'buyUrl'>): Promise<string> {
+  const { quote } = (await (await post(buyUrl(), {})).json()) as {
+    quote: { estimatedShares: string }
+  }
+  return quote.estimatedShares
+}
 const written = () => shop.rows('SELECT * FROM payments').length
 
 // This test is first: later ones use up the limit of an address.
@@ -184,6 +198,31 @@ describe('attack 38: refund loops', () => {
     expect(await shop.usdg(shop.desk)).toBe(0n)
   })
 
+  test('attack 38: concurrent orders without a minimum are limited, too', async () => {
+    const urls = Array.from({ length: 14 }, (_, index) => shop.buyUrl({ usdg: `${20 + index}` }))
+    const orders = await Promise.all(
+      urls.map(async (url) => ({ url, headers: await signOrder(url, { buyer: 5 }) })),
+    )
+    const count = written()
+    // None is filled before the last one was refused: a price that moves now makes all others refunds.
+    const refused = Promise.withResolvers<void>()
+    shop.tap.intercept = async ({ method }) => {
+      if (method.startsWith('eth_sendRawTransaction')) await refused.promise
+      return undefined
+    }
+    let limited = 0
+    const answers = orders.map(async ({ url, headers }) => {
+      const { status } = await post(url, headers)
+      if (status === 429 && ++limited === 4) refused.resolve()
+      return status
+    })
+    await Promise.race([refused.promise, Promise.all(answers)])
+    refused.resolve()
+    const statuses = (await Promise.all(answers)).toSorted()
+    expect(statuses).toEqual([...Array(10).fill(200), ...Array(4).fill(429)])
+    expect(written()).toBe(count + 10)
+  })
+
   test("attack 38: the day's gas budget refuses new orders, and paid orders are completed", async () => {
     const poor = await startStockShop({
       adjust: (config) => ({
@@ -197,6 +236,15 @@ describe('attack 38: refund loops', () => {
     try {
       const price = samplePrice('NVDA')
       const headers = await signOrder(poor.buyUrl())
+      // Refunds may cost a share of the budget. Beyond it no order may have a tighter minimum than
+      // usual, because its payer can cause the refund.
+      const insisting = poor.buyUrl({ minimumShares: await quoted(poor) })
+      const refused = await post(insisting, {})
+      const { code, detail } = (await refused.json()) as { code: string; detail: string }
+      expect([refused.status, code]).toEqual([503, 'not-ready'])
+      expect(detail).toContain('minimumShares')
+      const usual = poor.buyUrl({ minimumShares: '0.0001' })
+      expect((await post(usual, {})).status).toBe(402)
       const later = poor.buyUrl({ usdg: '31' })
       const signed = await signOrder(later)
       const start = await poor.usdg(buyer)

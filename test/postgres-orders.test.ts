@@ -132,6 +132,31 @@ onEach(
 )
 
 onEach(
+  'error: the quota of all payers counts open orders, and refunds since an id, of every payer',
+  async (ledger) => {
+    const since = Orders.newId(8_000_000_000_000, bytes(0))
+    const before = await ledger.orders.countRefundable(since)
+    const idAt = (at: number) => Orders.newId(8_000_000_000_000 + at, bytes(1))
+    await insertOrder(ledger, { ...refunding, id: idAt(1) })
+    await insertOrder(ledger, { ...swapping, id: idAt(2) })
+    await insertOrder(ledger, { state: 'failed', id: idAt(3) })
+    await insertOrder(ledger, { ...refunding, id: Orders.newId(9, bytes(2)) })
+    expect(await ledger.orders.countRefundable(since)).toBe(before + 2)
+    const place = async (all: { since: string; max: number } | undefined) => {
+      const { terms, payment } = await paidTerms(ledger, newAddress())
+      const quota = { payer: terms.payer, since: 'ord_', max: 1, all }
+      return ledger.order({ order: terms, quota }, payment)
+    }
+    expect(await place({ since, max: before + 2 })).toBe('refund-share')
+    expect(await place({ since, max: before + 3 })).toBeUndefined()
+    expect(await place({ since, max: before + 3 })).toBe('refund-share')
+    // An order with the usual minimum is not refused, and counts.
+    expect(await place(undefined)).toBeUndefined()
+    expect(await ledger.orders.countRefundable(since)).toBe(before + 4)
+  },
+)
+
+onEach(
   'behavior: a swap rides while the payment is confirmed, once, with its event',
   async (ledger) => {
     const { id, paymentId } = await insertOrder(ledger, { state: 'settled', settledAt })

@@ -67,7 +67,7 @@ function findOrders(reader: Reader): Finds {
   }
 }
 
-type Counts = Pick<OrderLedger, 'countOpen' | 'countRefunds' | 'countUnderWay'>
+type Counts = Pick<OrderLedger, 'countOpen' | 'countRefunds' | 'countUnderWay' | 'countRefundable'>
 
 function countOrders(reader: Reader): Counts {
   const count = async (where: string, values: readonly unknown[] = []) =>
@@ -79,6 +79,11 @@ function countOrders(reader: Reader): Counts {
       count('lower(payer) = lower($1) AND id > $2 AND refund_reason IS NOT NULL', [payer, since]),
     countUnderWay: (payer) =>
       count("lower(payer) = lower($1) AND state IN ('settling', 'settled', 'swapping')", [payer]),
+    countRefundable: (since) =>
+      count(
+        `id > $1 AND refund_reason IS NOT NULL OR state IN ('settling', 'settled', 'swapping')`,
+        [since],
+      ),
   }
 }
 

@@ -1,4 +1,4 @@
-import { and, desc, eq, gt, lt, type SQL, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, lt, or, type SQL, sql } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
 import { jobs } from '../jobs'
 import type { HistoryQuery, OrderLedger, OrderMove } from '../OrderLedger'
@@ -27,6 +27,7 @@ export function createOrders(
       history: readHistory(db),
       countRefunds: async (payer, since) => counts.refunds(payer, since),
       countUnderWay: async (payer) => counts.underWay(payer),
+      countRefundable: async (since) => counts.refundable(since),
       async move(move) {
         const row = write(db, () => change(move) ?? null)
         return row === null ? undefined : toOrder(row)
@@ -119,23 +120,31 @@ function readHistory({ orm }: Db): OrderLedger['history'] {
   }
 }
 
-/** Counts the orders of a payer. */
+/** Counts orders by what they may cost. */
 function countOrders({ orm }: Db) {
   const count = (...conditions: Parameters<typeof and>) =>
     later(orm, () =>
       orm
         .select({ count: sql<number>`count(*)` })
         .from(orders)
-        .where(and(eq(orders.payer, parameter('payer')), ...conditions))
+        .where(and(...conditions))
         .prepare(),
     )
-  const refunds = count(gt(orders.id, parameter('since')), sql`refund_reason IS NOT NULL`)
-  const underWay = count(sql`state IN ('settling', 'settled', 'swapping')`)
+  const isOfPayer = eq(orders.payer, parameter('payer'))
+  const isRefunded = and(gt(orders.id, parameter('since')), sql`refund_reason IS NOT NULL`)
+  const isUnderWay = sql`state IN ('settling', 'settled', 'swapping')`
+  const refunds = count(isOfPayer, isRefunded)
+  const underWay = count(isOfPayer, isUnderWay)
+  // SQLite uses the index of open orders only for exactly its states.
+  const isOpen = sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`
+  const refundable = count(or(isRefunded, and(isOpen, isUnderWay)))
   return {
     /** Orders of a payer since an id that were refunded or will be. */
     refunds: (payer: Address, since: string): number => refunds.get({ payer, since })?.count ?? 0,
     /** Orders of a payer that may still be delivered. */
     underWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
+    /** Those of all payers together. */
+    refundable: (since: string): number => refundable.get({ since })?.count ?? 0,
   }
 }
 
@@ -202,9 +211,10 @@ function createRiders(
   return {
     insert({ order, quota }, { id: paymentId, transaction: settlementTx }) {
       if (quota !== undefined) {
-        const { payer, since, max } = quota
+        const { payer, since, max, all } = quota
         const count = counts.refunds(payer, since) + counts.underWay(payer)
         if (count >= max) throw new RefusedError('order-quota')
+        if (all && counts.refundable(all.since) >= all.max) throw new RefusedError('refund-share')
       }
       insert.run({ ...toRow(order), paymentId, settlementTx })
     },

@@ -20,26 +20,22 @@ export type Admission = {
   assertRecipient(recipient: Address): void
   /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
   assertReady(): Promise<void>
-  /** Throws ProblemError, 429, for a payer with too many refunded orders: each costs gas. */
-  assertRefundQuota(payer: Address): Promise<void>
   /**
-   * Throws ProblemError, 429, for an order with a minimum of its own when too many orders of the
-   * payer are open. The limit is that of refunds, because the first filled order can cause a refund
-   * of each.
+   * Throws ProblemError, 429, for a payer with too many orders that were refunded or are under way:
+   * each may cost gas for a refund, because the price can move while it is under way.
    */
-  assertOpenOrderQuota(
-    payer: Address,
-    terms: Pick<Instrument.Terms, 'minimumAtomic'>,
-  ): Promise<void>
+  assertQuota(payer: Address): Promise<void>
   /**
-   * The same quota for the commit that writes the order. Only there is the payer verified: before,
-   * any client may present orders in the payer's name. Undefined for an order without a minimum of
-   * its own.
+   * Throws ProblemError, 503, for an order with a tighter minimum than usual when the refunds of all
+   * payers have used their share of the desk's gas. Its payer can cause a refund at no cost: any order
+   * that is filled before it moves the price below such a minimum.
    */
-  openOrderQuota(
-    payer: Address,
-    terms: Pick<Instrument.Terms, 'minimumAtomic'>,
-  ): OrderQuota | undefined
+  assertRefundShare(terms: Instrument.Terms, admitted: Admitted): Promise<void>
+  /**
+   * Both quotas for the commit that writes the order. Only there is the payer verified: before, any
+   * client may present orders in the payer's name.
+   */
+  quotaOf(payer: Address, terms: Instrument.Terms, admitted: Admitted): OrderQuota
   /** A snapshot at the market that permits the order. Throws ProblemError. */
   quote(market: Market, terms: Instrument.Terms, options: QuoteOptions): Promise<Admitted>
 }
@@ -54,18 +50,21 @@ export type AdmissionOptions = {
   network: NetworkConfig
   /** Accounts of this service, which receive nothing. */
   own: readonly Address[]
-  desk: Pick<Desk, 'refundsOf' | 'open' | 'underWay'>
+  desk: Pick<Desk, 'refundsOf' | 'open' | 'underWay' | 'refundable'>
   /** Refunds that a payer may have in an hour; 10 by default. */
   refundsMax?: number | undefined
   now: () => number
 }
 
 const hourMs = 60 * 60 * 1000
-/** Most gas of the swap and the refund of an order together. */
+const dayMs = 24 * hourMs
+/** Most gas of the swap and the refund of an order together, or of its payment and the refund. */
 const usedGas = 400_000n
+/** Refunded orders of all payers may cost this part of the desk's gas of a day. */
+const refundParts = 4n
 
 export function createAdmission(options: AdmissionOptions): Admission {
-  const { settlement, stock, network, own, refundsMax = 10 } = options
+  const { settlement, stock, network, own } = options
   const { asset } = network
   /** Nodes require the whole limit of a transaction in advance; open transactions use less. */
   const neededWei = async () => {
@@ -73,6 +72,7 @@ export function createAdmission(options: AdmissionOptions): Admission {
     return gas * settlement.fees(network.id).maxFeeWei
   }
   return {
+    ...createQuotas(options),
     assertRecipient(recipient) {
       const reason = Instrument.refusalOf(recipient, { stock, asset, own })
       if (reason === undefined) return
@@ -96,22 +96,6 @@ export function createAdmission(options: AdmissionOptions): Admission {
         },
       )
     },
-    async assertRefundQuota(payer) {
-      if ((await options.desk.refundsOf(payer, options.now() - hourMs)) < refundsMax) return
-      const detail =
-        'Too many orders of this payer were refunded in the last hour: wait for Retry-After.'
-      throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
-    },
-    async assertOpenOrderQuota(payer, { minimumAtomic }) {
-      if (minimumAtomic === undefined) return
-      const refunds = await options.desk.refundsOf(payer, options.now() - hourMs)
-      if (refunds + (await options.desk.underWay(payer)) >= refundsMax) throw tooManyOpen()
-    },
-    openOrderQuota(payer, { minimumAtomic }) {
-      if (minimumAtomic === undefined) return undefined
-      const since = idSince(options.now() - hourMs)
-      return { payer, since, max: refundsMax }
-    },
     async quote(market, terms, { recipient, fresh }) {
       const people = [settlement.desk, ...(recipient === undefined ? [] : [recipient])]
       const snapshot = await market
@@ -124,17 +108,69 @@ export function createAdmission(options: AdmissionOptions): Admission {
   }
 }
 
+/** How many orders of a payer, and of all payers, may end as refunds. */
+function createQuotas(
+  options: AdmissionOptions,
+): Pick<Admission, 'assertQuota' | 'assertRefundShare' | 'quotaOf'> {
+  const { settlement, network, desk, refundsMax = 10, now } = options
+  /** How many refunded orders the share of a day pays for, at the gas price now. */
+  const refundsOfAllMax = () => {
+    const { baseFeeWei, maxTipWei } = settlement.fees(network.id)
+    const costWei = usedGas * (baseFeeWei + maxTipWei) + 1n
+    return Number(network.gasPerDayWei.desk / refundParts / costWei)
+  }
+  const quotaOfAll = (terms: Instrument.Terms, admitted: Admitted) => {
+    const usualAtomic = Instrument.floorOf(terms.token, admitted.quotedAtomic)
+    if (admitted.floorAtomic <= usualAtomic) return undefined
+    // The budget is that of a UTC day.
+    const since = now() - (now() % dayMs)
+    return { since, max: refundsOfAllMax() }
+  }
+  return {
+    async assertQuota(payer) {
+      const refunds = await desk.refundsOf(payer, now() - hourMs)
+      if (refunds >= refundsMax) {
+        const detail =
+          'Too many orders of this payer were refunded in the last hour: wait for Retry-After.'
+        throw Problem.of('rate-limited', detail, { headers: { 'retry-after': '600' } })
+      }
+      if (refunds + (await desk.underWay(payer)) >= refundsMax) throw tooManyOpen()
+    },
+    async assertRefundShare(terms, admitted) {
+      const all = quotaOfAll(terms, admitted)
+      if (all && (await desk.refundable(all.since)) >= all.max) throw shareSpent()
+    },
+    quotaOf(payer, terms, admitted) {
+      const all = quotaOfAll(terms, admitted)
+      return {
+        payer,
+        since: idSince(now() - hourMs),
+        max: refundsMax,
+        all: all && { ...all, since: idSince(all.since) },
+      }
+    },
+  }
+}
+
 /**
  * The problem for a buyer whose order was not written; undefined when the buyer did not cause it.
  */
 export function problemOfRows(reason: RowsRefusal): Problem.ProblemError | undefined {
+  if (reason === 'refund-share') return shareSpent()
   return reason === 'order-quota' ? tooManyOpen() : undefined
 }
 
 function tooManyOpen(): Problem.ProblemError {
   const detail =
-    'Too many orders of this payer that name minimumShares are under way: wait for Retry-After.'
+    'Too many orders of this payer are under way or were refunded: wait for Retry-After.'
   return Problem.of('rate-limited', detail, { headers: { 'retry-after': '10' } })
+}
+
+function shareSpent(): Problem.ProblemError {
+  const detail =
+    'Refunds have used their share of the gas of today, so a minimumShares above the usual minimum ' +
+    'is refused: leave it out, or try again after 0:00 UTC.'
+  return Problem.of('not-ready', detail, { headers: { 'retry-after': '600' } })
 }
 
 /** Throws when the pool gives less than the buyer's minimum. */

@@ -23,6 +23,8 @@ export type Desk = {
   refundsOf(payer: Address, since: number): Promise<number>
   /** Orders of a payer that have not ended and are not to be refunded. */
   underWay(payer: Address): Promise<number>
+  /** Orders of all payers under way, and those since then that were refunded or will be. */
+  refundable(since: number): Promise<number>
   /** Number of orders in each state that is not final. */
   counts(): Promise<ReadonlyMap<State, number>>
   /** Number of open orders. */
@@ -93,6 +95,7 @@ export function createDesk(options: DeskOptions): Desk {
     },
     refundsOf: (payer, since) => orders.countRefunds(payer, idSince(since)),
     underWay: orders.countUnderWay,
+    refundable: (since) => orders.countRefundable(idSince(since)),
     counts: async () => countsOf(await orders.open()),
     open: orders.countOpen,
     held: async () => (await orders.open()).filter(({ state }) => state === 'held'),

@@ -97,6 +97,7 @@ async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
   if (recipient !== undefined) admission.assertRecipient(recipient)
   await admission.assertReady()
   const shown = await admission.quote(market, incoming.terms, { recipient, fresh: false })
+  await admission.assertRefundShare(incoming.terms, shown)
   const { snapshot, floorAtomic } = shown
   const minimum = {
     minimumShares: Amount.toDecimal(floorAtomic, Instrument.shareDecimals),
@@ -198,10 +199,10 @@ async function admit(
   const recipient = terms.recipient ?? payer
   admission.assertRecipient(recipient)
   admission.assertRecipient(payer)
-  await admission.assertRefundQuota(payer)
+  await admission.assertQuota(payer)
   await admission.assertReady()
   const admitted = await admission.quote(paidMarket, terms, { recipient, fresh: true })
-  await admission.assertOpenOrderQuota(payer, terms)
+  await admission.assertRefundShare(terms, admitted)
   return { ...admitted, recipient }
 }
 
@@ -217,7 +218,7 @@ function rowsOf(
   const agreement = { ...terms, ...agreed, network: network.id }
   return {
     order: Agreement.orderOf(id, transfer, agreement, now()),
-    quota: admission.openOrderQuota(transfer.payer, terms),
+    quota: admission.quotaOf(transfer.payer, terms, agreed),
   }
 }
 

@@ -85,6 +85,7 @@ function ordersOf(world: World, born: number): OrderLedger {
     history: far(orders.history),
     countRefunds: far(orders.countRefunds),
     countUnderWay: far(orders.countUnderWay),
+    countRefundable: far(orders.countRefundable),
     move: far(orders.move),
   }
 }

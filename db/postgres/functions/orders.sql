@@ -58,7 +58,9 @@ END $$;
 
 -- The order of a new payment, after the payment's row. The lock of the payer makes the count exact:
 -- the statement after it sees the orders that others have committed.
--- rows: {"order": row, "quota": {"payer", "since", "max"} or null}.
+-- The count of all payers has no lock, because gateways would wait for each other: orders that commit at
+-- the same time may exceed it.
+-- rows: {"order": row, "quota": {"payer", "since", "max", "all": {"since", "max"} or absent} or null}.
 CREATE FUNCTION insert_order(rows jsonb, of_payment text, hash text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -74,6 +76,14 @@ BEGIN
     INTO counted FROM orders WHERE lower(payer) = buyer;
     IF counted >= (quota->>'max')::bigint THEN
       PERFORM refuse('order-quota', of_payment);
+    END IF;
+    IF quota ? 'all' THEN
+      SELECT count(*) INTO counted FROM orders
+      WHERE id > quota->'all'->>'since' AND refund_reason IS NOT NULL
+        OR state IN ('settling', 'settled', 'swapping');
+      IF counted >= (quota->'all'->>'max')::bigint THEN
+        PERFORM refuse('refund-share', of_payment);
+      END IF;
     END IF;
   END IF;
   INSERT INTO orders
