@@ -150,6 +150,13 @@ describe('sessions', () => {
     expect(await isIn(await app.get('/admin', again))).toBe(false)
   })
 
+  test('attack: a clock that was set back before the session ends it', async () => {
+    const app = adminPages()
+    const { cookie } = await app.signIn()
+    app.state.now--
+    expect(await isIn(await app.get('/admin', { cookie }))).toBe(false)
+  })
+
   test('behavior: signing out ends this session, and everywhere ends all', async () => {
     const app = adminPages()
     const [one, two, three] = [await app.signIn(), await app.signIn(), await app.signIn()]

@@ -47,6 +47,20 @@ describe.concurrent('the ceiling of a charge that another process settles', () =
   })
 })
 
+test('behavior: the ceilings of a relayer are counted apart from those of others and of other networks', () => {
+  const ceilings = createCeilings()
+  const otherNetwork = networkOf('http://127.0.0.1', 'usdg').id
+  const others = [
+    { ...transfer, network: otherNetwork },
+    { ...transfer, upto: { ...transfer.upto, facilitator: account(1).address } },
+  ]
+  for (const [index, each] of [transfer, transfer, ...others].entries())
+    ceilings.add(`pay_${index}`, each, undefined)
+  expect(ceilings.countOf(network.id, facilitator)).toBe(2)
+  expect(ceilings.countOf(otherNetwork, facilitator)).toBe(1)
+  expect(ceilings.countOf(network.id, account(1).address)).toBe(1)
+})
+
 test('error: a read that fails after a charge was started is logged, and rejects nothing', async () => {
   const logged: string[] = []
   const gone = () => Promise.reject(new Error('the connection was lost'))

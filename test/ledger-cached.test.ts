@@ -1,12 +1,14 @@
 import { afterEach, beforeEach, expect, test } from 'bun:test'
 import type { Authorization } from '../db/Authorization'
+import { payments } from '../db/schema'
 import { createGas } from '../db/sqlite/gas'
 import { createLedger } from '../db/sqlite/ledger'
 import { type Db, openInMemory } from '../db/sqlite/open'
 import { write } from '../db/sqlite/write'
 import { account } from '../src/demo/accounts'
+import { hashOf, paymentRow } from './harness/settlingrows'
 
-/** What the ledger of one process keeps in memory is what the database has. */
+/** What the ledger of one process keeps in memory is what the database has, and what it writes. */
 
 const network = 'eip155:8453'
 const at = 20_000 * 86_400_000 + 5
@@ -79,4 +81,52 @@ test('behavior: a failed settlement is found after the first one, and after a re
   const next = createLedger(db)
   expect(await next.authorizations.hasFailedSince(payer, 49)).toBe(true)
   expect(await next.authorizations.hasFailedSince(payer, 50)).toBe(false)
+})
+
+test("behavior: a caller's key is free when its ceiling was charged nothing", async () => {
+  const { authorizations } = createLedger(db)
+  const purpose = { ...authorization.purpose, idempotencyKey: 'key' }
+  await authorizations.insert({ ...authorization, purpose, state: 'authorized', charge: undefined })
+  const scope = { merchant: 'm', route: '/r', payer, key: 'key' }
+  expect(await authorizations.findByIdempotencyKey(scope)).toMatchObject({ id: authorization.id })
+  await authorizations.void(authorization.id, { amountAtomic: 0n, units: {} }, undefined)
+  expect(await authorizations.findByIdempotencyKey(scope)).toBeUndefined()
+})
+
+const failure = {
+  delivered: false,
+  upstreamStatus: 500,
+  redeemTokenHash: 'e'.repeat(64),
+  redeemUntil: at + 1,
+} as const
+
+/** A payment of this database, whose answer is being delivered. */
+async function delivering() {
+  const paid = { state: 'confirmed', logIndex: 0, blockNumber: 7n, confirmedAt: 1 } as const
+  const row = paymentRow({ network, hash: hashOf(1) }, paid)
+  db.orm.insert(payments).values(row).run()
+  let later = 0
+  const withoutSync: Db['withoutSync'] = (run) => {
+    later++
+    return db.withoutSync(run)
+  }
+  const { deliveries, payments: reads } = createLedger({ ...db, withoutSync })
+  await deliveries.begin(row.id)
+  return { deliveries, id: row.id, find: () => reads.findById(row.id), later: () => later }
+}
+
+test('error: a failure that comes after the end of a delivery does not open it again', async () => {
+  const { deliveries, id, find } = await delivering()
+  await deliveries.deliver(id, { upstreamStatus: 200, truncated: false }, at)
+  expect(await deliveries.fail(id, failure, at)).toBe(false)
+  expect(await find()).toMatchObject({ delivery: 'delivered', redeemUntil: undefined })
+})
+
+test('behavior: the end of a delivery waits for the disk only when it gives out a redeem token', async () => {
+  const { deliveries, id, find, later } = await delivering()
+  await deliveries.fail(id, failure, at)
+  expect([(await find())?.delivery, later()]).toEqual(['none', 0])
+  await deliveries.begin(id)
+  await deliveries.deliver(id, { upstreamStatus: 200, truncated: false }, at)
+  expect([(await find())?.delivery, later()]).toEqual(['delivered', 1])
 })
