@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'bun:test'
 import { parse as parseOverride } from '../src/meter/Override'
-import { eventMaxBytes } from '../src/meter/Reader'
 import { bytes, charge, headOf, meterOf, units, usage } from './harness/meter'
 
 /** What an answer costs when its numbers are strange, missing, repeated or named in a header. */
@@ -213,13 +212,26 @@ describe('what is not read', () => {
     expect(charge(meter, { status: 200, headers }, answer(used)).by).toBe('usage')
   })
 
-  test('behavior: an event over the bound has no usage, and the next one has', () => {
-    const long = bytes(`data: {"x":"${'x'.repeat(eventMaxBytes)}","usage":${used}}\n\n`)
-    expect(charge(meter, events, [long]).by).toBe('missing')
-    const next = bytes(`data: {"usage":${used}}\n\n`)
-    expect(charge(meter, events, [long, next])).toMatchObject({ amountAtomic: 565n })
+  /** Logprobs of an answer with few tokens, which make it longer than any buffer. */
+  const logprobs = `{"top_logprobs":[${'{"token":"\\u0022,{","bytes":[32]},'.repeat(200_000)}{}]}`
+
+  test('attack: the usage of an answer of any length is read', () => {
+    for (const body of [
+      `{"x":${logprobs},"usage":${used}}`,
+      `{"usage":${used},"x":${logprobs}}`,
+      `{"x":"${'x'.repeat(8_000_000)}","model":"m","usage":{"x":${logprobs},${used.slice(1)}}`,
+    ]) {
+      expect(body.length).toBeGreaterThan(5_000_000)
+      const chunks = [body.slice(0, 9), body.slice(9, 5_000_001), body.slice(5_000_001)].map(bytes)
+      expect(charge(meter, json, chunks)).toMatchObject({ amountAtomic: 565n, by: 'usage' })
+      const event = [bytes('data: '), ...chunks, bytes('\n\n')]
+      expect(charge(meter, events, event)).toMatchObject({ amountAtomic: 565n, by: 'usage' })
+    }
+  })
+
+  test('behavior: an event of several lines is one text', () => {
     const lines = bytes(`data: {"usage":\ndata: ${used}\ndata: }\n\n`)
-    expect(charge(meter, events, [long, lines])).toMatchObject({ amountAtomic: 565n })
+    expect(charge(meter, events, [lines])).toMatchObject({ amountAtomic: 565n })
   })
 
   test('behavior: other fields, comments and lines without data are no events', () => {

@@ -9,6 +9,10 @@ export type Preset = {
   failures: readonly Pointer[]
   /** The model that answered. */
   answeredBy: readonly Pointer[]
+  /**
+   * Names of members with text, in sets: what the first set that an answer has names is its output.
+   */
+  texts: readonly (readonly string[])[]
   /** Undefined when requests are not read. */
   request: RequestPlan | undefined
 }
@@ -123,6 +127,7 @@ export const empty: Preset = {
   counters: [],
   failures: all('/error'),
   answeredBy: [],
+  texts: [],
   request: noRequest,
 }
 
@@ -197,6 +202,13 @@ const openai: Preset = {
   // The last pointer is for OpenRouter, whose status is already 200 then.
   failures: all('/error', '/response/error', '/choices/0/error'),
   answeredBy: all('/model', '/response/model'),
+  texts: [
+    // Responses repeat in later events what they have sent as `delta`.
+    ['delta'],
+    'content text reasoning reasoning_content refusal arguments input instructions output'.split(
+      ' ',
+    ),
+  ],
   request: {
     ...noRequest,
     model: all('/model'),
@@ -274,6 +286,7 @@ const anthropic: Preset = {
   ],
   failures: all('/error'),
   answeredBy: all('/model', '/message/model'),
+  texts: ['text thinking partial_json content system'.split(' ')],
   request: {
     ...noRequest,
     model: all('/model'),
@@ -312,6 +325,7 @@ const gemini: Preset = {
   ],
   failures: all('/error'),
   answeredBy: all('/modelVersion'),
+  texts: [['text']],
   request: {
     ...noRequest,
     path: /\/(?:models|tunedModels)\/([^/:]+):(?:g|streamG)enerateContent$/,
@@ -330,6 +344,6 @@ export const presets: Readonly<Record<Name, Preset>> = {
   anthropic,
   gemini,
   // The upstream names the charge in a header, so nothing is read from the body.
-  header: { counters: [], failures: [], answeredBy: [], request: undefined },
+  header: { counters: [], failures: [], answeredBy: [], texts: [], request: undefined },
   none: { ...empty, request: undefined },
 }

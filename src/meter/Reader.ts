@@ -1,11 +1,8 @@
-import { createBytes, createLines } from './Lines'
 import type * as Meter from './Meter'
 import * as Override from './Override'
 import type { Preset } from './Preset'
+import * as Scanner from './Scanner'
 import * as Usage from './Usage'
-
-/** Longest event, or JSON answer, that is parsed. A longer one counts as without usage. */
-export const eventMaxBytes = 4 * 1024 * 1024
 
 export type Head = { status: number; headers: Headers }
 
@@ -30,13 +27,16 @@ export function createReader({ preset, plan }: Meter.Meter, { status, headers }:
     return constant({ kind: 'missing', reason: 'the answer is encoded' })
   const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
   const seen = Usage.nothing()
-  const source = isEvents ? createEvents(plan, seen) : createObjects(plan, seen)
+  const { root, needles } = planOf(plan)
+  const scanner = Scanner.createScanner(
+    root,
+    (found, isElement) =>
+      Usage.collect(seen, plan, found, isEvents || isElement ? 'event' : 'answer'),
+    { mayBeArray: !isEvents },
+  )
   return {
-    add: source.add,
-    end() {
-      source.end()
-      return Usage.conclude(seen, plan.counters)
-    },
+    add: isEvents ? createEvents(scanner, needles) : scanner.add,
+    end: () => Usage.conclude(seen, plan.counters),
   }
 }
 
@@ -44,45 +44,25 @@ function constant(usage: Usage.Usage): Reader {
   return { add: () => {}, end: () => usage }
 }
 
-type Source = { add(chunk: Uint8Array): void; end(): void }
+/** What is looked for in the answers of a preset. */
+type Plan = { root: Scanner.Node; needles: readonly Buffer[] }
 
-/** Parses one JSON text, if it may have usage. */
-type Take = (json: Uint8Array | undefined, from: 'answer' | 'event') => void
+const plans = new WeakMap<Preset, Plan>()
 
-function createTake(plan: Preset, seen: Usage.Seen): Take {
-  const wanted = needlesOf(plan)
-  // Parsing all events would cost more than all other steps, so the text is first searched for a
-  // name.
-  const decoder = new TextDecoder()
-  return (json, from) => {
-    if (json === undefined || !wanted.some((needle) => includes.call(json, needle))) return
-    let value: unknown
-    try {
-      value = JSON.parse(decoder.decode(json))
-    } catch {
-      return
-    }
-    Usage.collect(seen, plan, value, from)
-  }
+/** Made once for each preset, because the first byte of an answer waits for it. */
+function planOf(preset: Preset): Plan {
+  const known = plans.get(preset)
+  if (known !== undefined) return known
+  const { counters, failures, answeredBy } = preset
+  const pointers = counters.flatMap(({ event, answer }) => [...event, ...answer])
+  const root = Scanner.compile([...pointers, ...failures, ...answeredBy])
+  const plan = { root, needles: makeNeedles(preset) }
+  plans.set(preset, plan)
+  return plan
 }
 
-/**
- * Called on arrays that are not buffers, too: making a buffer of each event takes longer than the
- * search.
- */
-const { includes, indexOf, lastIndexOf } = Buffer.prototype
-
-const byPlan = new WeakMap<Preset, readonly Buffer[]>()
-
-/** Made once for each preset, because the first byte of an answer waits for them. */
-function needlesOf(plan: Preset): readonly Buffer[] {
-  let known = byPlan.get(plan)
-  if (known === undefined) {
-    known = makeNeedles(plan)
-    byPlan.set(plan, known)
-  }
-  return known
-}
+/** Called on arrays that are not buffers, too: making a buffer of each takes longer than the search. */
+const { indexOf, lastIndexOf } = Buffer.prototype
 
 /** The common ends of the last names of all pointers: `_tokens"` instead of nine names. */
 function makeNeedles({ counters, failures }: Preset): readonly Buffer[] {
@@ -103,74 +83,75 @@ function commonEnd(a: string, b: string): string {
   return a.slice(a.length - length)
 }
 
-/** Server-sent events: the data lines of an event make one text. */
-function createEvents(plan: Preset, seen: Usage.Seen): Source {
-  const needles = needlesOf(plan)
-  const take = createTake(plan, seen)
-  const event = createBytes(eventMaxBytes)
-  const lineEnd = new Uint8Array([0x0a])
-  /** The only data line so far, in the current chunk: most events need no copy. */
-  let only: Uint8Array | undefined
-  let isFirst = true
-  let isDropped = false
-  const keep = () => {
-    if (only !== undefined) event.add(only, 0, only.byteLength)
-    only = undefined
-  }
-  const dispatch = () => {
-    const bytes = only ?? event.take()
-    only = undefined
-    if (!isDropped) take(bytes, 'event')
-    isDropped = false
-  }
-  const lines = createLines(eventMaxBytes, (whole) => {
-    if (whole === undefined) {
-      isDropped = true
-      return
+const newline = 0x0a
+const carriage = 0x0d
+const lineEnd = new Uint8Array([newline])
+const mark = new Uint8Array([0xef, 0xbb, 0xbf])
+const field = new TextEncoder().encode('data:')
+
+/**
+ * Server-sent events: the data lines of an event make one text. Lines end with LF, CRLF or CR. They
+ * may have any length.
+ */
+function createEvents(scanner: Scanner.Scanner, needles: readonly Buffer[]) {
+  /** The part of `field` that the line begins with; -1 in a line of another field. */
+  let matched = 0
+  /** The part of the byte order mark that the stream begins with; -1 after it. */
+  let marked = 0
+  let isAfterCarriage = false
+  let hasData = false
+  const endLine = (code: number) => {
+    if (matched === field.byteLength) {
+      scanner.add(lineEnd)
+      hasData = true
+    } else if (matched === 0) {
+      scanner.reset()
+      hasData = false
     }
-    const line = isFirst ? withoutMark(whole) : whole
-    isFirst = false
-    if (line.byteLength === 0) return dispatch()
-    if (!isData(line)) return
-    const text = line.subarray(line[5] === space ? 6 : 5)
-    if (only === undefined && event.isEmpty()) {
-      only = text
-      return
-    }
-    keep()
-    event.add(lineEnd, 0, 1)
-    event.add(text, 0, text.byteLength)
-  })
+    matched = 0
+    marked = -1
+    isAfterCarriage = code === carriage
+  }
   const read = (chunk: Uint8Array) => {
-    lines.add(chunk)
-    keep()
+    const size = chunk.byteLength
+    for (let at = 0; at < size; at++) {
+      if (matched < 0 || matched === field.byteLength) {
+        const start = at
+        while (at < size && chunk[at] !== newline && chunk[at] !== carriage) at++
+        if (matched > 0) scanner.add(chunk.subarray(start, at))
+        if (at === size) return
+      }
+      const code = chunk[at] ?? 0
+      const isSecond = code === newline && isAfterCarriage
+      isAfterCarriage = false
+      if (isSecond) continue
+      if (code === newline || code === carriage) endLine(code)
+      else if (code === mark[marked]) marked = marked === 2 ? -1 : marked + 1
+      else {
+        matched = code === field[matched] ? matched + 1 : -1
+        marked = -1
+      }
+    }
   }
-  const isBetween = () => lines.isBetween() && only === undefined && event.isEmpty() && !isDropped
-  return {
-    add(chunk) {
-      const size = chunk.byteLength
-      let at = 0
-      if (!isBetween()) {
-        at = size < searchMinBytes ? size : endOfEvent(chunk, 0)
-        read(at === size ? chunk : chunk.subarray(0, at))
-      }
-      if (at === size) return
-      // Skips whole events without such a name, which leave no state behind.
-      const next = createSearch(chunk, needles)
-      while (at < size) {
-        const found = next(at)
-        const start = startOfEvent(chunk, at, found ?? size)
-        if (start > at) isFirst = false
-        const end = found === undefined ? size : endOfEvent(chunk, found)
-        if (start < end) read(chunk.subarray(start, end))
-        at = end
-      }
-    },
-    end() {
-      lines.end()
-      // A stream that was cut after its last line is complete.
-      dispatch()
-    },
+  const isBetween = () => matched === 0 && !hasData && !isAfterCarriage && marked <= 0
+  return (chunk: Uint8Array) => {
+    const size = chunk.byteLength
+    let at = 0
+    if (!isBetween()) {
+      at = size < searchMinBytes ? size : endOfEvent(chunk, 0)
+      read(at === size ? chunk : chunk.subarray(0, at))
+    }
+    if (at === size) return
+    // Skips whole events without such a name, which leave no state behind.
+    const next = createSearch(chunk, needles)
+    while (at < size) {
+      const found = next(at)
+      const start = startOfEvent(chunk, at, found ?? size)
+      if (start > at) marked = -1
+      const end = found === undefined ? size : endOfEvent(chunk, found)
+      if (start < end) read(chunk.subarray(start, end))
+      at = end
+    }
   }
 }
 
@@ -209,76 +190,5 @@ function createSearch(chunk: Uint8Array, needles: readonly Buffer[]) {
       if (place !== undefined && (least === undefined || place < least)) least = place
     }
     return least
-  }
-}
-
-const space = 0x20
-
-/** Whether a line begins with `data:`. */
-function isData(line: Uint8Array): boolean {
-  return (
-    line[0] === 0x64 && line[1] === 0x61 && line[2] === 0x74 && line[3] === 0x61 && line[4] === 0x3a
-  )
-}
-
-/** The line without a byte order mark. */
-function withoutMark(line: Uint8Array): Uint8Array {
-  return line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf ? line.subarray(3) : line
-}
-
-const quote = 0x22
-const backslash = 0x5c
-
-/** JSON objects, alone, one after the other, or as the elements of one array. */
-function createObjects(plan: Preset, seen: Usage.Seen): Source {
-  const take = createTake(plan, seen)
-  const object = createBytes(eventMaxBytes)
-  let isArray: boolean | undefined
-  let depth = 0
-  let isString = false
-  let isEscaped = false
-  const close = (chunk: Uint8Array, start: number, end: number) => {
-    const from = isArray ? 'event' : 'answer'
-    if (object.isEmpty()) return take(chunk.subarray(start, end), from)
-    object.add(chunk, start, end)
-    take(object.take(), from)
-  }
-  /** Skips the rest of a string, and returns the index of its last byte in this chunk. */
-  const skipString = (chunk: Uint8Array, from: number) => {
-    for (let at = from; at < chunk.byteLength; at++) {
-      const code = chunk[at]
-      if (isEscaped) isEscaped = false
-      else if (code === backslash) isEscaped = true
-      else if (code === quote) {
-        isString = false
-        return at
-      }
-    }
-    return chunk.byteLength
-  }
-  return {
-    add(chunk) {
-      let start = depth > 0 ? 0 : -1
-      for (let at = isString ? skipString(chunk, 0) + 1 : 0; at < chunk.byteLength; at++) {
-        const code = chunk[at]
-        if (code === quote) {
-          isString = true
-          at = skipString(chunk, at + 1)
-        } else if (code === 0x7b || code === 0x5b) {
-          const isOutermost = isArray === undefined
-          isArray ??= code === 0x5b
-          if (isOutermost && isArray) continue
-          if (depth === 0) start = at
-          depth++
-        } else if ((code === 0x7d || code === 0x5d) && depth > 0) {
-          depth--
-          if (depth > 0) continue
-          close(chunk, start, at + 1)
-          start = -1
-        }
-      }
-      if (start >= 0) object.add(chunk, start, chunk.byteLength)
-    },
-    end() {},
   }
 }

@@ -71,5 +71,7 @@ export function conclude({ numbers, model, failure }: Seen, counters: readonly C
 }
 
 function shown(value: unknown): string {
+  // Of an object or a list only its wanted members were read.
+  if (typeof value === 'object') return 'an object or a list'
   return (JSON.stringify(value) ?? String(value)).slice(0, 40)
 }
