@@ -254,6 +254,14 @@ describe('API keys', () => {
     expect((await post(`${shop.url}/settle`, body, mine)).json).toMatchObject({ success: true })
   })
 
+  test('behavior: an Idempotency-Key is free again when its settlement was refused', async () => {
+    const mine = { ...bearer, 'idempotency-key': 'order-refused' }
+    const poor = await make(shop, { amountAtomic: 10n ** 15n })
+    expect((await post(`${shop.url}/settle`, poor, mine)).json.success).toBe(false)
+    const { json } = await post(`${shop.url}/settle`, await make(shop), mine)
+    expect(json).toMatchObject({ success: true })
+  })
+
   test('error: of two concurrent authorizations under one Idempotency-Key one is refused', async () => {
     const mine = { ...bearer, 'idempotency-key': 'order-3' }
     const bodies = [await make(shop), await make(shop)]

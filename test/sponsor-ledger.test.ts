@@ -106,8 +106,9 @@ test('behavior: a grant of a process that was killed between the reservation and
 })
 
 test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {
-  const { address } = await candidate()
+  const [{ address }, other] = [await candidate(), await candidate()]
   sponsoring = await startSponsoring([network], directory.path, { waitMs: 300 })
+  const client = '10.2.0.1'
   const raws = new Set<unknown>()
   let dropped = 0
   net.tap.intercept = ({ method, params }) => {
@@ -116,8 +117,11 @@ test('behavior: a grant whose transaction is dropped is sent again, never a seco
     // The node accepts and drops the transaction, as a node with a full pool does.
     return ++dropped === 1 ? { result: `0x${'ab'.repeat(32)}` } : undefined
   }
-  expect(await codeOf(ask(sponsoring, { address }))).toBe('settlement-pending')
+  expect(await codeOf(ask(sponsoring, { address, client }))).toBe('settlement-pending')
   expect(await codeOf(ask(sponsoring, { address }))).toBe('already-sponsored')
+  // A client has one grant at a time, and this one is on its way.
+  const more = ask(sponsoring, { address: other.address, client })
+  expect(await codeOf(more)).toBe('rate-limited')
   await until(async () => (await weiOf(net.chain, address)) > 0n)
   expect(raws.size).toBe(1)
   expect(sponsoring.rows()).toHaveLength(1)

@@ -137,6 +137,14 @@ describe('the 402 of a purchase', () => {
     expect(free.status).toBe(402)
   })
 
+  test('error: a payer to whom nothing could be refunded is refused before money moves', async () => {
+    const url = shop.buyUrl({ recipient: buyer, usdg: '34' })
+    const before = counts()
+    const refused = await buyStock(url, { buyer: 0, scheme: 'x402-eip3009' })
+    expect([refused.status, (await json(refused)).code]).toEqual([400, 'invalid-parameter'])
+    expect(counts()).toEqual(before)
+  })
+
   test('error: a halted token is 409, a paused one 503, with the reason', async () => {
     await pause(chain, nvda, { token: true })
     const halted = await fetch(shop.buyUrl({ usdg: '31' }), { method: 'POST' })

@@ -13,9 +13,13 @@ import { write } from '../db/sqlite/write'
 import type { StockToken } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
+import type { Job } from '../src/settlement/Job'
+import type { Context } from '../src/stock/context'
 import * as Instrument from '../src/stock/Instrument'
 import * as Orders from '../src/stock/Order'
+import { step } from '../src/stock/steps'
 import { deskAddress, network, orderOf, paymentRow, stock } from './harness/deskorders'
+import { failureOf } from './harness/outcome'
 import { temporary } from './harness/settlement'
 import { runModel } from './soak/modelrun'
 import { createRandom } from './soak/random'
@@ -265,6 +269,35 @@ describe('what is written with a payment or a job', () => {
     expect(await ledger.find(id)).toMatchObject({ state: 'swapping', swapTx: hash('b') })
     expect(swap()).toBe('order-changed')
   })
+
+  for (const state of ['settled', 'refunding'] as const)
+    test(`error: the money of an order that is ${state} stays when its payment is reopened before the write`, async () => {
+      const order = shaped(state)
+      const refusals: unknown[] = []
+      const context = {
+        stock,
+        now: () => 3,
+        unseen: new Map(),
+        market: { quote: async () => ({ verdict: { ok: true }, sharesAtomic: order.floorAtomic }) },
+        settlement: {
+          desk: deskAddress,
+          // As it was read before.
+          findById: async () => ({
+            state: 'confirmed',
+            transfer: { network: stock.network, payee: deskAddress },
+          }),
+          observationOf: async () => 'shown',
+          async run(_: Job, { rider }: { rider: Parameters<Riders['orders']['ride']>[0] }) {
+            refusals.push(refusal(() => riders.ride(rider, hash('b'))))
+            return { kind: 'refused', reason: refusals[0] }
+          },
+        },
+      }
+      const stepping = step(context as unknown as Context, order)
+      expect(await failureOf(stepping)).toBeInstanceOf(Error)
+      expect(refusals).toEqual(['payment-not-confirmed'])
+      expect((await ledger.find(order.id))?.state).toBe(state)
+    })
 
   test('error: a refund is not written while the swap or an earlier refund may have an effect', async () => {
     const { id, paymentId } = insert({ ...shapes.refunding, state: 'refunding', swapTx: hash('b') })

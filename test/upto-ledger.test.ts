@@ -112,6 +112,17 @@ describe('a charge', () => {
     expect(await own.paid()).toBe(700n)
   })
 
+  test('error: a ceiling that cannot be written reserves nothing', async () => {
+    await using own = await ownSettlement()
+    const { authorizations } = own.fixture.ledger
+    const { insert } = authorizations
+    Object.assign(authorizations, { insert: () => Promise.reject(new Error('the disk is away')) })
+    expect(await authorize(own, ceilingOf(own))).toMatchObject(busy)
+    Object.assign(authorizations, { insert })
+    // One payer may have one such ceiling open.
+    expect((await authorize(own, ceilingOf(own))).kind).toBe('authorized')
+  })
+
   test('error: an authorization that is void is never settled', async () => {
     await using own = await ownSettlement()
     const { authorizations } = own.fixture.settlement
