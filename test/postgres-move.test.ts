@@ -1,8 +1,10 @@
 import { Database } from 'bun:sqlite'
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { migrate } from '../db/postgres/migrate'
 import { copyToServer } from '../db/postgres/move'
 import * as Url from '../db/postgres/Url'
 import { lock } from '../db/sqlite/lock'
@@ -34,9 +36,9 @@ describe.skipIf(!hasPostgres)('a move', () => {
   })
 
   const secrets = () => loadSecrets({ dataDir: join(directory, 'keys'), env: {} })
-  const run = () =>
+  const run = (at = url) =>
     copyToServer({
-      target: Url.parse(url),
+      target: Url.parse(at),
       secrets: secrets(),
       dataDir,
       now,
@@ -99,6 +101,40 @@ describe.skipIf(!hasPostgres)('a move', () => {
     })
   })
 
+  test('attack: a move that is repeated before the commit of the first one arrives does not free the file', async () => {
+    const way = await holdingCommit(url)
+    const first = outcomeOf(run(way.url))
+    const release = await way.held
+    // The operator ends the first move; its commit is still on the way.
+    way.end()
+    expect(await first).toThrow('to the commit was lost: run turnpike move again')
+    const second = outcomeOf(run())
+    const waits = `SELECT 1 FROM pg_stat_activity
+      WHERE datname = current_database() AND wait_event_type = 'Lock'`
+    await use(url, async (client) => {
+      while ((await client.query(waits)).rows.length === 0) {}
+    })
+    release()
+    expect(await second).toThrow(
+      `${file()} stays marked by an earlier move, whose commit may have come or may still come: run ` +
+        'turnpike move again with the same DATABASE_URL',
+    )
+    expect(() => open({ dataDir, now })).toThrow(DatabaseMovedError)
+    expect(await outcomeOf(run())).toThrow('already: start serve with DATABASE_URL')
+    way.stop()
+  })
+
+  test('error: a move that meets a lock names it, and the file is used as before', async () => {
+    const other = await emptyDatabase()
+    await use(other, (client) => migrate(client, now()))
+    await use(other, async (client) => {
+      await client.query('BEGIN')
+      await client.query('LOCK TABLE payments IN ACCESS EXCLUSIVE MODE')
+      expect(await outcomeOf(run(other))).toThrow('has a lock that turnpike waits')
+    })
+    open({ dataDir, now }).close()
+  })
+
   test('error: the directory of a running service is not moved', async () => {
     const unlock = lock(dataDir)
     expect(await outcomeOf(run())).toThrow(`is in use by process ${process.pid}: stop it`)
@@ -143,6 +179,41 @@ describe.skipIf(!hasPostgres)('a move', () => {
     expect(first).not.toBe(url)
   })
 })
+
+/** Passes bytes on to a server by TCP, and holds the commit of a move back. */
+async function holdingCommit(url: string) {
+  const { hostname, pathname, searchParams } = new URL(url)
+  const path = join(searchParams.get('host') ?? hostname, '.s.PGSQL.5432')
+  const held = Promise.withResolvers<() => void>()
+  const clients = new Set<Socket>()
+  const listener = createServer((client) => {
+    const server = connect({ path })
+    clients.add(client)
+    let isMove = false
+    let isHeld = false
+    for (const each of [client, server]) each.on('error', () => undefined)
+    server.on('data', (chunk) => void (client.destroyed || client.write(chunk)))
+    client.on('data', (chunk: Buffer) => {
+      isMove ||= chunk.includes('DISABLE TRIGGER')
+      isHeld ||= isMove && chunk.includes('COMMIT')
+      if (isHeld) held.resolve(() => void server.write(chunk))
+      else server.write(chunk)
+    })
+    client.on('close', () => void (isHeld || server.destroy()))
+    server.on('close', () => void client.destroy())
+  })
+  await new Promise<void>((resolve) => void listener.listen(0, '127.0.0.1', resolve))
+  const { port } = listener.address() as AddressInfo
+  return {
+    url: `postgres://postgres@127.0.0.1:${port}${pathname}?sslmode=disable`,
+    held: held.promise,
+    /** Ends the client's side of all connections. */
+    end() {
+      for (const client of clients) client.destroy()
+    },
+    stop: () => void listener.close(),
+  }
+}
 
 describe('the command', () => {
   const ask = async (env: Record<string, string>, dataDir: string) => {

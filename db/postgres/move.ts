@@ -6,7 +6,7 @@ import { type AdmitOptions, type Admitted, admit } from './admit'
 import { type Copied, copyRows } from './copy'
 import { fingerprintsOf, markDatabase, readIdentity, writeIdentity } from './identity'
 import { connect, type Line } from './Line'
-import { DatabaseStartError } from './reach'
+import { DatabaseStartError, startErrorOf } from './reach'
 import * as Url from './Url'
 import { upgrade } from './upgrade'
 
@@ -36,6 +36,8 @@ export async function copyToServer(options: MoveOptions): Promise<readonly Copie
     })
     try {
       return await moveInto(db, admitted, options)
+    } catch (error) {
+      throw startErrorOf(error, options.target)
     } finally {
       admitted.line.close()
     }
@@ -67,7 +69,7 @@ async function moveInto(
   await admitted.line.run((query) => upgrade(query, { now: now(), program, name: to }))
   const line = await connect({
     client: admitted.server.client,
-    session: ['SET statement_timeout = 0'],
+    session: ['SET statement_timeout = 0', 'SET lock_timeout = 2000'],
     onEnd: () => undefined,
     answerMs: statementMs,
   })
@@ -82,6 +84,8 @@ async function moveInto(
     await line.run((query) => query('ANALYZE'))
     markDatabase(dataDir, id)
     return copied
+  } catch (error) {
+    throw before === undefined ? error : stillMarked(db.file, startErrorOf(error, target))
   } finally {
     rows.close()
     line.close()
@@ -98,6 +102,7 @@ async function inTransaction<T>(
   moved: Parameters<typeof markMoved>[1],
   work: Parameters<typeof line.run<T>>[0],
 ): Promise<T> {
+  const isOwnMark = movedOf(db.sqlite) === undefined
   return await line.run(async (query) => {
     await query('BEGIN')
     let result: T
@@ -105,8 +110,9 @@ async function inTransaction<T>(
       result = await work(query)
       markMoved(db.sqlite, moved)
     } catch (error) {
-      unmarkMoved(db.sqlite)
       await query('ROLLBACK').catch(() => undefined)
+      // A commit of the move that has set the mark may still arrive.
+      if (isOwnMark) unmarkMoved(db.sqlite)
       throw error
     }
     try {
@@ -120,4 +126,15 @@ async function inTransaction<T>(
     }
     return result
   })
+}
+
+/** A move fails, and an earlier one has marked the file. */
+function stillMarked(file: string, cause: unknown): DatabaseStartError {
+  const said = cause instanceof Error ? cause.message : String(cause)
+  return new DatabaseStartError(
+    `${file} stays marked by an earlier move, whose commit may have come or may still come: run ` +
+      'turnpike move again with the same DATABASE_URL, which finds out whether the rows are there. ' +
+      `This move failed: ${said}`,
+    { cause },
+  )
 }

@@ -106,8 +106,8 @@ function byCode(code: string, { user, database, password }: Url.Target): string 
     case '55P03':
     case '57014':
       return (
-        'has a lock that the start waits for: end the session that has it (SELECT pid, state, query FROM ' +
-        'pg_stat_activity, and pg_terminate_backend), then start again'
+        'has a lock that turnpike waits for: end the session that has it (SELECT pid, state, query FROM ' +
+        'pg_stat_activity, then pg_terminate_backend), and try again'
       )
     case 'ECONNREFUSED':
     case 'ENOENT':
