@@ -181,19 +181,19 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('error: bytes without a request end the connection and are not an answer', async () => {
-    const server = serve((peer, request) => void peer.write(say(`${request}`)))
-    const wire = createWire(server.url, limit)
-    await wire.post('{}', never)
-    let isOver = false
-    const [peer] = server.peers
-    peer?.write(say('poison'))
-    await until(async () => {
-      isOver ||= (await wire.post('{}', never)).text !== 'poison' && server.peers.length > 1
-      return isOver
+  for (const length of [say('poison').length, say('poison').length - 3])
+    test(`error: ${length} bytes without a request end the connection and are not an answer`, async () => {
+      const server = serve((peer, request) => void peer.write(say(`${request}`)))
+      const [wire, clock] = [createWire(server.url, limit), createWire(server.url, limit)]
+      await wire.post('{}', never)
+      server.peers[0]?.write(say('poison').slice(0, length))
+      // What arrives on another connection later shows that these bytes have arrived.
+      for (const _ of [1, 2, 3]) await clock.post('{}', never)
+      const { text } = await wire.post('{}', never)
+      expect([text, server.peers.length]).toEqual(['4', 3])
+      wire.close()
+      clock.close()
     })
-    wire.close()
-  })
 
   test('error: an invalid answer is malformed, and its connection is not used again', async () => {
     const server = serve((peer, request) => {
