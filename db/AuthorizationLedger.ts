@@ -55,6 +55,6 @@ export type CeilingLimits = {
    * allowance.
    */
   fundsAtomic: bigint
-  /** Most open ceilings that name one relayer of a network. */
+  /** Most open ceilings that name one relayer of a network: those of a facilitator, or all others. */
   relayerMax: number
 }

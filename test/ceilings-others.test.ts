@@ -1,8 +1,12 @@
 import { describe, expect, test } from 'bun:test'
+import type { Purpose } from '../db/Payment'
 import { account } from '../src/demo/accounts'
+import { refuseBehind, refuseFull } from '../src/settlement/ceiling-limits'
 import { createCeilings } from '../src/settlement/ceilings'
 import * as Charges from '../src/settlement/charges'
+import type { Context } from '../src/settlement/context'
 import type { Intake } from '../src/settlement/intake'
+import type { ChainState } from '../src/settlement/state'
 import { networkOf, signTransfer, until } from './harness/settlement'
 
 const network = networkOf('http://127.0.0.1', 'usdc')
@@ -59,6 +63,49 @@ test('behavior: the ceilings of a relayer are counted apart from those of others
   expect(ceilings.countOf(network.id, facilitator)).toBe(2)
   expect(ceilings.countOf(otherNetwork, facilitator)).toBe(1)
   expect(ceilings.countOf(network.id, account(1).address)).toBe(1)
+})
+
+describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
+  /** A chain where `count` charges of a product wait for the relayer. */
+  const chainWith = (product: string, count: number) => {
+    const named = Array.from({ length: count }, (_, i) => ({
+      id: `waits_${i}`,
+      transfer,
+      purpose: { product },
+    }))
+    return { network, head: { blockTimeMs: 2_000 }, queue: { named } } as unknown as ChainState
+  }
+  const contextWith = (count: number) => {
+    const ceilings = createCeilings()
+    for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined)
+    return { ceilings, now: () => 0 } as unknown as Context
+  }
+
+  test('behavior: charges of ours that wait without a ceiling count, those for other servers do not', () => {
+    const refusalOf = (open: number, product: string, waiting: number) =>
+      refuseFull(contextWith(open), chainWith(product, waiting), transfer)
+    expect(refusalOf(231, 'gateway', 0)).toBeUndefined()
+    expect(refusalOf(232, 'gateway', 0)).toMatchObject({ kind: 'unavailable' })
+    expect(refusalOf(200, 'gateway', 31)).toBeUndefined()
+    expect(refusalOf(200, 'gateway', 32)).toMatchObject({ kind: 'unavailable' })
+    expect(refusalOf(231, 'facilitator', 500)).toBeUndefined()
+  })
+
+  test('attack: a charge for another server is refused at once when it cannot be settled in time', () => {
+    const refusalOf = (waiting: number, validBefore: bigint, product = 'facilitator') => {
+      const chain = chainWith('facilitator', waiting)
+      const purpose = { product } as Pick<Purpose, 'product'>
+      return refuseBehind(contextWith(0), chain, { ...transfer, validBefore }, purpose)
+    }
+    for (const [most, seconds] of [
+      [120, 300n],
+      [40, 10n],
+    ] as const) {
+      expect(refusalOf(most - 1, seconds)).toBeUndefined()
+      expect(refusalOf(most, seconds)).toMatchObject({ kind: 'unavailable' })
+      expect(refusalOf(most, seconds, 'gateway')).toBeUndefined()
+    }
+  })
 })
 
 test('error: a read that fails after a charge was started is logged, and rejects nothing', async () => {

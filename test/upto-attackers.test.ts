@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Authorization } from '../db/Authorization'
 import type { Config } from '../src/config/Config'
+import { setAutomine } from '../src/demo/chains'
 import * as Facilitation from '../src/protocol/Facilitation'
 import { randomNonce, settlementOf } from './harness/buyer'
 import { charging, makeBody, post } from './harness/facilitation'
@@ -250,22 +251,87 @@ describe('a buyer that hardly reads an answer that was held', () => {
   })
 })
 
+function network() {
+  const found = shop.config.networks.find(({ id }) => id === base)
+  if (found === undefined) throw new Error(`no ${base}`)
+  return found
+}
+
+/** What the gateway does with a ceiling of 1000. */
+async function authorize(from: Wallet, validBefore = BigInt(Math.floor(shop.now() / 1000) + 300)) {
+  const { settlement } = shop.app
+  const terms = { scheme: 'upto' as const, from, amountAtomic: 1000n, validBefore }
+  const body = JSON.stringify(await makeBody(network(), terms))
+  const parsed = Facilitation.parse(new TextEncoder().encode(body))
+  if ('code' in parsed) throw new Error(parsed.detail)
+  const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
+  const receivedAt = shop.now()
+  const options = { id: settlement.createId(), receivedAt, validUntil: receivedAt + 60_000 }
+  return settlement.authorizations.authorize(transfer, purposeOf(), options)
+}
+
+describe('charges for other servers', () => {
+  const sent = (product: string) =>
+    shop
+      .rows(`SELECT id FROM payments WHERE product = '${product}' AND state = 'broadcast'`)
+      .map(({ id }) => String(id))
+
+  test('attack: charges for other servers take half of a relayer, and wait behind all of our own', async () => {
+    const { authorizations } = shop.app.settlement
+    const wallets = [payer, await shop.wallet(), await shop.wallet()]
+    const walletOf = (i: number) => wallets[i % 3] ?? payer
+    const bodies = await Promise.all(
+      Array.from({ length: 20 }, (_, i) =>
+        makeBody(network(), { scheme: 'upto', from: walletOf(i), amountAtomic: 1000n }),
+      ),
+    )
+    const settled: Promise<unknown>[] = []
+    const charge = async (authorization: Authorization) => {
+      const metered = await authorizations.charge(authorization, { amountAtomic: 7n, units: {} })
+      settled.push(authorizations.settleCharge(metered, { waitMs: 60_000 }))
+    }
+    await setAutomine(shop.chain(), false)
+    try {
+      for (const body of bodies) settled.push(post(`${shop.url}/settle`, charging(body, 1)))
+      await until('the share of others is taken', () => sent('facilitator').length >= 8)
+      const own: string[] = []
+      const end = BigInt(Math.floor(shop.now() / 1000) + 300)
+      for (let i = 0; i < 28; i++) {
+        // After the first eight, the time of each ends before that of the one before it.
+        const authorized = await authorize(walletOf(i), end - BigInt(i))
+        if (authorized.kind !== 'authorized') throw new Error(authorized.kind)
+        own.push(authorized.authorization.id)
+        await charge(authorized.authorization)
+        if (i < 8) await until(`charge ${i} is sent`, () => sent('gateway').length > i)
+      }
+      expect([sent('facilitator').length, sent('gateway').length]).toEqual([8, 8])
+      const mined = own.slice(0, 8)
+      await shop.chain().rpc('anvil_mine', ['0x1'])
+      await until('the mined charges are recorded and the next are sent', () => {
+        const ids = sent('gateway')
+        return ids.length === 16 && !ids.some((id) => mined.includes(id))
+      })
+      expect(sent('facilitator')).toEqual([])
+      expect(sent('gateway').toSorted()).toEqual(own.slice(-16).toSorted())
+    } finally {
+      await setAutomine(shop.chain(), true)
+      await shop.chain().rpc('anvil_mine', ['0x1'])
+    }
+    for (const end of await Promise.all(settled)) {
+      const { kind, json } = end as { kind?: string; json?: { success: boolean } }
+      expect(kind ?? json?.success).toBe(kind === undefined ? true : 'confirmed')
+    }
+  })
+})
+
 describe('more answers than a relayer can settle in time', () => {
   test('attack: more answers than a relayer can settle in time are not started', async () => {
     const { settlement } = shop.app
-    const network = shop.config.networks.find(({ id }) => id === base)
-    if (network === undefined) throw new Error(`no ${base}`)
     const opened: Authorization[] = []
     let refused: unknown
-    // 16 transactions at a time for 30 s, each for a second or more.
-    while (opened.length <= 480 && refused === undefined) {
-      const made = await makeBody(network, { scheme: 'upto', from: payer, amountAtomic: 1000n })
-      const parsed = Facilitation.parse(new TextEncoder().encode(JSON.stringify(made)))
-      if ('code' in parsed) throw new Error(parsed.detail)
-      const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
-      const receivedAt = shop.now()
-      const options = { id: settlement.createId(), receivedAt, validUntil: receivedAt + 60_000 }
-      const outcome = await settlement.authorizations.authorize(transfer, purposeOf(), options)
+    // 16 transactions at a time for 30 s, each for a second or more; others may have half of the first.
+    while (opened.length <= 472 && refused === undefined) {
+      const outcome = await authorize(payer)
       if (outcome.kind === 'authorized') opened.push(outcome.authorization)
       else refused = outcome
     }

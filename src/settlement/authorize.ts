@@ -61,7 +61,7 @@ export async function authorize(
   if (unreserved) return unreserved
   const { code, balanceAtomic, allowanceAtomic } = simulation
   const at = chainNow(context, chain)
-  const limits = limitsOf(context, chain, sent, simulation)
+  const limits = limitsOf(context, chain, { transfer: sent, purpose }, simulation)
   ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
   const authorization: Authorization = {
     id,

@@ -14,6 +14,7 @@ import {
 } from './payers'
 import * as Refusals from './refusals'
 import { pausedBy } from './relayer'
+import { countShare } from './share'
 import { simulate } from './simulate'
 import {
   type ChainState,
@@ -41,6 +42,7 @@ export async function dispatch(
   const batch = dropForged(context, queued)
   if (batch.length === 0) return []
   const { simulating } = context.progress
+  const leave = countShare(relayer, batch)
   try {
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
     simulating.add(simulation)
@@ -72,6 +74,7 @@ export async function dispatch(
     for (const { done } of batch) done(Refusals.unavailable(error))
     return []
   } finally {
+    leave()
     for (const { transfer, reservation } of batch) {
       if (reservation) releaseReservation(context.payers, transfer, reservation)
     }

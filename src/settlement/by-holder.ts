@@ -57,7 +57,7 @@ export async function settleByHolder(
   // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
   // is written: a charge that it does not cover takes the room of its relayer until it expires.
   const limits = {
-    ...limitsOf(context, chain, checked.transfer, checked.simulation),
+    ...limitsOf(context, chain, { transfer: checked.transfer, purpose }, checked.simulation),
     unsettledAtomic: unlimited,
     fundsAtomic: checked.simulation.balanceAtomic,
   }

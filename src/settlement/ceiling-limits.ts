@@ -1,9 +1,11 @@
+import type { Address } from 'viem'
 import type { CeilingLimits } from '../../db/AuthorizationLedger'
+import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
 import type { Context } from './context'
 import * as Refusals from './refusals'
-import { openMax } from './relayer'
-import type { ChainState } from './state'
+import { facilitatorMax, openMax } from './relayer'
+import type { ChainState, QueuedPayment } from './state'
 
 /*
  * How many signed ceilings may be open. One process checks that in memory. Where processes share a
@@ -29,14 +31,42 @@ export function refuseFull(
   { upto }: Transfer,
 ): Refusals.PaymentRefusal | undefined {
   if (upto === undefined) return undefined
-  const isFull = ceilings.countOf(chain.network.id, upto.facilitator) >= ceilingsMaxOf(chain)
-  return isFull ? Refusals.busy : undefined
+  // After a restart charges wait that have no ceiling in memory.
+  const waiting = waitingFor(chain, upto.facilitator).filter(
+    ({ id, purpose }) => purpose.product !== 'facilitator' && !ceilings.has(id),
+  )
+  const taken = ceilings.countOf(chain.network.id, upto.facilitator) + waiting.length
+  return taken >= mostOf(chain, 'gateway') ? Refusals.busy : undefined
 }
 
-/** Ceilings that a relayer may have open. */
-function ceilingsMaxOf({ head }: ChainState): number {
-  const rounds = Math.floor(chargeMs / Math.max(head.blockTimeMs, roundMinMs))
-  return openMax * Math.max(1, rounds)
+/** Refuses a charge for another server that the relayer cannot settle in time behind those that wait. */
+export function refuseBehind(
+  { now }: Pick<Context, 'now'>,
+  chain: ChainState,
+  { upto, validBefore }: Transfer,
+  { product }: Pick<Purpose, 'product'>,
+): Refusals.PaymentRefusal | undefined {
+  if (upto === undefined || product !== 'facilitator') return undefined
+  const waiting = waitingFor(chain, upto.facilitator).filter(
+    ({ purpose }) => purpose.product === 'facilitator',
+  )
+  const leftMs = Number(validBefore) * 1000 - now()
+  return waiting.length >= mostOf(chain, product, leftMs) ? Refusals.busy : undefined
+}
+
+function waitingFor({ queue }: ChainState, facilitator: Address): QueuedPayment[] {
+  return queue.named.filter(({ transfer }) => transfer.upto?.facilitator === facilitator)
+}
+
+/** Charges that a relayer settles in time: our own, beside what it has open for others, or those of others. */
+function mostOf(
+  { head }: ChainState,
+  product: Purpose['product'],
+  leftMs: number = chargeMs,
+): number {
+  const ms = Math.min(leftMs, chargeMs)
+  const rounds = Math.max(1, Math.floor(ms / Math.max(head.blockTimeMs, roundMinMs)))
+  return product === 'facilitator' ? rounds * facilitatorMax : rounds * openMax - facilitatorMax
 }
 
 /** Refuses a ceiling that is not covered together with all that the payer has signed and not paid. */
@@ -72,12 +102,12 @@ function max(a: bigint, b: bigint): bigint {
 export function limitsOf(
   { policy }: Context,
   chain: ChainState,
-  transfer: Transfer,
+  { transfer, purpose }: { transfer: Transfer; purpose: Purpose },
   funds: Funds,
 ): CeilingLimits {
   return {
     unsettledAtomic: policy.unsettledMax(),
     fundsAtomic: fundsOf(transfer, funds),
-    relayerMax: ceilingsMaxOf(chain),
+    relayerMax: mostOf(chain, purpose.product),
   }
 }

@@ -12,7 +12,7 @@ import * as Gas from './gas'
 import type { Ending, Reason, Underway } from './Outcome'
 import { payerOf, type Reservation, reserve } from './payers'
 import { confirmations } from './reads'
-import { synchronize } from './relayer'
+import { countOpen, synchronize } from './relayer'
 import * as Reorg from './reorg'
 import * as Resolve from './resolve'
 import type { ChainState, Relayer, Slot } from './state'
@@ -143,7 +143,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     const end = await drive(context, chain, slot)
     if (end.kind === 'stopped') return nothing
     // The relayer continues while the end is confirmed and written.
-    relayer.open--
+    countOpen(slot, -1)
     if (end.kind === 'consumed') {
       const conclusion = await giveUp(context, chain, slot)
       await synchronize(chain, relayer)
@@ -153,7 +153,7 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
     chain.room.emit()
     const receipt = await confirmations(context, chain, end.receipt)
     if (!receipt) {
-      relayer.open++
+      countOpen(slot, 1)
       continue
     }
     Reorg.storeInclusion(chain, receipt)

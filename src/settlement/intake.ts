@@ -3,6 +3,7 @@ import type { Payment, Purpose } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
 import { acceptExternal, type Unsettled } from './accept-external'
+import { refuseBehind } from './ceiling-limits'
 import { type Context, chainOf } from './context'
 import { needsSecond } from './cross-check'
 import * as Gas from './gas'
@@ -138,6 +139,8 @@ async function examineAndSubmit(
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
   // Without a second node the confirmed payment would wait, so refuse it before.
   if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
+  const busy = refuseBehind(context, chain, transfer, purpose)
+  if (busy) return busy
   const spent = Gas.refuseBudget(context, chain, purpose)
   if (spent) return spent
   const signed = await checkSigner(context, chain, request)

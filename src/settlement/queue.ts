@@ -10,6 +10,7 @@ import { payerBefore } from './payers'
 import * as Refusals from './refusals'
 import { feesNow, isReady, makesRoom, openMax, pausedBy } from './relayer'
 import * as Resolve from './resolve'
+import { enqueueNamed, hasShare } from './share'
 import * as Signature from './signature'
 import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from './state'
 
@@ -66,8 +67,8 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
     fees: undefined,
     done: (verdict) => resolve(admissionOf(context, verdict)),
   }
-  const place = transfer.upto === undefined ? queue.payments : queue.named
-  place.push(queued)
+  if (transfer.upto === undefined) queue.payments.push(queued)
+  else enqueueNamed(queue, queued)
   // Payments of one turn of the event loop are sent together.
   queue.arrival ??= setImmediate(() => {
     queue.arrival = undefined
@@ -207,7 +208,7 @@ function pumpNamed(context: Context, chain: ChainState): void {
       queued.done(relayer ? Refusals.unavailable(undefined) : Refusals.relayerGone)
       continue
     }
-    const isFull = relayer.open + relayer.preparing >= openMax
+    const isFull = relayer.open + relayer.preparing >= openMax || !hasShare(relayer, queued)
     if (isFull || makesRoom(relayer, relayers) || room(queued) <= 0) {
       waiting.push(queued)
       continue
@@ -217,7 +218,7 @@ function pumpNamed(context: Context, chain: ChainState): void {
       relayer.preparing--
       for (const each of returned) {
         if (each.isGivenUp) each.done(Refusals.busy)
-        else queue.named.unshift(each)
+        else enqueueNamed(queue, each)
       }
       if (queue.named.length > 0) pump(context, chain)
     })
@@ -253,7 +254,7 @@ function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPaym
   const gasMax = gasMaxOf(chain, relayer)
   const room = roomFor(context)
   // Payments of a payer at its limit wait; those of others go first.
-  const start = queue.payments.findIndex((queued) => room(queued) > 0)
+  const start = queue.payments.findIndex((queued) => room(queued) > 0 && hasShare(relayer, queued))
   const first = queue.payments[start]
   if (!first) return []
   if (!mayShare(context, chain, first)) return queue.payments.splice(start, 1)

@@ -27,6 +27,8 @@ export type Payload = {
  * geth when its pool is full), and drop the highest nonces first.
  */
 export const openMax = 16
+/** Of these, what settlements for other servers may take, so that they never delay our own for long. */
+export const facilitatorMax = openMax / 2
 
 /** Why a relayer is paused when a node refuses its transaction for lack of balance. */
 const withoutGas = 'the relayer cannot pay for gas'
@@ -52,6 +54,7 @@ export function createRelayer(
     lag: undefined,
     slots: new Map(),
     open: 0,
+    facilitating: 0,
     isPreparing: false,
     preparing: 0,
     turn: createTurn(),
@@ -140,15 +143,22 @@ export function freeNonce(relayer: Relayer): number | undefined {
 export function occupy(slot: Slot): void {
   const { relayer, nonce } = slot
   relayer.slots.set(nonce, slot)
-  relayer.open++
+  countOpen(slot, 1)
   relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
 }
 
 /** Removes a slot that was not written. Call in the turn that occupied it. */
-export function vacate({ relayer, nonce }: Slot): void {
+export function vacate(slot: Slot): void {
+  const { relayer, nonce } = slot
   relayer.slots.delete(nonce)
-  relayer.open--
+  countOpen(slot, -1)
   if (relayer.next === nonce + 1) relayer.next = nonce
+}
+
+/** Counts a slot among those that wait for a block, or no longer. */
+export function countOpen({ relayer, transactions: [first] }: Slot, by: 1 | -1): void {
+  relayer.open += by
+  if (first?.product === 'facilitator') relayer.facilitating += by
 }
 
 /**

@@ -61,7 +61,7 @@ export type Abilities = {
 export type Queue = {
   /** Oldest first. */
   payments: QueuedPayment[]
-  /** Those that only one relayer may send, oldest first. */
+  /** Those that only one relayer may send, in the order of `enqueueNamed` (share.ts). */
   named: QueuedPayment[]
   /** Oldest first. */
   jobs: WaitingJob[]
@@ -141,6 +141,8 @@ export type Relayer = {
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
   open: number
+  /** Those of the open ones, and of the batches that are being simulated, that settle for other servers. */
+  facilitating: number
   /** Whether a batch is being simulated for this relayer. */
   isPreparing: boolean
   /** Payments that name this relayer and are being simulated. */

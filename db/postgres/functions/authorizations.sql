@@ -41,8 +41,8 @@ $$;
 
 -- {row, limits: null | {funds, unsettled, relayer}}. Refused by UNIQUE and by a trigger when the money was
 -- authorized or paid before. With limits the commit has the lock of the payer, so the sums include what
--- other gateways have written. The number of ceilings of a relayer is read without a lock. A row that is
--- written as metered is notified like a charge.
+-- other gateways have written. The number of ceilings of a relayer is read without a lock, and those of a
+-- facilitator have a number of their own. A row that is written as metered is notified like a charge.
 CREATE FUNCTION insert_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   fresh authorizations := jsonb_populate_record(NULL::authorizations, input->'row');
@@ -68,6 +68,7 @@ BEGIN
     SELECT count(*) FROM authorizations
     WHERE network = fresh.network AND lower(facilitator) = lower(fresh.facilitator)
       AND state IN ('authorized', 'metered')
+      AND (product = 'facilitator') = (fresh.product = 'facilitator')
   ) > (limits->>'relayer')::bigint THEN
     PERFORM refuse('relayer-busy', fresh.id);
   END IF;
