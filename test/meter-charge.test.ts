@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'bun:test'
+import type { Meter } from '../src/meter/Meter'
 import { parse as parseOverride } from '../src/meter/Override'
+import { createReader, type Head } from '../src/meter/Reader'
 import { bytes, charge, headOf, meterOf, units, usage } from './harness/meter'
 
 /** What an answer costs when its numbers are strange, missing, repeated or named in a header. */
@@ -249,6 +251,59 @@ describe('what is not read', () => {
   test('behavior: JSON objects one after the other are read, too', () => {
     const lines = `{"x":"}{"}\n{"usage":${used}}\n`
     expect(usage(meter, json, [bytes(lines)])).toMatchObject({ counts: { input: 5, output: 6 } })
+  })
+})
+
+describe('an answer that was not read to its end', () => {
+  const soFar = (own: Meter, head: Head, pieces: readonly string[], input = 0) => {
+    const reader = createReader(own, head)
+    for (const piece of pieces) reader.add(bytes(piece))
+    const usage = reader.soFar(input)
+    return usage.kind === 'used' ? usage.counts : { [usage.kind]: 1 }
+  }
+  const said = (text: string) =>
+    `data: {"choices":[{"delta":{"content": ${JSON.stringify(text)}}}]}\n\n`
+
+  test('behavior: its output is a token for each text or for four bytes of them, whichever is more', () => {
+    expect(soFar(meter, events, ['a', 'b', '', 'c'].map(said))).toEqual({ input: 0, output: 3 })
+    expect(soFar(meter, events, [said('x'.repeat(403))], 9)).toEqual({ input: 9, output: 100 })
+    // An escaped quote is part of its text, and what looks like a member in it is none.
+    expect(soFar(meter, events, [said('","content":"xxxx')]).output).toBe(5)
+    for (const none of [
+      '{"model":"content","x":"text","contents":"xxxxxxxx"}',
+      '{"content":[8888888]}',
+    ])
+      expect([none, soFar(meter, json, [none])]).toMatchObject([none, { output: 0 }])
+  })
+
+  test('behavior: what it reported counts, where that is more', () => {
+    const used = 'data: {"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+    expect(soFar(meter, events, [used, said('a')], 99)).toEqual({ input: 7, output: 2 })
+    expect(soFar(meter, events, [used, ...'abc'.split('').map(said)])).toEqual({
+      input: 7,
+      output: 3,
+    })
+    const failed = 'data: {"error":{"code":1}}\n\n'
+    expect(soFar(meter, events, [said('a'), failed])).toEqual({ failed: 1 })
+  })
+
+  test('behavior: where chunks end changes no count', () => {
+    const text = ['a "quoted" \\ text', 'ü', '\n\n', 'x'.repeat(90)].map(said).join('')
+    const whole = soFar(meter, events, [text])
+    for (const size of [1, 2, 3, 7, 31, 64])
+      expect([
+        size,
+        soFar(meter, events, text.match(new RegExp(`[\\s\\S]{1,${size}}`, 'g')) ?? []),
+      ]).toEqual([size, whole])
+  })
+
+  test('behavior: texts that responses repeat are counted once', () => {
+    const responses = [
+      'data: {"type":"response.output_text.delta","delta":"eight by"}\n\n',
+      'data: {"type":"response.output_text.done","text":"eight by"}\n\n',
+      'data: {"type":"response.content_part.done","part":{"text":"eight by"}}\n\n',
+    ]
+    expect(soFar(meter, events, responses).output).toBe(2)
   })
 })
 

@@ -20,7 +20,14 @@ import { until } from './harness/world'
 let shop: ModelShop
 beforeAll(async () => {
   shop = await startModels({
-    edit: (text) => text.replace('[service]', '[service]\nstalled_streams_max = 1'),
+    edit: (text) => {
+      const [, merchant = ''] =
+        /(\[\[merchants\]\]\nslug = "brief"[\s\S]*?)(?=\[\[merchants\]\])/.exec(text) ?? []
+      const early = merchant
+        .replace('"brief"', '"early"')
+        .replace('base =', 'missing = "base"\nbase =')
+      return text.replace('[service]', '[service]\nstalled_streams_max = 1') + early
+    },
     transferRateMin: { stepMs: 5_000, stalledMax: 100 },
   })
 })
@@ -163,14 +170,15 @@ describe('a buyer that leaves', () => {
 
   for (const [slug, whenBroken] of [
     ['model', undefined],
-    ['patient', 500],
+    // What it used so far is more than base.
+    ['patient', costOf(7, 20)],
   ] as const)
-    test(`behavior: when a buyer leaves in the middle (${slug}) the rest is read; a stream that breaks off then costs missing`, async () => {
+    test(`behavior: when a buyer leaves in the middle (${slug}) the rest is read; a stream that breaks off then costs missing, or what it used so far`, async () => {
       for (const isCut of [false, true]) {
         const { upstream, buyer, credential } = await watched(slug)
         upstream.head(200, events)
-        upstream.chunk(event('{"n":1}'))
-        await until('it has a chunk', () => buyer.got().includes('{"n":1}'))
+        upstream.chunk(event(usage(7, 20)))
+        await until('it has a chunk', () => buyer.got().includes(usage(7, 20)))
         await buyer.leave()
         for (let n = 0; n < 3; n++) upstream.chunk(event(usage(7, 20)))
         if (isCut) upstream.cut()
@@ -304,23 +312,41 @@ describe('an answer that is too long to be held', () => {
     expect(response.headers.has('payment-id')).toBe(true)
     expect((await response.text()).length).toBe(text.length)
     await shop.settles()
-    // The answer is longer than what is searched for its usage.
-    expect(delivery()).toEqual(settled(ceiling()))
+    expect(delivery()).toEqual(settled(costOf(7, 20)))
   })
 })
 
-test('attack: streams that were cut are not stored for their key', async () => {
+test('attack: a stream that its buyer lets end early costs the output that it had, and is not stored for its key', async () => {
   const key = { 'idempotency-key': 'cut-once' }
-  const credential = await shop.sign({ slug: 'brief', deadline: inSeconds(33) })
+  const slug = 'early'
+  const said = '{"messages":[{"content":"twelve bytes"}],"max_tokens":1000}'
+  const credential = await shop.sign({ slug, deadline: inSeconds(33), body: said })
   const replied = shop.nextReply()
-  const bought = shop.pay(credential, { slug: 'brief', headers: key })
+  const bought = shop.pay(credential, { slug, headers: key, body: said })
   const upstream = await replied
   upstream.head(200, events)
-  const writing = setInterval(() => upstream.chunk(event('{"n":2}')), 50)
+  const writing = setInterval(
+    () => upstream.chunk(event('{"choices":[{"delta":{"content":"eight by"}}]}')),
+    50,
+  )
   const read = readerOf(await bought)
-  await until('it is cut', async () => (await read()) === 'broken')
+  let got = ''
+  let part = ''
+  await until('it is cut', async () => {
+    got += part
+    part = await read()
+    return part === 'broken'
+  })
   clearInterval(writing)
   await shop.settles()
-  const again = await shop.pay(await shop.sign({ slug: 'brief' }), { slug: 'brief', headers: key })
+  const tokens = 2 * (got.split('eight by').length - 1)
+  expect(tokens).toBeGreaterThan(10)
+  // The input is three tokens. The last event may be read and not be passed on.
+  expect(Number(shop.payment().amount_atomic) - costOf(3, tokens)).toBeOneOf([0, 20])
+  const again = await shop.pay(await shop.sign({ slug, body: said }), {
+    slug,
+    headers: key,
+    body: said,
+  })
   expect([again.status, await again.text()]).toEqual([409, expect.stringContaining('no longer')])
 })

@@ -1,4 +1,5 @@
 import { all, type Pointer } from './Pointer'
+import type { Names } from './Text'
 
 /**
  * Where the answers of a service have their usage, and where requests have their limits. Data only.
@@ -9,10 +10,8 @@ export type Preset = {
   failures: readonly Pointer[]
   /** The model that answered. */
   answeredBy: readonly Pointer[]
-  /**
-   * Names of members with text, in sets: what the first set that an answer has names is its output.
-   */
-  texts: readonly (readonly string[])[]
+  /** Names of members with text, in requests and in answers. */
+  texts: Names
   /** Undefined when requests are not read. */
   request: RequestPlan | undefined
 }

@@ -2,6 +2,7 @@ import type * as Meter from './Meter'
 import * as Override from './Override'
 import type { Preset } from './Preset'
 import * as Scanner from './Scanner'
+import * as Text from './Text'
 import * as Usage from './Usage'
 
 export type Head = { status: number; headers: Headers }
@@ -11,6 +12,8 @@ export type Reader = {
   add(chunk: Uint8Array): void
   /** The usage, after the last chunk. */
   end(): Usage.Usage
+  /** The same of an answer that was not read to its end: what it reports, and what it contains. */
+  soFar(inputTokens: number): Usage.Usage
 }
 
 /**
@@ -34,14 +37,26 @@ export function createReader({ preset, plan }: Meter.Meter, { status, headers }:
       Usage.collect(seen, plan, found, isEvents || isElement ? 'event' : 'answer'),
     { mayBeArray: !isEvents },
   )
+  const read = isEvents ? createEvents(scanner, needles) : scanner.add
+  const estimate = Text.createEstimate(plan.texts)
   return {
-    add: isEvents ? createEvents(scanner, needles) : scanner.add,
+    add: plan.texts.length === 0 ? read : both(read, estimate.add),
     end: () => Usage.conclude(seen, plan.counters),
+    soFar: (input) => Usage.soFar(seen, plan.counters, { input, output: estimate.tokens() }),
   }
 }
 
+type Take = (chunk: Uint8Array) => void
+
+const both =
+  (one: Take, other: Take): Take =>
+  (chunk) => {
+    one(chunk)
+    other(chunk)
+  }
+
 function constant(usage: Usage.Usage): Reader {
-  return { add: () => {}, end: () => usage }
+  return { add: () => {}, end: () => usage, soFar: () => usage }
 }
 
 /** What is looked for in the answers of a preset. */

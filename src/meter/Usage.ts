@@ -70,6 +70,26 @@ export function conclude({ numbers, model, failure }: Seen, counters: readonly C
   return { kind: 'used', counts, model }
 }
 
+/**
+ * The usage of an answer that was not read to its end: the numbers that it reported, and never less
+ * output than was counted. `estimate` are tokens.
+ */
+export function soFar(
+  { numbers, model, failure }: Seen,
+  counters: readonly Counter[],
+  estimate: { input: number; output: number },
+): Usage {
+  if (failure !== undefined) return conclude({ numbers, model, failure }, counters)
+  const counts: Record<string, number> = {}
+  for (const { unit } of counters) {
+    const number = numbers.get(unit)
+    if (Number.isSafeInteger(number) && Number(number) >= 0) counts[unit] = Number(number)
+  }
+  counts.input ??= estimate.input
+  counts.output = Math.max(counts.output ?? 0, estimate.output)
+  return { kind: 'used', counts, model }
+}
+
 function shown(value: unknown): string {
   // Of an object or a list only its wanted members were read.
   if (typeof value === 'object') return 'an object or a list'

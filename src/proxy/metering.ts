@@ -1,6 +1,7 @@
 import * as Charge from '../meter/Charge'
 import * as Quote from '../meter/Quote'
-import type { Usage } from '../meter/Usage'
+import type { Reader } from '../meter/Reader'
+import * as Text from '../meter/Text'
 import { type Match, upstreamUrl } from './Route'
 import { rewriteBody } from './rewrite'
 
@@ -27,20 +28,26 @@ export function forwardedBody(match: Match, body: Uint8Array): Uint8Array {
 
 /**
  * The cost of an answer. One that was not read to its end costs what `missing` says, because
- * services report the usage at the end. Undefined for a route with a fixed price.
+ * services report the usage at the end; what it used until then, where that is more. Otherwise a
+ * buyer would choose what it pays by choosing when it is cut. Undefined for a route with a fixed
+ * price.
  */
 export function chargeOf(
   match: Match,
   body: Uint8Array,
-  usageOf: (() => Usage) | undefined,
+  reader: Pick<Reader, 'end' | 'soFar'> | undefined,
 ): ((isWhole: boolean) => Charge.Charge) | undefined {
   const { meter } = match.route
   const quote = quoteFor(match, body)
-  if (meter === undefined || quote === undefined || usageOf === undefined) return undefined
+  if (meter === undefined || quote === undefined || reader === undefined) return undefined
   return (isWhole) => {
-    const usage = usageOf()
-    const isKnown = isWhole || usage.kind === 'failed' || usage.kind === 'named'
-    return Charge.of(meter, quote, isKnown ? usage : unread)
+    const usage = reader.end()
+    if (isWhole || usage.kind === 'failed' || usage.kind === 'named')
+      return Charge.of(meter, quote, usage)
+    const missing = Charge.of(meter, quote, unread)
+    const used = Charge.of(meter, quote, reader.soFar(Text.tokensOf(body, meter.plan.texts)))
+    const { reason } = unread
+    return used.amountAtomic > missing.amountAtomic ? { ...used, reason } : missing
   }
 }
 

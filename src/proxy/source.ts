@@ -119,7 +119,7 @@ export async function fulfil(
     observe()
     note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
     if (isDelivery(answer.status)) {
-      const chargeOfAnswer = chargeOf(incoming.match, body, answer.usage)
+      const chargeOfAnswer = chargeOf(incoming.match, body, answer.reader)
       return { ...deliveredBy(answer, incoming), chargeOf: chargeOfAnswer }
     }
     if (answer.body instanceof ReadableStream) await answer.body.cancel()

@@ -1,7 +1,6 @@
 import type { Merchant, Route as RouteConfig } from '../config/Config'
 import { net } from '../http/runtime'
-import { createReader } from '../meter/Reader'
-import type { Usage } from '../meter/Usage'
+import { createReader, type Reader } from '../meter/Reader'
 import { type Environment, proxyFor } from './envproxy'
 import { toBuyer, toUpstream } from './headers'
 import * as Ip from './Ip'
@@ -70,8 +69,8 @@ export type Forwarded = {
   body: Uint8Array | ReadableStream<Uint8Array>
   /** Whether `body` is all of it, as bytes. */
   complete: boolean
-  /** The usage of a metered answer, once `body` was read to its end. */
-  usage: (() => Usage) | undefined
+  /** The reader of a metered answer, which has read what was read of `body`. */
+  reader: Pick<Reader, 'end' | 'soFar'> | undefined
 }
 
 export type Upstream = {
@@ -143,7 +142,7 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
         ? redactStream({ headers, body: read.stream }, kept)
         : redactAnswer({ headers, body: read.bytes }, kept)
     const { status } = response
-    return { status, headers, body, complete: body instanceof Uint8Array, usage: reader?.end }
+    return { status, headers, body, complete: body instanceof Uint8Array, reader }
   } catch (error) {
     // The rest of this response is not needed.
     if (error instanceof UnreadableError) watch.abort()
