@@ -10,6 +10,7 @@ const sources = await read(root)
 /** A folder may import lower ranks and itself, and no other folder of its rank. */
 const ranks: Readonly<Record<string, number>> = {
   protocol: 0,
+  net: 0,
   meter: 0.5,
   config: 1,
   log: 1,

@@ -1,4 +1,5 @@
 import type { KeyObject } from 'node:crypto'
+import { readText, TooLongError } from '../net/read-text'
 import * as Jws from './Jws'
 
 /** The addresses of a CA. RFC 8555 section 7.1.1. */
@@ -137,7 +138,10 @@ async function send(
 
 /** The content of an answer. Throws `AcmeError` with the CA's reason for one that is a problem. */
 async function toAnswer(response: Response, { now }: ClientOptions): Promise<Answer> {
-  const text = await textOf(response)
+  const text = await readText(response, answerMaxBytes).catch((error) => {
+    if (!(error instanceof TooLongError)) throw error
+    throw new AcmeError(`the CA at ${hostOf(response.url)} sent ${error.message}`)
+  })
   const body = membersOf(text)
   const retryAfterMs = retryAfter(response.headers.get('retry-after'), now())
   if (response.ok)
@@ -146,21 +150,6 @@ async function toAnswer(response: Response, { now }: ClientOptions): Promise<Ans
   const message = `the CA at ${hostOf(response.url)} refused: ${reason}`
   if (body.type === `${errors}badNonce`) throw new NonceError(message)
   throw new AcmeError(message, retryAfterMs)
-}
-
-/** The text of an answer. A server that sends without end must not fill the memory. */
-async function textOf(response: Response): Promise<string> {
-  const parts: Uint8Array[] = []
-  let size = 0
-  for await (const part of response.body ?? []) {
-    size += part.byteLength
-    if (size > answerMaxBytes)
-      throw new AcmeError(
-        `the CA at ${hostOf(response.url)} sent more than ${answerMaxBytes} bytes`,
-      )
-    parts.push(part)
-  }
-  return Buffer.concat(parts).toString()
 }
 
 /** `type: detail` of a problem document, such as `rateLimited: too many requests`. */

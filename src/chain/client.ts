@@ -1,4 +1,5 @@
 import type { WriteEvent } from '../log'
+import { readText, TooLongError } from '../net/read-text'
 import { Malformed } from './Http1'
 import * as JsonRpc from './JsonRpc'
 import { createLimiter, type Limiter, type Rank } from './limiter'
@@ -296,14 +297,16 @@ async function postByFetch(
 ): Promise<{ status: number; text: string }> {
   const response = await fetch(url, {
     method: 'POST',
-    headers: { 'content-type': 'application/json' },
+    headers: { 'content-type': 'application/json', 'accept-encoding': 'identity' },
     body,
     redirect: 'error',
     signal,
   })
-  const text = await response.text()
-  if (text.length > answerMaxBytes) throw new RpcFault('answer too long')
-  return { status: response.status, text }
+  try {
+    return { status: response.status, text: await readText(response, answerMaxBytes) }
+  } catch (error) {
+    throw error instanceof TooLongError ? new RpcFault('answer too long') : error
+  }
 }
 
 function isTrouble(status: number): boolean {

@@ -1,6 +1,7 @@
 import type { Config, Merchant, Route } from '../config/Config'
 import type { Path } from '../config/lines'
 import type * as Preset from '../meter/Preset'
+import { readText } from '../net/read-text'
 
 /** A difference between the file and the upstream, with the entry of the file. */
 export type Finding = { path: Path; message: string }
@@ -56,9 +57,8 @@ async function readList(
   try {
     const signal = AbortSignal.timeout(timeoutMs)
     const response = await fetch(url, { headers, redirect: 'manual', signal })
-    const text = await response.text()
-    if (!response.ok || text.length > listMaxBytes) return undefined
-    const answer = JSON.parse(text)
+    if (!response.ok) return undefined
+    const answer = JSON.parse(await readText(response, listMaxBytes))
     const entries: unknown = answer?.data ?? answer?.models
     if (!Array.isArray(entries)) return undefined
     const names = entries.flatMap((entry) => [entry?.id, entry?.canonical_slug, entry?.name])

@@ -215,7 +215,11 @@ async function send(
   try {
     return await fetch(url, {
       method,
-      headers: { ...(body === undefined ? {} : { 'content-type': typeOf(body) }), ...headers },
+      headers: {
+        'accept-encoding': 'identity',
+        ...(body === undefined ? {} : { 'content-type': typeOf(body) }),
+        ...headers,
+      },
       // A credential is for this URL, so it must not follow a redirect.
       redirect: 'manual',
       ...(body === undefined ? {} : { body }),

@@ -1,3 +1,5 @@
+import { readText } from '../net/read-text'
+
 /** An answer of a public API. `at` is unix ms. */
 export type Sourced = { value: unknown; at: number }
 
@@ -64,18 +66,11 @@ async function fetchJson(
 ): Promise<unknown> {
   const signal = AbortSignal.timeout(timeoutMs)
   const response = await fetch(url, { headers, redirect: 'error', signal })
-  if (!response.ok || response.body === null) {
+  if (!response.ok) {
     await response.body?.cancel()
     throw new Error(`status ${response.status}`)
   }
-  const chunks: Uint8Array[] = []
-  let size = 0
-  for await (const chunk of response.body) {
-    size += chunk.byteLength
-    if (size > answerMaxBytes) throw new Error('answer too long')
-    chunks.push(chunk)
-  }
-  return JSON.parse(Buffer.concat(chunks).toString('utf8'))
+  return JSON.parse(await readText(response, answerMaxBytes))
 }
 
 /** A member of a value that should be an object. */

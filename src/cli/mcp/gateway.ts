@@ -57,6 +57,7 @@ export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
           headers: {
             'content-type': 'application/json',
             accept: 'application/json, text/event-stream',
+            'accept-encoding': 'identity',
           },
           body: JSON.stringify(message),
           // A payment is for this URL, so it must not follow a redirect.
