@@ -359,6 +359,21 @@ describe('whole answers', () => {
     expect(() => redact(source().stream, [secret], 'gzip, br')).toThrow(UnreadableError)
   })
 
+  test.each([
+    ['gzip', zlib.gzipSync],
+    ['deflate', zlib.deflateSync],
+    ['deflate', zlib.deflateRawSync],
+    ['br', zlib.brotliCompressSync],
+    ['zstd', zlib.zstdCompressSync],
+  ] as const)('attack: bytes behind the end of %s are not sent', (encoding, compress) => {
+    const plain = 'nothing here'
+    const headers = new Headers({ 'content-encoding': encoding })
+    const body = new Uint8Array(Buffer.concat([compress(plain), bytes(`\0 warning: ${secret}`)]))
+    const sent = redactAnswer({ headers, body }, [secret])
+    expect(new TextDecoder().decode(sent as Uint8Array)).toBe(plain)
+    expect(headers.has('content-encoding')).toBe(false)
+  })
+
   test('behavior: an answer without a secret, compressed or not, is the same array', () => {
     for (const [encoding, body] of [
       ['identity', bytes('nothing here, sk-or')],

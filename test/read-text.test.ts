@@ -11,14 +11,13 @@ const text = 'price '.repeat(1000)
 const server = Bun.serve({
   hostname: '127.0.0.1',
   port: 0,
-  fetch: ({ url }) =>
-    ({
-      '/bomb': () => new Response(bomb, { headers: { 'content-encoding': 'br' } }),
-      '/long': () => new Response(text),
-      '/endless': () => new Response(new Blob([text, text]).stream()),
-      '/packed': () =>
-        new Response(zlib.gzipSync(text), { headers: { 'content-encoding': 'gzip' } }),
-    })[new URL(url).pathname]?.() ?? new Response(null),
+  routes: {
+    '/bomb': () => new Response(bomb, { headers: { 'content-encoding': 'br' } }),
+    '/long': () => new Response(text),
+    '/endless': () => new Response(new Blob([text, text]).stream()),
+    '/packed': () => new Response(zlib.gzipSync(text), { headers: { 'content-encoding': 'gzip' } }),
+    '/none': () => new Response(null),
+  },
 })
 afterAll(() => server.stop(true))
 const ask = (path: string) => fetch(new URL(path, server.url))

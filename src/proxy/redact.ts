@@ -1,9 +1,21 @@
 import { zlib } from '../http/runtime'
 import { compile, createRedactor, type Patterns, type Secret, shows } from './redactor'
 
-type Decode = (body: Uint8Array, options: { maxOutputLength: number }) => Uint8Array
+/** `info`: the engine says how many bytes it has read. */
+type Options = { maxOutputLength: number; info: true }
+/** What the decoders return with `info`; the types of zlib do not know it. */
+type Decoded = { buffer: Uint8Array; engine: { bytesWritten: number } }
+type Decode = (body: Uint8Array, options: Options) => unknown
 
-const decoders = {
+const formats = {
+  gzip: 'gzip',
+  'x-gzip': 'gzip',
+  deflate: 'deflate',
+  br: 'brotli',
+  zstd: 'zstd',
+} as const satisfies Readonly<Record<string, Bun.CompressionFormat>>
+type Encoding = keyof typeof formats
+const decoders: Readonly<Record<Encoding, Decode>> = {
   gzip: (body, options) => zlib().gunzipSync(body, options),
   'x-gzip': (body, options) => zlib().gunzipSync(body, options),
   // Some servers omit the zlib header, and clients accept that.
@@ -11,15 +23,7 @@ const decoders = {
     isZlib(body) ? zlib().inflateSync(body, options) : zlib().inflateRawSync(body, options),
   br: (body, options) => zlib().brotliDecompressSync(body, options),
   zstd: (body, options) => zlib().zstdDecompressSync(body, options),
-} as const satisfies Readonly<Record<string, Decode>>
-type Encoding = keyof typeof decoders
-const formats = {
-  gzip: 'gzip',
-  'x-gzip': 'gzip',
-  deflate: 'deflate',
-  br: 'brotli',
-  zstd: 'zstd',
-} as const satisfies Record<Encoding, Bun.CompressionFormat>
+}
 const decodedMaxBytes = 4 * 1024 * 1024
 const stepBytes = 16 * 1024
 
@@ -60,8 +64,12 @@ export function redactAnswer(
     return redacted
   }
   let plain: Uint8Array
+  let readBytes: number
   try {
-    plain = decoders[encoding](body, { maxOutputLength: decodedMaxBytes })
+    const options = { maxOutputLength: decodedMaxBytes, info: true } as const
+    const decoded = decoders[encoding](body, options) as Decoded
+    plain = decoded.buffer
+    readBytes = decoded.engine.bytesWritten
   } catch (error) {
     if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, secrets)
     throw new UnreadableError(`the ${encoding} of the answer is broken`)
@@ -70,7 +78,8 @@ export function redactAnswer(
   if (plain.byteLength === 0 && encoding === 'zstd')
     throw new UnreadableError('the zstd of the answer is broken')
   const redacted = clean(plain)
-  if (isSame(redacted, plain)) return body
+  // Bytes behind the end of the encoding are not decoded, so nothing has looked for secrets in them.
+  if (isSame(redacted, plain) && readBytes === body.byteLength) return body
   headers.delete('etag')
   headers.delete('content-encoding')
   return redacted
