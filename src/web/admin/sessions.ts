@@ -16,14 +16,12 @@ export type Session = {
  */
 export type Sessions = {
   /** Starts a session with a new value for the cookie, and ends the one that the browser had. */
-  open(input: { adminToken: string; previous: readonly string[]; client: string }): string
+  open(input: { adminToken: string; previous: readonly string[] }): string
   /** The session of a cookie, which counts as used now. */
   find(values: readonly string[], adminToken: string): Session | undefined
   /** Ends the sessions of these cookies. */
   end(values: readonly string[]): void
   endAll(): void
-  /** Whether a client has signed in since the start. */
-  hasSignedIn(client: string): boolean
 }
 
 /** A session that is not used for this time ends, ms. */
@@ -31,7 +29,6 @@ export const idleMs = 30 * 60_000
 /** Every session ends after this time, ms. */
 export const longestMs = 12 * 3_600_000
 const sessionsMax = 64
-const clientsMax = 256
 
 type Kept = Session & { usedAt: number; tokenHash: string }
 
@@ -39,7 +36,6 @@ type Kept = Session & { usedAt: number; tokenHash: string }
 export function createSessions(now: () => number): Sessions {
   /** By the hash of the cookie's value; the oldest first. */
   const kept = new Map<string, Kept>()
-  const clients = new Set<string>()
 
   const end = (values: readonly string[]) => {
     for (const value of values) kept.delete(hashOf(value))
@@ -51,15 +47,16 @@ export function createSessions(now: () => number): Sessions {
     return isLate || !isToken(hashOf(adminToken), tokenHash)
   }
   return {
-    open({ adminToken, previous, client }) {
+    open({ adminToken, previous }) {
       end(previous)
       const value = randomText()
       const at = now()
       const tokenHash = hashOf(adminToken)
       kept.set(hashOf(value), { csrf: randomText(), signedInAt: at, usedAt: at, tokenHash })
-      keepNewest(kept, sessionsMax)
-      clients.add(client)
-      keepNewest(clients, clientsMax)
+      for (const key of kept.keys()) {
+        if (kept.size <= sessionsMax) break
+        kept.delete(key)
+      }
       return value
     },
     find(values, adminToken) {
@@ -78,14 +75,6 @@ export function createSessions(now: () => number): Sessions {
     },
     end,
     endAll: () => kept.clear(),
-    hasSignedIn: (client) => clients.has(client),
-  }
-}
-
-function keepNewest(all: Map<string, unknown> | Set<string>, max: number): void {
-  for (const key of all.keys()) {
-    if (all.size <= max) return
-    all.delete(key)
   }
 }
 

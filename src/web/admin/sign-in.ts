@@ -28,7 +28,7 @@ type Service = { baseUrl: string; trustProxy: number }
 const formMaxBytes = 4096
 /** Wrong tokens of one client in a minute. */
 const failuresPerMinute = 10
-/** Wrong tokens of all clients in a minute; clients that have signed in before are not held back. */
+/** Wrong tokens of all clients in a minute. */
 const allFailuresPerMinute = 120
 /** Requests with a right Bearer token of one client in a minute. */
 const readsPerMinute = 120
@@ -51,7 +51,7 @@ export type Sent = { form: URLSearchParams; session: Session }
 
 /** Limits by client, and the comparison of tokens. */
 function createLimits(service: Service, options: SignInOptions) {
-  const { adminToken, sessions, rateLimit, now, log } = options
+  const { adminToken, rateLimit, now, log } = options
   const clientOf = (request: Request) => {
     const forwarded = request.headers.get('x-forwarded-for')
     return clientKey(options.addressOf(request), forwarded, service.trustProxy)
@@ -60,18 +60,17 @@ function createLimits(service: Service, options: SignInOptions) {
     clientOf,
     take: (request: Request, what: string, most: number) =>
       assertBelow(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now())),
-    /** Whether a token is right. Throws ProblemError when too many were wrong. */
+    /**
+     * Whether a token is right. Throws ProblemError when too many were wrong: of this client before the
+     * comparison, of all clients after it, so that strangers do not keep the operator out.
+     */
     check(request: Request, token: string): boolean {
       const client = clientOf(request)
-      const limits = [
-        { key: `admin failed ${client}`, most: failuresPerMinute },
-        ...(sessions.hasSignedIn(client)
-          ? []
-          : [{ key: 'admin failed', most: allFailuresPerMinute }]),
-      ]
-      for (const { key, most } of limits) assertBelow(rateLimit.peek(key, most, now()))
+      const key = `admin failed ${client}`
+      assertBelow(rateLimit.peek(key, failuresPerMinute, now()))
       if (isToken(token, adminToken)) return true
-      for (const { key, most } of limits) rateLimit.take(key, most, now())
+      rateLimit.take(key, failuresPerMinute, now())
+      assertBelow(rateLimit.take('admin failed', allFailuresPerMinute, now()))
       log('admin-refused', { client, reason: 'wrong-token' })
       return false
     },
@@ -115,7 +114,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
       if (!check(request, form.get('token') ?? ''))
         return { status: 401, fault: 'This token is wrong.' }
       const client = clientOf(request)
-      const cookie = sessions.open({ adminToken, previous: guard.cookies(request), client })
+      const cookie = sessions.open({ adminToken, previous: guard.cookies(request) })
       log('admin-signed-in', { client })
       return redirect('/admin', { 'set-cookie': guard.setCookie(cookie) })
     },
