@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import manifest from '../package.json'
-import { functionsOf } from './harness/functions'
 import { type Import, isRelative, packageOf, read, type Source } from './harness/sources'
 
 const root = join(import.meta.dir, '..')
@@ -49,68 +48,6 @@ const sqliteOwners =
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
-/** Limits of a function. */
-const linesMax = 70
-const parametersMax = 4
-/** Limits of a file. */
-const fileLinesMax = 350
-const testFileLinesMax = 500
-/** The median file has fewer lines than this. */
-const medianLinesMax = 120
-
-/**
- * Retired words, and the field's words that replace them. Ordinary uses are allowed: "print" a line,
- * HTTP's Request, "earlier" in prose.
- */
-const retiredWords: readonly (readonly [word: RegExp, instead: string])[] = [
-  [/\brails?\b|Rails?\b|\brail[A-Z]/, 'ChainState'],
-  [/errands?/i, 'job'],
-  [/couriers?|parcels?\b/i, 'delivery'],
-  [/\btellers?\b|Tellers?\b/i, 'order response'],
-  [/createCounter\b|\bcounter\??\.(desk|purchase|orderResponse)\b|stock\/counter/, 'startStock'],
-  [/\bbells?\b|Bells?\b|\bring\b/, 'events, emit'],
-  [/\bshel(f|ves)\b|Shel(f|ves)\b/, 'items'],
-  [/createCounted|\bcounted(\.\w|[A-Z])|\b(const|let|type) [cC]ounted\b/, 'metrics'],
-  [/\bearlier[A-Z]|\bearlier (offers?|purchases?)\b/, 'retired offers, previous purchase'],
-  [/\belsewhere\b|Elsewhere/, 'external, or where it is'],
-  [/\bforeign\b(?! key)|\bforeign[A-Z](?!ey|olumns)|createForeign/, 'external'],
-  [/\b(trust|failures|signers)\.(earn|lose)\b|\bearn(s|ed)?\b/, 'add, suspend, recordPaid'],
-  [/[cC]arried\b|carriedSince/, 'payee gas'],
-  [/findPlain|\bplains\b|isPlainAccount/, 'findEoas'],
-  [/\bassert(Few|Patience)\b/, 'assertOpenOrderQuota, assertRefundQuota'],
-  [/\b(print|prints): (string|Hex)\b|\bprintOf\b|requestPrint/, 'fingerprint'],
-  [/\bbeginnings?\b|\bbegun\b|Begun\b/, 'deliverOnConfirm, started'],
-  [/\bhasCode\b/, "code: 'eoa' | 'contract' | 'unknown'"],
-  [/\bisProven\b/, 'isKeySigned'],
-  [/\b(type|interface) (Refusal|Request|Look|Engine)\b/, 'a name that says of what it is one'],
-  [/createEngine|\bLookOptions\b|\.look\(/, 'the name of what it does'],
-  [/\bDoor\b|openDoor|\bdoors?\b/i, 'server, socket'],
-  [/\bentrances?\b/i, 'middleware'],
-  [/createGate\b|\bGate\b|[gG]atekeeper/, 'limiter, origin check'],
-  [/createPile|\bpiles?\b/i, 'buffer'],
-  [/\bisSilence\b/, 'isGatewayFailure'],
-  [/\bJudgements?\b|judgeByChain|judgeKnown/, 'verification'],
-  [/\bdroughts?\b|startWeather|\bweathers\b/i, 'drained pool, injected faults'],
-  [/\bliars?\b|\binnocent\b/i, 'faulty node, and the client that is meant'],
-  [/\badopt(s|ed|ion|able)?\b|\bmayAdopt\b|isAdoptable/i, 'accept an external settlement'],
-  [/\bblam(e|es|ed|ing)\b|findBlamed/i, 'attribute the failure'],
-  [/\breviv(e|es|ed|al|als|ing)\b/i, 'restore'],
-  [/\bwitnesses\b|\bsight(s|ings?|Of)?\b/i, 'cross-check, observation'],
-  [/\bburnt\b/i, 'wasted, used up'],
-  [/[a-z]Promised\b|\bPromised\b|\bpromised\./, 'reserved amounts'],
-  [/\bHold\b|\bcreateHold\b|\bholdMoney\b/, 'claim'],
-  [/\b[Ss]heets?\b|SheetOptions/, 'compiled offers'],
-  [/\bRecognise\b|createRecognise/, 'isPlausible'],
-  [/\bPaces?\b|\bpaces\b|createPaces|\bpaceMin\b|PaceMin/, 'minimum transfer rate'],
-  [/\bRests\b|createRests|\bStoreRest\b/, 'remainder'],
-  [/\bwaiters\b|Waiters\b/i, 'waits'],
-  [/\bdossiers?\b|\bwhoever\b/i, 'the noun that is meant'],
-]
-/** Sample data of other services, and this list. */
-const wordOwners = /^(src\/demo\/upstreams|src\/proxy\/builtin)\/|^test\/imports\.test\.ts$/
-/** Old databases have tables of the old name, which the migrations and their test read. */
-const oldNames = /errand_transactions|errand_id|\berrands\b|0002_errands|%errand%/g
-
 /** The layer of a file of ours: its folder, or its own name directly below src. */
 function layerOf(path: string): string {
   const [top = '', next = ''] = path.split('/')
@@ -124,10 +61,6 @@ function each(all: readonly Source[], fault: (source: Source, link: Import) => s
       return found ? [`${source.path}: ${found}`] : []
     }),
   )
-}
-
-function linesOf(text: string): number {
-  return text.split('\n').length - 1
 }
 
 /** Cycles of imports; `counts` selects the imports. */
@@ -192,28 +125,6 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
 
   typeCycles: (all) => cyclesOf(all, () => true),
 
-  functions: (all) =>
-    all.flatMap(({ path, text }) =>
-      functionsOf(text).flatMap(({ name, line, lines, parameters }) => {
-        const where = `${path}:${line} ${name}`
-        return [
-          lines > linesMax && `${where}: ${lines} lines are more than ${linesMax}`,
-          parameters > parametersMax && `${where}: ${parameters} parameters`,
-        ].filter((fault) => fault !== false)
-      }),
-    ),
-
-  median: (all) => {
-    const lengths = all
-      .filter(({ path }) => /^(src|db)\//.test(path))
-      .map(({ text }) => linesOf(text))
-      .sort((left, right) => left - right)
-    const median = lengths[Math.floor(lengths.length / 2)] ?? 0
-    return median < medianLinesMax
-      ? []
-      : [`the median of src and db is ${median} lines, not under ${medianLinesMax}`]
-  },
-
   dead: (all) => {
     const byPath = new Map(all.map((source) => [source.path, source]))
     const reached = new Set(all.map(({ path }) => path).filter((path) => entries.test(path)))
@@ -245,30 +156,13 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
         ({ path }) => `${path}: protocol/ takes randomness, environment and network as arguments`,
       ),
 
-  words: (all) =>
-    all.flatMap(({ path, text }) => {
-      if (wordOwners.test(path)) return []
-      const isOld = /^(db\/sqlite\/migrate|test\/db\.test|test\/harness\/oldrows)\.ts$/.test(path)
-      const read = isOld ? text.replaceAll(oldNames, '') : text
-      const name = path.replaceAll(/[-_]/g, ' ')
-      return retiredWords.flatMap(([word, instead]) => {
-        // What is in a line is in the text, and few texts need to be split.
-        const line = word.test(read) ? read.split('\n').findIndex((each) => word.test(each)) : -1
-        if (line < 0 && !word.test(name)) return []
-        return [`${path}:${line + 1} ${word.source} is retired: ${instead}`]
-      })
-    }),
-
   form: (all) =>
     all.flatMap(({ path, text, code }) => {
       const lines = text.split('\n')
-      const most = path.startsWith('test/') ? testFileLinesMax : fileLinesMax
-      const length = linesOf(text)
       const strange = unicode.test(path)
         ? -1
         : lines.findIndex((line) => /[^\x20-\x7e\t]/.test(line))
       return [
-        length > most && `${length} lines are more than ${most}`,
         strange >= 0 && `line ${strange + 1} is not ASCII`,
         /^export default\b/m.test(code) && !path.endsWith('.config.ts') && 'a default export',
         /^export\s+(\*|(type\s+)\*|\{[^}]*\})\s*(as \w+\s*)?from\b/m.test(code) && 'a barrel',
@@ -299,8 +193,6 @@ describe('the sources', () => {
 describe('the rules', () => {
   const find = async (rule: string, files: Record<string, string>) =>
     rules[rule]?.(await read('/nowhere', files)) ?? []
-
-  const long = (lines: number) => 'x\n'.repeat(lines)
 
   const broken: readonly (readonly [string, Record<string, string>, number])[] = [
     [
@@ -412,78 +304,11 @@ describe('the rules', () => {
       1,
     ],
     ['typeCycles', { 'src/cli/a.ts': "import type { B } from './b'", 'src/cli/b.ts': '' }, 0],
-    ['functions', { 'test/harness/a.ts': `function a() {\n${'x()\n'.repeat(69)}}` }, 1],
-    ['functions', { 'db/a.ts': 'function a(b, c, d, e, f) {}' }, 1],
-    ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(68)}}` }, 0],
-    ['functions', { 'src/settlement/a.ts': `function a() {\n${'x()\n'.repeat(69)}}` }, 1],
-    ['functions', { 'src/settlement/a.ts': `const a = async () => {\n${'\n'.repeat(70)}}` }, 1],
-    ['functions', { 'src/settlement/a.ts': `return {\n a() {\n${'\n'.repeat(70)}},\n}` }, 1],
-    ['functions', { 'src/settlement/a.ts': `const a = () =>\n${'  b +\n'.repeat(70)}  c` }, 1],
-    ['functions', { 'src/settlement/a.ts': 'function a(b, { c, d }, e = [f, g], h) {}' }, 0],
-    ['functions', { 'src/settlement/a.ts': 'function a(b, c, d, e, f): { g: h } | i {}' }, 1],
-    ['functions', { 'src/settlement/a.ts': 'const a = (b: X<c, d>, e, f, g, h) => b' }, 1],
-    ['functions', { 'src/settlement/a.ts': "if (a(b, c, d, e, f)) g(') {', /[({]/)" }, 0],
-    ['functions', { 'src/config/a.ts': `describe('a', () => {${'\n'.repeat(70)}})` }, 0],
-    ['functions', { 'src/config/a.ts': `test('a', () => {${'\n'.repeat(70)}})` }, 1],
-    [
-      'functions',
-      { 'src/config/a.ts': `const a: R<S, (b: C) => string[]>> = {${'\n'.repeat(70)}}` },
-      0,
-    ],
     ['dead', { 'src/main.ts': "import './a'", 'src/a.ts': '', 'src/b.ts': '' }, 1],
     ['clock', { 'src/proxy/a.ts': 'const now = Date.now()' }, 1],
     ['clock', { 'src/proxy/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],
     ['purity', { 'src/protocol/A.ts': 'const n = Math.random()' }, 1],
-    ['median', { 'src/a.ts': long(119) }, 0],
-    ['median', { 'db/a.ts': long(120) }, 1],
-    ['median', { 'src/a.ts': long(1), 'src/b.ts': long(120), 'db/c.ts': long(121) }, 1],
-    ['median', { 'src/a.ts': long(119), 'src/b.ts': long(350), 'db/c.ts': long(1) }, 0],
-    ['median', { 'src/a.ts': long(130), 'test/a.ts': long(1), 'test/b.ts': long(1) }, 1],
-    ['form', { 'src/a.ts': long(350) }, 0],
-    ['form', { 'src/a.ts': long(351) }, 1],
-    ['form', { 'db/a.ts': long(351) }, 1],
-    ['form', { 'test/a.ts': long(500) }, 0],
-    ['form', { 'test/a.ts': long(501) }, 1],
     ['form', { 'test/a.ts': 'await expect(failing()).rejects.toThrow()' }, 1],
-    ['words', { 'src/a.ts': 'const rail = railOf(chain)' }, 1],
-    ['words', { 'db/a.ts': "const sql = 'SELECT * FROM errands'" }, 1],
-    ['words', { 'src/paywall/courier.ts': '' }, 1],
-    ['words', { 'src/a.ts': 'type Teller = 1' }, 1],
-    ['words', { 'src/a.ts': 'counter?.desk.stop()' }, 1],
-    ['words', { 'src/app/door.ts': '' }, 1],
-    ['words', { 'src/a.ts': 'const gate = createGate()' }, 1],
-    ['words', { 'src/a.ts': 'gate.resolve()' }, 0],
-    ['words', { 'src/a.ts': "const counter = registry.counter('x')" }, 0],
-    ['words', { 'src/a.ts': 'bell.ring()' }, 1],
-    ['words', { 'src/a.ts': 'const shelves = [string]' }, 1],
-    ['words', { 'src/a.ts': 'counted.paid(1)' }, 1],
-    ['words', { 'src/a.ts': '// Failures are counted.' }, 0],
-    ['words', { 'src/a.ts': 'const earlierOffers = 1' }, 1],
-    ['words', { 'src/a.ts': '// What an earlier process left' }, 0],
-    ['words', { 'src/a.ts': '// Settled elsewhere' }, 1],
-    ['words', { 'src/a.ts': 'await foreign(context)' }, 1],
-    ['words', { 'db/a.ts': "foreignKey({ foreignColumns: [] }) // 'PRAGMA foreign_keys'" }, 0],
-    ['words', { 'src/a.ts': 'failures.earn(payer)' }, 1],
-    ['words', { 'src/a.ts': 'trust.lose(payer)' }, 1],
-    ['words', { 'src/a.ts': 'createCarried(db)' }, 1],
-    ['words', { 'src/a.ts': 'await findPlain(payers)' }, 1],
-    ['words', { 'src/a.ts': "'text/plain'" }, 0],
-    ['words', { 'src/a.ts': 'assertFew(payer)' }, 1],
-    ['words', { 'src/a.ts': 'type A = { print: string }' }, 1],
-    ['words', { 'src/a.ts': 'print(line)' }, 0],
-    ['words', { 'src/a.ts': 'const isBegun = true' }, 1],
-    ['words', { 'src/a.ts': 'type A = { hasCode: boolean | undefined }' }, 1],
-    ['words', { 'src/a.ts': 'presentation.isProven?.()' }, 1],
-    ['words', { 'src/a.ts': 'export type Refusal = 1' }, 1],
-    ['words', { 'src/a.ts': 'export type MarketRefusal = 1' }, 0],
-    ['words', { 'src/a.ts': 'handle(request: Request): Response' }, 0],
-    ['words', { 'src/a.ts': 'market.look(token)' }, 1],
-    ['words', { 'src/settlement/witnesses.ts': '' }, 1],
-    ['words', { 'src/a.ts': '// The permit has a witness.' }, 0],
-    ['words', { 'src/a.ts': '// The payer that is to blame' }, 1],
-    ['words', { 'src/a.ts': 'const hold = holdMoney(settlement, money)' }, 1],
-    ['words', { 'src/a.ts': 'const sheet: Sheet = compile(item)' }, 1],
-    ['words', { 'src/a.ts': 'const pace = createPaces()' }, 1],
     ['form', { 'src/a.ts': '// \u2013' }, 1],
     ['form', { 'src/a.ts': 'export default 1\nexport enum A {}\nclass B {}' }, 3],
     ['form', { 'src/a.ts': "export * from './b'\nexport { b } from './b'" }, 1],
@@ -492,7 +317,7 @@ describe('the rules', () => {
   for (const [rule, files, faults] of broken) {
     const shown = Object.entries(files).map(([path, text]) => {
       const start = JSON.stringify(text.replace(/([^\n]*\n)\1+/g, '$1').slice(0, 50))
-      return `${path}, ${linesOf(text)} lines, ${start}`
+      return `${path}, ${start}`
     })
     test(`error: ${rule} finds ${faults} in ${shown.join(' and ')}`, async () => {
       expect(await find(rule, files)).toHaveLength(faults)
