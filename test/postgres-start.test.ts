@@ -15,18 +15,20 @@ import { join } from 'node:path'
 import { type AdmitOptions, type Admitted, admit } from '../db/postgres/admit'
 import { assertFit, type Facts } from '../db/postgres/checks'
 import { type Fingerprints, markDatabase, writeIdentity } from '../db/postgres/identity'
-import { DatabaseStartError } from '../db/postgres/reach'
+import { DatabaseStartError, reasonOf } from '../db/postgres/reach'
 import * as Url from '../db/postgres/Url'
 import { lock } from '../db/sqlite/lock'
 import { DatabaseMovedError, markMoved } from '../db/sqlite/moved'
 import { open } from '../db/sqlite/open'
 import { certificate } from './harness/certificate'
+import { startPooler } from './harness/pooler'
 import {
   type Cluster,
   hasPostgres,
   postgresBin,
   sharedCluster,
   startCluster,
+  use,
 } from './harness/postgres'
 
 /** What ends a start on a PostgreSQL server: each message says why and what to do. */
@@ -216,6 +218,44 @@ host empty all all scram-sha-256
     } finally {
       await standby.stop()
     }
+  })
+
+  test('attack: a pooler that keeps no sessions is refused, and one that keeps them is used', async () => {
+    const target = (port: number) => `postgres://postgres@127.0.0.1:${port}/plain?sslmode=disable`
+    const cases = (['longest idle', 'shortest idle'] as const).flatMap((mode) =>
+      [1, 2, 3].map((servers) => ({ mode, servers })),
+    )
+    for (const options of cases) {
+      await using pooler = await startPooler(cluster.port, options)
+      expect([options, await faultOf(target(pooler.port))]).toEqual([
+        options,
+        `PostgreSQL at 127.0.0.1:${pooler.port} is behind a pooler that keeps no sessions, such as ` +
+          'pgbouncer with pool_mode = transaction: name the server itself in DATABASE_URL',
+      ])
+    }
+    await using pooler = await startPooler(cluster.port, { servers: 3, mode: 'session' })
+    ;(await start(target(pooler.port))).line.close()
+    const refusal = Object.assign(new Error('unsupported startup parameter: options'), {
+      code: '08P01',
+    })
+    expect(reasonOf(refusal, Url.parse(target(1)))).toBe(
+      'is behind a pooler (unsupported startup parameter: options): name the server itself in ' +
+        'DATABASE_URL',
+    )
+  })
+
+  test('error: a lock that the start meets is named', async () => {
+    await use(cluster.url('plain'), async (client) => {
+      await client.query('CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL)')
+      await client.query('BEGIN')
+      await client.query('LOCK TABLE meta IN ACCESS EXCLUSIVE MODE')
+      const url = urlOf('plain', { user: 'postgres', query: '?sslmode=disable' })
+      expect(await faultOf(url, { tests: { answerMs: 500 } })).toStartWith(
+        `PostgreSQL at ${host}:${cluster.port}/plain has a lock that turnpike waits for: end the session`,
+      )
+      await client.query('ROLLBACK')
+      await client.query('DROP TABLE meta')
+    })
   })
 
   test('error: a server that loses commits is refused, except for tests', async () => {

@@ -1,7 +1,9 @@
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { DatabaseGoneError } from '../db/postgres/errors'
+import { DatabaseGoneError, PostgresError } from '../db/postgres/errors'
+import { startErrorOf } from '../db/postgres/reach'
+import * as Url from '../db/postgres/Url'
 import { DataDirectoryError, openDirectory, warningsOf } from '../db/sqlite/directory'
 import { createLedger } from '../db/sqlite/ledger'
 import { DatabaseFileError, databaseName, open } from '../db/sqlite/open'
@@ -167,10 +169,25 @@ describe('the address', () => {
 
   test('error: a database server that is lost during the start is named', () => {
     const gone = new DatabaseGoneError('the connection has ended', { mayHaveRun: true })
+    const target = Url.parse('postgres://seller:qzkxvw@10.0.0.5:5432/turnpike')
+    const messageOf = (fault: unknown) => String(startErrorOf(fault, target))
+    const server = 'DatabaseStartError: PostgreSQL at 10.0.0.5:5432/turnpike'
     for (const fault of [gone, new Error('the ledger cannot be read', { cause: gone })])
-      expect(startFault(fault, at('::', 1), '10.0.0.5:5432/turnpike')).toBe(
-        'PostgreSQL at 10.0.0.5:5432/turnpike was lost during the start: start again when it answers',
+      expect(messageOf(fault)).toBe(
+        `${server} was lost during the start: start again when it answers`,
       )
+    const refused = (code: string) => new PostgresError({ code, message: 'qzkxvw' })
+    expect(messageOf(refused('55P03'))).toBe(
+      `${server} has a lock that turnpike waits for: end the session that has it (SELECT pid, state, ` +
+        'query FROM pg_stat_activity, then pg_terminate_backend), and try again',
+    )
+    const standby = Object.assign(new Error('cannot execute INSERT'), { code: '25006' })
+    const lost = new DatabaseGoneError(standby.message, { mayHaveRun: true, cause: standby })
+    expect(messageOf(lost)).toBe(
+      `${server} is a standby, or is read-only: name the primary in DATABASE_URL`,
+    )
+    expect(messageOf(refused('XX000'))).toBe(`${server} cannot be used: *** (XX000)`)
+    expect(messageOf(new Error('any other'))).toBe('Error: any other')
   })
 })
 

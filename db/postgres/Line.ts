@@ -15,6 +15,8 @@ export type Query = <Row>(
 export type Line = {
   /** Runs work that has the connection for itself. Its statements must not run side by side. */
   run<T>(work: (query: Query) => Promise<T>): Promise<T>
+  /** Id of the server's process, as the connection began. A pooler makes up its own. */
+  process: number
   /** Whether the connection is open. */
   isOpen(): boolean
   /** Whether work is running or waits. */
@@ -132,6 +134,8 @@ function lineOf(client: Client, end: End, answerMs: number): Line {
       )
       return result
     },
+    // The types of the driver lack it.
+    process: (client as unknown as { processID: number }).processID,
     isOpen: () => end.error() === undefined,
     isBusy: () => running > 0,
     close() {

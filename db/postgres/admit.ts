@@ -10,7 +10,7 @@ import {
 } from './identity'
 import type { Line } from './Line'
 import type { Place } from './primary'
-import { DatabaseStartError, reach } from './reach'
+import { DatabaseStartError, reach, startErrorOf } from './reach'
 import type { Server } from './servers'
 import type { Times } from './signs'
 import * as Url from './Url'
@@ -78,7 +78,7 @@ export async function admit(options: AdmitOptions): Promise<Admitted> {
     return { line, place, server, servers, aheadMs, warnings }
   } catch (error) {
     line.close()
-    throw error
+    throw startErrorOf(error, target)
   }
 }
 

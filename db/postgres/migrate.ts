@@ -97,9 +97,8 @@ export async function migrate(
 async function locked<T>(client: MigrationClient, change: () => Promise<T>): Promise<T> {
   await client.query('BEGIN')
   try {
-    // A migration, and the wait for that of another gateway, may take longer than a statement.
+    // A migration may take longer than a statement.
     await client.query('SET LOCAL statement_timeout = 0')
-    await client.query('SET LOCAL lock_timeout = 0')
     await client.query('SELECT pg_advisory_xact_lock($1)', [migrating])
     await client.query(
       `CREATE TABLE IF NOT EXISTS migrations

@@ -37,6 +37,8 @@ export type Primary = {
   client: ClientConfig
   line: Line
   place: Place
+  /** Id of the server's process that has answered. Behind a pooler it is not that of the line. */
+  process: number
   /** Primaries that this one has replaced, and that still run. */
   old: readonly ClientConfig[]
 }
@@ -44,6 +46,7 @@ export type Primary = {
 type Found = Omit<Primary, 'old'> & { startedAt: string }
 
 type Seen = {
+  process: number
   standby: boolean
   readonly: boolean
   system: string
@@ -51,7 +54,7 @@ type Seen = {
   startedAt: string
 }
 
-const seeSql = `SELECT pg_is_in_recovery() AS standby,
+const seeSql = `SELECT pg_backend_pid() AS process, pg_is_in_recovery() AS standby,
   current_setting('default_transaction_read_only')::boolean AS readonly,
   (pg_control_system()).system_identifier::text AS system,
   CASE WHEN NOT pg_is_in_recovery()
@@ -131,7 +134,7 @@ async function see(client: ClientConfig, line: Line): Promise<Found> {
           'user and this database',
       )
     const { system, timeline, startedAt } = row
-    return { client, line, place: { system, timeline }, startedAt }
+    return { client, line, place: { system, timeline }, process: row.process, startedAt }
   } catch (error) {
     line.close()
     throw error

@@ -1,6 +1,13 @@
 import { DatabaseGoneError, PostgresError } from './errors'
-import type { Line } from './Line'
-import { NoPrimaryError, nameOf, openPrimary, type Place, UnfitError } from './primary'
+import type { Line, LineOptions, Query } from './Line'
+import {
+  NoPrimaryError,
+  nameOf,
+  openPrimary,
+  type Place,
+  type Primary,
+  UnfitError,
+} from './primary'
 import { type Server, serversOf } from './servers'
 import * as Url from './Url'
 
@@ -32,32 +39,54 @@ export async function reach(
   { answerMs }: { answerMs?: number | undefined } = {},
 ): Promise<Reached> {
   const servers = serversOf(target)
+  // A lock is named before the connection counts as silent.
+  const session = [`SET lock_timeout = ${Math.round((answerMs ?? 6_000) * 0.8)}`]
+  const options = { session, onEnd: () => undefined, answerMs }
   try {
     const found = await openPrimary(
       servers.map(({ client }) => client),
-      { session: [], onEnd: () => undefined, answerMs },
+      options,
     )
     const server = servers.find(({ client }) => client === found.client)
     if (server === undefined) throw new Error('a server that was not asked')
+    if (found.process !== found.line.process)
+      await assertSessions(found, options).catch((error) => {
+        found.line.close()
+        throw error
+      })
     return { ...found, server, servers, old: found.old.map(nameOf) }
   } catch (error) {
     throw startErrorOf(error, target)
   }
 }
 
-/** What the server refused at a start, with the remedy. Any other error is returned as it is. */
-export function startErrorOf(error: unknown, target: Url.Target): unknown {
-  if (error instanceof NoPrimaryError)
-    return new DatabaseStartError(reasonsOf(error, target).join('\n'))
-  const isGone = error instanceof DatabaseGoneError
-  if (!isGone && !(error instanceof PostgresError)) return error
-  // Of a connection only what the server said says more than that it was lost.
-  const said = isGone ? error.cause : error
-  const isState = said instanceof Error && 'code' in said && /^[0-9A-Z]{5}$/.test(`${said.code}`)
-  const reason = isState
-    ? reasonOf(said, target)
-    : 'was lost during the start: start again when it answers'
-  return new DatabaseStartError(`PostgreSQL at ${Url.describe(target)} ${reason}`)
+/**
+ * Throws `DatabaseStartError` for a pooler that gives each transaction another session: its settings
+ * would be those of another connection, and a commit that must be on the disk could be one that need not.
+ * Such a pooler takes the session of the longest or of the shortest rest. The first shows in two
+ * statements, the second in a transaction of another connection.
+ */
+async function assertSessions(
+  { client, line, process }: Primary,
+  options: Omit<LineOptions, 'client'>,
+): Promise<void> {
+  const processOf = async (query: Query) =>
+    (await query<{ pid: number }>('SELECT pg_backend_pid() AS pid'))[0]?.pid
+  const isSame = async () => (await line.run(processOf)) === process
+  if (await isSame()) {
+    const { line: second } = await openPrimary([client], options)
+    const isKept = await second
+      .run(async (query) => {
+        await query('BEGIN')
+        return (await processOf(query)) !== process && (await isSame())
+      })
+      .finally(second.close)
+    if (isKept) return
+  }
+  throw new DatabaseStartError(
+    `PostgreSQL at ${nameOf(client)} is behind a pooler that keeps no sessions, such as pgbouncer with ` +
+      'pool_mode = transaction: name the server itself in DATABASE_URL',
+  )
 }
 
 /** Why no host can be used, one line for each. */
@@ -69,6 +98,28 @@ function reasonsOf({ failures }: NoPrimaryError, target: Url.Target): readonly s
     if (reasons.get(name)?.startsWith(noTls) !== false) reasons.set(name, reasonOf(error, target))
   }
   return [...reasons].map(([name, reason]) => `PostgreSQL at ${name} ${reason}`)
+}
+
+/** What the server refused at a start, with the remedy. Any other error is returned as it is. */
+export function startErrorOf(error: unknown, target: Url.Target): unknown {
+  let each = error
+  while (each instanceof Error && !(each instanceof DatabaseStartError)) {
+    if (each instanceof NoPrimaryError)
+      return new DatabaseStartError(reasonsOf(each, target).join('\n'))
+    const isGone = each instanceof DatabaseGoneError
+    if (isGone || each instanceof PostgresError) {
+      // A lost connection has a state only when the server has ended it.
+      const said = isGone ? each.cause : each
+      const isState =
+        said instanceof Error && 'code' in said && /^[0-9A-Z]{5}$/.test(`${said.code}`)
+      const reason = isState
+        ? reasonOf(said, target)
+        : 'was lost during the start: start again when it answers'
+      return new DatabaseStartError(`PostgreSQL at ${Url.describe(target)} ${reason}`)
+    }
+    each = each.cause
+  }
+  return error
 }
 
 /** Why a server cannot be reached, after its name. */
@@ -103,8 +154,12 @@ function byCode(code: string, { user, database, password }: Url.Target): string 
       )
     case '25006':
       return 'is a standby, or is read-only: name the primary in DATABASE_URL'
-    case '55P03':
     case '57014':
+      return (
+        'has not ended a statement in time, or an operator has cancelled it: look for load and locks ' +
+        '(SELECT pid, state, query FROM pg_stat_activity), and try again'
+      )
+    case '55P03':
       return (
         'has a lock that turnpike waits for: end the session that has it (SELECT pid, state, query FROM ' +
         'pg_stat_activity, then pg_terminate_backend), and try again'
@@ -153,6 +208,8 @@ function otherReason(error: Error, code: string, target: Url.Target): string {
     )
   if (/password must be a (?:non-empty )?string|no password/i.test(error.message))
     return `asks for a password of the user ${target.user}: write it into DATABASE_URL`
+  if (error.message.includes('startup parameter'))
+    return `is behind a pooler (${said}): name the server itself in DATABASE_URL`
   if (/timeout|did not answer/i.test(error.message))
     return 'does not answer in time: check host and port, the network and the firewall before it'
   return `cannot be used: ${said}${code === '' ? '' : ` (${code})`}`

@@ -24,9 +24,9 @@ export async function findTarget(env: Env): Promise<Target | undefined> {
   }
 }
 
-/** A target as messages name it, without its password. */
-export async function nameOf(target: Target): Promise<string> {
-  return (await import('../../db/postgres/Url')).describe(target)
+/** The error of a start: what the server has refused, with the remedy, or the same error. */
+export async function serverFault(target: Target, error: unknown): Promise<unknown> {
+  return (await import('../../db/postgres/reach')).startErrorOf(error, target)
 }
 
 /** What `serve` does besides opening. */

@@ -12,7 +12,7 @@ import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
-import { deskKeyFault, findTarget, nameOf, opening } from './database'
+import { deskKeyFault, findTarget, opening, serverFault } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
 import { createOperator } from './operator'
@@ -77,8 +77,8 @@ export async function serve(options: ServeOptions): Promise<number> {
       operator,
     })
   } catch (error) {
-    const server = target && (await nameOf(target))
-    say(`turnpike: ${startFault(error, config.service, server)}\n`)
+    const cause = target === undefined ? error : await serverFault(target, error)
+    say(`turnpike: ${startFault(cause, config.service)}\n`)
     return 1
   }
   const started = app

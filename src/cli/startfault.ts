@@ -1,12 +1,11 @@
-import { storageCode } from '../../db/fault'
 import type { Config } from '../config/Config'
 import { hostOf } from '../http/url'
 
 /** The listening address, as far as a fault of the start names it. */
 type Listening = Pick<Config['service'], 'listen'>
 
-/** Why the service could not start, and what to do. `server` names the database server, if there is one. */
-export function startFault(error: unknown, { listen }: Listening, server?: string): string {
+/** Why the service could not start, and what to do. */
+export function startFault(error: unknown, { listen }: Listening): string {
   if (!(error instanceof Error)) return 'it could not start: report this'
   const isListen = 'syscall' in error && error.syscall === 'listen'
   const code = 'code' in error ? String(error.code) : undefined
@@ -26,7 +25,5 @@ export function startFault(error: unknown, { listen }: Listening, server?: strin
       `${address} is no address to listen on here (${code}): name one of this machine, or ` +
       `0.0.0.0 for all, by listen under [service]`
     )
-  if (storageCode(error) === 'DATABASE_GONE' && server !== undefined)
-    return `PostgreSQL at ${server} was lost during the start: start again when it answers`
   return error.message
 }
