@@ -225,42 +225,184 @@ describe('upstreamUrl', () => {
   })
 })
 
-describe('a route of every path beside others', () => {
-  const routes = [route(''), route('/report'), route('/v1/Full.Report')]
-  const matcher = Route.compile([
-    merchant('m', { routes }),
-    merchant('one', { routes: [route('')] }),
-  ])
-  const soldBy = (path: string) => {
-    const canonical = Route.canonicalize(received(path))
-    return canonical && Route.match(matcher, canonical)?.route.path
+describe('a path that another route sells at the upstream', () => {
+  const cheap = { priceAtomic: 1_000n }
+  const dear = { priceAtomic: 5_000_000n }
+  type Fields = Parameters<typeof route>[1]
+  const shop = (routes: Record<string, Fields>, fields: Parameters<typeof merchant>[1] = {}) =>
+    merchant('m', { routes: Object.entries(routes).map(([at, own]) => route(at, own)), ...fields })
+  const sellers = (...merchants: ReturnType<typeof merchant>[]) => {
+    const matcher = Route.compile(merchants)
+    return (path: string) => {
+      const canonical = Route.canonicalize(received(path))
+      return canonical && Route.match(matcher, canonical)?.route.path
+    }
+  }
+  const ofShop = (routes: Record<string, Fields>) => {
+    const soldBy = sellers(shop(routes))
+    return (path: string) => soldBy(`/m/m${path}`)
   }
 
-  test.each([
-    '/m/m/Report',
-    '/m/m/REPORT/2026',
-    '/m/m/report;a=1',
-    '/m/m/report.',
-    '/m/m/report%20',
-    '/m/m/report%2F',
-    '/m/m/%2Freport',
-    '/m/m/report%3Fa=1',
-    '/m/m/report%23',
-    '/m/m/%2572eport',
-    '/m/m/%EF%BD%92eport',
-    '/m/m/v1/full.report',
-    '/m/m/v1%2FFull.Report',
-    '/m/m/V1/Full.Report/x',
-  ])('attack: %s does not buy another route at the price of every path', (path) => {
-    expect(soldBy(path)).toBeUndefined()
-  })
+  const every = { '': cheap, '/report': dear, '/v1/Full.Report': dear }
+  const nested = { '/data': cheap, '/data/report': dear, '/data/v1/Full.Report': dear }
+  const spellings = [
+    '/Report',
+    '/REPORT/2026',
+    '/report;a=1',
+    '/report;a=1/2026',
+    '/report.',
+    '/report%20',
+    '/report+',
+    '/report%2F',
+    '/report%2F%2F',
+    '/%2Freport',
+    '/%252Freport%252f',
+    '/;/report',
+    '/report%3Fa=1',
+    '/report%23',
+    '/%2572eport',
+    '/%EF%BD%92eport',
+    '/%25EF%25BD%2592eport',
+    '/r%C3%A9port',
+    '/rep%E2%80%8Bort',
+    '/v1/full.report',
+    '/v1%2FFull.Report',
+    '/V1/Full.Report/x',
+  ]
+  for (const [at, routes] of [
+    ['', every],
+    ['/data', nested],
+  ] as const)
+    test.each(spellings)(
+      `attack: ${at}%s does not buy a dearer route at the price of one above it`,
+      (path) => {
+        expect(ofShop(routes)(at + path)).toBeUndefined()
+      },
+    )
 
   test('behavior: other paths are sold, also where there is no other route', () => {
-    expect(
-      ['', '/reports', '/v1', '/v1/full', '/2/report'].map((tail) => soldBy(`/m/m${tail}`)),
-    ).toEqual(['', '', '', '', ''])
-    expect(soldBy('/m/one/Report')).toBe('')
-    expect(soldBy('/m/m/report')).toBe('/report')
-    expect(soldBy('/m/m/v1/Full.Report/x')).toBe('/v1/Full.Report')
+    const soldBy = ofShop(every)
+    expect(['', '/reports', '/v1', '/v1/full', '/2/report'].map(soldBy)).toEqual([
+      '',
+      '',
+      '',
+      '',
+      '',
+    ])
+    expect(ofShop({ '': cheap })('/Report')).toBe('')
+    expect(soldBy('/report')).toBe('/report')
+    expect(soldBy('/v1/Full.Report/x')).toBe('/v1/Full.Report')
+    const soldBelow = ofShop(nested)
+    expect(soldBelow('/data/Reports')).toBe('/data')
+    expect(soldBelow('/data/report/Q4;v=2')).toBe('/data/report')
+    expect(soldBelow('/data/3QJmV3qfvL9SuYo34YihAf3sRCW3qSinyC')).toBe('/data')
+  })
+
+  const aliased = {
+    '': cheap,
+    '/forecast': { ...dear, upstreamPath: '/v1/forecast', tail: 'none' },
+    '/v2': { priceAtomic: 2_000n, upstreamPath: '/v1' },
+  } as const
+  test.each([
+    '/v1/forecast',
+    '/V1/Forecast',
+    '/v1/forecast/today',
+    '/v1%2Fforecast',
+    '/v1/other',
+    '/v2/forecast',
+    '/v2/Forecast;x',
+  ])('attack: %s does not buy what another route forwards to', (path) => {
+    expect(ofShop(aliased)(path)).toBeUndefined()
+  })
+
+  test('behavior: each route sells its own upstream paths, whatever routes are around it', () => {
+    const soldBy = ofShop(aliased)
+    expect(['/forecast', '/v2', '/v2/other', '/forecasts', '/Forecast'].map(soldBy)).toEqual([
+      '/forecast',
+      '/v2',
+      '/v2',
+      '',
+      '',
+    ])
+  })
+
+  const placed = {
+    '/coin': { ...cheap, upstreamPath: '/coins/{tail}' },
+    '/chart': { ...dear, upstreamPath: '/coins/{tail}/chart', tail: 'required' },
+    '/filing': { ...dear, upstreamPath: '/submissions/CIK{tail}' },
+    '/submissions': cheap,
+    '/list': { ...dear, upstreamPath: '/items', tail: 'none' },
+    '/item': { ...cheap, upstreamPath: '/items/{tail}', tail: 'required' },
+  } as const
+  test.each([
+    '/coin/btc/chart',
+    '/coin/btc/Chart;x',
+    '/coin/btc%2FCHART%2F',
+    '/submissions/CIK0001.json',
+    '/submissions/cik0001.json',
+    '/submissions/%43IK',
+    '/item/%2F',
+    '/item/;x',
+    '/item/%20',
+  ])('attack: %s does not buy the path of a route that places its tail inside', (path) => {
+    expect(ofShop(placed)(path)).toBeUndefined()
+  })
+
+  test('attack: a tail that hides what is behind it does not buy the path before it', () => {
+    const soldBy = ofShop({
+      '/coin': { ...dear, upstreamPath: '/coins/{tail}' },
+      '/chart': { ...cheap, upstreamPath: '/coins/{tail}/chart', tail: 'required' },
+    })
+    expect(soldBy('/chart/btc%3F')).toBeUndefined()
+    expect(soldBy('/chart/btc%23')).toBeUndefined()
+    expect(soldBy('/chart/btc')).toBe('/chart')
+  })
+
+  test('behavior: routes that place their tails in one path are sold side by side', () => {
+    const soldBy = ofShop(placed)
+    const paths = ['/coin/btc', '/chart/btc', '/chart/a/b', '/filing/0001.json', '/submissions/x']
+    expect([...paths, '/list', '/item/Q1a'].map(soldBy)).toEqual([
+      '/coin',
+      '/chart',
+      '/chart',
+      '/filing',
+      '/submissions',
+      '/list',
+      '/item',
+    ])
+  })
+
+  test('behavior: one upstream path is sold with two fixed queries', () => {
+    const soldBy = ofShop({
+      '/few': { ...cheap, upstreamPath: '/rows', fixedQuery: { limit: '10' } },
+      '/many': { ...dear, upstreamPath: '/rows', fixedQuery: { limit: '1000' } },
+    })
+    expect(['/few', '/few/x', '/many', '/many/X;y'].map(soldBy)).toEqual([
+      '/few',
+      '/few',
+      '/many',
+      '/many',
+    ])
+  })
+
+  test('attack: a route with an upstream of its own is not sold by a cheaper merchant of that origin', () => {
+    const upstream = new URL('https://other.example.com')
+    const generic = merchant('generic', { upstream, routes: [route('', cheap)] })
+    const own = shop({ '/premium': { ...dear, upstream } })
+    const soldBy = sellers(generic, own)
+    expect(soldBy('/m/generic/Premium')).toBeUndefined()
+    expect(soldBy('/m/m/premium')).toBe('/premium')
+  })
+
+  test('behavior: merchants of one origin sell the same paths, and those of others that are not dearer', () => {
+    const soldBy = sellers(
+      merchant('one', { routes: [route('', dear)] }),
+      merchant('two', { routes: [route('', cheap), route('/x', cheap)] }),
+      merchant('away', { upstream: new URL('https://b.example.com'), routes: [route('', cheap)] }),
+    )
+    expect(soldBy('/m/one/x')).toBe('')
+    expect(soldBy('/m/two/y')).toBe('')
+    expect(soldBy('/m/two/X')).toBeUndefined()
+    expect(soldBy('/m/away/X')).toBe('')
   })
 })

@@ -1,4 +1,6 @@
 import type { Merchant, Route } from '../config/Config'
+import { fromPercent } from './Fold'
+import * as Territory from './Territory'
 
 /** Where a route's requests are forwarded to, parsed once. */
 export type Target = {
@@ -17,6 +19,7 @@ export type Target = {
   /** Encoded query pairs that replace the buyer's. */
   fixed: readonly Pair[]
   fixedNames: ReadonlySet<string>
+  territory: Territory.Territory
 }
 
 type Pair = { name: string; encoded: string }
@@ -34,18 +37,15 @@ export type Match = {
 /** Most nodes are leaves. A map for each would be the larger part of a large catalogue. */
 type Node = { children: Map<string, Node> | undefined; entry: Match | undefined }
 
-type Seller = {
-  merchant: Merchant
-  root: Node
-  /** The folded paths of the other routes beside one of every path. */
-  folded: ReadonlySet<string>
-}
+type Seller = { merchant: Merchant; root: Node }
 
 /** Compiled merchants. */
 export type Matcher = {
   bySlug: ReadonlyMap<string, Seller>
   /** Matches without a tail by their canonical path. Most requests need only this map. */
   exact: ReadonlyMap<string, Match>
+  /** A match of each route without a tail, in file order. */
+  all: readonly Match[]
 }
 
 // RFC 3986 pchar without `%`, and the brackets and bar that WHATWG URLs leave unencoded.
@@ -100,7 +100,7 @@ function canonicalSegment(raw: string): string | undefined {
   })
 }
 
-const onlyDots = /^[\s.]*\.[\s.]*$/
+const onlyDots = /^[\s.]+$/
 
 /** Whether an upstream that decodes once more could find a parent directory in the segment. */
 function isHostile(segment: string): boolean {
@@ -111,7 +111,8 @@ function isHostile(segment: string): boolean {
       // Servlet containers drop `;parameters` before they collapse dots.
       const name = part.split(';', 1)[0]?.normalize('NFKC') ?? ''
       // Some file systems and servers drop trailing blanks and dots of a name.
-      if (onlyDots.test(name) && (name.length <= 2 || /\s/.test(name))) return true
+      if (onlyDots.test(name) && name.includes('.') && (name.length <= 2 || /\s/.test(name)))
+        return true
     }
     const next = text.replace(percentAscii, fromPercent)
     if (next === text) return false
@@ -120,14 +121,12 @@ function isHostile(segment: string): boolean {
   return true
 }
 
-function fromPercent(escaped: string): string {
-  return String.fromCharCode(Number.parseInt(escaped.slice(1), 16))
-}
-
 /** Compiles merchants for `match`. Throws Error when a slug or a route path appears twice. */
 export function compile(merchants: readonly Merchant[]): Matcher {
   const bySlug = new Map<string, Seller>()
   const exact = new Map<string, Match>()
+  const all: Match[] = []
+  const territories = Territory.createTerritories()
   for (const merchant of merchants) {
     if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
     const root: Node = { children: undefined, entry: undefined }
@@ -144,15 +143,15 @@ export function compile(merchants: readonly Merchant[]): Matcher {
         node = child
       }
       if (node.entry !== undefined) throw new Error(`${merchant.slug}${route.path} appears twice`)
-      node.entry = { merchant, route, tail: '', target: targetOf(merchant, route) }
+      node.entry = { merchant, route, tail: '', target: targetOf(merchant, route, territories) }
+      all.push(node.entry)
       if (path === '/' || route.tail === 'required') continue
       exact.set(`/m/${merchant.slug}${path}`, node.entry)
     }
-    const others = root.entry === undefined ? [] : merchant.routes.filter(({ path }) => path !== '')
-    const folded = new Set(others.map(({ path }) => foldPath(path).join('/')))
-    bySlug.set(merchant.slug, { merchant, root, folded })
+    bySlug.set(merchant.slug, { merchant, root })
   }
-  return { bySlug, exact }
+  territories.close()
+  return { bySlug, exact, all }
 }
 
 /**
@@ -182,42 +181,18 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   const tail = segments.slice(used).join('/')
   if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
   // A route of every path does not sell the merchant's free document.
-  if (used === 3 && (tail === 'openapi.json' || isOther(seller, tail))) return undefined
+  if (used === 3 && tail === 'openapi.json') return undefined
+  const isForwarded = tail !== '' && target !== undefined
+  if (isForwarded && Territory.isOfAnother(target.territory, entry, pathOf(target, tail)))
+    return undefined
   return { merchant: seller.merchant, route, tail, target }
 }
 
-/**
- * Whether an upstream may read a path as that of another route, which has another price: many
- * ignore the case of letters, `;parameters`, a slash or dot at the end, or decode once more.
- */
-function isOther({ folded }: Seller, tail: string): boolean {
-  if (folded.size === 0) return false
-  let path = ''
-  return foldPath(tail).some((name) => {
-    path = path === '' ? name : `${path}/${name}`
-    return folded.has(path)
-  })
-}
-
-/** The names of a canonical path, as the least exact upstream reads them. */
-function foldPath(path: string): string[] {
-  let text = decodeURIComponent(path)
-  for (let round = 0; round < decodingRounds; round++)
-    text = text.replace(percentAscii, fromPercent)
-  const [bare = ''] = text.normalize('NFKC').toLowerCase().split(/[?#]/, 1)
-  return bare
-    .split('/')
-    .map(
-      (name) =>
-        name
-          .split(';', 1)[0]
-          ?.replace(/[\s.]+$/, '')
-          .trim() ?? '',
-    )
-    .filter((name) => name !== '')
-}
-
-function targetOf(merchant: Merchant, route: Route): Target | undefined {
+function targetOf(
+  merchant: Merchant,
+  route: Route,
+  territories: Territory.Territories,
+): Target | undefined {
   const base = route.upstream ?? merchant.upstream
   if (base === undefined) return undefined
   const template = route.upstreamPath.includes('{tail}')
@@ -228,13 +203,17 @@ function targetOf(merchant: Merchant, route: Route): Target | undefined {
   const bare = (isWholeSegment ? before.slice(0, -1) : before) + after
   const normal = (path: string) => new URL(base.origin + path).pathname
   const fixed = pairs(route.fixedQuery)
-  return {
+  const place = {
     origin: base.origin,
-    hostname: base.hostname.replace(/^\[|\]$/g, ''),
-    host: base.host,
     prefix: normal(before),
     suffix: after === '' ? '' : normal(`/${after}`).slice(1),
     bare: normal(bare),
+  }
+  return {
+    ...place,
+    hostname: base.hostname.replace(/^\[|\]$/g, ''),
+    host: base.host,
+    territory: territories.add({ merchant, route }, place),
     defaults:
       fixed.length === 0
         ? pairs(route.query)
@@ -261,12 +240,25 @@ function pairs(query: Readonly<Record<string, string>>): readonly Pair[] {
  * configured origin or path, which no canonical path can do.
  */
 export function upstreamUrl(target: Target, tail: string, search: string): URL {
-  const path = tail === '' ? target.bare : target.prefix + tail + target.suffix
+  const path = pathOf(target, tail)
   const url = new URL(target.origin + path + queryOf(target, search))
   const inside = tail === '' ? url.pathname === path : url.pathname.startsWith(target.prefix)
   if (url.origin !== target.origin || !inside || url.username !== '' || url.hash !== '')
     throw new Error('the upstream URL would leave the configured origin or path')
   return url
+}
+
+/** Whether an upstream path is one that the route of a match sells. */
+export function sells({ merchant, route, target }: Match, pathname: string): boolean {
+  const path = canonicalize(pathname)
+  if (target === undefined || path === undefined) return false
+  const { territory } = target
+  const isOwn = Territory.contains(territory, route, path)
+  return isOwn && !Territory.isOfAnother(territory, { merchant, route }, path)
+}
+
+function pathOf({ bare, prefix, suffix }: Target, tail: string): string {
+  return tail === '' ? bare : prefix + tail + suffix
 }
 
 /** A query of the upstream, '' or with its `?`, with the values that the route fixes. */
