@@ -26,9 +26,11 @@ async function run(text: string, own: Record<string, string> = {}) {
 }
 
 const own = 'pay_to = "own"'
-/** With a real contact address, behind a proxy. */
+/** With a real contact address, behind a proxy, and no route that reaches another. */
 const reachable = (text: string) =>
-  text.replace('[service]', '[service]\ntrust_proxy = 1\ncontact = "me@pay.test"')
+  text
+    .replace('[service]', '[service]\ntrust_proxy = 1\ncontact = "me@pay.test"')
+    .replace('path = "/a"\n', 'path = "/a"\ntail = "none"\n')
 const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
 
@@ -211,4 +213,81 @@ test('behavior: one merchant with one route is counted in the singular', () => {
   const { merchants } = configOf(small)
   expect(salesOf(merchants)).toBe('2 merchants sell 3 routes')
   expect(salesOf(merchants.slice(1))).toBe('1 merchant sells 1 route')
+})
+
+/** The quiet file with these routes as those of a merchant "shop", by path: keys besides the path. */
+function withRoutes(routes: Record<string, string>, more = ''): string {
+  const tables = Object.entries(routes).map(
+    ([path, keys]) => `[[merchants.routes]]\npath = "${path}"\n${keys}\n`,
+  )
+  const head = '[[merchants]]\nslug = "shop"\nupstream = "https://shop.example.com"\n'
+  return `${facilitator('min_amount = "0.001"')}\n${head}${tables.join('')}${more}`
+}
+
+const everyPath = 'price = "0.001"'
+const forecast = 'price = "5"\nupstream_path = "/v1/forecast"\ntail = "none"'
+
+test('behavior: a route that reaches the upstream path of a dearer one causes a warning at its line', async () => {
+  const reaches = (cheap: string, dear: string) =>
+    `${cheap} forwards to paths that cost more at ${dear}: `
+  const other = (upstream: string, price: string) =>
+    `[[merchants]]\nslug = "other"\nupstream = "${upstream}"\n[[merchants.routes]]\npath = "/x"\nprice = "${price}"\n`
+  for (const [text, at, said] of [
+    [
+      withRoutes({ '/': everyPath, '/premium': 'price = "5"' }),
+      'path = "/"',
+      reaches('shop/', 'shop/premium'),
+    ],
+    [withRoutes({ '/': everyPath, '/f': forecast }), 'path = "/"', reaches('shop/', 'shop/f')],
+    [
+      withRoutes({ '/v2': `${everyPath}\nupstream_path = "/v1"`, '/f': forecast }),
+      'path = "/v2"',
+      reaches('shop/v2', 'shop/f'),
+    ],
+    [
+      withRoutes({ '/g': `${everyPath}\nupstream_path = "/v1/forecast"`, '/f': forecast }),
+      'path = "/g"',
+      reaches('shop/g', 'shop/f'),
+    ],
+    [
+      withRoutes({
+        '/v': everyPath,
+        '/v/b': 'price = "1"',
+        '/v/c': 'price = "1"',
+        '/v/d': 'price = "1"',
+        '/v/e': 'price = "1"',
+      }),
+      'path = "/v"',
+      reaches('shop/v', 'shop/v/b, shop/v/c, shop/v/d and 1 more'),
+    ],
+    [
+      withRoutes({ '/': everyPath }, other('https://shop.example.com', '0.002')),
+      'path = "/"',
+      reaches('shop/', 'other/x'),
+    ],
+  ] as const) {
+    const { code, warnings, last } = await run(text)
+    expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
+    expect(warnings[0]).toStartWith(`warning: ${file}:${lineWith(text, at)}: ${said}`)
+  }
+  const quiet = [
+    withRoutes({ '/': 'price = "5"', '/status': everyPath }),
+    withRoutes({ '/': everyPath, '/same': everyPath }),
+    withRoutes({ '/a': `${everyPath}\ntail = "none"`, '/a/b': 'price = "5"' }),
+    withRoutes({ '/a': everyPath, '/ab': 'price = "5"' }),
+    withRoutes({
+      '/few': `${everyPath}\nupstream_path = "/rows"\nfixed_query = { limit = "10" }`,
+      '/many': 'price = "5"\nupstream_path = "/rows"\nfixed_query = { limit = "1000" }',
+    }),
+    withRoutes({
+      '/read': `${everyPath}\nupstream_path = "/rows"`,
+      '/write': 'price = "5"\nupstream_path = "/rows"\nmethods = ["POST"]',
+    }),
+    withRoutes({
+      '/list': 'price = "5"\nupstream_path = "/items"\ntail = "none"',
+      '/item': `${everyPath}\nupstream_path = "/items"\ntail = "required"`,
+    }),
+    withRoutes({ '/': everyPath }, other('https://other.example.com', '5')),
+  ]
+  for (const text of quiet) expect(await run(text)).toEqual({ code: 0, warnings: [], last: 'ok' })
 })

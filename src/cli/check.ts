@@ -21,6 +21,7 @@ import { readCosts } from './gascost'
 import { domainsOf } from './https'
 import { findMissingModels } from './models'
 import { findOnline } from './online'
+import { findOverlaps } from './overlaps'
 import { type Accounts, findUnfunded } from './unfunded'
 import { unreadable, warn } from './words'
 
@@ -87,6 +88,7 @@ export async function check(options: Options): Promise<number> {
     const warnings = [
       ...warningsOf(config, { hasOwnTls: domains.length > 0 }),
       ...findUnsold(config),
+      ...findOverlaps(config.merchants),
       ...missing,
     ]
     for (const line of warn(warnings, { file, text })) out(line)
