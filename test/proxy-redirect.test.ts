@@ -67,10 +67,10 @@ const targets = (upstream: ScriptedUpstream) =>
 describe('a redirect of an upstream within its own origin', () => {
   for (const status of [301, 302, 303, 307, 308])
     test(`behavior: ${status} of a GET is followed with all headers of the first request`, async () => {
-      const upstream = await serve({ '/r': to(status, '/other?x=1') })
+      const upstream = await serve({ '/r': to(status, '/r/other?x=1') })
       const answer = await forward(upstream, { search: '?a=b' })
       expect(answer.status).toBe(200)
-      expect(targets(upstream)).toEqual(['GET /r?a=b', 'GET /other?x=1'])
+      expect(targets(upstream)).toEqual(['GET /r?a=b', 'GET /r/other?x=1'])
       const [first, second] = upstream.requests
       const headers = second?.headers ?? {}
       expect(headers).toEqual(first?.headers ?? {})
@@ -80,26 +80,30 @@ describe('a redirect of an upstream within its own origin', () => {
     })
 
   test('behavior: a relative location and one with the origin are followed, HEAD as HEAD', async () => {
-    const upstream = await serve({ '/r': to(302, 'A_title#part') })
+    const upstream = await serve({ '/r': to(302, 'r/A_title#part') })
     expect((await forward(upstream, { method: 'HEAD' })).status).toBe(200)
     upstream.script = (request, reply) =>
       request.target === '/r'
-        ? to(301, `${upstream.url.origin.toUpperCase()}/whole`)(reply)
+        ? to(301, `${upstream.url.origin.toUpperCase()}/R/whole`)(reply)
         : reply.send(200)
     expect((await forward(upstream)).status).toBe(200)
-    expect(targets(upstream)).toEqual(['HEAD /r', 'HEAD /A_title', 'GET /r', 'GET /whole'])
+    expect(targets(upstream)).toEqual(['HEAD /r', 'HEAD /r/A_title', 'GET /r', 'GET /R/whole'])
   })
 
   for (const status of [307, 308])
     test(`behavior: ${status} of a POST is followed with its body`, async () => {
-      const upstream = await serve({ '/r': to(status, '/other') })
+      const upstream = await serve({ '/r': to(status, '/r/other') })
       const answer = await forward(upstream, { method: 'POST', body: '{"a":1}' })
-      expect(arrivedIn(answer)).toMatchObject({ method: 'POST', target: '/other', body: '{"a":1}' })
+      expect(arrivedIn(answer)).toMatchObject({
+        method: 'POST',
+        target: '/r/other',
+        body: '{"a":1}',
+      })
     })
 
   for (const status of [301, 302, 303])
     test(`error: ${status} of a POST is not followed: it would become another request`, async () => {
-      const upstream = await serve({ '/r': to(status, '/other') })
+      const upstream = await serve({ '/r': to(status, '/r/other') })
       const answer = await forward(upstream, { method: 'POST', body: '{"a":1}' })
       expect([answer.status, answer.headers.has('location')]).toEqual([status, false])
       expect(targets(upstream)).toEqual(['POST /r'])
@@ -107,32 +111,32 @@ describe('a redirect of an upstream within its own origin', () => {
 
   test('error: at most three redirects are followed', async () => {
     const upstream = await serve({
-      '/r': to(302, '/1'),
-      '/1': to(302, '/2'),
-      '/2': to(302, '/3'),
-      '/3': to(302, '/4'),
+      '/r': to(302, '/r/1'),
+      '/r/1': to(302, '/r/2'),
+      '/r/2': to(302, '/r/3'),
+      '/r/3': to(302, '/r/4'),
     })
     expect((await forward(upstream)).status).toBe(302)
-    expect(targets(upstream)).toEqual(['GET /r', 'GET /1', 'GET /2', 'GET /3'])
+    expect(targets(upstream)).toEqual(['GET /r', 'GET /r/1', 'GET /r/2', 'GET /r/3'])
   })
 
   test('behavior: the fixed query is in each request, whatever the location has', async () => {
-    const upstream = await serve({ '/r': to(302, '/other?key=theirs&x=1') })
+    const upstream = await serve({ '/r': to(302, '/r/other?key=theirs&x=1') })
     const own = { fixedQuery: { key: 'a-s3cret-value' }, query: { lang: 'en' } }
     await forward(upstream, { route: own, search: '?key=mine' })
     expect(targets(upstream)).toEqual([
       'GET /r?lang=en&key=a-s3cret-value',
-      'GET /other?x=1&key=a-s3cret-value',
+      'GET /r/other?x=1&key=a-s3cret-value',
     ])
   })
 
   test('error: the whole chain has one time limit', async () => {
     let hops = 0
-    const upstream = await serve({ '/1': () => {} })
+    const upstream = await serve({ '/r/1': () => {} })
     const script = upstream.script
     upstream.script = (request, reply) => {
       hops++
-      if (request.target === '/r') to(302, '/1')(reply)
+      if (request.target === '/r') to(302, '/r/1')(reply)
       else script?.(request, reply)
     }
     const error = await forward(upstream, { merchant: { timeoutMs: 200 } }).catch((e) => e)
@@ -142,6 +146,31 @@ describe('a redirect of an upstream within its own origin', () => {
 })
 
 describe('a redirect of an upstream to anywhere else', () => {
+  for (const [place, routes] of [
+    ['/premium', [route('/r', { tail: 'none' }), route('/premium')]],
+    ['/internal/keys', [route('/r')]],
+    ['/', [route('/r')]],
+    ['/rest', [route('/r')]],
+    ['/r/x', [route('/r', { tail: 'none' })]],
+    ['/r/Premium;x', [route('/r'), route('/r/premium')]],
+    ['/r/dear', [route('/r'), route('/other', { upstreamPath: '/r/dear' })]],
+    ['/r/..%2fpremium', [route('/r')]],
+    ['/r/%252e%252e/premium', [route('/r')]],
+    ['/r//../../premium', [route('/r')]],
+    ['//r', [route('/r')]],
+  ] as const)
+    test(`attack: ${place} is not requested by a route that does not sell it`, async () => {
+      const upstream = await serve({ '/r': to(302, place) })
+      const answer = await forward(upstream, { merchant: { routes } })
+      expect([answer.status, targets(upstream)]).toEqual([302, ['GET /r']])
+    })
+
+  test('behavior: a route without a tail follows to a slash at its end', async () => {
+    const upstream = await serve({ '/r': to(308, '/r/') })
+    expect((await forward(upstream, { route: { tail: 'none' } })).status).toBe(200)
+    expect(targets(upstream)).toEqual(['GET /r', 'GET /r/'])
+  })
+
   test('attack: no request is sent to another origin, in any spelling', async () => {
     const trap = await serve({})
     const { port } = trap.url
@@ -176,7 +205,7 @@ describe('a redirect of an upstream to anywhere else', () => {
 
   for (const status of [300, 304, 305, 306])
     test(`error: ${status} is not followed`, async () => {
-      const upstream = await serve({ '/r': to(status, '/other') })
+      const upstream = await serve({ '/r': to(status, '/r/other') })
       expect((await forward(upstream)).status).toBe(status)
       expect(upstream.requests).toHaveLength(1)
     })

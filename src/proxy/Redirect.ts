@@ -9,9 +9,10 @@ const always = [307, 308]
 const reading = [301, 302, 303]
 
 /**
- * Target of a redirect of the same request within the configured origin: scheme, host and port.
- * Undefined for any other answer, which is forwarded unchanged. A redirect of an upstream must not
- * send the merchant's headers to another host, nor lead to a private address.
+ * Where the same request goes on: within the configured origin, at a path that the same route
+ * sells. Undefined for any other answer, which is forwarded unchanged. The place may be what the
+ * buyer asked for, such as `?next=/premium`. It must not be a path of another price, nor one that is
+ * not sold. The merchant's headers must not reach another host.
  *
  * 301, 302 and 303 turn a POST into a GET, which is not the request that was paid for. `from` has
  * the configured host, not the resolved address.
@@ -20,15 +21,17 @@ export function next(
   answer: Pick<Response, 'status' | 'headers'>,
   from: URL,
   method: string,
-  target: Route.Target,
+  match: Route.Match,
 ): URL | undefined {
   const { status, headers } = answer
   const isRead = method === 'GET' || method === 'HEAD'
   if (!always.includes(status) && !(isRead && reading.includes(status))) return undefined
   const location = headers.get('location') ?? ''
   const place = location === '' ? null : URL.parse(location, from.href)
-  if (place?.origin !== target.origin || place.username !== '' || place.password !== '')
-    return undefined
+  const { target } = match
+  if (place === null || place.origin !== target?.origin) return undefined
+  if (place.username !== '' || place.password !== '') return undefined
+  if (!Route.sells(match, place.pathname)) return undefined
   place.hash = ''
   place.search = Route.withFixed(target, place.search)
   return place

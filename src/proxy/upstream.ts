@@ -191,7 +191,7 @@ async function send(state: State, input: ForwardInput, watch: Watch): Promise<Re
   let { url } = prepared
   let response = await connect(state, url, exchange, prepared.place)
   for (let hops = 0; hops < Redirect.most; hops++) {
-    const place = Redirect.next(response, url, input.method, target)
+    const place = Redirect.next(response, url, input.method, input.match)
     if (place === undefined) break
     // Do not wait for the body of a redirect: it is not the bought answer.
     response.body?.cancel().catch(() => {})
