@@ -216,6 +216,42 @@ describe('upstreamUrl', () => {
     )
   })
 
+  const fixed = { limit: '10', 'page[size]': '5', per_page: '7' }
+  test.each([
+    'limit=9999',
+    'LIMIT=9999',
+    'limit[]=9999',
+    'limit%5B0%5D=9999',
+    'limit[a][b]=9999',
+    '[limit]=9999',
+    'limit.x=9999',
+    'limit:int=9999',
+    '%6cimit=9999',
+    '%256cimit=9999',
+    '+limit=9999',
+    'limit%00=9999',
+    'l%EF%BD%89mit=9999',
+    'limit;x=9999',
+    'page=9999',
+    'PAGE[Size]=9999',
+    'page[size][]=9999',
+    'page.size=9999',
+    'per.page=9999',
+    'per+page=9999',
+    'per[page=9999',
+  ])('attack: ?%s does not set what the route fixes', (search) => {
+    expect(url({ fixedQuery: fixed }, '/m/m/r', `?a=1&${search}&b=2`)).toBe(
+      'https://api.example.com/r?a=1&b=2&limit=10&page%5Bsize%5D=5&per_page=7',
+    )
+  })
+
+  test('behavior: names beside the fixed ones are forwarded', () => {
+    const kept = 'limits=1&x.limit=1&limit_to=1&page[number]=2&page_number=3&per=1&a;b=2&=3'
+    expect(url({ fixedQuery: fixed }, '/m/m/r', `?${kept}`)).toBe(
+      `https://api.example.com/r?${kept}&limit=10&page%5Bsize%5D=5&per_page=7`,
+    )
+  })
+
   test('error: a tail that would leave the configured path throws', () => {
     const matcher = Route.compile([merchant('m', { routes: [route('/r')] })])
     const target = Route.match(matcher, '/m/m/r')?.target

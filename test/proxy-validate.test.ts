@@ -52,6 +52,42 @@ describe('query parameters', () => {
     expect(query({ params: [latitude] }, '?latitude=1&latitude=2')).toEqual([])
   })
 
+  const limited = {
+    params: [
+      param('limit', { schema: { type: 'integer', maximum: 100 } }),
+      param('page', { schema: { type: 'integer', maximum: 9 } }),
+      param('page[size]', { schema: { type: 'integer', maximum: 50 } }),
+    ],
+  }
+  test('attack: a value is checked under every name that an upstream may take for the described one', () => {
+    for (const name of [
+      'LIMIT',
+      'limit[]',
+      'limit%5Ba%5D',
+      'Limit.x',
+      '+limit',
+      'x;limit',
+      'x=1;limit',
+    ])
+      expect(query(limited, `?limit=1&${name}=9999`)).toEqual([
+        expect.stringMatching(/^query limit is /),
+      ])
+    for (const name of ['PAGE[size]', 'page.size', 'page[size][]'])
+      expect(query(limited, `?${name}=51`)).toEqual([
+        expect.stringMatching(/^query page\[size\] is /),
+      ])
+  })
+
+  test('behavior: other names, and good values under such a name, pass', () => {
+    for (const search of [
+      '?LIMIT=100&limit[]=1&limit[]=2',
+      '?page[size]=50&PAGE[SIZE]=50&page=9',
+      '?limits=9999&x.limit=9999&limit_to=9999&a;b=9999',
+      '?limit=&limit[]=',
+    ])
+      expect(query(limited, search)).toEqual([])
+  })
+
   test('error: all invalid parameters are named at once, and none of their values', () => {
     const params = [
       latitude,

@@ -5,6 +5,7 @@
  */
 
 const plainPath = /^(?:\/[\w~-]+(?:\.[\w~-]+)*)+$/
+const plainName = /^[\w-]+$/
 const escapes = /(?:%[0-9a-f]{2})+/gi
 const escapedAscii = /%[0-7][0-9a-f]/gi
 const unseen = /[\p{M}\p{Default_Ignorable_Code_Point}]+/gu
@@ -32,6 +33,7 @@ export function foldPath(path: string): string {
  * `a`, too.
  */
 export function foldName(name: string): readonly string[] {
+  if (plainName.test(name)) return [name.toUpperCase()]
   // Where names are C strings, a null character ends one.
   const [text = ''] = foldText(name).split('\u0000', 1)
   const keys: string[] = []

@@ -1,5 +1,6 @@
 import type { Merchant, Route } from '../config/Config'
 import { fromPercent } from './Fold'
+import * as Query from './Query'
 import * as Territory from './Territory'
 
 /** Where a route's requests are forwarded to, parsed once. */
@@ -18,7 +19,7 @@ export type Target = {
   defaults: readonly Pair[]
   /** Encoded query pairs that replace the buyer's. */
   fixed: readonly Pair[]
-  fixedNames: ReadonlySet<string>
+  fixedNames: Query.Names
   territory: Territory.Territory
 }
 
@@ -219,11 +220,11 @@ function targetOf(
         ? pairs(route.query)
         : pairs(route.query).filter((pair) => !Object.hasOwn(route.fixedQuery, pair.name)),
     fixed,
-    fixedNames: fixed.length === 0 ? noNames : new Set(fixed.map((pair) => pair.name)),
+    fixedNames: fixed.length === 0 ? noNames : Query.namesOf(Object.keys(route.fixedQuery)),
   }
 }
 
-const noNames: ReadonlySet<string> = new Set()
+const noNames = Query.namesOf([])
 const noPairs: readonly Pair[] = []
 
 function pairs(query: Readonly<Record<string, string>>): readonly Pair[] {
@@ -271,18 +272,12 @@ function queryOf(target: Target, search: string): string {
   const buyers: string[] = []
   const names = new Set<string>()
   for (const pair of search === '' ? [] : search.slice(1).split('&')) {
-    // Some servers also split at `;`: `a=1;key=x` must not set a fixed name.
-    const own = pair.split(';').map(nameOf)
-    if (own.some((name) => target.fixedNames.has(name))) continue
+    const own = Query.readPair(pair).map(([name]) => name)
+    if (own.some((name) => Query.mayChange(target.fixedNames, name))) continue
     buyers.push(pair)
     for (const name of own) names.add(name)
   }
   const missing = target.defaults.filter((pair) => !names.has(pair.name))
   const all = [...buyers, ...missing.map((p) => p.encoded), ...target.fixed.map((p) => p.encoded)]
   return all.length === 0 ? '' : `?${all.join('&')}`
-}
-
-function nameOf(pair: string): string {
-  for (const name of new URLSearchParams(pair).keys()) return name
-  return ''
 }

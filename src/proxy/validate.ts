@@ -6,6 +6,8 @@ import {
 } from '@cfworker/json-schema'
 import type { Route } from '../config/Config'
 import * as Json from '../protocol/Json'
+import { foldName } from './Fold'
+import { readQuery } from './Query'
 import { type Segment, segmentsOf } from './Tail'
 
 /**
@@ -23,6 +25,8 @@ type Check = (text: string) => string | undefined
 type BodyCheck = (value: unknown, bytes: number) => ValidationResult
 type Compiled = {
   query: readonly { name: string; required: boolean; check: Check }[]
+  /** Described names by the names themselves and by their folded form. */
+  names: ReadonlyMap<string, string>
   tail: readonly { segment: Segment; check: Check }[]
   body: BodyCheck | undefined
 }
@@ -49,10 +53,7 @@ export function validateParams(
   if (route.params.length === 0 && (route.body === undefined || body.byteLength === 0)) return none
   const checks = compile(route)
   const json = route.body === undefined ? undefined : parse(body)
-  const found = [
-    ...invalidQuery(checks, new URLSearchParams(search), json?.value),
-    ...invalidTail(route, checks, tail),
-  ]
+  const found = [...invalidQuery(checks, search, json?.value), ...invalidTail(route, checks, tail)]
   if (json?.fault !== undefined) found.push({ name: '', in: 'body', reason: json.fault })
   else if (json !== undefined && checks.body !== undefined)
     found.push(...invalidBody(checks.body(json.value, body.byteLength)))
@@ -73,6 +74,10 @@ export function compile(route: Route): Compiled {
   const query = route.params.filter((param) => param.in === 'query')
   const result: Compiled = {
     query: query.map(({ name, required, schema }) => ({ name, required, check: checkOf(schema) })),
+    names: new Map([
+      ...query.map(({ name }) => [foldName(name).at(-1) ?? name, name] as const),
+      ...query.map(({ name }) => [name, name] as const),
+    ]),
     tail: segmentsOf(route).map((segment) => ({ segment, check: checkOf(segment.param.schema) })),
     body: route.body === undefined ? undefined : bodyCheckOf(route.body as Schema),
   }
@@ -121,13 +126,15 @@ function coerce(
   return types.includes('string') || types[0] === undefined ? text : undefined
 }
 
-function invalidQuery(checks: Compiled, query: URLSearchParams, body: unknown): InvalidParam[] {
+function invalidQuery(checks: Compiled, search: string, body: unknown): InvalidParam[] {
+  if (checks.query.length === 0) return []
+  const { values, others } = readValues(checks, search)
   const found: InvalidParam[] = []
   for (const { name, required, check } of checks.query) {
-    const values = query.getAll(name)
-    const isPresent = values.some((value) => value !== '') || isMember(body, name)
+    const own = values.get(name) ?? []
+    const isPresent = own.some((value) => value !== '') || isMember(body, name)
     if (required && !isPresent) found.push({ name, in: 'query', reason: 'is required' })
-    for (const value of values) {
+    for (const value of [...own, ...(others.get(name) ?? [])]) {
       const reason = value === '' ? undefined : check(value)
       if (reason === undefined) continue
       found.push({ name, in: 'query', reason })
@@ -135,6 +142,26 @@ function invalidQuery(checks: Compiled, query: URLSearchParams, body: unknown): 
     }
   }
   return found
+}
+
+type Values = Map<string, string[]>
+
+/** Values by the described name: under the name itself, and under others that may set it, too. */
+function readValues({ names }: Compiled, search: string): { values: Values; others: Values } {
+  const [values, others]: [Values, Values] = [new Map(), new Map()]
+  for (const [name, value] of readQuery(search)) {
+    const isOwn = names.get(name) === name
+    // Of several keys around a value, the innermost described one is set.
+    const described = isOwn
+      ? name
+      : names.get(foldName(name).findLast((key) => names.has(key)) ?? '')
+    if (described === undefined) continue
+    const into = isOwn ? values : others
+    const known = into.get(described)
+    if (known === undefined) into.set(described, [value])
+    else known.push(value)
+  }
+  return { values, others }
 }
 
 function isMember(body: unknown, name: string): boolean {
