@@ -115,6 +115,19 @@ describe('a list of tools', () => {
     expect(listed.map(({ name }) => name)).toEqual(['turnpike_budgets', 'a'])
   })
 
+  test('attack: characters that show nothing are removed, and letters that look alike are equal', async () => {
+    const hidden = ['\u{fe0f}', '\u{115f}', '\u{3164}', '\u{200d}', '\u{e0100}', '\u{34f}']
+    const properties = Object.fromEntries(hidden.map((each) => [`a${each}`, {}]))
+    const listed = await listOf([
+      tool('modern', { description: `p${hidden.join('')}ay`, title: `t${hidden.join('')}` }),
+      tool('rnodem'),
+      tool('hidden', { inputSchema: { type: 'object', properties } }),
+    ])
+    expect(listed.map(({ name, title, description }) => [name, title, description])).toEqual([
+      ['modern', 't', 'pay'],
+    ])
+  })
+
   test('attack: more tools, pages or bytes than a client can use are cut', async () => {
     const many = Array.from({ length: 2000 }, (_, at) => tool(`t${at}`))
     expect(await listOf(many)).toHaveLength(toolsMax)

@@ -21,7 +21,7 @@ export type Listed = {
 }
 
 const namePattern = /^[A-Za-z0-9_.-]{1,128}$/
-const keyPattern = /^[^\p{C}\p{Zl}\p{Zp}]{1,128}$/u
+const keyPattern = /^[^\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]{1,128}$/u
 const titleMax = 200
 const descriptionMax = 4096
 const schemaTextMax = 4096
@@ -52,7 +52,8 @@ export function read(entry: Json.Json): Listed | undefined {
 
 /** What a name looks like to a person or a model: equal for names that are easily confused. */
 export function looksOf(name: string): string {
-  return name.toLowerCase().replace(/[_.-]/g, '').replace(/[1l]/g, 'i').replaceAll('0', 'o')
+  const letters = name.toLowerCase().replace(/[_.-]/g, '')
+  return letters.replaceAll('rn', 'm').replace(/[1l]/g, 'i').replaceAll('0', 'o')
 }
 
 /** The tool with a note for models when its price is above the limit of a call. */

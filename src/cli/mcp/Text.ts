@@ -4,12 +4,12 @@
 const quotedMax = 300
 
 /**
- * Text without control characters, invisible formatting and halves of surrogate pairs, except line
+ * Text without control characters, invisible characters and halves of surrogate pairs, except line
  * feeds and tabs, and with at most `most` characters.
  */
 export function clean(text: string, most: number): string {
   const clipped = text.length > most ? `${text.slice(0, most)}...` : text
-  return clipped.replace(/[^\P{C}\n\t]|[\p{Zl}\p{Zp}]/gu, '')
+  return clipped.replace(/[^\P{C}\n\t]|[\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu, '')
 }
 
 /** A value of the gateway inside a sentence of ours: JSON of one line, in quotation marks. */
