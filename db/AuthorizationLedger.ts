@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Money } from '../src/protocol/Transfer'
 import type { Authorization, Charge, Delivered } from './Authorization'
+import type { PayerOfAsset } from './Ledger'
 import type { KeyScope } from './Payment'
 
 /**
@@ -19,6 +20,10 @@ export type AuthorizationLedger = {
   open(): Promise<readonly Authorization[]>
   /** Whether a settlement of this payer has failed since a time (unix ms). */
   hasFailedSince(payer: Address, at: number): Promise<boolean>
+  /** What merchants have lost since a time (unix ms). */
+  lossesSince(at: number): Promise<readonly Loss[]>
+  /** What a payer has paid to a merchant, and what that merchant has ever lost to it. */
+  standingOf(buyer: Buyer): Promise<Standing>
   /**
    * Writes an authorization. `known`: its money was authorized or paid before; nothing is written. A
    * power loss may undo one that is `authorized` for up to 100 ms. `limits` hold over all processes;
@@ -27,13 +32,33 @@ export type AuthorizationLedger = {
   insert(authorization: Authorization, limits?: CeilingLimits): Promise<Inserted>
   /** `authorized` to `metered`, with the charge, and with what the buyer has already. */
   meter(id: string, charge: Charge, delivered: Delivered | undefined): Promise<boolean>
-  /** `authorized` to `void`. */
-  void(id: string, charge: Charge, delivered: Delivered | undefined): Promise<boolean>
+  /** `authorized` to `void`. `lostAt` (unix ms): a forwarded request ended and costs nothing. */
+  void(
+    id: string,
+    charge: Charge,
+    delivered: Delivered | undefined,
+    lostAt?: number,
+  ): Promise<boolean>
   /** `metered` to `failed`. */
   fail(id: string): Promise<boolean>
   /** A settlement failed by the payer's doing (unix ms). The state stays. */
   markFailed(id: string, at: number): Promise<void>
 }
+
+/** A payer of one asset, at one merchant. */
+export type Buyer = PayerOfAsset & { merchant: string }
+
+/**
+ * A request that was forwarded and never paid for: its whole ceiling where nothing was charged, else the
+ * charge that was not settled.
+ */
+export type Loss = { id: string; merchant: string; payer: Address; atomic: bigint; at: number }
+
+/** At least this much was paid: the payments that are summed are limited. */
+export type Standing = { paidAtomic: bigint; lostAtomic: bigint }
+
+/** Payments and losses that one read of a standing sums at most. */
+export const standingRowsMax = 500
 
 export type Inserted = 'stored' | 'known' | { refused: CeilingRefusal }
 

@@ -60,6 +60,8 @@ export type LaneLedger = {
   epochOf(lane: Lane): number | undefined
   /** Whether no other process is known to use the database. */
   isAlone(): boolean
+  /** Processes that use the database, as far as they are known. */
+  gateways(): number
   /** Whether another living process has the lane, as far as it is known. */
   isOfAnother(lane: Lane): boolean
   /**
@@ -97,6 +99,7 @@ export const lanesOfOthers: LaneLedger = {
   has: () => false,
   epochOf: () => undefined,
   isAlone: () => false,
+  gateways: () => 1,
   isOfAnother: () => true,
   isFresh: () => true,
   start: () => Promise.resolve(),
@@ -109,6 +112,7 @@ export const ownLanes: LaneLedger = {
   has: () => true,
   epochOf: () => 1,
   isAlone: () => true,
+  gateways: () => 1,
   isOfAnother: () => false,
   isFresh: () => true,
   start: () => Promise.resolve(),

@@ -13,10 +13,12 @@ const network = networkOf('http://127.0.0.1', 'usdc')
 const facilitator = account(0).address
 const transfer = { ...signTransfer(network), upto: { facilitator, ceilingAtomic: 10n } }
 
+const credit = { refresh: async () => {}, lose() {}, recover() {} }
+
 /** A process without the relayer that the payer named, and what the ledger has of the charge. */
 async function sweepWith(state: string | undefined, payment?: string) {
   const ceilings = createCeilings()
-  ceilings.add('pay_1', transfer, undefined)
+  ceilings.add('pay_1', transfer, undefined, () => {})
   const context = {
     ledger: {
       lanes: { isShared: true, has: () => false, isOfAnother: () => true },
@@ -24,11 +26,14 @@ async function sweepWith(state: string | undefined, payment?: string) {
         open: async () => [],
         findById: async () => state && { id: 'pay_1', state, transfer },
       },
-      payments: { findById: async () => payment && { id: 'pay_1', state: payment, transfer } },
+      payments: {
+        findById: async () => payment && { id: 'pay_1', state: payment, transfer, purpose: {} },
+      },
     },
     chains: new Map([[network.id, { relayers: [{ address: facilitator }] }]]),
     progress: { charging: new Map() },
     ceilings,
+    credit,
   }
   await Charges.resume(context as unknown as Intake, false)
   return ceilings.has('pay_1')
@@ -125,6 +130,7 @@ test('error: a read that fails after a charge was started is logged, and rejects
     chains: new Map([[network.id, { relayers: [relayer] }]]),
     progress: { charging: new Map() },
     ceilings: createCeilings(),
+    credit,
     policy: { chargeAttemptMs: 1 },
     now: Date.now,
     log: (event: string) => void logged.push(event),

@@ -117,6 +117,7 @@ test('behavior: a reason that ended is 0, and totals never decrease', async () =
   let paused: string | undefined = 'relayer 0xabc holds 17 wei, too little for gas'
   const calls = new Map([['eth_call', 3]])
   const sources: Sources = {
+    risks: () => new Map(),
     networks: () => [
       {
         network: 'eip155:1',

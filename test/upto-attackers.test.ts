@@ -191,7 +191,8 @@ describe('streams that fail after their buyer has a part of them', () => {
     }
     const credential = await shop.sign({ signer: payer })
     const refused = await shop.pay(credential)
-    expect(refused.status).toBe(503)
+    expect(refused.status).toBe(429)
+    expect(await refused.json()).toMatchObject({ reason: 'upto_often_unpaid' })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(60)
     expect(shop.upstream.requests).toHaveLength(5)
     // It does not stop others, and the same credential is good later.
@@ -267,7 +268,7 @@ async function authorize(from: Wallet, validBefore = BigInt(Math.floor(shop.now(
   const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
   const receivedAt = shop.now()
   const options = { id: settlement.createId(), receivedAt, validUntil: receivedAt + 60_000 }
-  return settlement.authorizations.authorize(transfer, purposeOf(), options)
+  return settlement.authorizations.authorize(transfer, purposeOf({ merchant: 'model' }), options)
 }
 
 describe('charges for other servers', () => {

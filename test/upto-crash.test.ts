@@ -33,6 +33,7 @@ slug = "model"
 upstream = "${url}"
 allow_private = true
 networks = ["eip155:8453"]
+new_streams = "passed"
 [[merchants.routes]]
 path = "/chat"
 methods = ["POST"]

@@ -116,9 +116,10 @@ describe('an event stream', () => {
     const before = await shop.paid()
     for (const isCut of [false, true]) {
       const { upstream, read, credential } = await opened()
-      upstream.chunk(event(usage(7, 20)))
-      if (isCut) upstream.cut()
-      else {
+      if (isCut) {
+        upstream.chunk(event(usage(7, 20)))
+        upstream.cut()
+      } else {
         upstream.chunk(event('{"error":{"message":"no"}}'))
         upstream.end()
       }

@@ -1,3 +1,4 @@
+import type { Address } from 'viem'
 import {
   type Authorization,
   type Charge,
@@ -5,7 +6,12 @@ import {
   type State,
   sourcesOf,
 } from '../Authorization'
-import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
+import {
+  type AuthorizationLedger,
+  type CeilingLimits,
+  type CeilingRefusal,
+  standingRowsMax,
+} from '../AuthorizationLedger'
 import { fromRow, toRow } from '../authorization-rows'
 import { authorizations } from '../authorizations'
 import type { Change } from './commits'
@@ -59,8 +65,10 @@ export function createAuthorizations({
       commits.add(charged(id, 'metered', columnsOf(charge, delivered))),
     // A lost `void` is written again, because the process looks for open authorizations that
     // nothing works on.
-    void: (id, charge, delivered) =>
-      commits.addSoon(charged(id, 'void', columnsOf(charge, delivered))),
+    void: (id, charge, delivered, lostAt) =>
+      commits.addSoon(
+        charged(id, 'void', { ...columnsOf(charge, delivered), failed_at: lostAt ?? null }),
+      ),
     fail: (id) => commits.add(charged(id, 'failed', {})),
     async markFailed(id, at) {
       await commits.add(changeOf(id, null, { failed_at: at }))
@@ -70,7 +78,14 @@ export function createAuthorizations({
 
 type Reads = Pick<
   AuthorizationLedger,
-  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid' | 'open' | 'hasFailedSince'
+  | 'find'
+  | 'findById'
+  | 'findByIdempotencyKey'
+  | 'findVoid'
+  | 'open'
+  | 'hasFailedSince'
+  | 'lossesSince'
+  | 'standingOf'
 >
 
 /** What a living gateway forwards is not left behind: only it knows what the answer cost. */
@@ -83,6 +98,27 @@ const byIds = `SELECT found.row FROM unnest($1::text[]) WITH ORDINALITY AS asked
     WHERE authorizations.id = asked.id LIMIT 1
   ) AS found ON true
   ORDER BY asked.place`
+
+const isLost = `failed_at IS NOT NULL AND product = 'gateway' AND NOT EXISTS (
+  SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
+const lost =
+  "CASE WHEN coalesce(charge_atomic, '0') = '0' THEN ceiling_atomic ELSE charge_atomic END"
+const losses = `SELECT id, merchant, payer, ${lost} AS atomic, failed_at AS at
+  FROM authorizations WHERE ${isLost} AND failed_at > $1`
+const standing = `SELECT (
+    SELECT coalesce(sum(amount_atomic::numeric), 0)::text FROM (
+      SELECT amount_atomic, merchant, product, state FROM payments
+      WHERE network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3)
+      LIMIT ${standingRowsMax}) AS paid
+    WHERE merchant = $4 AND product = 'gateway' AND state = 'confirmed'
+  ) AS paid, (
+    SELECT coalesce(sum(lost::numeric), 0)::text FROM (
+      SELECT ${lost} AS lost FROM authorizations
+      WHERE ${isLost} AND lower(payer) = lower($3) AND merchant = $4
+      ORDER BY failed_at DESC LIMIT ${standingRowsMax}) AS losses
+  ) AS lost`
+
+type LossRow = { id: string; merchant: string; payer: Address; atomic: string; at: string }
 
 function readAuthorizations(reader: Reader, gateway: string): Reads {
   const one = async (where: string, values: readonly unknown[]) => {
@@ -109,7 +145,25 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
         )
       ).map(decode),
     hasFailedSince: async (payer, at) =>
-      (await one('lower(payer) = lower($1) AND failed_at > $2 LIMIT 1', [payer, at])) !== undefined,
+      (await one("lower(payer) = lower($1) AND failed_at > $2 AND state <> 'void' LIMIT 1", [
+        payer,
+        at,
+      ])) !== undefined,
+    lossesSince: async (at) =>
+      (await reader.all<LossRow>(losses, [at])).map((row) => ({
+        ...row,
+        atomic: BigInt(row.atomic),
+        at: Number(row.at),
+      })),
+    async standingOf({ network, asset, payer, merchant }) {
+      const row = await reader.one<{ paid: string; lost: string }>(standing, [
+        network,
+        asset,
+        payer,
+        merchant,
+      ])
+      return { paidAtomic: BigInt(row?.paid ?? 0), lostAtomic: BigInt(row?.lost ?? 0) }
+    },
   }
 }
 

@@ -1,4 +1,4 @@
-import { and, desc, eq, gt, inArray, type SQL, sql } from 'drizzle-orm'
+import { and, desc, eq, gt, inArray, ne, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Address } from 'viem'
 import type { Money } from '../../src/protocol/Transfer'
@@ -9,7 +9,13 @@ import {
   type State,
   sourcesOf,
 } from '../Authorization'
-import type { AuthorizationLedger } from '../AuthorizationLedger'
+import {
+  type AuthorizationLedger,
+  type Buyer,
+  type Loss,
+  type Standing,
+  standingRowsMax,
+} from '../AuthorizationLedger'
 import { fromRow, toRow } from '../authorization-rows'
 import { type AuthorizationRow, authorizations } from '../authorizations'
 import type { KeyScope } from '../Payment'
@@ -58,13 +64,50 @@ function readAuthorizations({ orm }: Db) {
   const voidByKey = select(() => and(isOfKey(), eq(authorizations.state, 'void')))
   const open = select(() => isOpen)
   const failed = select(() =>
-    and(eq(authorizations.payer, parameter('payer')), gt(authorizations.failedAt, parameter('at'))),
+    and(
+      eq(authorizations.payer, parameter('payer')),
+      gt(authorizations.failedAt, parameter('at')),
+      ne(authorizations.state, 'void'),
+    ),
   )
   const lastFailed = later(orm, () =>
     orm
       .select({ at: sql<number | null>`max(${authorizations.failedAt})` })
       .from(authorizations)
       .where(sql`failed_at IS NOT NULL`)
+      .prepare(),
+  )
+  const isLost = sql.raw(`failed_at IS NOT NULL AND product = 'gateway' AND NOT EXISTS (
+    SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`)
+  const losses = later(orm, () =>
+    orm
+      .select({
+        id: authorizations.id,
+        merchant: authorizations.merchant,
+        payer: authorizations.payer,
+        at: authorizations.failedAt,
+        ceiling: authorizations.ceilingAtomic,
+        charge: authorizations.chargeAtomic,
+      })
+      .from(authorizations)
+      .where(and(isLost, gt(authorizations.failedAt, parameter('at'))))
+      .prepare(),
+  )
+  const standing = later(orm, () =>
+    orm
+      .select({
+        paid: sql<number>`(SELECT coalesce(sum(CAST(amount_atomic AS INTEGER)), 0) FROM (
+          SELECT amount_atomic, merchant, product, state FROM payments
+          WHERE network = ${parameter('network')} AND asset = ${parameter('asset')}
+            AND payer = ${parameter('payer')} LIMIT ${sql.raw(String(standingRowsMax))})
+          WHERE merchant = ${parameter('merchant')} AND product = 'gateway' AND state = 'confirmed')`,
+        lost: sql<number>`(SELECT coalesce(sum(CAST(lost AS INTEGER)), 0) FROM (
+          SELECT CASE state WHEN 'void' THEN ceiling_atomic ELSE charge_atomic END AS lost
+          FROM authorizations
+          WHERE ${isLost} AND payer = ${parameter('payer')} AND merchant = ${parameter('merchant')}
+          ORDER BY failed_at DESC LIMIT ${sql.raw(String(standingRowsMax))}))`,
+      })
+      .from(sql`(SELECT 1)`)
       .prepare(),
   )
   return {
@@ -75,6 +118,14 @@ function readAuthorizations({ orm }: Db) {
     findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
     open: () => open.all().map(fromRow),
     hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
+    lossesSince: (since: number): Loss[] =>
+      losses.all({ at: since }).map(({ id, merchant, payer, at, ceiling, charge }) => {
+        return { id, merchant, payer, atomic: charge || ceiling, at: at ?? since }
+      }),
+    standingOf({ network, asset, payer, merchant }: Buyer): Standing {
+      const { paid = 0, lost = 0 } = standing.get({ network, asset, payer, merchant }) ?? {}
+      return { paidAtomic: BigInt(paid), lostAtomic: BigInt(lost) }
+    },
     /** When a settlement of any payer failed last, unix ms; 0 for never. */
     lastFailedAt: () => lastFailed.get()?.at ?? 0,
   }
@@ -106,7 +157,7 @@ function changeAuthorizations({ orm }: Db) {
     truncated: parameter('truncated'),
   }
   const meter = change({ state: 'metered', ...charged }, 'metered')
-  const voided = change({ state: 'void', ...charged }, 'void')
+  const voided = change({ state: 'void', ...charged, failedAt: parameter('lostAt') }, 'void')
   const send = change({ state: 'sent' }, 'sent')
   const fail = change({ state: 'failed' }, 'failed')
   const markFailed = change({ failedAt: parameter('at') })
@@ -114,8 +165,8 @@ function changeAuthorizations({ orm }: Db) {
     insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
       meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
-    void: (id: string, charge: Charge, delivered: Delivered | undefined) =>
-      voided.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
+    void: (id: string, charge: Charge, delivered: Delivered | undefined, lostAt?: number) =>
+      voided.get({ id, ...columnsOf(charge, delivered), lostAt: lostAt ?? null }) !== undefined,
     /** The authorization that a payment of its id settles; undefined when it is not `metered`. */
     send: (id: string) => toAuthorization(send.get({ id })),
     fail: (id: string) => fail.get({ id }) !== undefined,
@@ -157,7 +208,10 @@ export function createAuthorizations(
       delivered === undefined
         ? group.addSoon(() => own.meter(id, charge, delivered))
         : group.add(() => own.meter(id, charge, delivered)),
-    void: (id, charge, delivered) => group.addSoon(() => own.void(id, charge, delivered)),
+    void: (id, charge, delivered, lostAt) =>
+      group.addSoon(() => own.void(id, charge, delivered, lostAt)),
+    lossesSince: async (at) => own.lossesSince(at),
+    standingOf: async (buyer) => own.standingOf(buyer),
     fail: (id) => group.add(() => own.fail(id)),
     markFailed: (id, at) =>
       group.add(() => {

@@ -43,6 +43,17 @@ export async function startMoney(base: Base): Promise<Money> {
       current.config.merchants.some(({ payout }) => payout === payee),
     confirmTwiceAbove: () => current.config.service.confirmTwiceAboveAtomic,
     isPaused: (network) => pauses.has('network', network),
+    creditOf(slug) {
+      // A merchant that a reload has removed sells nothing new.
+      const merchant = current.config.merchants.find((each) => each.slug === slug)
+      return (
+        merchant && {
+          payerAtomic: merchant.payerCreditAtomic,
+          dayAtomic: merchant.lossesPerDayAtomic,
+          holdsNew: merchant.newStreams === 'held',
+        }
+      )
+    },
     unsettledMax: () => current.config.service.unsettledMaxAtomic,
     now,
     log,

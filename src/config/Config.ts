@@ -123,6 +123,12 @@ export type Merchant = {
   ownConnections: boolean
   /** Most sales in progress. */
   concurrencyMax: number
+  /** What a payer may have open by `upto` beyond what it has paid to the merchant, atomic. */
+  payerCreditAtomic: bigint
+  /** What all payers may owe the merchant by `upto` within a day, atomic. */
+  lossesPerDayAtomic: bigint
+  /** Whether streams to payers that never paid to the merchant wait for their charge. */
+  newStreams: 'held' | 'passed'
   /** Zero when the merchant is out of service because this address is not set. */
   payout: Address
   networks: readonly Network.Id[]

@@ -247,6 +247,11 @@ const meter = Type.Object(
       ['max', 'base'],
       'max',
     ),
+    timeouts: oneOf(
+      'What a request by `upto` costs whose upstream does not answer in time: nothing or base.',
+      ['free', 'base'],
+      'free',
+    ),
     models: optional(
       Type.Record(Type.String(), Type.Record(Type.String(), Type.String()), {
         description: 'By model: USD by unit, for the `per` of the unit above or 1,000,000.',
@@ -304,6 +309,17 @@ const merchant = Type.Object(
     timeout_ms: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
     idle_ms: integer('Longest silence within an answer.', 1, 600_000, 60_000),
     concurrency_max: integer('Most sales of the merchant in progress.', 1, 12_000, 512),
+    payer_credit: text(
+      'USD by `upto` that one payer may have open, or has lost the merchant within an hour, beyond ' +
+        'what it has paid to the merchant.',
+      '0.2',
+    ),
+    losses_per_day: text('The same for all payers together within a day.', '5'),
+    new_streams: oneOf(
+      'Streams by `upto` to payers that never paid to the merchant wait for their charge, or pass.',
+      ['held', 'passed'],
+      'held',
+    ),
     keep_alive: flag('Connections to the upstream are reused.', true),
     payout: text('Wallet that receives payments; that of the service by default.'),
     networks: texts('Networks that are offered; all by default.'),

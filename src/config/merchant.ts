@@ -80,6 +80,9 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     ownConnections: !field(table, 'keep_alive', V.flag, true),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 512),
     // An unset name leaves zero here: such a merchant is never offered.
+    payerCreditAtomic: field(table, 'payer_credit', V.amount, 200_000n),
+    lossesPerDayAtomic: field(table, 'losses_per_day', V.amount, 5_000_000n),
+    newStreams: field(table, 'new_streams', V.oneOf(['held', 'passed']), 'held'),
     payout: table.raw.payout === undefined ? service.payout : readPayout(table),
     networks: readOffered(table, networks),
     routes,

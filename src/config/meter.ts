@@ -37,6 +37,7 @@ export function readMeter(
     rates,
     models: readModels(table, plan, rates),
     missing: field(table, 'missing', V.oneOf(['max', 'base']), 'max'),
+    timeouts: field(table, 'timeouts', V.oneOf(['free', 'base']), 'free'),
     limits: readLimits(table),
   }
   checkBase(table, meter)

@@ -144,6 +144,13 @@ export const paymentEvents = {
     meaning: 'Only `relayer` may settle a charge, and its key is not configured now.',
     action: 'Stop, add the key of that relayer, and start within the time of the signature.',
   },
+  'losses-spent': {
+    level: 'warn',
+    meaning:
+      'A merchant lost `losses_per_day` by `upto`: payers that are new to it pay by `exact`.',
+    action:
+      'See `authorization-void` and `charge-failed` in the log, and whether the upstream fails.',
+  },
   'authorization-void': {
     level: 'info',
     meaning: 'A signature by use ends without a charge: its answer failed.',

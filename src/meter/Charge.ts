@@ -17,6 +17,15 @@ export type Charge = {
   reason?: string
 }
 
+/** The charge of a request that was forwarded and got no answer in time. */
+export function ofTimeout(
+  { timeouts, baseAtomic }: Meter.Meter,
+  { ceilingAtomic }: Pick<Quote, 'ceilingAtomic'>,
+): Charge | undefined {
+  if (timeouts === 'free' || baseAtomic === 0n) return undefined
+  return { amountAtomic: least(baseAtomic, ceilingAtomic), by: 'base', units: {} }
+}
+
 /** The charge of an answer to a request that was quoted. */
 export function of(
   meter: Meter.Meter,
@@ -30,8 +39,11 @@ export function of(
     units: {},
     reason,
   })
-  if (usage.kind === 'failed')
-    return { amountAtomic: 0n, by: 'failed', units: {}, reason: usage.reason }
+  if (usage.kind === 'failed') {
+    // The upstream has worked. A request may be what makes an answer end with an error.
+    const amountAtomic = usage.isUsed ? atMost(meter.baseAtomic) : 0n
+    return { amountAtomic, by: 'failed', units: {}, reason: usage.reason }
+  }
   if (usage.kind === 'named') {
     const amount = Override.parse(usage.header, ceilingAtomic)
     if (amount === undefined) return missing('the upstream names no amount')

@@ -14,6 +14,8 @@ export type Meter = {
   models: Readonly<Record<string, Rates>>
   /** The charge of an answer without usage: the ceiling or `baseAtomic`. */
   missing: 'max' | 'base'
+  /** Whether a request costs `baseAtomic` when its upstream does not answer in time. */
+  timeouts: 'free' | 'base'
   limits: Limits
 }
 

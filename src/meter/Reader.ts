@@ -22,7 +22,8 @@ export type Reader = {
  */
 export function createReader({ preset, plan }: Meter.Meter, { status, headers }: Head): Reader {
   const isFailure = status < 200 || status > 299
-  if (isFailure) return constant({ kind: 'failed', reason: `the status is ${status}` })
+  if (isFailure)
+    return constant({ kind: 'failed', reason: `the status is ${status}`, isUsed: false })
   if (preset === 'header') return constant({ kind: 'named', header: headers.get(Override.name) })
   if (plan.counters.length === 0)
     return constant({ kind: 'missing', reason: 'this meter has no units' })

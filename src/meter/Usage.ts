@@ -18,8 +18,8 @@ export type Usage =
   | { kind: 'used'; counts: Counts; model: string | undefined }
   /** The answer reports no usage, or an impossible one. `reason` is for the operator. */
   | { kind: 'missing'; reason: string }
-  /** The answer failed, so nothing is charged for it. */
-  | { kind: 'failed'; reason: string }
+  /** The answer failed. `isUsed`: it reports its usage all the same. */
+  | { kind: 'failed'; reason: string; isUsed: boolean }
   /** The upstream names the charge in a header. */
   | { kind: 'named'; header: string | null }
 
@@ -50,9 +50,17 @@ function isError(value: unknown): boolean {
 }
 
 /** The usage after the last event. */
-export function conclude({ numbers, model, failure }: Seen, counters: readonly Counter[]): Usage {
-  if (failure !== undefined)
-    return { kind: 'failed', reason: `the answer has an error at ${format(failure)}` }
+export function conclude(seen: Seen, counters: readonly Counter[]): Usage {
+  const usage = read(seen, counters)
+  if (seen.failure === undefined) return usage
+  const reason = `the answer has an error at ${format(seen.failure)}`
+  return { kind: 'failed', reason, isUsed: usage.kind === 'used' }
+}
+
+function read(
+  { numbers, model }: Seen,
+  counters: readonly Counter[],
+): Extract<Usage, { kind: 'used' | 'missing' }> {
   if (numbers.size === 0) return { kind: 'missing', reason: 'the answer has no usage' }
   const counts: Record<string, number> = {}
   for (const { unit, isRequired } of counters) {

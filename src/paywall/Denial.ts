@@ -135,10 +135,13 @@ export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Proble
     case 'refused':
     case 'dead':
       return verificationFailed(outcome.reason, outcome.detail)
-    case 'unavailable':
-      return Problem.of('not-ready', outcome.detail, {
-        headers: { 'retry-after': String(outcome.retryAfterSeconds) },
+    case 'unavailable': {
+      const { detail, limit: reason, retryAfterSeconds } = outcome
+      return Problem.of(reason === undefined ? 'not-ready' : 'rate-limited', detail, {
+        headers: { 'retry-after': String(retryAfterSeconds) },
+        ...(reason !== undefined && { members: { reason } }),
       })
+    }
   }
 }
 

@@ -42,6 +42,16 @@ export type Item = {
   isByUse?: boolean
 }
 
+const exactOnly = new WeakMap<Item, Item>()
+
+/** The same item, which is not sold by its use. */
+export function withoutUse(item: Item): Item {
+  if (item.isByUse !== true) return item
+  const made = exactOnly.get(item) ?? { ...item, isByUse: false }
+  exactOnly.set(item, made)
+  return made
+}
+
 /** An offer that is no longer made. */
 export type RetiredOffer = Offer & {
   /** Unix ms until which a new payment may use it. A known payment always may. */

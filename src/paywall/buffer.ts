@@ -13,22 +13,22 @@ export type Buffered =
 
 export type Buffering = {
   /**
-   * Reads an answer that is not an event stream to its end. `maxBytes`: the answer is sent inside a
+   * Reads an answer to its end, unless it `isPassedOn` as it comes. `maxBytes`: the answer is sent inside a
    * message of this length, so it is never passed on. `limitMs`: an answer that takes longer is
    * given up. Call `release` when the bytes are no longer needed.
    */
   read(body: Uint8Array | ReadableStream<Uint8Array>, options: BufferOptions): Promise<Buffered>
 }
 
-type BufferOptions = { isEvents: boolean; maxBytes: number | undefined; limitMs: number }
+type BufferOptions = { isPassedOn: boolean; maxBytes: number | undefined; limitMs: number }
 
 /** `totalMaxBytes` bounds all answers that are held at once. */
 export function createBuffer(totalMaxBytes: number): Buffering {
   let total = 0
   return {
-    async read(body, { isEvents, maxBytes, limitMs }) {
+    async read(body, { isPassedOn, maxBytes, limitMs }) {
       if (body instanceof Uint8Array) return whole(body, true)
-      if (isEvents && maxBytes === undefined) return { kind: 'stream', body }
+      if (isPassedOn && maxBytes === undefined) return { kind: 'stream', body }
       const reader = body.getReader()
       const chunks: Uint8Array[] = []
       let size = 0

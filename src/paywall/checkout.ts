@@ -305,6 +305,7 @@ async function authorize<R, A>(
       approval,
       waitMs: product.waitMs(sale),
       validUntil: options.now() + (product.answerMs?.(sale) ?? 0),
+      client: product.clientOf?.(sale),
       onAsked() {
         assertOnce()
         product.prepareByUse?.(checkout)

@@ -37,6 +37,8 @@ export type DeliveryRequest = {
   /** Absolute URL of what is bought, for receipts. */
   resource: string
   requestId: string
+  /** The address of the client, under which its failures are counted. */
+  readonly client?: string | undefined
   /** Aborts when the buyer disconnects. */
   signal: AbortSignal
   /** Sends the answer inside a message; undefined when the response is sent as it is. */

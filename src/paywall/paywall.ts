@@ -1,6 +1,7 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { chargeMs } from '../settlement/ceiling-limits'
+import type { Reason } from '../settlement/Outcome'
 import { type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
@@ -12,7 +13,7 @@ import {
 } from './delivery'
 import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
-import type { Item } from './Item'
+import { type Item, withoutUse } from './Item'
 import type { Checkout, Product, Sale } from './Product'
 import { type ChallengeDetails, challenge } from './quote'
 import { receiptUrl, type Usage } from './receipts'
@@ -151,11 +152,16 @@ function createGatewayProduct(
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
       const { url, requestId } = sale
-      return challenge(quoter, { item: sale.request.priced(), url, requestId }, details)
+      const priced = sale.request.priced()
+      const reason = details.refusal?.problem.reason
+      // Another signature by use would be refused for the same reason.
+      const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
+      return challenge(quoter, { item, url, requestId }, details)
     },
     fingerprintOf: ({ request: { method, path, search }, digest }) =>
       fingerprint(method, path, search, digest),
     waitMs: () => options.settleWaitMs,
+    clientOf: ({ request }) => request.client,
     answerMs: ({ request }) => request.timeoutMs + chargeMs,
     prepareByUse: ({ sale }) => sale.request.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>
@@ -199,6 +205,13 @@ function createGatewayProduct(
     },
   }
 }
+
+/** Refusals of payers that may pay by `exact`. */
+const exactOnly: ReadonlySet<string> = new Set<Reason>([
+  'upto_credit_exceeded',
+  'upto_losses_spent',
+  'unsupported_scheme',
+])
 
 /**
  * Another gateway may have delivered the answer after this one had read the payment. The answer may

@@ -2,6 +2,7 @@ import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
+import type { Cost } from './Fulfilment'
 import { failureHeaders } from './receipts'
 
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
@@ -29,6 +30,8 @@ export type Undelivered = {
   upstreamStatus: number | undefined
   code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
   detail: string
+  /** What it costs by `upto` all the same. */
+  cost?: Cost | undefined
 }
 
 /** Tokens that show receipts, and redeem nothing. */

@@ -7,7 +7,7 @@ import type { Settlement } from '../settlement/settlement'
 import { type Buffered, type Buffering, createBuffer } from './buffer'
 import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest } from './delivery'
-import type { Cost, Made } from './Fulfilment'
+import type { Cost, Fulfilled, Made } from './Fulfilment'
 import type { Usage } from './receipts'
 import { createKept, type Kept } from './remainder'
 import type { Answers } from './store'
@@ -81,20 +81,44 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
 }
 
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
-async function make(context: Context, { request, authorization }: Delivery): Promise<Made> {
+async function make(context: Context, delivery: Delivery): Promise<Made> {
+  const { request, authorization } = delivery
   const { id, transfer } = authorization
   // An answer must not take longer than the authorization that pays for it is valid.
   const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
+  let made: Fulfilled
   try {
-    const made = await request.fulfil({ id, transfer, attempts: 1, signal })
-    if (made.delivered) return made
-    if (signal.aborted) throw uncharged(...failures.late, made.upstreamStatus)
-    const { code, detail, upstreamStatus } = made
-    throw uncharged(code, detail, upstreamStatus)
+    made = await request.fulfil({ id, transfer, attempts: 1, signal })
   } catch (error) {
-    await abandon(context, authorization)
+    await abandon(context, delivery, true)
     throw error
   }
+  if (made.delivered) return made
+  const { code, detail, upstreamStatus, cost } = made
+  if (cost !== undefined && !signal.aborted) {
+    await chargeFailed(context, delivery, cost)
+    throw failed(code, `${detail} It costs ${cost.amountAtomic} atomic units.`, upstreamStatus)
+  }
+  await abandon(context, delivery, code !== 'upstream-unreachable')
+  if (signal.aborted) throw uncharged(...failures.late, upstreamStatus)
+  throw uncharged(code, detail, upstreamStatus)
+}
+
+/** Charges for an answer that did not come. Its settlement continues. */
+async function chargeFailed(
+  { options: { settlement, settleWaitMs, log } }: Context,
+  { request, authorization }: Delivery,
+  cost: Cost,
+): Promise<void> {
+  const { authorizations } = settlement
+  const { requestId, client } = request
+  // As if it had been delivered, so that the payment redeems no answer.
+  const delivered = { upstreamStatus: 504, truncated: true }
+  const charged = await authorizations.charge(authorization, cost, { delivered, client })
+  log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
+  authorizations
+    .settleCharge(charged, { waitMs: settleWaitMs, requestId })
+    .catch((error: unknown) => log('settlement-fault', { payment: charged.id, error }))
 }
 
 function uncharged(
@@ -102,7 +126,15 @@ function uncharged(
   detail: string,
   upstreamStatus: number | undefined,
 ): Problem.ProblemError {
-  return Problem.of(code, `${detail} Nothing is charged.`, {
+  return failed(code, `${detail} Nothing is charged.`, upstreamStatus)
+}
+
+function failed(
+  code: Problem.Code,
+  detail: string,
+  upstreamStatus: number | undefined,
+): Problem.ProblemError {
+  return Problem.of(code, detail, {
     members: {
       reason: 'delivery_failed',
       ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
@@ -110,11 +142,13 @@ function uncharged(
   })
 }
 
+/** `isLost`: the request may have reached the upstream. */
 async function abandon(
   { options: { settlement, log } }: Context,
-  authorization: Authorization,
+  { authorization, request: { client } }: Delivery,
+  isLost: boolean,
 ): Promise<void> {
-  await settlement.authorizations.charge(authorization, nothing)
+  await settlement.authorizations.charge(authorization, nothing, { isLost, client })
   log('authorization-void', { payment: authorization.id })
 }
 
@@ -122,17 +156,19 @@ const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
 
 async function bufferAnswer(
   context: Context,
-  { request, authorization }: Delivery,
+  delivery: Delivery,
   { body, headers, status, onEnd }: Made,
 ): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
+  const { request, authorization } = delivery
+  const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
   const buffered = await context.buffer.read(body, {
-    isEvents: /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? ''),
+    isPassedOn: isEvents && !context.options.settlement.authorizations.holdsStream(authorization),
     maxBytes: request.envelope?.maxBytes,
     limitMs: leftMs(context, authorization),
   })
   if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
   onEnd?.(true)
-  await abandon(context, authorization)
+  await abandon(context, delivery, true)
   const [code, detail] = failures[buffered.kind]
   throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
 }
@@ -162,7 +198,8 @@ async function settleWhole(
   let isPassedOn = false
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
-    const charged = await authorizations.charge(authorization, cost)
+    const forwarded = { isLost: isLost(cost), client: request.client }
+    const charged = await authorizations.charge(authorization, cost, forwarded)
     const { amountAtomic, reason } = cost
     log('charge', { requestId, payment: charged.id, amountAtomic, reason })
     if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
@@ -225,6 +262,11 @@ function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean):
   return made.chargeOf?.(isComplete) ?? whole
 }
 
+/** Whether nothing is charged although the meter does not say that the answer is free. */
+function isLost({ amountAtomic, by }: Cost): boolean {
+  return amountAtomic === 0n && (by === 'failed' || by === 'missing')
+}
+
 /** An answer that costs nothing. */
 function free(
   { transfer: { network, payer } }: Authorization,
@@ -277,8 +319,8 @@ function passOn(
         reach === 'nothing'
           ? undefined
           : { upstreamStatus: status, truncated: reach === 'truncated' }
-      const charged = await settlement.authorizations.charge(authorization, cost, delivered)
-      if (cost.by === 'failed' && delivered) settlement.authorizations.countUnpaid(authorization)
+      const forwarded = { delivered, isLost: isLost(cost), client: request.client }
+      const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
       const { amountAtomic, reason } = cost
       log('charge', { requestId, payment: id, amountAtomic, outcome: reach, reason })
       return charged

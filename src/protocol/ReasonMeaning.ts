@@ -139,6 +139,18 @@ const permit2 = {
     meaning: 'The transaction failed on chain. No money moved.',
     client: 'Send the same call again.',
   },
+  upto_often_unpaid: {
+    meaning: 'Several answers of the payer, or of its address, failed and cost nothing.',
+    client: 'Pay by `exact`, or send it again after `Retry-After`.',
+  },
+  upto_credit_exceeded: {
+    meaning: 'The ceiling is above what the payer may owe to this merchant.',
+    client: 'Pay by `exact`. Each payment to the merchant raises the limit.',
+  },
+  upto_losses_spent: {
+    meaning: 'The merchant lost its limit of a day: it gives new payers no credit.',
+    client: 'Pay by `exact`. Each payment to the merchant raises the limit.',
+  },
   upto_facilitator_mismatch: {
     meaning: 'The signed relayer does not belong to this service.',
     client: 'Read `/supported` again and sign a relayer that it names.',

@@ -94,9 +94,9 @@ function admissionOf(options: GatewayOptions): Admission {
   const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
   const { upstream, breaker, latency, stocks, log, isPaused } = options
   const { service } = options.config
-  const { baseUrl, concurrencyMax } = service
+  const { baseUrl, concurrencyMax, trustProxy } = service
   const sources = { upstream, breaker, latency, stocks, isPaused, now, log, failureKeys: new Map() }
-  const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources }
+  const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources, trustProxy }
   return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }
 

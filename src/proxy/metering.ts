@@ -51,4 +51,11 @@ export function chargeOf(
   }
 }
 
+/** The cost of a request that was not answered in time; undefined where it costs nothing. */
+export function costOfTimeout(match: Match, body: Uint8Array): Charge.Charge | undefined {
+  const { meter } = match.route
+  const quote = quoteFor(match, body)
+  return meter && quote && Charge.ofTimeout(meter, quote)
+}
+
 const unread = { kind: 'missing', reason: 'the answer was not read to its end' } as const

@@ -1,3 +1,4 @@
+import { clientOf } from '../http/peer'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/Item'
 import type { PaidRequest, Paywall } from '../paywall/paywall'
@@ -17,6 +18,8 @@ export type Sales = {
   readonly concurrencyMax: number
   readonly baseUrl: string
   readonly sources: Sources
+  /** Number of reverse proxies in front. */
+  readonly trustProxy: number
 }
 
 /** Longest body whose faults are named in a 402. */
@@ -49,6 +52,9 @@ export function sell(
     requestId: incoming.requestId,
     timeoutMs: match.merchant.timeoutMs,
     envelope: incoming.envelope,
+    get client() {
+      return clientOf(incoming.peer, request.headers, sales.trustProxy)
+    },
     // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {
       return request.signal

@@ -7,7 +7,7 @@ import { originOf, serveBuiltin } from './builtin/serve'
 import type { Stocks } from './builtin/stocks'
 import type { IncomingRequest } from './incoming'
 import type { Latency } from './latency'
-import { chargeOf } from './metering'
+import { chargeOf, costOfTimeout } from './metering'
 import type { Match } from './Route'
 import type { Asked, Forwarded, Upstream } from './upstream'
 import { UpstreamError } from './watch'
@@ -140,7 +140,8 @@ export async function fulfil(
       kind: error.kind,
       payment: payment.id,
     })
-    return { delivered: false, upstreamStatus: undefined, ...undeliverable[error.kind] }
+    const cost = error.kind === 'timeout' ? costOfTimeout(incoming.match, body) : undefined
+    return { delivered: false, upstreamStatus: undefined, ...undeliverable[error.kind], cost }
   }
 }
 

@@ -16,8 +16,13 @@ export type Outcome =
   | { kind: 'refused'; reason: Reason; detail: string }
   /** The newest block shows that this authorization did not and cannot pay. */
   | { kind: 'dead'; payment: Payment | undefined; reason: Reason; detail: string }
-  /** The network cannot settle now; the credential is unspent. */
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+  /** The network cannot settle now; the credential is unspent. `limit`: its client waits. */
+  | {
+      kind: 'unavailable'
+      detail: string
+      retryAfterSeconds: number
+      limit?: 'upto_often_unpaid'
+    }
 
 /** A payment between the stages, with the options of its request. */
 export type Underway = {
@@ -75,6 +80,8 @@ export type Reason =
   | 'permit2_simulation_failed'
   | 'upto_facilitator_mismatch'
   | 'unsupported_scheme'
+  | 'upto_credit_exceeded'
+  | 'upto_losses_spent'
   /** Why a signed approve is not sponsored. */
   | `erc20_approval_${string}`
 

@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { Authorization, Charge, Delivered } from '../../db/Authorization'
+import type { Authorization, Charge } from '../../db/Authorization'
 import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
 import type { Purpose } from '../../db/Payment'
 import type * as Network from '../protocol/Network'
@@ -8,6 +8,7 @@ import { type Authorized, type AuthorizeOptions, authorize, isServed } from './a
 import { type HolderOptions, settleByHolder } from './by-holder'
 import {
   type ChargeOptions,
+  type Forwarded,
   followEnds,
   followOthers,
   isOfAnother,
@@ -46,16 +47,16 @@ export type Authorizations = Pick<
     options: AuthorizeOptions,
   ): Promise<Authorized | Outcome>
   /**
-   * Writes what the answer costs; an amount of 0 ends the authorization as `void`. `delivered`: what
-   * the buyer has before it is settled. Throws above the ceiling, and when it was charged before.
+   * Writes what the answer costs; an amount of 0 ends the authorization as `void`. Throws above the
+   * ceiling, and when it was charged before.
    */
   charge(
     authorization: Authorization,
     charge: Charge,
-    delivered?: Delivered,
+    forwarded?: Forwarded,
   ): Promise<Authorization>
-  /** Counts an answer that failed after its payer had a part of it. It costs nothing. */
-  countUnpaid(authorization: Authorization): void
+  /** Whether a stream to this payer waits for its charge, because it never paid to the merchant. No I/O. */
+  holdsStream(authorization: Authorization): boolean
   /**
    * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
    * money, and has verified the ceiling.
@@ -92,9 +93,10 @@ export function createAuthorizations(context: Intake): Authorizations {
       return facilitatorsOf(chain)
     },
     authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
-    charge: (authorization, charge, delivered) =>
-      writeCharge(context, authorization, charge, delivered),
-    countUnpaid: ({ transfer }) => context.payers.unpaid.record(transfer.payer),
+    charge: (authorization, charge, forwarded = {}) =>
+      writeCharge(context, authorization, charge, forwarded),
+    holdsStream: ({ transfer: { payer }, purpose: { merchant } }) =>
+      context.credit.holdsStream({ payer, merchant }),
     void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
     isServed: (transfer) => isServed(context, transfer),

@@ -33,6 +33,8 @@ export type AuthorizeOptions = {
    * so it must be repeatable.
    */
   onAsked?: (() => void) | undefined
+  /** The address of the client, under which failures are counted. */
+  client?: string | undefined
 }
 
 /** The first step of the scheme `upto`; see `Authorizations`. */
@@ -40,14 +42,19 @@ export async function authorize(
   context: Context,
   transfer: Transfer,
   purpose: Purpose,
-  { id, receivedAt, validUntil, onAsked }: AuthorizeOptions,
+  { id, receivedAt, validUntil, onAsked, client }: AuthorizeOptions,
 ): Promise<Authorized | Outcome> {
-  const { ledger, ceilings, now } = context
+  const { ledger, ceilings, credit, now } = context
   const chain = chainOf(context, transfer.network)
   const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
   if (refused) return refused
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
     return exactOnly
+  const { network, asset, payer, amountAtomic } = transfer
+  const debtor = { network, asset, payer, client, merchant: purpose.merchant }
+  await credit.read(debtor, amountAtomic)
+  const uncredited = credit.refuse(debtor, amountAtomic)
+  if (uncredited) return uncredited
   const knownBlock = chain.head.number
   const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
   if ('kind' in checked) return checked
@@ -57,12 +64,16 @@ export async function authorize(
   if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
     return exactOnly
   // Do not await between the checks and the reservation.
-  const unreserved = refuseFull(context, chain, sent) ?? refuseUnfunded(context, sent, simulation)
+  const unreserved =
+    refuseFull(context, chain, sent) ??
+    refuseUnfunded(context, sent, simulation) ??
+    credit.refuse(debtor, amountAtomic)
   if (unreserved) return unreserved
   const { code, balanceAtomic, allowanceAtomic } = simulation
   const at = chainNow(context, chain)
   const limits = limitsOf(context, chain, { transfer: sent, purpose }, simulation)
-  ceilings.add(id, sent, code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined)
+  const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
+  ceilings.add(id, sent, verified, credit.open(debtor, amountAtomic))
   const authorization: Authorization = {
     id,
     transfer: sent,
@@ -187,8 +198,6 @@ function refuseUnread(
         `and that of the authorization ${validBefore}.`,
     )
   }
-  const waitSeconds = context.payers.unpaid.waitSeconds(transfer.payer)
-  if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
   if (amountAtomic > context.policy.unsettledMax()) {
     const most = context.policy.unsettledMax()
     const detail =

@@ -228,8 +228,9 @@ export function microUsdOf(
 export function sourcesOf({
   ledger,
   chains,
+  credit,
   ...clocks
-}: Pick<Context, 'ledger' | 'chains' | 'now' | 'monotonic'>): Sources {
+}: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): Sources {
   return {
     networks: () => {
       const isWritable = ledger.fault() === undefined
@@ -249,6 +250,7 @@ export function sourcesOf({
         gas: gasOf({ ledger, ...clocks }, chain.network),
       }))
     },
+    risks: credit.risks,
     pending: async () => {
       const counts = await ledger.payments.countBroadcast()
       return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))

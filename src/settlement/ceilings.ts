@@ -14,8 +14,11 @@ export type Ceilings = {
   countOf(network: Network.Id, facilitator: Address): number
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
-  /** Adds a ceiling. Call it in the same turn of the event loop as the checks of these sums. */
-  add(id: string, transfer: Transfer, verified: Verified | undefined): void
+  /**
+   * Adds a ceiling. Call it in the same turn of the event loop as the checks of these sums. `close` is
+   * called when it is released.
+   */
+  add(id: string, transfer: Transfer, verified: Verified | undefined, close: () => void): void
   /** What the simulation of an authorization showed of a payer without code. */
   verifiedOf(id: string): Verified | undefined
   has(id: string): boolean
@@ -26,7 +29,12 @@ export type Ceilings = {
   release(id: string): void
 }
 
-type Entry = { transfer: Transfer; verified: Verified | undefined; isReserved: boolean }
+type Entry = {
+  transfer: Transfer
+  verified: Verified | undefined
+  isReserved: boolean
+  close: () => void
+}
 
 export function createCeilings(): Ceilings {
   const open = new Map<string, Entry>()
@@ -51,7 +59,8 @@ export function createCeilings(): Ceilings {
           transfer.network === network &&
           transfer.asset === asset,
       ),
-    add: (id, transfer, verified) => void open.set(id, { transfer, verified, isReserved: true }),
+    add: (id, transfer, verified, close) =>
+      void open.set(id, { transfer, verified, isReserved: true, close }),
     verifiedOf: (id) => open.get(id)?.verified,
     has: (id) => open.has(id),
     ids: () => [...open.keys()],
@@ -59,6 +68,9 @@ export function createCeilings(): Ceilings {
       const own = open.get(id)
       if (own) own.isReserved = false
     },
-    release: (id) => void open.delete(id),
+    release(id) {
+      open.get(id)?.close()
+      open.delete(id)
+    },
   }
 }

@@ -22,13 +22,24 @@ export type ChargeOptions = {
   deliverOnConfirm?: Intake.PaymentRequest['deliverOnConfirm']
 }
 
+/** What came of a forwarded request. */
+export type Forwarded = {
+  /** What the buyer has before the charge is settled. */
+  delivered?: Delivered | undefined
+  /** Nothing is charged although the upstream may have worked. */
+  isLost?: boolean
+  /** The address of the client. */
+  client?: string | undefined
+}
+
 /** Writes what an answer costs; see `Authorizations`. */
 export async function writeCharge(
-  { ledger, ceilings, progress, metrics }: Context,
+  context: Context,
   authorization: Authorization,
   charge: Charge,
-  delivered: Delivered | undefined,
+  { delivered, isLost = false, client }: Forwarded,
 ): Promise<Authorization> {
+  const { ledger, ceilings, credit, progress, metrics, now } = context
   const { id, transfer } = authorization
   const { amountAtomic } = charge
   if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
@@ -36,10 +47,14 @@ export async function writeCharge(
   }
   const { authorizations } = ledger
   const state = amountAtomic === 0n ? 'void' : 'metered'
-  const write = state === 'void' ? authorizations.void : authorizations.meter
+  const lostAt = state === 'void' && isLost ? now() : undefined
+  const write = () =>
+    state === 'void'
+      ? authorizations.void(id, charge, delivered, lostAt)
+      : authorizations.meter(id, charge, delivered)
   for (;;) {
     try {
-      if (await write(id, charge, delivered)) break
+      if (await write()) break
       throw new Error(`${id} was charged before`)
     } catch (error) {
       if (storageCode(error) === undefined) throw error
@@ -48,8 +63,24 @@ export async function writeCharge(
     }
   }
   metrics.charged(transfer.network, state)
+  if (state === 'metered') credit.countCharged(transfer.payer, client)
+  if (lostAt !== undefined) {
+    credit.countUnpaid(transfer.payer, client)
+    lose(context, authorization, transfer.amountAtomic)
+  }
   if (state === 'void') ceilings.release(id)
-  return { ...authorization, state, charge, delivered }
+  return { ...authorization, state, charge, delivered, failedAt: lostAt }
+}
+
+/** Counts what a merchant worked for and is not paid. Call it before the ceiling is released. */
+function lose(
+  { credit }: Context,
+  { id, transfer, purpose }: Pick<Authorization, 'id' | 'transfer' | 'purpose'>,
+  atomic: bigint,
+): void {
+  // A facilitator works for nobody.
+  if (purpose.product === 'facilitator') return
+  credit.lose(id, { merchant: purpose.merchant, payer: transfer.payer }, atomic)
 }
 
 /**
@@ -140,7 +171,10 @@ async function drive(
       ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
       : await Intake.settle(context, request, attemptMs)
     metrics.settled(request, outcome, (now() - startedAt) / 1000)
-    if (outcome.kind === 'confirmed') ceilings.release(id)
+    if (outcome.kind === 'confirmed') {
+      ceilings.release(id)
+      context.credit.recover(id)
+    }
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
       return outcome
     }
@@ -155,6 +189,7 @@ async function drive(
     if (isByPayer && purpose.product !== 'facilitator')
       await ledger.authorizations.markFailed(id, now())
     // Released after the failure is written, so that it gives no room to another ceiling.
+    lose(context, authorization, transfer.amountAtomic)
     ceilings.release(id)
     context.log('charge-failed', { ...about({ id, requestId }), reason })
     // No buyer has the answer, so nothing is owed: this charge must not be settled later.
@@ -181,9 +216,11 @@ export function followEnds(context: Context): void {
 }
 
 /** Ends the ceiling of a charge whose payment is decided. */
-async function end({ ceilings, ledger, now }: Context, id: string): Promise<void> {
+async function end(context: Context, id: string): Promise<void> {
+  const { ceilings, ledger, now } = context
   const payment = await ledger.payments.findById(id)
   if (payment === undefined || payment.state === 'broadcast') return
+  if (payment.state !== 'confirmed') lose(context, payment, payment.transfer.amountAtomic)
   ceilings.release(id)
   const isByPayer = payment.state === 'reverted' || payment.nonceUsed
   if (payment.state !== 'confirmed' && isByPayer) await ledger.authorizations.markFailed(id, now())
@@ -219,6 +256,7 @@ export async function resume(
   const { ledger, ceilings, progress, chains, metrics, log } = context
   const isOver = createOver(context)
   await endOthers(context)
+  await context.credit.refresh()
   /** Charges that have failed, the oldest last, by payer. */
   const failing = new Map<string, Authorization[]>()
   const open = await ledger.authorizations.open()
@@ -244,6 +282,7 @@ export async function resume(
     }
     if (await isOver(authorization)) {
       await ledger.authorizations.fail(id)
+      lose(context, authorization, authorization.charge?.amountAtomic ?? transfer.amountAtomic)
       ceilings.release(id)
       metrics.charged(transfer.network, 'lost')
       log('charge-lost', about({ id }))

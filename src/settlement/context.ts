@@ -4,6 +4,7 @@ import type { Payment } from '../../db/Payment'
 import type { WriteEvent } from '../log'
 import type * as Network from '../protocol/Network'
 import type { Ceilings } from './ceilings'
+import type { Credit } from './credit'
 import type { Events } from './events'
 import type { Metrics } from './metrics'
 import type { Outcome, Underway } from './Outcome'
@@ -16,6 +17,7 @@ export type Context = Readonly<{
   chains: ReadonlyMap<Network.Id, ChainState>
   payers: Payers
   ceilings: Ceilings
+  credit: Credit
   progress: Progress
   policy: Policy
   events: {

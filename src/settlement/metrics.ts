@@ -56,6 +56,8 @@ export type Sources = {
     }[]
     gas: readonly { product: string; spentWei: bigint; budgetWei: bigint }[]
   }[]
+  /** What each merchant may lose by `upto`, and has lost within a day, atomic. */
+  risks(): ReadonlyMap<string, bigint>
   /** Payments of each network whose transaction is not confirmed. */
   pending(): Promise<ReadonlyMap<string, number>>
 }
@@ -144,7 +146,13 @@ function observer(meter: Meter, sources: Sources): () => void {
   const pending = states(
     meter.gauge('pending_payments', 'Payments sent and not confirmed.', ['network']),
   )
+  const risk = meter.gauge(
+    'merchant_losses_usd',
+    'Answers by upto beyond what their payers have paid: open ones, and those lost within a day.',
+    ['merchant'],
+  )
   return async () => {
+    for (const [merchant, atomic] of sources.risks()) risk.set(Number(atomic) / 1e6, { merchant })
     const underWay = await sources.pending()
     for (const each of sources.networks()) {
       const { network } = each

@@ -2,14 +2,12 @@ import { apartMs, type FailureLedger, ownFailures } from '../../db/FailureLedger
 import type { PaymentReads } from '../../db/Ledger'
 import { type AccountCode, type IdentifiedCode, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
-import { createUnpaid, type Unpaid } from './unpaid'
 
 /** State about payers, in memory: a restart resets all but failures that are `shared`. */
 export type Payers = {
   failures: Failures
   signers: Signers
   reserved: ReservedAmounts
-  unpaid: Unpaid
 }
 
 /** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
@@ -22,7 +20,6 @@ export function createPayers(
     failures: createFailures(now, failuresMax, shared),
     signers: createSigners(now),
     reserved: createReservedAmounts(),
-    unpaid: createUnpaid(now),
   }
 }
 

@@ -5,12 +5,10 @@ import type { NetworkConfig } from '../config/Config'
 import type { Asset } from '../protocol/Asset'
 import * as Explanation from '../protocol/Explanation'
 import type { Transfer } from '../protocol/Transfer'
-import type { Reason } from './Outcome'
+import type { Outcome, Reason } from './Outcome'
 
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
-export type PaymentRefusal =
-  | { kind: 'refused'; reason: Reason; detail: string }
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+export type PaymentRefusal = Extract<Outcome, { kind: 'refused' | 'unavailable' }>
 
 /** A settlement must be possible for at least this long (reference facilitator: 6 s). */
 const marginSeconds = 6n
@@ -79,10 +77,38 @@ export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
-/** The refusal of a payer that got parts of several failed answers for nothing. */
+/** The refusal of a payer, or of an address, for which several answers failed and cost nothing. */
 export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
-  const detail = 'Several answers of this payer failed and cost nothing: pay by exact, or later.'
-  return { kind: 'unavailable', detail, retryAfterSeconds }
+  const detail =
+    'Several answers of this payer or of its address failed and cost nothing: pay by exact, or send ' +
+    'the same credential again after Retry-After.'
+  return { kind: 'unavailable', detail, retryAfterSeconds, limit: 'upto_often_unpaid' }
+}
+
+/** The refusal of a ceiling that one payer may not have open beside what it has paid. */
+export function creditExceeded(mostAtomic: bigint): PaymentRefusal {
+  const detail =
+    'The ceiling, with what failed within the last hour, is more than this payer has paid to the ' +
+    `merchant and ${mostAtomic} atomic units above that: pay by exact. Each payment raises the limit.`
+  return refuse('upto_credit_exceeded', detail)
+}
+
+/** The refusal of a payer that has not paid enough, after the losses of the merchant within a day. */
+export const lossesSpent: PaymentRefusal = {
+  kind: 'refused',
+  reason: 'upto_losses_spent',
+  detail:
+    'Today this merchant takes upto only for what a payer has paid to it before: pay by exact. Each ' +
+    'payment raises the limit.',
+}
+
+/** Open ceilings of other payers may still be lost, and fill the limit of the merchant. */
+export const newUnderWay: PaymentRefusal = {
+  kind: 'unavailable',
+  detail:
+    'Too many answers for payers that are new to this merchant are under way: pay by exact, or send ' +
+    'the same credential again.',
+  retryAfterSeconds: 2,
 }
 
 /** Other payments of the payer go first; the same payment may pass later. */

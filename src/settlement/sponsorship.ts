@@ -83,7 +83,11 @@ export function authorizeSponsored(
   { settlement, ...sponsoring }: Sponsoring,
   transfer: Transfer,
   purpose: Purpose,
-  { approval, waitMs, ...rest }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked'> & Approval,
+  {
+    approval,
+    waitMs,
+    ...rest
+  }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked' | 'client'> & Approval,
 ): Promise<Outcome | Authorized> {
   return withApproval<Authorized>(sponsoring, transfer, { approval, waitMs }, () => {
     const options = { id: settlement.createId(), receivedAt: sponsoring.now(), ...rest }

@@ -12,6 +12,7 @@ import type * as Network from '../protocol/Network'
 import { sourcesOf } from './availability'
 import { createCeilings } from './ceilings'
 import type { Context } from './context'
+import { type CreditLimits, createCredit } from './credit'
 import { createEvents, createSignal } from './events'
 import * as Health from './health'
 import * as Lanes from './lanes'
@@ -65,6 +66,8 @@ export type SettlementOptions = {
   confirmTwiceAbove?: (() => bigint | undefined) | undefined
   /** Atomic amount: most signed ceilings of one payer that are not settled. By default 1,000,000. */
   unsettledMax?: (() => bigint) | undefined
+  /** What a merchant may lose by `upto`; undefined: without limit, which is the default. */
+  creditOf?: ((merchant: string) => CreditLimits | undefined) | undefined
   /**
    * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
    * minute by default.
@@ -112,11 +115,15 @@ export async function createContext(
     options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
   const monotonic = options.monotonic ?? now
+  const { authorizations, lanes } = ledger
+  const limitsOf = options.creditOf ?? (() => undefined)
+  const credit = createCredit({ ledger: authorizations, lanes, limitsOf, now, log })
   const context: Context = {
     ledger,
     chains,
     payers: createPayers(now, options.payerFailuresMax, ledger.failures),
     ceilings: createCeilings(),
+    credit,
     progress: {
       running: new Map(),
       charging: new Map(),
@@ -137,7 +144,10 @@ export async function createContext(
       isOwnPayee: options.isOwnPayee ?? (() => false),
     },
     events,
-    metrics: createMetrics(options.meter ?? silent, sourcesOf({ ledger, chains, now, monotonic })),
+    metrics: createMetrics(
+      options.meter ?? silent,
+      sourcesOf({ ledger, chains, credit, now, monotonic }),
+    ),
     now,
     monotonic,
     log,

@@ -16,6 +16,7 @@ const meterOf = (preset: 'openai' | 'anthropic' | 'gemini'): Meter => ({
   rates,
   models: {},
   missing: 'max',
+  timeouts: 'free',
   limits,
 })
 

@@ -28,6 +28,7 @@ export function createFakeLanes() {
       epochOf: (lane) =>
         holders.get(keyOf(lane)) === process ? epochs.get(keyOf(lane)) : undefined,
       isAlone: () => true,
+      gateways: () => 2,
       isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
       isFresh: () => true,
       async start(lanes, listener) {

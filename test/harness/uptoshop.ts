@@ -11,7 +11,8 @@ import { until } from './world'
 
 /** A shop whose routes have meters, and buyers that pay by the scheme `upto`. */
 
-const route = (more: string) => `
+/** The route of a merchant with a meter; `more`: keys of the meter. */
+export const route = (more: string) => `
 [[merchants.routes]]
 path = "/chat"
 methods = ["POST"]
@@ -23,26 +24,33 @@ ${more}
 ${units}
 `
 
+/** Payers that are new may do all that others may. */
+const trusting = 'payer_credit = "1000"\nlosses_per_day = "1000"\nnew_streams = "passed"'
+
 const merchants = `
 [[merchants]]
 slug = "model"
 upstream = "https://shop.example.com"
 networks = ["eip155:4663", "eip155:8453"]
+${trusting}
 ${route('base = "0.0005"')}
 [[merchants]]
 slug = "patient"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 ${route('missing = "base"\nbase = "0.0005"')}
 [[merchants]]
 slug = "free"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 ${route('base = "0"')}
 [[merchants]]
 slug = "quick"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 timeout_ms = 3000
 idle_ms = 3000
 ${route('base = "0.0005"')}
@@ -50,12 +58,14 @@ ${route('base = "0.0005"')}
 slug = "brief"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 timeout_ms = 1000
 ${route('base = "0.0005"')}
 [[merchants]]
 slug = "dear"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 [[merchants.routes]]
 path = "/chat"
 methods = ["POST"]
@@ -67,6 +77,7 @@ base = "1.5"
 slug = "named"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+${trusting}
 [[merchants.routes]]
 path = "/chat"
 methods = ["GET", "POST"]
