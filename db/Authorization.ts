@@ -41,7 +41,7 @@ export type Authorization = {
   charge: Charge | undefined
   /** Undefined when the buyer has nothing yet. */
   delivered: Delivered | undefined
-  /** When a settlement failed by the payer's doing. */
+  /** When a settlement failed by the payer's doing; of a void one, when its forwarded request failed. */
   failedAt: number | undefined
   /** When the request arrived whose simulation passed, and the newest block known before. */
   receivedAt: number

@@ -64,7 +64,7 @@ test('behavior: the ceilings of a relayer are counted apart from those of others
     { ...transfer, upto: { ...transfer.upto, facilitator: account(1).address } },
   ]
   for (const [index, each] of [transfer, transfer, ...others].entries())
-    ceilings.add(`pay_${index}`, each, undefined)
+    ceilings.add(`pay_${index}`, each, undefined, () => {})
   expect(ceilings.countOf(network.id, facilitator)).toBe(2)
   expect(ceilings.countOf(otherNetwork, facilitator)).toBe(1)
   expect(ceilings.countOf(network.id, account(1).address)).toBe(1)
@@ -82,7 +82,7 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
   }
   const contextWith = (count: number) => {
     const ceilings = createCeilings()
-    for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined)
+    for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined, () => {})
     return { ceilings, now: () => 0 } as unknown as Context
   }
 
