@@ -1,7 +1,6 @@
 import type { Address } from 'viem'
 import type { Money } from '../src/protocol/Transfer'
 import type { Authorization, Charge, Delivered } from './Authorization'
-import type { PayerOfAsset } from './Ledger'
 import type { KeyScope } from './Payment'
 
 /**
@@ -46,7 +45,7 @@ export type AuthorizationLedger = {
 }
 
 /** A payer of one asset, at one merchant. */
-export type Buyer = PayerOfAsset & { merchant: string }
+export type Buyer = Pick<Money, 'network' | 'asset' | 'payer'> & { merchant: string }
 
 /**
  * A request that was forwarded and never paid for: its whole ceiling where nothing was charged, else the

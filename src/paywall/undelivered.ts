@@ -1,8 +1,8 @@
+import type { Charge } from '../../db/Authorization'
 import type { Payment, Protocol } from '../../db/Payment'
 import * as Crypto from '../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../protocol/Problem'
 import type { Delivered } from '../settlement/delivery'
-import type { Cost } from './Fulfilment'
 import { failureHeaders } from './receipts'
 
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
@@ -31,7 +31,7 @@ export type Undelivered = {
   code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
   detail: string
   /** What it costs by `upto` all the same. */
-  cost?: Cost | undefined
+  cost?: (Charge & { by: string }) | undefined
 }
 
 /** Tokens that show receipts, and redeem nothing. */
