@@ -119,12 +119,12 @@ describe('a list of tools', () => {
     const hidden = ['\u{fe0f}', '\u{115f}', '\u{3164}', '\u{200d}', '\u{e0100}', '\u{34f}']
     const properties = Object.fromEntries(hidden.map((each) => [`a${each}`, {}]))
     const listed = await listOf([
-      tool('modern', { description: `p${hidden.join('')}ay`, title: `t${hidden.join('')}` }),
-      tool('rnodem'),
+      tool('play', { description: `p${hidden.join('')}ay`, title: `t${hidden.join('')}` }),
+      tool('tumpike_budget'),
       tool('hidden', { inputSchema: { type: 'object', properties } }),
     ])
     expect(listed.map(({ name, title, description }) => [name, title, description])).toEqual([
-      ['modern', 't', 'pay'],
+      ['play', 't', 'pay'],
     ])
   })
 
