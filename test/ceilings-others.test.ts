@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'bun:test'
+import type { Authorization } from '../db/Authorization'
 import type { Purpose } from '../db/Payment'
 import { account } from '../src/demo/accounts'
 import { refuseBehind, refuseFull } from '../src/settlement/ceiling-limits'
@@ -7,7 +8,7 @@ import * as Charges from '../src/settlement/charges'
 import type { Context } from '../src/settlement/context'
 import type { Intake } from '../src/settlement/intake'
 import type { ChainState } from '../src/settlement/state'
-import { networkOf, signTransfer, until } from './harness/settlement'
+import { networkOf, purposeOf, signTransfer, until } from './harness/settlement'
 
 const network = networkOf('http://127.0.0.1', 'usdc')
 const facilitator = account(0).address
@@ -111,6 +112,36 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
       expect(refusalOf(most, seconds, 'gateway')).toBeUndefined()
     }
   })
+})
+
+test('error: the ceiling of a charge that can no longer be settled ends', async () => {
+  const ceilings = createCeilings()
+  ceilings.add('pay_1', transfer, undefined, () => {})
+  const failed: string[] = []
+  const expired = { id: 'pay_1', state: 'expired', nonceUsed: true, transfer }
+  const context = {
+    ledger: {
+      lanes: { isShared: false },
+      payments: { findById: async () => expired },
+      authorizations: { markFailed: async (id: string) => void failed.push(id) },
+    },
+    chains: new Map([[network.id, { head: { number: 9n }, relayers: [] }]]),
+    progress: { charging: new Map(), running: new Map() },
+    ceilings,
+    credit: { recover: () => undefined },
+    policy: { chargeAttemptMs: 60_000 },
+    metrics: { settled: () => undefined },
+    now: Date.now,
+    log: () => undefined,
+  }
+  const charged = { id: 'pay_1', transfer, purpose: purposeOf(), charge: { amountAtomic: 1n } }
+  const delivered = { upstreamStatus: 200, truncated: false }
+  const authorization = { ...charged, delivered, knownBlock: 1n } as unknown as Authorization
+  const settling = Charges.settleCharge(context as unknown as Intake, authorization, {
+    waitMs: 60_000,
+  })
+  expect((await settling).kind).toBe('dead')
+  expect([failed, ceilings.has('pay_1')]).toEqual([['pay_1'], false])
 })
 
 test('error: a read that fails after a charge was started is logged, and rejects nothing', async () => {

@@ -127,7 +127,9 @@ describe.concurrent('what failures cost', () => {
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
     expect((await own.pay(transfer)).kind).toBe('reverted')
+    const asked = own.node.calls.length
     expect(await own.pay(own.sign())).toMatchObject({ kind: 'unavailable' })
+    expect(own.node.calls).toHaveLength(asked)
     expect((await own.pay(own.sign({ from: 2 }))).kind).toBe('confirmed')
     expect(own.node.sends).toHaveLength(2)
     pass(own, 600)

@@ -23,6 +23,13 @@ describe.concurrent('a payment', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, kind: 'payment', state: 'mined' }])
   })
 
+  test('behavior: a payer can spend its whole balance in several payments', async () => {
+    await using own = await scripted()
+    own.chain.fundsAtomic = 10_000n
+    for (const _ of [1, 2]) expect((await own.pay(own.sign())).kind).toBe('confirmed')
+    expect((await own.pay(own.sign())).kind).toBe('refused')
+  })
+
   test('behavior: a payment whose transaction failed is sent again for the same credential', async () => {
     await using own = await scripted()
     const transfer = own.sign()

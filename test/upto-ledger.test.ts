@@ -112,6 +112,18 @@ describe('a charge', () => {
     expect(await own.paid()).toBe(700n)
   })
 
+  test('attack: a payer whose charge fails during the simulation of another ceiling does not get it', async () => {
+    await using own = await ownSettlement()
+    const first = await authorized(own, ceilingOf(own, 1_000n))
+    own.net.tap.intercept = async ({ method }) => {
+      if (method === 'eth_call')
+        await own.fixture.ledger.authorizations.markFailed(first.id, Date.now())
+      return undefined
+    }
+    const refused = { kind: 'refused', reason: 'unsupported_scheme' }
+    expect(await authorize(own, ceilingOf(own, 1_000n))).toMatchObject(refused)
+  })
+
   test('error: a ceiling that cannot be written reserves nothing', async () => {
     await using own = await ownSettlement()
     const { authorizations } = own.fixture.ledger

@@ -85,8 +85,17 @@ test('error: keys and digests of the wrong size throw', () => {
   expect(() => Crypto.sign(new Uint8Array(32), Crypto.bytes('ff'.repeat(32)))).toThrow()
 })
 
+test('behavior: only a low s with v as 27 or 28 is canonical', () => {
+  const signature = Crypto.sign(Crypto.keccak256('a'), Crypto.bytes('11'.repeat(32)))
+  expect(Crypto.isCanonical(signature)).toBe(true)
+  const body = signature.slice(0, 130)
+  for (const other of [`${body}00`, `${body}01`, `${body}1d`, withHighS(signature), body])
+    expect(Crypto.isCanonical(other)).toBe(false)
+})
+
 test('behavior: equal compares texts', () => {
   expect(Crypto.equal('abc', 'abc')).toBe(true)
   expect(Crypto.equal('abc', 'abd')).toBe(false)
   expect(Crypto.equal('abc', 'ab')).toBe(false)
+  expect(Crypto.equal('ab', 'abc')).toBe(false)
 })

@@ -216,3 +216,12 @@ test('behavior: the golden permit2 vector', () => {
   expect(Crypto.hex(digest)).toBe(vector.eip712Digest as `0x${string}`)
   expect(Crypto.recover(digest, transfer.signature)).toBe(transfer.payer)
 })
+
+test('attack: one money has one key, in any spelling', () => {
+  const { network, asset, payer, nonce } = randomTransfer(random(7), Crypto.checksum, 'eip3009')
+  const upper = (text: string) => `0x${text.slice(2).toUpperCase()}` as const
+  const key = Transfer.moneyKey({ network, asset, payer, nonce })
+  const spelt = { network, asset: upper(asset), payer: upper(payer), nonce: upper(nonce) }
+  expect(Transfer.moneyKey(spelt)).toBe(key)
+  expect(Transfer.moneyKey({ network, asset, payer, nonce: asset })).not.toBe(key)
+})
