@@ -17,7 +17,7 @@ export type AuthorizationLedger = {
   findVoid(scope: KeyScope): Promise<Authorization | undefined>
   /** Those that are `metered`, and those `authorized` that no other living process works on. */
   open(): Promise<readonly Authorization[]>
-  /** Whether a settlement of this payer has failed since a time (unix ms). */
+  /** Whether a settlement of this payer has failed since a time (unix ms), and was not paid after all. */
   hasFailedSince(payer: Address, at: number): Promise<boolean>
   /** What merchants have lost since a time (unix ms). */
   lossesSince(at: number): Promise<readonly Loss[]>

@@ -4,14 +4,17 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import type { Transfer } from '../src/protocol/Transfer'
 import { delegate, noCode } from './harness/delegation'
 import { isSend, type OwnSettlement, ownSettlement } from './harness/ownsettlement'
-import { mineWhile, signTransfer, until } from './harness/settlement'
+import { mineWhile, payee, signTransfer, until } from './harness/settlement'
 
 const abi = parseAbi([
   'function mint(address to, uint256 value)',
   'function transfer(address to, uint256 value) returns (bool)',
   'function setMode(uint8 mode)',
+  'function setPaused(bool value)',
+  'function setBlocked(address account, bool value)',
   'function execute(address to, uint256 value, bytes data)',
 ])
 const gwei = 1_000_000_000n
@@ -324,6 +327,47 @@ describe.concurrent('a batch that one member makes fail', () => {
     })
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
+
+  for (const [name, dataOf] of [
+    [
+      'a token that is paused in the same block',
+      (value: boolean) => encodeFunctionData({ abi, functionName: 'setPaused', args: [value] }),
+    ],
+    [
+      'a payee that the token blocks in the same block',
+      (value: boolean) =>
+        encodeFunctionData({ abi, functionName: 'setBlocked', args: [payee, value] }),
+    ],
+  ] as const)
+    test(`behavior: ${name} locks no payer out, of lone payments and of a batch`, async () => {
+      const { counts, meter } = counter()
+      await using own = await ownSettlement({ settlement: { meter } })
+      const { net, network } = own
+      const refuse = async (value: boolean) => {
+        const call = { from: account(9).address, to: network.asset.address, data: dataOf(value) }
+        await execute(net.chain, [call])
+      }
+      /** Refuses before the next lone transaction, or the next batch, until the payments have ended. */
+      const payRefused = async (transfers: readonly Transfer[], kind: string) => {
+        let isRefusing = false
+        net.tap.intercept = async ({ method }) => {
+          if (isRefusing || !isSend(method) || rows(own).at(-1)?.kind !== kind) return undefined
+          isRefusing = true
+          await refuse(true)
+          return undefined
+        }
+        await Promise.all(transfers.map((each) => own.fixture.pay(each)))
+        net.tap.intercept = undefined
+        expect(isRefusing).toBe(true)
+        await refuse(false)
+      }
+      for (const transfer of amounts(network, 1, 5)) await payRefused([transfer], 'payment')
+      await Promise.all(amounts(network, 2, 3).map((each) => own.fixture.pay(each)))
+      await payRefused(amounts(network, 2, 6, 300), 'batch')
+      expect(counts.failed).toBe(0)
+      for (const from of [1, 2])
+        expect((await own.fixture.pay(signTransfer(network, { from }))).kind).toBe('confirmed')
+    })
 
   test('behavior: payments of one payer above its limit wait, and all are paid', async () => {
     await using own = await ownSettlement()

@@ -1,7 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import type { Hex } from 'viem'
+import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
+import { account } from '../src/demo/accounts'
+import { execute } from '../src/demo/chains'
 import { ask, payX402, randomNonce, settlementOf } from './harness/buyer'
-import { sign, untilEnded, untilFree } from './harness/shop'
+import { startTap } from './harness/settlement'
+import { payee, sign, untilEnded, untilFree } from './harness/shop'
 import type { Reply, Script } from './harness/upstream'
 import {
   answering,
@@ -146,6 +149,97 @@ describe('a nonce that exact has', () => {
 })
 
 /** What the payer does while the upstream works. */
+describe('a charge that fails by no doing of its payer', () => {
+  const abi = parseAbi([
+    'function setPaused(bool value)',
+    'function setBlocked(address account, bool value)',
+  ])
+  const set = async (data: Hex) => {
+    await execute(shop.chain(), [{ from: account(9).address, to: shop.asset(), data }])
+  }
+  const pause = (value: boolean) =>
+    set(encodeFunctionData({ abi, functionName: 'setPaused', args: [value] }))
+  const block = (holder: Address, value: boolean) =>
+    set(encodeFunctionData({ abi, functionName: 'setBlocked', args: [holder, value] }))
+  for (const [name, change, isBanned] of [
+    ['a paused token', pause, false],
+    ['a blocked payee', (value: boolean) => block(payee, value), false],
+    ['a blocked payer', (value: boolean) => block(payer.address, value), true],
+  ] as const)
+    test(`behavior: ${name} withholds an answer, and ${isBanned ? 'ends' : 'keeps'} upto for its payer`, async () => {
+      const nextOne = await shop.sign({ signer: payer })
+      shop.upstream.script = async (_, reply) => {
+        await change(true)
+        reply.send(200, usage(7, 20), json)
+      }
+      try {
+        expect((await shop.buy({ signer: payer })).status).toBe(402)
+      } finally {
+        await change(false)
+      }
+      expect(shop.authorization().state).toBe('failed')
+      shop.upstream.script = answering(usage(7, 20))
+      expect((await shop.pay(nextOne)).status).toBe(isBanned ? 402 : 200)
+      expect(shop.events('charge-failed')).toHaveLength(1)
+    })
+
+  /**
+   * Sells to a payer that has money since the newest block but one. While the answer is made, the node in use
+   * starts to answer calls about the payer from before, as often as `count`.
+   */
+  async function sellByStale(count: number) {
+    const chain = shop.chain()
+    payer = await shop.wallet(0n, 10_000_000n)
+    const old = await chain.rpc('eth_blockNumber', [])
+    await chain.rpc('anvil_mine', ['0x1'])
+    await shop.setBalance(payer.address, 10_000_000n)
+    await chain.rpc('anvil_mine', ['0x1'])
+    const tap = shop.taps[base]
+    if (tap === undefined) throw new Error('no tap')
+    const word = payer.address.slice(2).toLowerCase()
+    let left = count
+    const credential = await shop.sign({ signer: payer })
+    shop.upstream.script = (_, reply) => {
+      tap.intercept = async (call) => {
+        if (call.method !== 'eth_call' || !JSON.stringify(call).includes(word)) return undefined
+        if (left-- <= 0) return undefined
+        const params = call.params.toSpliced(1, 1, old)
+        const init = { method: 'POST', headers: json, body: JSON.stringify({ ...call, params }) }
+        return new Response(await (await fetch(chain.url, init)).text())
+      }
+      reply.send(200, usage(7, 20), json)
+    }
+    return { credential, response: await shop.pay(credential), stale: () => count - left }
+  }
+
+  test('attack: a node that answers three times from before the payer had money bans nobody', async () => {
+    const { response, stale } = await sellByStale(3)
+    expect([response.status, stale() >= 3]).toEqual([200, true])
+    expect(shop.events('charge-failed')).toEqual([])
+  })
+
+  test('attack: a node that stays behind another one bans nobody, and the charge is settled later', async () => {
+    const second = startTap(shop.chain().url)
+    const withTwo = shop.config.networks.map((each) =>
+      each.id === base ? { ...each, rpcUrls: [...each.rpcUrls, second.url] } : each,
+    )
+    await shop.restart({ ...shop.config, networks: withTwo })
+    try {
+      const { credential, response } = await sellByStale(1000)
+      expect(response.status).toBe(503)
+      expect(shop.authorization().state).toBe('metered')
+      expect(shop.events('charge-failed')).toEqual([])
+      shop.clear()
+      shop.upstream.script = answering(usage(7, 20))
+      expect((await shop.pay(credential)).status).toBe(200)
+      expect((await shop.buy({ signer: payer })).status).toBe(200)
+    } finally {
+      await shop.restart(shop.config)
+      second.stop()
+    }
+  })
+})
+
 const betrayals: readonly (readonly [string, () => Promise<unknown>, () => Promise<unknown>])[] = [
   [
     'moves its balance',
@@ -211,7 +305,7 @@ describe('a payer that', () => {
     shop.advance(at - shop.now())
   })
 
-  test('attack: a payer that drains its wallet during a stream is banned, and charged when it has money again', async () => {
+  test('attack: a payer that drains its wallet during a stream is banned, until it is charged when it has money again', async () => {
     const credential = await shop.sign({ signer: payer })
     const replied = shop.nextReply()
     const bought = shop.pay(credential)
@@ -235,8 +329,9 @@ describe('a payer that', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
     expect(shop.payment()).toMatchObject({ delivery: 'delivered', attempts: 1 })
     expect(errorOf(await shop.pay(credential))).toEqual([402, 'permit2_invalid_nonce'])
-    expect(errorOf(await shop.buy({ signer: payer }))).toEqual([402, 'unsupported_scheme'])
     expect(shop.upstream.requests).toHaveLength(1)
+    shop.upstream.script = answering(usage(7, 20))
+    expect((await shop.buy({ signer: payer })).status).toBe(200)
   })
 
   test('behavior: a charge of a payer without money until the deadline is given up then', async () => {

@@ -92,6 +92,10 @@ type Reads = Pick<
 const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $1
   OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
 
+const isFailed = `lower(payer) = lower($1) AND failed_at > $2 AND state <> 'void'
+  AND NOT EXISTS (SELECT 1 FROM payments
+    WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
+
 const byIds = `SELECT found.row FROM unnest($1::text[]) WITH ORDINALITY AS asked (id, place)
   LEFT JOIN LATERAL (
     SELECT to_jsonb(authorizations) AS row FROM authorizations
@@ -145,10 +149,7 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
         )
       ).map(decode),
     hasFailedSince: async (payer, at) =>
-      (await one("lower(payer) = lower($1) AND failed_at > $2 AND state <> 'void' LIMIT 1", [
-        payer,
-        at,
-      ])) !== undefined,
+      (await one(`${isFailed} LIMIT 1`, [payer, at])) !== undefined,
     lossesSince: async (at) =>
       (await reader.all<LossRow>(losses, [at])).map((row) => ({
         ...row,

@@ -63,11 +63,14 @@ function readAuthorizations({ orm }: Db) {
   const byKey = select(() => and(isOfKey(), isOpen))
   const voidByKey = select(() => and(isOfKey(), eq(authorizations.state, 'void')))
   const open = select(() => isOpen)
+  const isUnpaid = sql`NOT EXISTS (
+    SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
   const failed = select(() =>
     and(
       eq(authorizations.payer, parameter('payer')),
       gt(authorizations.failedAt, parameter('at')),
       ne(authorizations.state, 'void'),
+      isUnpaid,
     ),
   )
   const lastFailed = later(orm, () =>

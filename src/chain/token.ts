@@ -13,6 +13,7 @@ const selectors = {
   nonces: Abi.selector('nonces(address)'),
   domainSeparator: Abi.selector('DOMAIN_SEPARATOR()'),
   transfer: Abi.selector('transfer(address,uint256)'),
+  paused: Abi.selector('paused()'),
   isValidSignature: Abi.selector('isValidSignature(bytes32,bytes)'),
 }
 
@@ -39,6 +40,11 @@ export function approve(token: Address, spender: Address, amountAtomic: bigint):
 
 export function transfer(token: Address, to: Address, amountAtomic: bigint): Call {
   return at(token, selectors.transfer + Abi.address(to) + Abi.uint(amountAtomic))
+}
+
+/** Whether all transfers are stopped, of the tokens that can stop them. */
+export function paused(token: Address): Call {
+  return at(token, selectors.paused)
 }
 
 /** EIP-2612: the nonce of the owner's next permit. */

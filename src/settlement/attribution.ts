@@ -8,6 +8,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Permit from '../protocol/Permit'
 import type { Transfer } from '../protocol/Transfer'
+import { isOfToken, refusalCalls } from './causes'
 import type { Context } from './context'
 import * as EthCall from './ethcall'
 import * as Gas from './gas'
@@ -58,6 +59,8 @@ export async function attributeFailure(
     // of others after the transaction, so that the failure counts against them.
     return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
   }
+  const byPayers = unpaid.filter(({ id }) => states.get(id)?.isByToken !== true)
+  if (byPayers.length === 0) return new Map()
   if (members.length === 1) return new Map([[first.id, codeOf(first)]])
   if (usedMostGas(failed)) {
     // Only the unpaid share of the cost is wasted.
@@ -65,7 +68,7 @@ export async function attributeFailure(
     Gas.addWasted(context, chain, first.purpose.product, wei)
   }
   const isPayers = hadGas(chain, failed) && isCausedByPayers(failed)
-  let attributed: readonly Payment[] = unpaid.filter(
+  let attributed: readonly Payment[] = byPayers.filter(
     ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
   if (attributed.length === 0) attributed = await findActive(chain, failed)
@@ -117,12 +120,14 @@ type MemberState = {
   isChanged: boolean
   /** Nonce, balance, allowance or time explain why it did not pay. */
   isMoney: boolean
+  /** The token refuses everybody's transfers to the payee. */
+  isByToken: boolean
 }
 
 /** State of each payment at the end of the block; empty when the node does not answer. */
 async function readMembers(
   chain: ChainState,
-  { unpaid, receipt }: Failed,
+  { included, unpaid, receipt }: Failed,
   now: number,
 ): Promise<ReadonlyMap<string, MemberState>> {
   const owed = new Map<Address, bigint>()
@@ -131,24 +136,34 @@ async function readMembers(
   }
   const states = await Promise.all(
     unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
-      const answer = await readMember(chain, transfer, tagOf(receipt))
+      const answer = await readMember(chain, transfer, {
+        relayer: included.relayer,
+        tag: tagOf(receipt),
+      })
       if (!answer) return []
-      const { code, used, balance, allowance } = answer
+      const { code, used, balance, allowance, isByToken } = answer
       const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
       const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
       const isMoved = used === true || isShort || isRevoked
       const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
-      return [[id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver }]]
+      return [
+        [id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver, isByToken }],
+      ]
     }),
   )
   return new Map(states.flat())
 }
 
-/** Nonce, balance, allowance and code of a member in one call. */
-async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
+/** Nonce, balance, allowance and code of a member, and what its token refuses, in one call. */
+async function readMember(
+  chain: ChainState,
+  transfer: Transfer,
+  { relayer, tag }: { relayer: Address; tag: Hex },
+) {
   const { asset, payer } = transfer
   const isPermit = transfer.method === 'permit2'
   const calls = [
+    ...refusalCalls(transfer, relayer),
     EthCall.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
@@ -160,9 +175,15 @@ async function readMember(chain: ChainState, transfer: Transfer, tag: Hex) {
     const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
     const results = split && Multicall.parseResults(split.data, calls.length)
     if (!split || !results) return undefined
-    const [nonce, balance, allowance] = results.map(EthCall.uintOf)
+    const [nonce, balance, allowance] = results.slice(3).map(EthCall.uintOf)
     const used = EthCall.isUsed(transfer, nonce)
-    return { code: split.code, used, balance, allowance: isPermit ? allowance : undefined }
+    return {
+      code: split.code,
+      used,
+      balance,
+      allowance: isPermit ? allowance : undefined,
+      isByToken: isOfToken(results),
+    }
   } catch {
     return undefined
   }

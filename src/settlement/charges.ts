@@ -4,6 +4,7 @@ import type { Payment } from '../../db/Payment'
 import { lagBlocks } from '../chain/head'
 import * as Crypto from '../protocol/Crypto'
 import { digest, type Transfer } from '../protocol/Transfer'
+import { isRefusedByToken, mayPass } from './causes'
 import { about, type Context, chainOf } from './context'
 import { readMoney } from './ethcall'
 import * as Intake from './intake'
@@ -150,6 +151,7 @@ async function drive(
   const { id, purpose, receivedAt, knownBlock, delivered } = authorization
   const { ledger, ceilings, metrics, now } = context
   const { chargeAttemptMs: attemptMs } = context.policy
+  const chain = chainOf(context, transfer.network)
   const startedAt = now()
   try {
     const known = await ledger.payments.findById(id)
@@ -167,9 +169,15 @@ async function drive(
       onSent,
       deliverOnConfirm,
     }
-    const outcome = known
+    const settle = () => Intake.settle(context, request, attemptMs)
+    let outcome = known
       ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
-      : await Intake.settle(context, request, attemptMs)
+      : await settle()
+    // A node that is behind may have refused it. While nodes disagree, it is settled later.
+    if (isDoubtful(outcome, authorization) && (await mayPass(context, chain, transfer))) {
+      outcome = await settle()
+      if (isDoubtful(outcome, authorization)) outcome = Refusals.busy
+    }
     metrics.settled(request, outcome, (now() - startedAt) / 1000)
     if (outcome.kind === 'confirmed') {
       ceilings.release(id)
@@ -180,13 +188,13 @@ async function drive(
     }
     // Another process verified it at a block that no node of this one has: it is settled later. A block
     // that is further ahead was the lie of a node.
-    const { head } = chainOf(context, transfer.network)
+    const { head } = chain
     const isBehind = head.number < knownBlock && knownBlock <= head.number + lagBlocks
     if (outcome.kind === 'refused' && isBehind) return Refusals.busy
     const { reason } = outcome
     // Our own delay is not the payer's doing. A facilitator gave no credit that the payer broke.
-    const isByPayer = reason !== Refusals.expiredReason(transfer)
-    if (isByPayer && purpose.product !== 'facilitator')
+    const isLate = reason === Refusals.expiredReason(transfer)
+    if (!isLate && purpose.product !== 'facilitator' && !(await isRefusedByToken(chain, transfer)))
       await ledger.authorizations.markFailed(id, now())
     // Released after the failure is written, so that it gives no room to another ceiling.
     lose(context, authorization, transfer.amountAtomic)
@@ -201,6 +209,12 @@ async function drive(
     const payment = await ledger.payments.findById(id).catch(() => undefined)
     return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
   }
+}
+
+/** Whether a simulation has refused a charge of ours for the first time, while its time lasts. */
+function isDoubtful(outcome: Outcome, { transfer, purpose, failedAt }: Authorization): boolean {
+  if (outcome.kind !== 'refused' || purpose.product === 'facilitator') return false
+  return failedAt === undefined && outcome.reason !== Refusals.expiredReason(transfer)
 }
 
 /**
@@ -222,8 +236,10 @@ async function end(context: Context, id: string): Promise<void> {
   if (payment === undefined || payment.state === 'broadcast') return
   if (payment.state !== 'confirmed') lose(context, payment, payment.transfer.amountAtomic)
   ceilings.release(id)
-  const isByPayer = payment.state === 'reverted' || payment.nonceUsed
-  if (payment.state !== 'confirmed' && isByPayer) await ledger.authorizations.markFailed(id, now())
+  const { state, nonceUsed, transfer } = payment
+  if (state === 'confirmed' || (state === 'expired' && !nonceUsed)) return
+  if (nonceUsed || !(await isRefusedByToken(chainOf(context, transfer.network), transfer)))
+    await ledger.authorizations.markFailed(id, now())
 }
 
 /**
