@@ -10,6 +10,7 @@ const sources = await read(root)
 const ranks: Readonly<Record<string, number>> = {
   protocol: 0,
   net: 0,
+  schema: 0.5,
   meter: 0.5,
   config: 1,
   log: 1,

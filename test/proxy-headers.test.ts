@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { toBuyer, toUpstream } from '../src/proxy/headers'
 
-const fixed = { meter: undefined }
+const fixed = { meter: undefined, body: undefined }
 
 describe('toUpstream', () => {
   const stays = [
@@ -49,7 +49,9 @@ describe('toUpstream', () => {
     ['if-none-match', '"x"'],
   ] as const
   test.each(stays)('behavior: %s: %s is not forwarded', (name, value) => {
-    expect(toUpstream(new Headers({ [name]: value }), { headers: {} }, fixed).has(name)).toBe(false)
+    expect(
+      toUpstream(new Headers({ [name]: value }), { headers: {} }, fixed, false).has(name),
+    ).toBe(false)
   })
 
   test('behavior: headers that describe the request are forwarded, unless Connection lists them', () => {
@@ -59,7 +61,7 @@ describe('toUpstream', () => {
       'content-type': 'c/d',
       connection: 'Accept',
     }
-    const headers = toUpstream(new Headers(given), { headers: {} }, fixed)
+    const headers = toUpstream(new Headers(given), { headers: {} }, fixed, false)
     expect([...headers]).toEqual([
       ['accept-encoding', 'identity'],
       ['accept-language', 'de'],
@@ -79,15 +81,37 @@ describe('toUpstream', () => {
       Authorization: 'Bearer own',
       'User-Agent': 'Me/1 (me@x.org)',
     }
-    const headers = toUpstream(buyer, { headers: own }, fixed)
+    const headers = toUpstream(buyer, { headers: own }, fixed, false)
     expect(headers.get('accept')).toBe('application/json')
     expect(headers.get('authorization')).toBe('Bearer own')
     expect(headers.get('user-agent')).toBe('Me/1 (me@x.org)')
   })
 
+  test('attack: a body that a schema was checked with is forwarded as JSON, whatever the buyer calls it', () => {
+    const typeOf = (type: string, route: Parameters<typeof toUpstream>[2], hasBody = true) =>
+      toUpstream(new Headers({ 'content-type': type }), { headers: {} }, route, hasBody).get(
+        'content-type',
+      )
+    const checked = { ...fixed, body: { type: 'object' } }
+    for (const type of [
+      'application/x-www-form-urlencoded',
+      'multipart/form-data; boundary=x',
+      'application/json; charset=utf-7',
+      'text/xml',
+    ])
+      expect(typeOf(type, checked)).toBe('application/json')
+    // A server such as Fastify refuses a request of this type without a body.
+    expect(typeOf('text/plain', checked, false)).toBe('text/plain')
+    expect(typeOf('text/plain', fixed)).toBe('text/plain')
+    const own = { headers: { 'Content-Type': 'application/vnd.api+json' } }
+    expect(toUpstream(new Headers(), own, checked, true).get('content-type')).toBe(
+      'application/vnd.api+json',
+    )
+  })
+
   test('behavior: only encodings that the buyer names are requested', () => {
     const asked = (value: string) =>
-      toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }, fixed).get(
+      toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }, fixed, false).get(
         'accept-encoding',
       )
     expect(asked('gzip, br;q=0.5, made-up, identity;q=0')).toBe('gzip, br;q=0.5, identity;q=0')

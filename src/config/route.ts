@@ -1,3 +1,6 @@
+import * as JsonSchema from '../schema/JsonSchema'
+import * as Pattern from '../schema/Pattern'
+import * as Reference from '../schema/Reference'
 import type { Merchant, Method, Param, Route, Service } from './Config'
 import * as Headers from './headers'
 import { readMeter } from './meter'
@@ -196,18 +199,36 @@ function readSchema(table: Table, key: string): Readonly<Record<string, unknown>
   const inner = child(table, key)
   if (!inner) return undefined
   for (const name of Object.keys(inner.raw)) inner.known.add(name)
-  checkSchema(table.source, inner.path, inner.raw)
+  const { size } = table.source.faults
+  // The schema of an answer is published, and no input is checked with it.
+  const isPublished = key === 'answer'
+  const assertPattern = isPublished ? Pattern.assertSyntax : Pattern.compile
+  checkSchema({ source: table.source, assertPattern }, inner.path, inner.raw)
+  if (!isPublished && table.source.faults.size === size) checkReferences(inner)
   return inner.raw
 }
+
+function checkReferences({ source, path, raw }: Table): void {
+  try {
+    JsonSchema.compile(raw)
+  } catch (error) {
+    // Any other fault was reported at its place.
+    if (error instanceof Reference.SchemaError)
+      report(source, path, `${path.at(-1)} ${error.message}`)
+  }
+}
+
+type SchemaRules = { source: Source; assertPattern: (pattern: string) => unknown }
 
 /**
  * Reports parts of a published schema that are dangerous, such as a reference that readers fetch,
  * or have no meaning.
  */
-function checkSchema(source: Source, path: Table['path'], schema: unknown): void {
+function checkSchema(rules: SchemaRules, path: Table['path'], schema: unknown): void {
+  const { source } = rules
   if (Array.isArray(schema)) {
     for (const [i, item] of schema.entries())
-      if (typeof item === 'object') checkSchema(source, [...path, i], item)
+      if (typeof item === 'object') checkSchema(rules, [...path, i], item)
   }
   if (!isTable(schema)) return
   for (const [key, value] of Object.entries(schema)) {
@@ -220,12 +241,13 @@ function checkSchema(source: Source, path: Table['path'], schema: unknown): void
     if (key === 'type' && path.at(-1) !== 'properties' && names.some((name) => !isType(name))) {
       report(source, [...path, key], `type must be one of ${types.join(', ')}`)
     }
-    if (key === 'pattern' && typeof value === 'string' && !isPattern(value)) {
-      report(source, [...path, key], 'pattern is not a regular expression')
+    if (key === 'pattern' && typeof value === 'string') checkPattern(rules, [...path, key], value)
+    if (key === 'patternProperties' && isTable(value)) {
+      for (const name of Object.keys(value)) checkPattern(rules, [...path, key, name], name)
     }
     // Checks only values with parts: most have none, and the path of one costs more than all of its
     // checks.
-    if (typeof value === 'object') checkSchema(source, [...path, key], value)
+    if (typeof value === 'object') checkSchema(rules, [...path, key], value)
   }
 }
 
@@ -233,12 +255,13 @@ function isType(name: unknown): boolean {
   return typeof name === 'string' && types.includes(name)
 }
 
-function isPattern(text: string): boolean {
+/** Reports a pattern with which a buyer could keep the gateway busy. */
+function checkPattern(rules: SchemaRules, path: Table['path'], pattern: string): void {
   try {
-    new RegExp(text, 'u')
-    return true
-  } catch {
-    return false
+    rules.assertPattern(pattern)
+  } catch (error) {
+    if (!(error instanceof Pattern.PatternError)) throw error
+    report(rules.source, path, `pattern ${error.message}`)
   }
 }
 

@@ -81,7 +81,7 @@ function endOfValue(text: string, from: number): number {
   if (first === '"') return endOfString(text, from)
   let at = from
   if (first !== '{' && first !== '[') {
-    while (at < text.length && !/[,\]}\s]/.test(text[at] ?? '')) at++
+    while (at < text.length && !isEndOfScalar(text.charCodeAt(at))) at++
     return at
   }
   let depth = 0
@@ -92,6 +92,11 @@ function endOfValue(text: string, from: number): number {
     else if ((code === 0x7d || code === 0x5d) && --depth === 0) return at + 1
   }
   return at
+}
+
+/** A comma, a closing bracket or brace, or white space. */
+function isEndOfScalar(code: number): boolean {
+  return code === 0x2c || code === 0x5d || code === 0x7d || code <= 0x20
 }
 
 /** The index after the closing quote. */

@@ -82,17 +82,11 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
 
 function read(body: Uint8Array): string | Fault {
   if (body.byteLength === 0) return { name: 'body', reason: 'is required, a JSON object' }
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    if (Json.isHeavy(text)) return { name: 'body', reason: 'has too many parts' }
-    if (text[Members.skipBlank(text, 0)] === '{') {
-      JSON.parse(text)
-      return text
-    }
-  } catch {
-    // The body is not UTF-8, or not JSON.
-  }
-  return { name: 'body', reason: 'must be a JSON object' }
+  const read = Json.readBody(body)
+  if ('text' in read && Json.isObject(read.value)) return read.text
+  if ('text' in read || read.fault.reason === Json.notJson)
+    return { name: 'body', reason: 'must be a JSON object' }
+  return { ...read.fault, name: read.fault.name || 'body' }
 }
 
 /** The members of a request that the meter knows. */
@@ -182,11 +176,12 @@ function modelsOf(
   reading: Reading,
   path: string,
 ): Models {
-  const names: string[] = []
+  // A set, because a buyer may name thousands.
+  const given = new Set<string>()
   const faults: Fault[] = []
   const take = (name: string, value: unknown) => {
     if (typeof value !== 'string') faults.push({ name, reason: 'must be a string' })
-    else if (!names.includes(value)) names.push(value)
+    else given.add(value)
   }
   if (request.path !== undefined) {
     const encoded = request.path.exec(path)?.[1]
@@ -205,6 +200,7 @@ function modelsOf(
     if (!Array.isArray(value)) faults.push({ name: nameOf(format(at)), reason: 'must be an array' })
     else for (const each of value) take(nameOf(format(at)), each)
   }
+  const names = [...given]
   if (!meter.limits.modelsOnly || faults.length > 0) return { names, faults }
   const sold = Object.keys(meter.models)
   const isSold = (name: string) => Object.hasOwn(meter.models, name)

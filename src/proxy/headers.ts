@@ -35,7 +35,8 @@ const responseForbidden =
 export function toUpstream(
   buyer: Headers,
   merchant: Pick<Merchant, 'headers'>,
-  route: Pick<Route, 'meter'>,
+  route: Pick<Route, 'meter' | 'body'>,
+  hasBody: boolean,
 ): Headers {
   const headers = new Headers()
   const listed = tokens(buyer.get('connection'))
@@ -49,9 +50,10 @@ export function toUpstream(
     .map((part) => part.trim())
     .filter((part) => encodings.test(part.split(';', 1)[0]?.trim() ?? ''))
   headers.set('accept-encoding', accepted.length === 0 ? 'identity' : accepted.join(', '))
-  // A meter quotes the body as JSON in UTF-8. Under another type, such as a form or UTF-7, the same
-  // bytes may name another model or output limit.
-  if (route.meter?.plan.request !== undefined) headers.set('content-type', 'application/json')
+  // A meter and a schema read the body as JSON in UTF-8. Under another type, such as a form or UTF-7,
+  // the same bytes may have other members. `curl -d` says that its JSON is a form.
+  const isJson = route.meter?.plan.request !== undefined || (hasBody && route.body !== undefined)
+  if (isJson) headers.set('content-type', 'application/json')
   // Set here because fetch would send its own name.
   headers.set('user-agent', 'turnpike')
   for (const [name, value] of Object.entries(merchant.headers)) headers.set(name, value)

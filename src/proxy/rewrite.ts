@@ -1,15 +1,18 @@
+import * as Json from '../protocol/Json'
+
 type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
 
 /**
  * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. It
  * edits the text, so that all other bytes stay as the buyer wrote them (big numbers, order,
- * spacing). It edits every occurrence of a member, because parsers differ on which one counts. A
- * body that is not a JSON object is returned unchanged.
+ * spacing). A body that is not a JSON object, or that a route which reads its body refuses, is returned
+ * unchanged.
  */
 export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
   if (Object.keys(mapping).length === 0 || body.byteLength === 0) return body
-  const text = decode(body)
-  if (text === undefined) return body
+  const read = Json.readBody(body)
+  if ('fault' in read || !Json.isObject(read.value)) return body
+  const { text } = read
   let result = ''
   let from = 0
   for (const { name, start, end } of stringMembers(text)) {
@@ -22,17 +25,6 @@ export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
     from = end
   }
   return from === 0 ? body : new TextEncoder().encode(result + text.slice(from))
-}
-
-function decode(body: Uint8Array): string | undefined {
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    const value: unknown = JSON.parse(text)
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    return isObject ? text : undefined
-  } catch {
-    return undefined
-  }
 }
 
 type Member = { name: string; start: number; end: number }

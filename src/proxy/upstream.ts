@@ -210,7 +210,7 @@ function prepare(state: State, input: Asked): Prepared {
   const { env, ca } = state
   const { merchant, route, tail, target } = input.match
   if (target === undefined) throw noUpstream()
-  const headers = toUpstream(input.headers, merchant, route)
+  const headers = toUpstream(input.headers, merchant, route, input.body.byteLength > 0)
   // Request an unencoded answer, so that secrets and usage can be found in it.
   if (route.meter !== undefined || secretsFor(state, input.match).length > 0)
     headers.set('accept-encoding', 'identity')

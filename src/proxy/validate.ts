@@ -1,11 +1,6 @@
-import {
-  type OutputUnit,
-  type Schema,
-  type ValidationResult,
-  Validator,
-} from '@cfworker/json-schema'
 import type { Route } from '../config/Config'
 import * as Json from '../protocol/Json'
+import * as JsonSchema from '../schema/JsonSchema'
 import { foldName } from './Fold'
 import { readQuery } from './Query'
 import { type Segment, segmentsOf } from './Tail'
@@ -22,19 +17,17 @@ export type InvalidParam = {
 }
 
 type Check = (text: string) => string | undefined
-type BodyCheck = (value: unknown, bytes: number) => ValidationResult
 type Compiled = {
   query: readonly { name: string; required: boolean; check: Check }[]
   /** Described names by the names themselves and by their folded form. */
   names: ReadonlyMap<string, string>
   tail: readonly { segment: Segment; check: Check }[]
-  body: BodyCheck | undefined
+  body: JsonSchema.Check | undefined
 }
 
 /** Longest value that is matched against a pattern. */
 const lengthMax = 4096
 const reportedMax = 20
-const draft = '2020-12'
 const none: readonly InvalidParam[] = []
 const compiled = new WeakMap<Route, Compiled>()
 
@@ -43,6 +36,7 @@ const compiled = new WeakMap<Route, Compiled>()
  * query, `tail` the canonical one of `Route.match`. Values are converted to the types of their
  * schema (numbers, booleans, comma lists of an array). Every value of a repeated name is checked. A
  * body is checked when there is one. A required query parameter may also be a member of the body.
+ * A body that is only rewritten may also be no JSON.
  */
 export function validateParams(
   route: Route,
@@ -50,14 +44,22 @@ export function validateParams(
   tail: string,
   body: Uint8Array,
 ): readonly InvalidParam[] {
-  if (route.params.length === 0 && (route.body === undefined || body.byteLength === 0)) return none
+  const isRead = body.byteLength > 0 && (route.body !== undefined || isRewritten(route))
+  if (route.params.length === 0 && !isRead) return none
   const checks = compile(route)
-  const json = route.body === undefined ? undefined : parse(body)
-  const found = [...invalidQuery(checks, search, json?.value), ...invalidTail(route, checks, tail)]
-  if (json?.fault !== undefined) found.push({ name: '', in: 'body', reason: json.fault })
-  else if (json !== undefined && checks.body !== undefined)
-    found.push(...invalidBody(checks.body(json.value, body.byteLength)))
+  const json = isRead ? Json.readBody(body) : undefined
+  const value = json !== undefined && 'value' in json ? json.value : undefined
+  const found = [
+    ...invalidQuery(checks, search, route.body && value),
+    ...invalidTail(route, checks, tail),
+  ]
+  if (json !== undefined) found.push(...invalidBody(checks.body, json, body.byteLength))
   return found.slice(0, reportedMax)
+}
+
+function isRewritten({ rewrite }: Route): boolean {
+  for (const _ in rewrite) return true
+  return false
 }
 
 /** The same for a request without its required body: the members that the body needs. */
@@ -79,24 +81,14 @@ export function compile(route: Route): Compiled {
       ...query.map(({ name }) => [name, name] as const),
     ]),
     tail: segmentsOf(route).map((segment) => ({ segment, check: checkOf(segment.param.schema) })),
-    body: route.body === undefined ? undefined : bodyCheckOf(route.body as Schema),
+    body: route.body && JsonSchema.compile(route.body),
   }
   compiled.set(route, result)
   return result
 }
 
-/** Finds all faults of a short body, the first one of a long body. */
-function bodyCheckOf(schema: Schema): BodyCheck {
-  const first = new Validator(schema, draft, true)
-  const all = new Validator(schema, draft, false)
-  return (value, bytes) => {
-    const result = first.validate(value)
-    return result.valid || bytes > exhaustiveMaxBytes ? result : all.validate(value)
-  }
-}
-
 function checkOf(schema: Readonly<Record<string, unknown>>): Check {
-  const validator = new Validator(schema as Schema, draft, true)
+  const check = JsonSchema.compile(schema)
   const types = [schema.type].flat()
   const { items } = schema as { items?: { type?: unknown } }
   const itemTypes = [items?.type].flat()
@@ -104,8 +96,7 @@ function checkOf(schema: Readonly<Record<string, unknown>>): Check {
     if (text.length > lengthMax) return `is longer than ${lengthMax} characters`
     const value = coerce(text, types, itemTypes)
     if (value === undefined) return `is not of type ${types.join(' or ')}`
-    const result = validator.validate(value)
-    return result.valid ? undefined : reasonOf(result.errors)
+    return check(value, 1)[0]?.reason
   }
 }
 
@@ -195,60 +186,18 @@ function segmentReason(segment: Segment, text: string, check: Check): string | u
   return check(text.slice(prefix.length, text.length - suffix.length))
 }
 
-/** Undefined without a body. */
-function parse(body: Uint8Array): { value: unknown; fault: string | undefined } | undefined {
-  if (body.byteLength === 0) return undefined
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true }).decode(body)
-    // The sender has not paid yet, so limit the work.
-    if (Json.isHeavy(text)) return { value: undefined, fault: 'has too many parts' }
-    return { value: JSON.parse(text), fault: undefined }
-  } catch {
-    return { value: undefined, fault: 'is not JSON' }
-  }
-}
-
-/**
- * Longest body whose faults are all searched: any client can send one with a fault at every byte.
- */
+/** Longest body whose faults are all named. Of a longer one the first is named. */
 const exhaustiveMaxBytes = 8 * 1024
 
-// These keywords only repeat what a nested keyword reports better.
-const containers = new Set(['properties', 'items', 'prefixItems', 'allOf', '$ref'])
-
-function invalidBody({ valid, errors }: ValidationResult): InvalidParam[] {
-  if (valid) return []
-  const leaves = errors.filter((error) => !containers.has(error.keyword))
-  return (leaves.length === 0 ? errors : leaves).map((error) => {
-    // A JSON pointer below the body.
-    const place = error.instanceLocation.replace(/^#\/?/, '')
-    const missing = error.keyword === 'required' ? missingIn(error.error) : undefined
-    return missing === undefined
-      ? { name: place, in: 'body', reason: reasonOf([error]) }
-      : { name: place === '' ? missing : `${place}/${missing}`, in: 'body', reason: 'is required' }
-  })
-}
-
-/** The member that an object lacks. The validator names it only in its message. */
-function missingIn(words: string): string | undefined {
-  return /required property "(.*)"\.$/.exec(words)?.[1]
-}
-
-/** The validator's message; it names the schema, never the value. */
-function reasonOf(errors: readonly OutputUnit[]): string {
-  const words = errors.at(-1)?.error ?? 'it does not match its schema'
-  const [, list] = /^Instance type ".*" is invalid\. Expected (.*)\.$/.exec(words) ?? []
-  if (list === undefined) return `is invalid: ${words}`
-  const wanted = list.split(', ').map((type) => typeWords[type.slice(1, -1)] ?? type)
-  return `must be ${wanted.join(' or ')}`
-}
-
-const typeWords: Readonly<Record<string, string>> = {
-  array: 'a list',
-  boolean: 'true or false',
-  integer: 'a whole number',
-  null: 'null',
-  number: 'a number',
-  object: 'an object',
-  string: 'a text',
+function invalidBody(
+  check: JsonSchema.Check | undefined,
+  body: Json.Body,
+  bytes: number,
+): readonly InvalidParam[] {
+  if ('fault' in body) {
+    const passes = check === undefined && body.fault.reason === Json.notJson
+    return passes ? none : [{ ...body.fault, in: 'body' }]
+  }
+  const most = bytes > exhaustiveMaxBytes ? 1 : reportedMax
+  return (check?.(body.value, most) ?? []).map((fault) => ({ ...fault, in: 'body' }))
 }
