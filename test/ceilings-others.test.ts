@@ -128,7 +128,7 @@ test('error: the ceiling of a charge that can no longer be settled ends', async 
     chains: new Map([[network.id, { head: { number: 9n }, relayers: [] }]]),
     progress: { charging: new Map(), running: new Map() },
     ceilings,
-    credit: { recover: () => undefined },
+    credit: { lose: () => undefined },
     policy: { chargeAttemptMs: 60_000 },
     metrics: { settled: () => undefined },
     now: Date.now,
