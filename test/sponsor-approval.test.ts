@@ -9,6 +9,7 @@ import {
   baseFeeOf,
   freshWallet,
   type Sponsoring,
+  setAllowances,
   setTokens,
   signApprove,
   signPermit2,
@@ -54,7 +55,14 @@ async function payer(options: { atomic?: bigint; isNew?: boolean; approve?: Chan
 const approveOf = (privateKey: Hex, changes?: Changes) =>
   signApprove(net.chain, privateKey, network.asset.address, changes)
 const rowOf = (address: string) => sponsoring.rows().filter((row) => row.address === address)
-const waiting = { waitMs: 120_000 }
+let clients = 0
+/** Another client at each use, as payers are. */
+const waiting = {
+  waitMs: 120_000,
+  get client() {
+    return `10.6.${++clients}.1`
+  },
+}
 const sends = () => net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
 test('behavior: an approve is funded with exactly its maximum cost and sent, and the payment follows', async () => {
@@ -138,7 +146,7 @@ test('behavior: an approve that is not confirmed in time is pending, and continu
   const { wallet, transfer, raw } = await payer()
   await setAutomine(net.chain, false)
   try {
-    const first = await sponsoring.approvals.approve(transfer, raw, { waitMs: 100 })
+    const first = await sponsoring.approvals.approve(transfer, raw, { ...waiting, waitMs: 100 })
     expect(first).toMatchObject({ kind: 'unavailable' })
   } finally {
     await setAutomine(net.chain, true)
@@ -325,7 +333,9 @@ test('behavior: an approve that is never included is polled less and less often'
   // The node accepted it, and another transaction of the payer displaced it.
   net.tap.intercept = ({ method, params }) =>
     method === 'eth_sendRawTransaction' && params[0] === raw ? { result: hash } : undefined
-  expect(await sponsoring.approvals.approve(transfer, raw, { waitMs: 1_500 })).toMatchObject({
+  expect(
+    await sponsoring.approvals.approve(transfer, raw, { ...waiting, waitMs: 1_500 }),
+  ).toMatchObject({
     kind: 'unavailable',
   })
   const looks = net.tap.calls.filter(
@@ -355,4 +365,61 @@ test('behavior: a payer that spends the grant in another way gets no approve and
   })
   expect(await weiOf(net.chain, wallet.address)).toBe(0n)
   expect((await sponsoring.desk.pay(transfer)).kind).toBe('refused')
+})
+
+test('attack: funded approves that never arrive close the sponsoring for their client, its network and all', async () => {
+  const own = temporary()
+  let at = Date.now()
+  const of = await startSponsoring([network], own.path, { now: () => at })
+  const { address: token } = network.asset
+  const people = await Promise.all(Array.from({ length: 21 }, () => payer({ isNew: true })))
+  await age(net.chain, youngAge.minBalanceAgeBlocks)
+  // Another account used the nonce of the payer, by a delegation, between the coin and the approve.
+  net.tap.intercept = ({ method, params }) =>
+    method === 'eth_sendRawTransaction' && people.some(({ raw }) => raw === params[0])
+      ? { error: { code: -32000, message: 'nonce too low' } }
+      : undefined
+  const funded: Hex[] = []
+  const ask = async (client: string) => {
+    const next = people.shift()
+    if (!next) throw new Error('no payer is left')
+    const { wallet, transfer } = next
+    const raw = await approveOf(wallet.privateKey)
+    people.push({ ...next, raw })
+    const answer = await of.approvals.approve(transfer, raw, { waitMs: 120_000, client })
+    if (answer.kind !== 'refused') throw new Error(answer.kind)
+    if (of.rows().some(({ address }) => address === wallet.address)) funded.push(wallet.address)
+    return answer.code
+  }
+  try {
+    const lost = 'erc20_approval_broadcast_failed'
+    const closed = 'erc20_approval_budget_spent'
+    const turns = async (clients: readonly string[]) => {
+      const codes: string[] = []
+      for (const client of clients) codes.push(await ask(client))
+      return codes
+    }
+    const one = Array<string>(5).fill('192.0.2.1')
+    expect(await turns(one)).toEqual([lost, lost, lost, lost, closed])
+    expect(await turns(['192.0.2.2', '192.0.2.3', '192.0.2.4', '192.0.2.5', '192.0.2.6'])).toEqual([
+      ...Array<string>(4).fill(lost),
+      closed,
+    ])
+    expect(await turns(Array.from({ length: 9 }, (_, n) => `198.51.${n}.1`))).toEqual([
+      ...Array<string>(8).fill(lost),
+      closed,
+    ])
+    expect(funded).toHaveLength(16)
+    expect(of.logged.filter((line) => line.includes('approves-missing'))).toHaveLength(1)
+    // One arrives after all.
+    await setAllowances(net.chain, token, funded.slice(0, 1) as Hex[], 1n)
+    at += 1_000
+    expect(await ask('198.51.100.1')).toBe(lost)
+    at += 1_000
+    expect(await ask('198.51.100.2')).toBe(closed)
+    expect(funded).toHaveLength(17)
+  } finally {
+    await of.desk.stop()
+    own.remove()
+  }
 })

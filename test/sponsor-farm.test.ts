@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
-import { farm, flood } from './harness/farm'
+import { farm, farmDelegated, flood } from './harness/farm'
 import { describeFlood, describeGain } from './harness/farmreport'
 import { startNetwork } from './harness/settlement'
 
@@ -33,4 +33,20 @@ test('behavior: an attacker that moves its dollars to new addresses pays more th
     expect(gain.grantedWei).toBeGreaterThan(0n)
     expect(gain.gainWei).toBeLessThan(0n)
   }
+})
+
+test('attack: addresses that delegate approve, move on and pay more than they are granted, and their clients get no further grant', async () => {
+  const gain = await farmDelegated(net, 8, 300_000_000n, { approves: true, fresh: false })
+  console.log(describeGain(gain))
+  // An allowance of an address with code does not count as its own approve.
+  expect(gain.answers).toEqual({ granted: 4, 'rate-limited': 4 })
+  expect(gain.gainWei).toBeLessThan(0n)
+})
+
+test('attack: an address that delegates after its check gets nothing, and its code no gas', async () => {
+  const gain = await farmDelegated(net, 4, 300_000_000n, { isEarly: true })
+  expect(gain.answers).toEqual({ 'already-sponsored': 4 })
+  expect(gain.grantedWei).toBe(0n)
+  expect(gain.transferGas).toEqual([21_000n])
+  expect(gain.gainWei).toBeLessThan(0n)
 })

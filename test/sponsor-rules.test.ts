@@ -66,18 +66,23 @@ describe('the conditions for a grant', () => {
     expect(codeOf({ assetBeforeAtomic: undefined })).toBe('balance-too-young')
   })
 
-  test('behavior: the grant is the cost of one approve of common wallets, less the balance of the address', () => {
+  test('behavior: the grant is the cost of one approve at 1.2 times the base fee, less the balance of the address', () => {
     const cap = Grant.capWei(sponsor, 6)
-    // 2.4 times the base fee: viem's result from the fields that geth fills in.
-    const whole = 46_000n * 96_000_000n
+    const whole = 46_000n * 48_000_000n
     expect(Grant.amountOf(0n, price, cap)).toEqual({ kind: 'amount', wei: whole })
     expect(Grant.amountOf(1_000n, price, cap)).toEqual({ kind: 'amount', wei: whole - 1_000n })
     const tipped = { ...price, tipWei: 10_000_000n }
-    expect(Grant.amountOf(0n, tipped, cap)).toEqual({ kind: 'amount', wei: 46_000n * 108_000_000n })
-    // With 1.2 times the base fee viem sends it when it requests only that from the node.
-    const enough = 46_000n * 48_000_000n
-    expect(Grant.amountOf(enough, price, cap)).toEqual({ kind: 'has-gas' })
-    expect(Grant.amountOf(enough - 1n, price, cap).kind).toBe('amount')
+    expect(Grant.amountOf(0n, tipped, cap)).toEqual({ kind: 'amount', wei: 46_000n * 58_000_000n })
+    expect(Grant.amountOf(whole, price, cap)).toEqual({ kind: 'has-gas' })
+    expect(Grant.amountOf(whole - 1n, price, cap)).toEqual({ kind: 'amount', wei: 1n })
+  })
+
+  test('attack: the gas of a grant has room for L1 data, and none for code', () => {
+    expect(Grant.transferGasOf(21_000n)).toBe(21_000n)
+    expect(Grant.transferGasOf(20_999n)).toBe(21_000n)
+    expect(Grant.transferGasOf(22_500n)).toBe(24_000n)
+    expect(Grant.transferGasOf(60_500n)).toBe(100_000n)
+    expect(Grant.transferGasOf(60_501n)).toBeUndefined()
   })
 
   test('behavior: the approve of the answer costs no more than the address has', () => {
@@ -85,8 +90,8 @@ describe('the conditions for a grant', () => {
     const of = (balanceWei: bigint, at = price) =>
       Grant.approveOf(call, chainId, at, { balanceWei, nonce: 3 })
     const whole = { ...call, gas: '46000', maxPriorityFeePerGas: '0', nonce: 3, chainId }
-    expect(of(10n ** 18n)).toEqual({ ...whole, maxFeePerGas: '96000000' })
-    expect(of(46_000n * 50_000_000n)).toEqual({ ...whole, maxFeePerGas: '50000000' })
+    expect(of(10n ** 18n)).toEqual({ ...whole, maxFeePerGas: '48000000' })
+    expect(of(46_000n * 46_000_000n)).toEqual({ ...whole, maxFeePerGas: '46000000' })
     expect(of(46_000n * 45_000_000n)?.maxFeePerGas).toBe('45000000')
     expect(of(46_000n * 45_000_000n - 1n)).toBeUndefined()
     // A tip above the fee is not a valid transaction.
@@ -96,16 +101,16 @@ describe('the conditions for a grant', () => {
 
   test('behavior: a grant is increased when fees rose and none of it is spent, up to the cap', () => {
     const cap = Grant.capWei(sponsor, 6)
-    const amountWei = 46_000n * 96_000_000n
+    const amountWei = 46_000n * 48_000_000n
     const risen = { ...price, baseFeeWei: 100_000_000n }
     const topUp = (balanceWei: bigint, at: Grant.Price, of = cap) =>
       Grant.topUpOf(balanceWei, at, { amountWei, cap: of })
     expect(topUp(amountWei, price)).toBeUndefined()
-    expect(topUp(amountWei, risen)).toBe(46_000n * 240_000_000n - amountWei)
+    expect(topUp(amountWei, risen)).toBe(46_000n * 120_000_000n - amountWei)
     // A part was spent on something else.
     expect(topUp(amountWei - 1n, risen)).toBeUndefined()
     expect(topUp(amountWei, risen, amountWei)).toBeUndefined()
-    expect(topUp(amountWei, risen, 46_000n * 112_500_000n)).toBe(46_000n * 16_500_000n)
+    expect(topUp(amountWei, risen, 46_000n * 112_500_000n)).toBe(46_000n * 64_500_000n)
     expect(topUp(amountWei, risen, 46_000n * 112_500_000n - 1n)).toBeUndefined()
   })
 

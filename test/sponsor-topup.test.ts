@@ -85,7 +85,7 @@ async function sponsored() {
   return { ...wallet, first: first.body }
 }
 
-test("behavior: an increased grant pays for viem's default, and is never increased again", async () => {
+test("behavior: an increased grant pays for the approve of its answer, which is viem's default, and is never increased again", async () => {
   const { address, privateKey, first } = await sponsored()
   // Still enough: the approve is returned once more.
   expect(await ask(address)).toMatchObject({

@@ -7,6 +7,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { receiptOf } from '../src/demo/chains'
 import * as Permit from '../src/protocol/Permit'
 import { approveCall } from '../src/sponsor/facts'
+import type * as Grant from '../src/sponsor/Grant'
 import { type RpcCall, startNetwork, temporary, until } from './harness/settlement'
 import {
   age,
@@ -21,7 +22,8 @@ import {
   youngAge,
 } from './harness/sponsor'
 
-// Wallets as shipped send the approve with the granted amount, for any suggestion of the node.
+// Wallets as shipped send the approve of the answer with the granted amount, for any suggestion of the
+// node. With their own default fees many reserve more than is granted.
 
 let net: Awaited<ReturnType<typeof startNetwork>>
 let network: NetworkConfig
@@ -115,22 +117,30 @@ const chain = () =>
     rpcUrls: { default: { http: [net.tap.url] } },
   })
 
-type Send = (privateKey: Hex) => Promise<Hex>
+type Send = (privateKey: Hex, approve: Grant.Approve) => Promise<Hex>
 const wallets: Readonly<Record<string, Send>> = {
-  viem: (privateKey) =>
+  viem: (privateKey, { to, data, nonce, gas, maxFeePerGas, maxPriorityFeePerGas }) =>
     createWalletClient({
       account: privateKeyToAccount(privateKey),
       chain: chain(),
       transport: http(net.tap.url),
-    }).sendTransaction(call()),
-  ethers: async (privateKey) => {
+    }).sendTransaction({
+      to,
+      data,
+      nonce,
+      gas: BigInt(gas),
+      maxFeePerGas: BigInt(maxFeePerGas),
+      maxPriorityFeePerGas: BigInt(maxPriorityFeePerGas),
+    }),
+  ethers: async (privateKey, { gas: gasLimit, ...approve }) => {
     const provider = new JsonRpcProvider(net.tap.url, network.chainId, {
       staticNetwork: true,
       // The tap reads single calls.
       batchMaxCount: 1,
     })
     try {
-      return (await new Wallet(privateKey, provider).sendTransaction(call())).hash as Hex
+      const wallet = new Wallet(privateKey, provider)
+      return (await wallet.sendTransaction({ ...approve, gasLimit })).hash as Hex
     } finally {
       provider.destroy()
     }
@@ -153,12 +163,12 @@ const nodes: readonly [name: string, node: Node, baseFees: readonly number[]][] 
 describe('a grant pays for the approve', () => {
   for (const [name, node, baseFees] of nodes) {
     for (const [wallet, send] of Object.entries(wallets)) {
-      test(`behavior: a grant pays for the approve that ${wallet} sends by default to a node that ${name}`, async () => {
+      test(`behavior: a grant pays for the approve of its answer that ${wallet} sends to a node that ${name}`, async () => {
         for (const baseFee of baseFees) {
           const { address, privateKey } = await holder()
           await behave(node, gwei(baseFee))
-          await granted(address)
-          const hash = await send(privateKey)
+          const { approve } = await granted(address)
+          const hash = await send(privateKey, approve)
           expect((await receiptOf(net.chain, hash)).status).toBe('0x1')
           expect(await isApproved(address)).toBe(true)
         }
@@ -166,7 +176,7 @@ describe('a grant pays for the approve', () => {
     }
   }
 
-  for (const baseFee of [0.036, 0.47]) {
+  for (const baseFee of [0.036, 0.97]) {
     test(`behavior: a grant pays for the approve in its answer, at ${baseFee} gwei`, async () => {
       const { address, privateKey } = await holder()
       await behave({ tipWei: 0n, fills: 'never' }, gwei(baseFee))
@@ -195,16 +205,17 @@ describe('an address with some gas', () => {
     const result = await ask(address)
     expect(result).toMatchObject({ kind: 'refused', code: 'has-gas' })
     if (result.kind !== 'refused') throw new Error('granted')
-    expect(result.members?.approve).toMatchObject({ ...call(), nonce: 0 })
-    expect(await wallets.viem?.(privateKey)).toMatch(/^0x/)
+    const approve = result.members?.approve as Grant.Approve
+    expect(approve).toMatchObject({ ...call(), nonce: 0 })
+    expect(await wallets.viem?.(privateKey, approve)).toMatch(/^0x/)
   })
 
   test('behavior: an address with less than any wallet reserves gets the difference', async () => {
     const { address, privateKey } = await holder()
     await behave({ tipWei: 0n, fills: 'as geth' }, gwei(0.036))
     await net.chain.rpc('anvil_setBalance', [address, numberToHex(54_000n * gwei(0.038))])
-    await granted(address)
-    expect(await wallets.viem?.(privateKey)).toMatch(/^0x/)
+    const { approve } = await granted(address)
+    expect(await wallets.viem?.(privateKey, approve)).toMatch(/^0x/)
   })
 })
 
@@ -212,16 +223,16 @@ describe('an address with some gas', () => {
 // more.
 describe('a cap', () => {
   for (const [wallet, send] of Object.entries(wallets)) {
-    test(`behavior: a cap above a tip of 1 gwei pays for the default of ${wallet} on anvil`, async () => {
+    test(`behavior: a cap above a tip of 1 gwei pays for the approve that ${wallet} sends on anvil`, async () => {
       const own = temporary()
       const changes = { ...youngAge, minBalanceAtomic: 1_000_000n, maxGrantWei: 10n ** 15n }
       const of = await startSponsoring([sponsoredNetwork(net.tap.url, changes)], own.path)
       try {
         const { address, privateKey } = await holder(1_000_000n)
         await setBaseFee(gwei(0.036), of)
-        const { kind } = await of.granting.grant({ address, client: '10.8.1.1' })
-        expect(kind).toBe('granted')
-        const hash = await send(privateKey)
+        const result = await of.granting.grant({ address, client: '10.8.1.1' })
+        if (result.kind !== 'granted') throw new Error(result.code)
+        const hash = await send(privateKey, result.body.approve)
         expect((await receiptOf(net.chain, hash)).status).toBe('0x1')
       } finally {
         await of.desk.stop()

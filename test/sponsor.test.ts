@@ -119,7 +119,9 @@ describe('a wallet with USDG and nothing else', () => {
   })
 
   test('behavior: a sponsored wallet approves and buys by Permit2 with a stock client', async () => {
-    const raw = await signApprove(chain, wallet.privateKey, token)
+    const { gas, maxFeePerGas } = first.json.approve as { gas: string; maxFeePerGas: string }
+    const fees = { gas: BigInt(gas), maxFeePerGas: BigInt(maxFeePerGas) }
+    const raw = await signApprove(chain, wallet.privateKey, token, fees)
     const hash = (await chain.rpc('eth_sendRawTransaction', [raw])) as Hex
     expect((await receiptOf(chain, hash)).status).toBe('0x1')
     const before = await balanceOf(chain, token, wallet.address)

@@ -52,6 +52,7 @@ export type Receipt = {
   status: Hex
   blockNumber: Hex
   contractAddress: Address | null
+  gasUsed: Hex
   logs: readonly { address: Address; topics: readonly Hex[]; data: Hex }[]
 }
 

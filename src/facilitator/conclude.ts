@@ -22,6 +22,8 @@ export type SettleCall = {
   /** The caller's Idempotency-Key, if it has an API key. */
   idempotencyKey: string | undefined
   requestId: string
+  /** The caller: its API key or its address. */
+  client: string
 }
 
 /** Turns an outcome into an answer. No other function does. */

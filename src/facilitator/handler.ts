@@ -191,7 +191,8 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
   if (operation === 'verify') return verify(facilitating, subject, headers)
   const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
-  return settle(facilitating, { subject, idempotencyKey, requestId }, headers)
+  const client = keyHash ?? key
+  return settle(facilitating, { subject, idempotencyKey, requestId, client }, headers)
 }
 
 /** Returns the bytes to the budget before anything waits for a chain. */

@@ -13,13 +13,13 @@ export async function send(
 ): Promise<Outcome> {
   const { settlement, now } = options
   const { authorizations } = settlement
-  const { subject, requestId } = call
+  const { subject, requestId, client } = call
   const { transfer, known, authorized, sponsored, isOwnDomain } = subject
   if (known !== undefined) return settlement.resume(known, transfer, { waitMs, requestId })
   if (authorized !== undefined)
     return authorizations.settleCharge(authorized, { waitMs, requestId })
   const approval = 'code' in sponsored ? undefined : sponsored.approval
-  const limits = { waitMs, receivedAt: now(), requestId, approval }
+  const limits = { waitMs, receivedAt: now(), requestId, approval, client }
   if (transfer.upto !== undefined && authorizations.isOfAnother(transfer)) {
     return settleByHolderSponsored(options, transfer, purposeOf(call), limits)
   }

@@ -116,8 +116,17 @@ export const serviceEvents = {
   },
   'grant-lost': {
     level: 'error',
-    meaning: 'A grant failed on chain or its nonce was used by another transaction.',
-    action: 'Use the relayer key in this service only. The address can ask again.',
+    meaning:
+      'A grant failed on chain, as for an address that delegates to code meanwhile, or another ' +
+      'transaction used its nonce.',
+    action: 'Use the relayer key in this service only.',
+  },
+  'approves-missing': {
+    level: 'warn',
+    meaning:
+      'Signed approves that were funded do not arrive: no more are funded on this day (UTC).',
+    action:
+      'Nothing: payers can request grants. Payers may have taken the coin for something else.',
   },
   'admin-signed-in': { level: 'info', meaning: 'An operator signed in at `/admin`.' },
   'admin-signed-out': {

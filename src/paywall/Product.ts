@@ -82,8 +82,8 @@ export type Product<R, A> = {
     checkout: Checkout<R>,
     purpose: Purpose,
   ): Pick<SettleOptions, 'onSent' | 'deliverOnConfirm'>
-  /** The address of the client, where an answer is charged by its use. */
-  clientOf?(sale: Sale<R>): string | undefined
+  /** The address of the client (http/clientip.ts). */
+  clientOf(sale: Sale<R>): string
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
   answerMs?(sale: Sale<R>): number
   /**

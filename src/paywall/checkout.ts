@@ -262,6 +262,7 @@ async function settle<R, A>(
     const waitMs = product.waitMs(sale)
     const outcome = await settleSponsored(options, transfer, purpose, {
       approval,
+      client: approval && product.clientOf(sale),
       waitMs,
       receivedAt: options.now(),
       isKeySigned: presentation.isKeySigned,
@@ -305,7 +306,7 @@ async function authorize<R, A>(
       approval,
       waitMs: product.waitMs(sale),
       validUntil: options.now() + (product.answerMs?.(sale) ?? 0),
-      client: product.clientOf?.(sale),
+      client: product.clientOf(sale),
       onAsked() {
         assertOnce()
         product.prepareByUse?.(checkout)

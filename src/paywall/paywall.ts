@@ -33,6 +33,8 @@ export type PaidRequest = DeliveryRequest & {
   /** The result of `extract` on the headers. */
   presented: Presented
   body: Uint8Array
+  /** Address of the client (http/clientip.ts). */
+  readonly client: string
   /** Longest time (ms) until the upstream answers. */
   timeoutMs: number
   /** Parameters that cannot be served: named in the 402, refused before money moves. */

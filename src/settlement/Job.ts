@@ -15,7 +15,10 @@ export type Job = {
   /** The account that must send it; undefined: any relayer of the network. */
   relayer: Address | undefined
   valueWei: bigint
-  /** Unused gas costs nothing. The relayer asks for at least 100,000. */
+  /**
+   * Unused gas costs nothing. Nodes refuse a limit below what a chain takes for L1 data, and a refused
+   * nonce blocks all above it.
+   */
   gasLimit: bigint
 } & (JobCall | { compose: (sender: Sender) => JobCall })
 

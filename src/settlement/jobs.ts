@@ -32,9 +32,6 @@ export type Jobs = {
 
 type RunOptions = { waitMs: number; rider?: JobRider }
 
-/** Chains that include L1 data in gas refuse less, and a refused nonce blocks all above it. */
-const gasLimitMin = 100_000n
-
 type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
 const tooBusy = unavailable('The relayer has too much under way; try again.', 2)
@@ -174,7 +171,7 @@ function chooseRelayer(
   if (isOverBudget(context, chain, job)) {
     return unavailable('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   }
-  const costWei = gasLimitOf(job) * feesNow(chain).maxFeeWei
+  const costWei = job.gasLimit * feesNow(chain).maxFeeWei
   const able = relayersFor(chain, job).filter(
     (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
@@ -218,10 +215,6 @@ function isOverBudget(context: Context, chain: ChainState, { kind, product }: Jo
   return wei >= network.gasPerDayWei[product]
 }
 
-function gasLimitOf({ gasLimit }: Job): bigint {
-  return gasLimit > gasLimitMin ? gasLimit : gasLimitMin
-}
-
 /** Decides by one write, then sends. Call in a turn of the relayer. */
 async function launch(
   context: Context,
@@ -230,11 +223,10 @@ async function launch(
   { job, rider }: WaitingJob,
 ): Promise<JobRefusal | undefined> {
   const { ledger, now } = context
-  const { id, kind, product, network, valueWei } = job
+  const { id, kind, product, network, valueWei, gasLimit } = job
   const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
-  const gasLimit = gasLimitOf(job)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
   const signing = { now, network: chain.network }
   const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })

@@ -21,12 +21,13 @@ export type ApprovalSponsor = {
   check(transfer: Transfer, signedTransaction: Hex): Promise<{ kind: 'good' } | ApprovalRefusal>
   /**
    * Funds the payer with exactly the cost of the transaction, broadcasts it and waits until it is
-   * confirmed. The transfer must pass every check except the allowance. Safe to repeat.
+   * confirmed. The transfer must pass every check except the allowance. Safe to repeat. `client`: its
+   * address, for the limits.
    */
   approve(
     transfer: Transfer,
     signedTransaction: Hex,
-    options: { waitMs: number },
+    options: { waitMs: number; client: string | undefined },
   ): Promise<{ kind: 'approved'; transaction: Hex } | ApprovalRefusal>
 }
 
@@ -45,19 +46,22 @@ export type Sponsoring = {
 export async function withApproval<T extends { kind: string }>(
   { sponsor, now }: Pick<Sponsoring, 'sponsor' | 'now'>,
   transfer: Transfer,
-  { approval, waitMs }: Approval,
+  { approval, client, waitMs }: Approval,
   attempt: (leftMs: number, isSecond: boolean) => Promise<T | Outcome>,
 ): Promise<T | Outcome> {
   const deadline = now() + waitMs
   const outcome = await attempt(waitMs, false)
   if (approval === undefined || sponsor === undefined || !lacksAllowance(outcome)) return outcome
-  const refusal = await approve(sponsor, transfer, approval, deadline - now())
+  const options = { waitMs: Math.max(0, deadline - now()), client }
+  const refusal = await approve(sponsor, transfer, approval, options)
   return refusal ?? attempt(Math.max(0, deadline - now()), true)
 }
 
 type Approval = {
   /** The signed transaction. */
   approval: Hex | undefined
+  /** Address of the client that presents it. */
+  client: string | undefined
   /** Bounds all of it, ms. */
   waitMs: number
 }
@@ -67,9 +71,10 @@ export function settleSponsored(
   { settlement, ...sponsoring }: Sponsoring,
   transfer: Transfer,
   purpose: Purpose,
-  { approval, waitMs, ...options }: SettleOptions & Approval,
+  { approval, client, waitMs, ...options }: SettleOptions & Approval,
 ): Promise<Outcome> {
-  return withApproval<Outcome>(sponsoring, transfer, { approval, waitMs }, (leftMs, isSecond) =>
+  const signed = { approval, client, waitMs }
+  return withApproval<Outcome>(sponsoring, transfer, signed, (leftMs, isSecond) =>
     settlement.settle(transfer, purpose, {
       ...options,
       ...(isSecond && { isUnknown: false, findKnown: undefined }),
@@ -85,12 +90,13 @@ export function authorizeSponsored(
   purpose: Purpose,
   {
     approval,
+    client,
     waitMs,
     ...rest
-  }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked' | 'client'> & Approval,
+  }: Pick<AuthorizeOptions, 'validUntil' | 'onAsked'> & Approval,
 ): Promise<Outcome | Authorized> {
-  return withApproval<Authorized>(sponsoring, transfer, { approval, waitMs }, () => {
-    const options = { id: settlement.createId(), receivedAt: sponsoring.now(), ...rest }
+  return withApproval<Authorized>(sponsoring, transfer, { approval, client, waitMs }, () => {
+    const options = { id: settlement.createId(), receivedAt: sponsoring.now(), client, ...rest }
     return settlement.authorizations.authorize(transfer, purpose, options)
   })
 }
@@ -100,9 +106,9 @@ export function settleByHolderSponsored(
   { settlement, ...sponsoring }: Sponsoring,
   transfer: Transfer,
   purpose: Purpose,
-  { approval, waitMs, ...rest }: Pick<HolderOptions, 'receivedAt' | 'requestId'> & Approval,
+  { approval, client, waitMs, ...rest }: Pick<HolderOptions, 'receivedAt' | 'requestId'> & Approval,
 ): Promise<Outcome> {
-  return withApproval<Outcome>(sponsoring, transfer, { approval, waitMs }, (leftMs) => {
+  return withApproval<Outcome>(sponsoring, transfer, { approval, client, waitMs }, (leftMs) => {
     const options = { id: settlement.createId(), waitMs: leftMs, ...rest }
     return settlement.authorizations.settleByHolder(transfer, purpose, options)
   })
@@ -113,9 +119,9 @@ async function approve(
   sponsor: ApprovalSponsor,
   transfer: Transfer,
   approval: Hex,
-  leftMs: number,
+  options: { waitMs: number; client: string | undefined },
 ): Promise<Outcome | undefined> {
-  const approved = await sponsor.approve(transfer, approval, { waitMs: Math.max(0, leftMs) })
+  const approved = await sponsor.approve(transfer, approval, options)
   if (approved.kind === 'unavailable') return approved
   if (approved.kind === 'refused') return refuse(reasonOf(approved.code), approved.detail)
   return undefined

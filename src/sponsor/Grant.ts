@@ -35,11 +35,22 @@ export type AddressRefusal = { code: Code; detail: string }
 /** Ways to pay that cost less than an approval, the cheapest first: x402 names. */
 export type Alternative = 'eip3009' | 'eip2612'
 
+/** Gas of a transfer to an account without code, before what chains add for L1 data. */
+const plainGas = 21_000n
+/** The most that a chain may take for a transfer. */
+const transferGasMax = 100_000n
+
 /**
- * A sponsored transfer runs no code of the receiver. Chains that include L1 data in gas need more
- * than 21,000.
+ * Gas limit of a grant, from the node's estimate of a transfer to an account without code. It leaves
+ * no gas for code: an address that delegates (EIP-7702) after its check must not run code at our cost,
+ * so such a transfer fails. What a chain adds for L1 data may double until then. Undefined: more than a
+ * grant may cost.
  */
-export const transferGasLimit = 100_000n
+export function transferGasOf(estimate: bigint): bigint | undefined {
+  const dataGas = estimate > plainGas ? estimate - plainGas : 0n
+  const limit = plainGas + 2n * dataGas
+  return limit > transferGasMax ? undefined : limit
+}
 
 /** Id of the job of the only grant of an address. */
 export function idOf(network: Network.Id, address: Address): string {
@@ -106,19 +117,13 @@ export function leastWei({ gas, baseFeeWei }: Price): bigint {
 }
 
 /**
- * viem's default bid where the node does not fill in transactions; the balance must cover it. Wei.
- */
-function enoughWei({ gas, baseFeeWei, tipWei }: Price): bigint {
-  return gas * (ceilDiv(baseFeeWei * 6n, 5n) + tipWei)
-}
-
-/**
- * The highest default bid of wallets for a unit of gas. Nodes that fill transactions in
- * (`eth_fillTransaction` of geth) and ethers use twice the base fee and the tip. viem adds a fifth
- * to the filled value. MetaMask bids less.
+ * The bid for a unit of gas: viem's default where the node does not fill in transactions. Many wallets
+ * reserve twice the base fee. A grant for that would be worth more than it costs to collect it: an
+ * attacker delegates several addresses (EIP-7702), and one transaction of another account approves
+ * with all, moves their dollars to the next addresses and takes the coin.
  */
 function bidWei({ baseFeeWei, tipWei }: Omit<Price, 'gas'>): bigint {
-  return ceilDiv((2n * baseFeeWei + tipWei) * 6n, 5n)
+  return ceilDiv(baseFeeWei * 6n, 5n) + tipWei
 }
 
 /** The approve, ready to be signed: amounts are decimal strings. */
@@ -164,7 +169,7 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
 }
 
 /**
- * The amount that an address lacks for an approve at the default fees of wallets, within the cap.
+ * The amount that an address lacks for the approve of the answer, within the cap.
  * `too-expensive`: the cap is too low for the approve to be included.
  */
 export function amountOf(
@@ -172,8 +177,8 @@ export function amountOf(
   price: Price,
   cap: bigint,
 ): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-expensive' } {
-  if (balanceWei >= enoughWei(price)) return { kind: 'has-gas' }
   const wanted = price.gas * bidWei(price) - balanceWei
+  if (wanted <= 0n) return { kind: 'has-gas' }
   const wei = wanted < cap ? wanted : cap
   return balanceWei + wei < leastWei(price) ? { kind: 'too-expensive' } : { kind: 'amount', wei }
 }

@@ -3,11 +3,13 @@ import type { GrantRow } from '../../db/grants'
 import { RpcError, RpcFault } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
+import type { Log } from '../log'
 import type { Fault } from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
 import type { Meter } from '../settlement/metrics'
 import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship'
 import * as Approve from './Approve'
+import { type Arrivals, createArrivals } from './arrivals'
 import { estimateApprove, readFacts } from './facts'
 import * as Grant from './Grant'
 import type { Ledger, Sponsored, SponsorSettlement } from './ledger'
@@ -19,6 +21,7 @@ export type ApprovalOptions = {
   networks: readonly Sponsored[]
   meter: Meter
   now: () => number
+  log: Log
 }
 
 /** A transaction that may be sponsored, and the amount that its payer lacks. */
@@ -49,10 +52,15 @@ type Context = ApprovalOptions & {
    * Running work by payer, because two approves of one payer would compete for one account nonce.
    */
   underWay: Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>
+  arrivals: Arrivals
 }
+
+/** A client of which nothing is known. */
+const noClient = 'unknown'
 
 /** Funds the approve that a payer signed and sends it, once per payer. */
 export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor {
+  const underWay: Context['underWay'] = new Map()
   const context: Context = {
     ...options,
     refusals: options.meter.counter(
@@ -61,15 +69,18 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       ['reason'],
     ),
     semaphore: createSemaphore(readingMax, waitingMax),
-    underWay: new Map(),
+    underWay,
+    arrivals: createArrivals({
+      ...options,
+      isUnderWay: (network, payer) => underWay.has(Grant.idOf(network, payer)),
+    }),
   }
-  const { underWay } = context
   return {
     async check(transfer, raw) {
       const planned = await guarded(context, plan(context, transfer, raw))
       return isRefusal(planned) ? planned : { kind: 'good' }
     },
-    async approve(transfer, raw, { waitMs }) {
+    async approve(transfer, raw, { waitMs, client = noClient }) {
       const id = Grant.idOf(transfer.network, transfer.payer)
       const hash = Transaction.parse(raw)?.hash
       const running = underWay.get(id)
@@ -77,7 +88,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       if (running) return unavailable('Another approve of this payer is under way; try again.', 2)
       if (underWay.size >= underWayMax)
         return unavailable('Too many approves are under way; try again.', 1)
-      const work = guarded(context, approve(context, transfer, raw, waitMs))
+      const work = guarded(context, approve(context, transfer, raw, { waitMs, client }))
       if (hash !== undefined) underWay.set(id, { hash, work })
       return work.finally(() => underWay.delete(id))
     },
@@ -184,7 +195,7 @@ async function approve(
   context: Context,
   transfer: Transfer,
   raw: Hex,
-  waitMs: number,
+  { waitMs, client }: { waitMs: number; client: string },
 ): ReturnType<ApprovalSponsor['approve']> {
   const deadline = context.now() + waitMs
   const planned = await plan(context, transfer, raw)
@@ -192,11 +203,31 @@ async function approve(
   if (planned.kind !== 'good') return planned
   const { network, approve, missingWei } = planned
   const known = await context.ledger.find(network.id, transfer.payer)
-  if (missingWei > 0n || known?.approveHash === approve.hash) {
-    const refusal = await fund(context, planned, transfer, waitMs)
+  const isKnown = known?.approveHash === approve.hash
+  if (missingWei > 0n || isKnown) {
+    const refusal = isKnown
+      ? await fund(context, planned, transfer, waitMs)
+      : await fundFor(context, planned, transfer, { waitMs, client })
     if (refusal) return refusal
   }
-  return send(context, network, { hash: approve.hash, raw, deadline })
+  const sent = await send(context, network, { hash: approve.hash, raw, deadline })
+  if (sent.kind === 'approved') context.arrivals.arrived(network.id, transfer.payer)
+  return sent
+}
+
+/** Funds the approve of a payer, unless too many that were funded for this client did not arrive. */
+async function fundFor(
+  context: Context,
+  planned: Plan,
+  transfer: Transfer,
+  { waitMs, client }: { waitMs: number; client: string },
+): Promise<ApprovalRefusal | undefined> {
+  const reserved = await context.arrivals.reserve(planned.network, client, transfer.payer)
+  if (reserved.kind !== 'reserved') return reserved
+  const refusal = await fund(context, planned, transfer, waitMs)
+  // Counts only what was sent.
+  if (refusal !== undefined && refusal !== underWayYet) reserved.release()
+  return refusal
 }
 
 async function fund(
@@ -220,7 +251,7 @@ async function fund(
     case 'funded':
       return undefined
     case 'pending':
-      return unavailable('The payer is being funded; try again.', 2)
+      return underWayYet
     case 'taken':
       return refuse(
         'erc20_approval_already_sponsored',
@@ -318,6 +349,8 @@ const spent = refuse(
   'erc20_approval_budget_spent',
   'The budget of today for signed approves is spent; a grant may still be requested.',
 )
+
+const underWayYet = unavailable('The payer is being funded; try again.', 2)
 
 const unsponsored = 'erc20_approval_not_sponsored'
 

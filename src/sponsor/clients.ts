@@ -1,7 +1,7 @@
 /**
- * Limits per UTC day: addresses that are sponsored for one client and for its network, and how many
- * of them may have an unused grant. Kept in memory. The map holds at most one entry per grant of
- * the day, and after a restart the budget still applies.
+ * Limits per UTC day: addresses that are sponsored for one client, for its network and for all, and how
+ * many of them may have an unused grant. Kept in memory. The map holds a few entries per grant of the
+ * day, and after a restart the budget still applies.
  */
 export type Clients = {
   /** Whether the client and its network may have one more. */
@@ -21,11 +21,30 @@ export type Clients = {
 
 type Share = { count: number; unused: Set<string> }
 
-const clientMax = { count: 5, unused: 1 }
-const networkMax = { count: 20, unused: 4 }
+/** The most of what shares a key. */
+type Limit = { keyOf(client: string): string; count: number; unused: number }
+
+/** Grants by request: of a client, and of its network. */
+export const grantLimits: readonly Limit[] = [
+  { keyOf: (client) => client, count: 5, unused: 1 },
+  { keyOf: networkOf, count: 20, unused: 4 },
+]
+
+/** Funded approves of a day that may not have arrived, of all clients. */
+export const approvesMissingMax = 16
+
+/**
+ * Signed approves. Several may be under way for one client, which may be another server. Those that do
+ * not arrive stay unused: then the client is refused, then its network, then the approves of all.
+ */
+export const approvalLimits: readonly Limit[] = [
+  { keyOf: (client) => client, count: Number.POSITIVE_INFINITY, unused: 4 },
+  { keyOf: networkOf, count: Number.POSITIVE_INFINITY, unused: 8 },
+  { keyOf: () => 'all', count: Number.POSITIVE_INFINITY, unused: approvesMissingMax },
+]
 
 /** Creates empty counters. */
-export function createClients(): Clients {
+export function createClients(limits: readonly Limit[] = grantLimits): Clients {
   let today = 0
   let shares = new Map<string, Share>()
   const shareOf = (key: string): Share => shares.get(key) ?? { count: 0, unused: new Set() }
@@ -34,18 +53,14 @@ export function createClients(): Clients {
     today = day
     shares = new Map()
   }
-  const both = (client: string) =>
-    [
-      [client, clientMax],
-      [networkOf(client), networkMax],
-    ] as const
+  const each = (client: string) => limits.map((limit) => [limit.keyOf(client), limit] as const)
   const hasRoom = (client: string, day: number) => {
     turn(day)
-    return both(client).every(([key, max]) => shareOf(key).count < max.count)
+    return each(client).every(([key, max]) => shareOf(key).count < max.count)
   }
   const unused = (client: string, day: number) => {
     turn(day)
-    const full = both(client).filter(([key, max]) => shareOf(key).unused.size >= max.unused)
+    const full = each(client).filter(([key, max]) => shareOf(key).unused.size >= max.unused)
     return full.flatMap(([key]) => [...shareOf(key).unused])
   }
   return {
@@ -59,8 +74,8 @@ export function createClients(): Clients {
     take(client, day, address) {
       // The grant of the same address does not block its top-up.
       if (!hasRoom(client, day)) return false
-      if (unused(client, day).some((each) => each !== address)) return false
-      for (const [key] of both(client)) {
+      if (unused(client, day).some((other) => other !== address)) return false
+      for (const [key] of each(client)) {
         const share = shareOf(key)
         share.count++
         share.unused.add(address)
@@ -70,7 +85,7 @@ export function createClients(): Clients {
     },
     releaseReservation(client, day, address) {
       if (day !== today) return
-      for (const [key] of both(client)) {
+      for (const [key] of each(client)) {
         const share = shares.get(key)
         if (share === undefined) continue
         share.unused.delete(address)

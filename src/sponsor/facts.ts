@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
+import { findMissing } from '../chain/code'
 import * as Multicall from '../chain/multicall'
 import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
@@ -123,7 +124,10 @@ export async function tipOf(
   return BigInt(price) > baseFeeWei ? BigInt(price) - baseFeeWei : 0n
 }
 
-/** How many of the addresses have no allowance for Permit2. Throws RpcFault. */
+/**
+ * Those of the addresses that have no allowance for Permit2, or delegate to code: such an address has
+ * not paid for its approve itself. Throws RpcFault.
+ */
 export async function idle(
   settlement: SponsorSettlement,
   { id, asset }: Sponsored,
@@ -131,8 +135,17 @@ export async function idle(
 ): Promise<Address[]> {
   const spender = Permit.permit2Address
   const calls = addresses.map((owner) => Token.allowance(asset.address, owner, spender))
-  const { results } = await settlement.read(id, calls)
-  return addresses.filter((_, index) => (uintOf(results[index]) ?? 0n) === 0n)
+  const client = {
+    call: (method: string, params: readonly unknown[]) => settlement.rpc(id, method, params),
+  }
+  const [{ results }, plain] = await Promise.all([
+    settlement.read(id, calls),
+    findMissing(client, addresses),
+  ])
+  const isPlain = (address: Address) => plain === undefined || plain.has(address)
+  return addresses.filter(
+    (address, index) => (uintOf(results[index]) ?? 0n) === 0n || !isPlain(address),
+  )
 }
 
 function uintOf(data: Hex | undefined): bigint | undefined {

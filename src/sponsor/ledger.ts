@@ -3,6 +3,8 @@ import { type Room, roomFor, type Tally } from '../../db/GrantBudget'
 import type { GrantLedger, NewGrant } from '../../db/GrantLedger'
 import type { GrantRow, TopUpRow } from '../../db/grants'
 import type { RowsRefusal } from '../../db/Ledger'
+import { RpcFault } from '../chain/client'
+import { isHex } from '../chain/receipt'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
@@ -50,8 +52,8 @@ export type Ledger = {
   room(network: Sponsored): Promise<Room>
   /**
    * Reserves the address and sends, in one database transaction, and waits for the confirmation. A
-   * request whose row has the same approve continues the sent transfer. Rejects only on internal
-   * faults.
+   * request whose row has the same approve continues the sent transfer. Rejects on internal faults,
+   * and with RpcFault or RpcError before anything is written.
    */
   fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
   /** The state of the transfer of a row. */
@@ -168,7 +170,8 @@ async function fund(
   const known = await rowOf(options, request)
   if (known && !isOfApprove(known, request)) return { kind: 'taken' }
   const amountWei = known?.amountWei ?? request.amountWei
-  const feeWei = Grant.transferGasLimit * settlement.fees(network.id).maxFeeWei
+  const gasLimit = await transferGas(settlement, network.id)
+  const feeWei = gasLimit * settlement.fees(network.id).maxFeeWei
   const grant = grantOf(request, feeWei, now())
   const end = await settlement.run(
     {
@@ -180,7 +183,7 @@ async function fund(
       to: address,
       data: '0x',
       valueWei: amountWei,
-      gasLimit: Grant.transferGasLimit,
+      gasLimit,
     },
     { waitMs, rider: { kind: 'grant', grant } },
   )
@@ -205,6 +208,17 @@ async function fund(
       return { kind: 'lost', transaction: end.transaction }
   }
 }
+
+/** Gas limit of a grant. Throws RpcFault or RpcError. */
+async function transferGas(settlement: SponsorSettlement, network: Network.Id): Promise<bigint> {
+  const estimate = await settlement.rpc(network, 'eth_estimateGas', [{ to: empty, value: '0x0' }])
+  const limit = isHex(estimate) ? Grant.transferGasOf(BigInt(estimate)) : undefined
+  if (limit === undefined) throw new RpcFault('the gas of a transfer cannot be estimated')
+  return limit
+}
+
+/** An address without code. */
+const empty: Address = '0x000000000000000000000000000000000000dEaD'
 
 function refusedFor(reason: RowsRefusal): Funded {
   switch (reason) {

@@ -63,7 +63,7 @@ export function createSponsor(options: SponsorOptions): Sponsor {
     granting: createGranting({ settlement, ledger, networks, excluded, meter, now, waitMs }),
     approvals:
       networks.length > 0
-        ? createApprovalSponsor({ settlement, ledger, networks, meter, now })
+        ? createApprovalSponsor({ settlement, ledger, networks, meter, now, log })
         : undefined,
     spent: ledger.spent,
   }

@@ -72,6 +72,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
       headers: request.headers,
       presented,
       requestId: options.requestId(),
+      client: keyOf(request),
     })
     if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
     // A 402 has its own, shorter headers.

@@ -31,6 +31,8 @@ export type OrderRequest = {
   headers: Headers
   presented: Presented
   requestId: string
+  /** Address of the client (http/clientip.ts). */
+  client: string
 }
 
 export type PurchaseOptions = CheckoutOptions & {
@@ -136,6 +138,7 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
     challenge: (sale, details) => challenge(quoter, sale, details),
     fingerprintOf: ({ request }, payer) => Agreement.fingerprintOf(request.terms, payer),
     waitMs: ({ request }) => leftMs(request),
+    clientOf: ({ request }) => request.client,
     peek: ({ presented }) => peek(presented, network),
     readmit: (checkout, payment) => assertOrdered(desk, checkout, payment),
     admit: (checkout) => admit(parts, checkout),

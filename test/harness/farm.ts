@@ -1,10 +1,14 @@
-import { type Address, type Hex, numberToHex } from 'viem'
+import { type Address, createWalletClient, defineChain, type Hex, http, numberToHex } from 'viem'
+import { type PrivateKeyAccount, privateKeyToAccount } from 'viem/accounts'
 import * as Multicall from '../../src/chain/multicall'
+import * as Token from '../../src/chain/token'
 import * as Transaction from '../../src/chain/transaction'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, receiptOf } from '../../src/demo/chains'
+import * as Abi from '../../src/protocol/Abi'
 import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
+import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as Grant from '../../src/sponsor/Grant'
 import { type startNetwork, temporary } from './settlement'
@@ -249,6 +253,198 @@ export async function farm(net: Net, count: number, baseFeeWei: bigint): Promise
     directory.remove()
   }
 }
+
+export type Delegated = Gain & {
+  /** Answers by code; `granted` among them. */
+  answers: Readonly<Record<string, number>>
+  /** Gas of the sponsor's transfers, each once. */
+  transferGas: readonly bigint[]
+}
+
+/**
+ * An attacker whose addresses delegate to code (EIP-7702). One transaction of its own account
+ * delegates `together` addresses that were sponsored, approves with each if `approves`, moves their
+ * dollars to fresh addresses and takes their coin. `isEarly`: each delegates between its check and its
+ * grant, so that the grant would run code. `fresh`: every four have a network of clients of their own,
+ * else all share one. `baseFeeWei` is constant. The cost of the code itself is not counted.
+ */
+export async function farmDelegated(
+  net: Net,
+  count: number,
+  baseFeeWei: bigint,
+  { approves = false, isEarly = false, fresh = true, together = 4 } = {},
+): Promise<Delegated> {
+  const directory = temporary()
+  const network = sponsoredNetwork(net.tap.url)
+  const { chain } = net
+  const token = network.asset.address
+  const seed = `delegated ${baseFeeWei} ${approves} ${isEarly} ${fresh}`
+  const [full = [], empty = []] = [0, 1].map((row) => wallets(count, `${seed} ${row}`))
+  const farmer = account(8).address
+  const code = await placeFarm(chain, token, farmer, approves)
+  await setTokens(
+    chain,
+    token,
+    full.map(({ address }) => address),
+    sponsorKind.least,
+  )
+  await age(chain)
+  const price = () => chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
+  net.tap.intercept = withoutTip
+  await setPrice(net, baseFeeWei)
+  let at = Date.now()
+  const sponsoring = await startSponsoring([network], directory.path, { now: () => at })
+  const send = async (transaction: Pick<Delegating, 'to' | 'data' | 'authorizationList'>) => {
+    await price()
+    const hash = await sendDelegating(chain, network.chainId, { ...transaction, baseFeeWei })
+    const { status } = await receiptOf(chain, hash)
+    if (status !== '0x1') throw new Error('the transaction of the attacker failed')
+    await price()
+  }
+  const delegations = (group: readonly Wallet[]) =>
+    Promise.all(
+      group.map(({ privateKey }) =>
+        privateKeyToAccount(privateKey).signAuthorization({
+          chainId: network.chainId,
+          address: code.delegate,
+          nonce: 0,
+        }),
+      ),
+    )
+  try {
+    const before = await weiOf(chain, farmer)
+    const answers: string[] = []
+    const transferGas = new Set<bigint>()
+    let grantedWei = 0n
+    for (let index = 0; index < count; index += together) {
+      const group = full.slice(index, index + together)
+      const given: Wallet[] = []
+      for (const [offset, wallet] of group.entries()) {
+        at += 2_000
+        await setPrice(net, baseFeeWei)
+        await price()
+        if (isEarly)
+          net.tap.intercept = atFirstSend(async () =>
+            send({ to: farmer, data: '0x', authorizationList: await delegations([wallet]) }),
+          )
+        const block = fresh ? Math.floor((index + offset) / 4) : 0
+        const client = `10.${block}.0.${(offset % 4) + 1}`
+        const result = await sponsoring.granting.grant({ address: wallet.address, client })
+        net.tap.intercept = withoutTip
+        answers.push(result.kind === 'granted' ? 'granted' : result.code)
+        const transaction =
+          result.kind === 'granted' ? result.body.transaction : result.members?.transaction
+        if (transaction !== undefined) {
+          const { gasUsed } = await receiptOf(chain, transaction as Hex)
+          transferGas.add(BigInt(gasUsed))
+        }
+        if (result.kind !== 'granted') continue
+        given.push(wallet)
+        grantedWei += BigInt(result.body.amountWei)
+      }
+      if (given.length === 0) continue
+      const pairs = given.flatMap((wallet) => [
+        wallet.address,
+        empty[full.indexOf(wallet)]?.address ?? farmer,
+      ])
+      await send({
+        to: code.driver,
+        data: `0x${pairs.map((each) => Abi.address(each)).join('')}`,
+        authorizationList: isEarly ? [] : await delegations(given),
+      })
+    }
+    const gainWei = (await weiOf(chain, farmer)) - before
+    const numbers = { baseFeeWei, addresses: count, grantedWei, gainWei }
+    return { ...numbers, answers: countOf(answers), transferGas: [...transferGas] }
+  } finally {
+    net.tap.intercept = undefined
+    await sponsoring.desk.stop()
+    directory.remove()
+  }
+}
+
+/** Runs an action once, before the first transaction that is sent. */
+function atFirstSend(act: () => Promise<void>): Net['tap']['intercept'] {
+  let isDone = false
+  return async (call) => {
+    if (call.method.startsWith('eth_sendRawTransaction') && !isDone) {
+      isDone = true
+      await act()
+    }
+    return withoutTip(call)
+  }
+}
+
+type Delegating = {
+  to: Address
+  data: Hex
+  authorizationList: Awaited<ReturnType<PrivateKeyAccount['signAuthorization']>>[]
+  baseFeeWei: bigint
+}
+
+/** Sends a transaction of the attacker, with delegations of other accounts if there are some. */
+function sendDelegating(
+  chain: Net['chain'],
+  chainId: number,
+  { to, data, authorizationList, baseFeeWei }: Delegating,
+): Promise<Hex> {
+  const client = createWalletClient({
+    account: privateKeyToAccount(account(8).privateKey),
+    chain: defineChain({
+      id: chainId,
+      name: 'local',
+      nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
+      rpcUrls: { default: { http: [chain.url] } },
+    }),
+    transport: http(chain.url),
+  })
+  // Two words of data for each address.
+  const gas = 200_000n + 200_000n * BigInt(Math.ceil(data.length / 128))
+  const fees = { maxFeePerGas: baseFeeWei, maxPriorityFeePerGas: 0n, gas }
+  return client.sendTransaction({
+    to,
+    data,
+    ...fees,
+    ...(authorizationList.length > 0 && { authorizationList }),
+  })
+}
+
+/**
+ * The code of the attacker, as short as it can be. `delegate` runs for an address that delegates to
+ * it: it approves Permit2 if wanted, transfers the least balance to the address in its calldata, and
+ * sends all coin to the attacker. `driver` calls each first address of its calldata with the second.
+ */
+async function placeFarm(
+  chain: Net['chain'],
+  token: Address,
+  boss: Address,
+  approves: boolean,
+): Promise<{ delegate: Address; driver: Address }> {
+  const { data } = Token.approve(token, Permit.permit2Address, 1n)
+  const words = [0, 1, 2].map((index) => data.slice(2 + index * 64, 66 + index * 64))
+  const store = words.map(
+    (word, index) => `7f${word.padEnd(64, '0')}60${(index * 32).toString(16).padStart(2, '0')}52`,
+  )
+  const callToken = `60006000604460006000${push(token)}5af150`
+  const delegate = [
+    ...(approves ? [...store, callToken] : []),
+    // transfer(address,uint256), with the address of the calldata.
+    `63a9059cbb60e01b600052600035600452${`62${sponsorKind.least.toString(16).padStart(6, '0')}`}602452`,
+    callToken,
+    `600060006000600047${push(boss)}5af100`,
+  ].join('')
+  const driver = '60005b80361460265780602001356000526000600060206000600085355af1506040016002565b00'
+  const at = { delegate: addressOf('delegate'), driver: addressOf('driver') }
+  await batch(chain, [
+    ['anvil_setCode', [at.delegate, `0x${delegate}`]],
+    ['anvil_setCode', [at.driver, `0x${driver}`]],
+  ])
+  return at
+}
+
+const push = (address: Address) => `73${address.slice(2).toLowerCase()}`
+const addressOf = (name: string): Address =>
+  `0x${Crypto.hex(Crypto.keccak256(`farm ${name}`)).slice(26)}`
 
 /** Sends the remaining native coin of the grants to the attacker. */
 async function sweep(

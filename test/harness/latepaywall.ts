@@ -114,6 +114,7 @@ function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']):
     search: '',
     headers,
     presented: extract(headers),
+    client: '192.0.2.1',
     body: new Uint8Array(),
     invalidParams: [],
     unavailable: () => undefined,

@@ -136,7 +136,7 @@ export function jobOf({ id: network }: NetworkConfig, changes: Partial<Job> = {}
     to: account(8).address,
     data: '0x',
     valueWei: 7n,
-    gasLimit: 50_000n,
+    gasLimit: 100_000n,
     ...changes,
   }
 }

@@ -1,4 +1,4 @@
-import { farm, flood } from '../harness/farm'
+import { farm, farmDelegated, flood } from '../harness/farm'
 import { describeFlood, describeGain } from '../harness/farmreport'
 import { startNetwork } from '../harness/settlement'
 
@@ -21,6 +21,16 @@ try {
     const gain = await farm(net, 50, baseFeeWei)
     process.stdout.write(`${describeGain(gain)}\n`)
     isGood &&= gain.grantedWei > 0n && gain.gainWei < 0n
+    const approving = await farmDelegated(net, 48, baseFeeWei, { approves: true, together: 48 })
+    process.stdout.write(`  delegated and approving:\n${describeGain(approving)}\n`)
+    isGood &&= approving.grantedWei > 0n && approving.gainWei < 0n
+    const early = await farmDelegated(net, 48, baseFeeWei, { isEarly: true })
+    process.stdout.write(`  delegated before the grant:\n${describeGain(early)}\n`)
+    isGood &&= early.grantedWei === 0n && early.gainWei < 0n
+    // Four clients of a new network for every four grants: a grant is worth a little more than this.
+    const fresh = await farmDelegated(net, 48, baseFeeWei, { together: 48 })
+    process.stdout.write(`  delegated, of fresh clients:\n${describeGain(fresh)}\n`)
+    isGood &&= fresh.grantedWei > 0n && fresh.gainWei * 5n < fresh.grantedWei
   }
 } finally {
   await net.stop()
