@@ -70,11 +70,11 @@ describe('query parameters', () => {
       'x=1;limit',
     ])
       expect(query(limited, `?limit=1&${name}=9999`)).toEqual([
-        expect.stringMatching(/^query limit is /),
+        expect.stringMatching(/^query limit must be at most 100/),
       ])
     for (const name of ['PAGE[size]', 'page.size', 'page[size][]'])
       expect(query(limited, `?${name}=51`)).toEqual([
-        expect.stringMatching(/^query page\[size\] is /),
+        expect.stringMatching(/^query page\[size\] must be at most 50/),
       ])
   })
 
