@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'bun:test'
+import { foldName } from '../src/proxy/Fold'
 import * as Route from '../src/proxy/Route'
+import { configOf, small } from './harness/config'
 import { merchant, route } from './harness/merchants'
 
 /** The pathname of a request, after Bun's own URL parsing. */
@@ -252,6 +254,10 @@ describe('upstreamUrl', () => {
     )
   })
 
+  test('attack: a name of very many keys costs no more than a few', () => {
+    expect(foldName('a[b]'.repeat(2000))).toHaveLength(16)
+  })
+
   test('error: a tail that would leave the configured path throws', () => {
     const matcher = Route.compile([merchant('m', { routes: [route('/r')] })])
     const target = Route.match(matcher, '/m/m/r')?.target
@@ -408,6 +414,31 @@ describe('a path that another route sells at the upstream', () => {
     ])
   })
 
+  test('attack: of two routes that may sell a path, only the dearer one does where neither is longer', () => {
+    const soldBy = ofShop({
+      '': cheap,
+      '/btc': { ...cheap, upstreamPath: '/coins/btc' },
+      '/chart': { ...dear, upstreamPath: '/coins/{tail}/chart' },
+    })
+    expect(['/btc/chart', '/coins/eth/chart', '/coins/Chart'].map(soldBy)).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ])
+    expect(['/chart/btc', '/chart/eth', '/btc/x', '/coins/eth'].map(soldBy)).toEqual([
+      '/chart',
+      '/chart',
+      '/btc',
+      '',
+    ])
+  })
+
+  test('behavior: a tail that some upstreams drop is sold where no other route is', () => {
+    const item = { ...cheap, tail: 'required' } as const
+    expect(ofShop({ '/item': item })('/item/...')).toBe('/item')
+    expect(ofShop({ '': cheap, '/item': item })('/item/...')).toBeUndefined()
+  })
+
   test('behavior: one upstream path is sold with two fixed queries', () => {
     const soldBy = ofShop({
       '/few': { ...cheap, upstreamPath: '/rows', fixedQuery: { limit: '10' } },
@@ -428,6 +459,18 @@ describe('a path that another route sells at the upstream', () => {
     const soldBy = sellers(generic, own)
     expect(soldBy('/m/generic/Premium')).toBeUndefined()
     expect(soldBy('/m/m/premium')).toBe('/premium')
+  })
+
+  test('attack: a price by use counts by its least against a dearer price of another merchant', () => {
+    const table = (slug: string, keys: string) =>
+      `[[merchants]]\nslug = "${slug}"\nupstream = "https://api.example.com"\n[[merchants.routes]]\n${keys}\n`
+    const byUse =
+      'path = "/"\nmethods = ["POST"]\nprice = "0.05"\n[merchants.routes.meter]\npreset = "openai"\nbase = "0.0005"\ninput = "1"\noutput = "1"'
+    const { merchants } = configOf(
+      small + table('m', byUse) + table('flat', 'path = "/x"\nprice = "0.01"'),
+    )
+    const soldBy = sellers(...merchants)
+    expect([soldBy('/m/m/x'), soldBy('/m/m/y'), soldBy('/m/flat/x')]).toEqual([undefined, '', '/x'])
   })
 
   test('behavior: merchants of one origin sell the same paths, and those of others that are not dearer', () => {

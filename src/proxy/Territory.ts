@@ -51,7 +51,6 @@ export function createTerritories(): Territories {
       const suffix = place.suffix === '' ? '' : foldSuffix(place.suffix)
       const bare = foldPath(place.bare)
       const group = register(origin, foldPrefix(place.prefix), suffix, sold)
-      if (suffix !== '') register(origin, bare, '', sold)
       return { origin, group, suffix, bare }
     },
     close() {
@@ -132,7 +131,8 @@ function isOwnPath({ group, suffix, bare }: Territory, { tail }: Route, folded: 
 }
 
 function isBetween(prefix: string, suffix: string, folded: string): boolean {
-  if (prefix.length + suffix.length > folded.length) return false
+  // Without a tail the two share a slash.
+  if (prefix.length + suffix.length > folded.length + 1) return false
   return folded.startsWith(prefix) && folded.endsWith(suffix)
 }
 
