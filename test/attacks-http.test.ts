@@ -377,7 +377,7 @@ describe('where it connects', () => {
     expect(trapped).toBe(0)
   })
 
-  test('attack 25: redirects to other origins are neither followed nor shown', async () => {
+  test('attack 25: redirects to other origins, and to paths that the route does not sell, are neither followed nor shown', async () => {
     const { port } = trap.address() as AddressInfo
     const places = [
       `http://127.0.0.1:${port}/`,
@@ -385,9 +385,10 @@ describe('where it connects', () => {
       'http://169.254.169.254/latest/meta-data/',
       '//evil.example/',
       `${target.upstream.url.replace('http:', 'https:')}/other`,
+      '/internal/keys',
     ]
     for (const [index, location] of places.entries()) {
-      const status = [301, 302, 303, 307, 308][index] ?? 302
+      const status = [301, 302, 303, 307, 308][index] ?? 307
       target.upstream.answer = () =>
         new Response(`go to ${merchantSecret}`, {
           status,
@@ -408,8 +409,8 @@ describe('where it connects', () => {
     }
   })
 
-  test('attack 25: a redirect within the origin is followed, and its location is never shown', async () => {
-    const place = '/other/session-0123456789'
+  test('attack 25: a redirect within the route is followed, and its location is never shown', async () => {
+    const place = '/base/get/session-0123456789'
     target.upstream.answer = ({ target: asked }) =>
       asked === place
         ? new Response(JSON.stringify({ ok: merchantSecret }))

@@ -465,7 +465,7 @@ describe('a path that another route sells at the upstream', () => {
     const table = (slug: string, keys: string) =>
       `[[merchants]]\nslug = "${slug}"\nupstream = "https://api.example.com"\n[[merchants.routes]]\n${keys}\n`
     const byUse =
-      'path = "/"\nmethods = ["POST"]\nprice = "0.05"\n[merchants.routes.meter]\npreset = "openai"\nbase = "0.0005"\ninput = "1"\noutput = "1"'
+      'path = "/"\nmethods = ["POST"]\nprice = "0.05"\n[merchants.routes.meter]\npreset = "openai"\nbase = "0.0005"\nunits = [{ name = "input", price = "1" }, { name = "output", price = "1" }]'
     const { merchants } = configOf(
       small + table('m', byUse) + table('flat', 'path = "/x"\nprice = "0.01"'),
     )
