@@ -21,6 +21,8 @@ export type Evidence = {
   programFaults: readonly string[]
   /** When the program was killed, unix ms. */
   killedAt: readonly number[]
+  /** What others than the payers have moved to the payee, by network, atomic. */
+  moved?: ReadonlyMap<string, bigint>
 }
 
 type Case = Evidence & {
@@ -159,8 +161,8 @@ function auditCalls({ calls, stored }: Case): Finding[] {
 }
 
 function auditBalances(all: Case): Finding[] {
-  const { ledger, purchases, stored } = all
-  const owed = new Map<string, bigint>()
+  const { ledger, purchases, stored, moved } = all
+  const owed = new Map<string, bigint>(moved)
   for (const purchase of purchases) {
     const { serial, site, payer, scheme, amountAtomic } = purchase
     if (!ledger.paid.has(serial)) continue

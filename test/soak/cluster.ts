@@ -13,14 +13,17 @@ import { createPayers, type Payers } from './payers'
 import { createDirectory, freePort, keysOf } from './program'
 import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
+import { type SendProxies, startSendProxies } from './sendproxy'
+import { createSettleCalls, facilitatorTable } from './settlecalls'
 import { clusterRelayers, type Setup, startSetup } from './setup'
 import { createExplain } from './trail'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
- * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer: kills,
- * stops, lost connections, crashes of PostgreSQL, promotions of its standby. Then it proves that no
- * payment was lost or doubled and no answer was given without one. A seed repeats the random choices,
+ * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer, and resource
+ * servers settle each authorization at all gateways at once: kills, stops, also at a send, lost
+ * connections, also inside commits, cancelled statements, crashes of PostgreSQL, absences and promotions
+ * of its standby. Then it proves that no payment was lost or doubled and no answer was given without one. A seed repeats the random choices,
  * not the timing.
  */
 
@@ -60,22 +63,32 @@ async function soak(): Promise<number> {
     const port = await freePort()
     const directory = createDirectory()
     process.stdout.write(`${directory}\n`)
+    const nodes = setup.sites.map(({ chain }) => chain.url)
+    const sends = Array.from({ length: gateways }, () => startSendProxies(nodes))
+    for (const each of sends) undo.push(each.stop)
+    const keys = random.fork('keys')
+    const relayers = clusterRelayers.slice(0, keys.between(3, 4))
     const members = await createMembers({
       ...{ gateways, postgres, database, directory },
-      env: envOf(random.fork('keys')),
+      env: envOf(keys, relayers),
       store: storeOf(read),
-      text: textOf({ setup, upstream, baseUrl: `http://localhost:${port}` }),
+      text: textOf({ setup, upstream, sends, baseUrl: `http://localhost:${port}` }),
     })
     undo.push(members.stop)
-    const ports = members.all.map(({ program }) => Number(new URL(program.url).port))
+    const urls = members.all.map(({ program }) => program.url)
+    const ports = urls.map((url) => Number(new URL(url).port))
     const balancer = await startBalancer(port, ports)
     undo.push(balancer.stop)
     const payers = createPayers({ setup, url: balancer.url, random, pauseMaxMs: 300 })
+    const calls = await createSettleCalls({ setup, urls, relayers, random: random.fork('settle') })
     const draws = random.fork('faults')
     const aim = () => takeAim(upstream, draws)
-    const played = createClusterFaults({ members: members.all, postgres, random: draws, aim })
+    const played = createClusterFaults({
+      ...{ members: members.all, sends, postgres, random: draws, aim },
+    })
     await members.start()
     payers.start()
+    calls.start()
     await played.play(faults)
     const noteLeft = () => markLeft(payers, balancer)
     const program = together(members.all, {
@@ -88,10 +101,15 @@ async function soak(): Promise<number> {
       setup,
       upstream,
       program,
-      payers,
+      payers: {
+        purchases: payers.purchases,
+        finish: async (ms) => void (await Promise.all([payers.finish(ms), calls.finish(ms)])),
+      },
+      moved: calls.moved,
       title: `seed ${seed}`,
       more: async () => [
         ...(await auditCluster(setup, read)),
+        ...(await calls.audit(read)),
         ...auditOverlaps(upstream.calls, [...disturbancesOf(played.played), ...members.fenced]),
       ],
       explain: createExplain({
@@ -102,6 +120,7 @@ async function soak(): Promise<number> {
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ...[...played.counts, ...members.ends, ...balancer.counts].sort(),
+        ...calls.figures(),
       ],
     })
   } finally {
@@ -109,15 +128,21 @@ async function soak(): Promise<number> {
   }
 }
 
-type Shared = { setup: Setup; upstream: Upstream; baseUrl: string }
+type Shared = {
+  setup: Setup
+  upstream: Upstream
+  sends: readonly SendProxies[]
+  baseUrl: string
+}
 
-/** The configurations of the gateways, which differ in the upstream's address. */
-function textOf({ setup, upstream, baseUrl }: Shared) {
+/** The configurations of the gateways, which differ in the addresses of the upstream and the nodes. */
+function textOf({ setup, upstream, sends, baseUrl }: Shared) {
   return (index: number, port: number) =>
     configurationOf({
       setup,
       upstream: upstream.urls[index] ?? upstream.url,
-      rpcUrlsOf: ({ chain }) => [chain.url],
+      rpcUrlsOf: ({ chain }) => [sends[index]?.urlOf(chain.url) ?? chain.url],
+      facilitator: facilitatorTable,
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
       baseUrl,
@@ -131,8 +156,7 @@ function markLeft({ purchases }: Payers, { trail }: Balancer): void {
 }
 
 /** The same for all gateways. */
-function envOf(random: Random): Record<string, string> {
-  const keys = clusterRelayers.slice(0, random.between(3, 4))
+function envOf(random: Random, keys: typeof clusterRelayers): Record<string, string> {
   const secret = () => random.bytes32().slice(2)
   return {
     RELAYER_KEYS: keysOf(keys),

@@ -3,6 +3,7 @@ import type { Pair } from './pair'
 import type { PostgresProxies } from './pgproxy'
 import type { Program } from './program'
 import type { Random } from './random'
+import type { SendProxies } from './sendproxy'
 import type { Upstream } from './upstream'
 
 /** One gateway of several, and its own way to PostgreSQL. */
@@ -31,6 +32,8 @@ export type ClusterFaults = {
 
 type Options = {
   members: readonly Member[]
+  /** The ways of each member to the nodes; without them none is stopped at a send. */
+  sends?: readonly SendProxies[]
   postgres: Pair
   random: Random
   /** Waits for the instant of the next fault. */
@@ -43,6 +46,7 @@ type Fault = { name: string; weight: number; play(member: Member): Promise<unkno
 const deadly = new Set([
   'kill',
   'stop and continue',
+  'stop at a send',
   'end and start',
   'cut connections',
   'silent connections',
@@ -59,11 +63,11 @@ export function disturbancesOf(played: readonly Played[]): Disturbance[] {
 const noteMs = 500
 
 export function createClusterFaults(options: Options): ClusterFaults {
-  const { members, postgres, random, aim } = options
+  const { members, random, aim } = options
   const counts = new Map<string, number>()
   const disturbedAt: number[] = []
   const played: Played[] = []
-  const faults = faultsOf(postgres, random)
+  const faults = faultsOf(options)
   const sum = faults.reduce((total, { weight }) => total + weight, 0)
 
   function draw(): Fault {
@@ -135,7 +139,7 @@ function trace({ number, name, gateway, from }: Played): void {
   process.stdout.write(`${time} #${number} ${name} at gateway ${gateway}\n`)
 }
 
-function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
+function faultsOf({ members, sends, postgres, random }: Options): readonly Fault[] {
   /** The primary has one fault at a time. */
   let failing = Promise.resolve()
   const crash = async () => {
@@ -144,7 +148,12 @@ function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
     await postgres.start()
   }
   const again = async ({ program }: Member) => program.start()
+  /** Runs a function of the server for its processes. The server may be down for another fault. */
+  const signal = (statement: string) => postgres.run(statement).catch(() => undefined)
+  const portsOf = ({ proxy }: Member) =>
+    `client_port = ANY('{${proxy.clientPorts().join()}}'::int[])`
   return [
+    ...(sends === undefined ? [] : [stopAtSend({ members, sends, random })]),
     {
       name: 'kill',
       weight: 28,
@@ -174,13 +183,45 @@ function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
     {
       name: 'terminated backends',
       weight: 14,
-      play: async ({ proxy }) => {
-        const ports = proxy.clientPorts().join()
-        const statement = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-          WHERE client_port = ANY('{${ports}}'::int[])`
-        // The server may be down for another fault.
-        await postgres.run(statement).catch(() => undefined)
+      play: (member) =>
+        signal(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ${portsOf(member)}`),
+    },
+    {
+      name: 'cancelled backends',
+      weight: 8,
+      async play(member) {
+        for (let count = 0; count < 20; count++) {
+          await signal(
+            `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE ${portsOf(member)}`,
+          )
+          await Bun.sleep(random.between(5, 150))
+        }
       },
+    },
+    {
+      name: 'cut inside commits',
+      weight: 10,
+      play: ({ proxy }) =>
+        proxy.cutCommits(
+          random.between(500, 4_000),
+          random.pick(['request', 'answer', random.between(0, 12_000)] as const),
+        ),
+    },
+    {
+      name: 'absence of the standby',
+      weight: 5,
+      play: () =>
+        (failing = failing.then(async () => {
+          const away = postgres.away(random.between(1_000, 15_000))
+          // An operator that ends the waiting commits must not make them count.
+          if (random.chance(0.5)) {
+            await Bun.sleep(random.between(500, 5_000))
+            await signal(
+              "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
+            )
+          }
+          await away
+        })),
     },
     {
       name: 'cut connections',
@@ -203,6 +244,28 @@ function faultsOf(postgres: Pair, random: Random): readonly Fault[] {
       play: () => (failing = failing.then(postgres.promote)),
     },
   ]
+}
+
+/** Stops a gateway when it sends a transaction. The node gets that before, or while it is stopped. */
+function stopAtSend({
+  members,
+  sends,
+  random,
+}: Required<Pick<Options, 'members' | 'sends' | 'random'>>): Fault {
+  return {
+    name: 'stop at a send',
+    weight: 10,
+    async play(member) {
+      const proxies = sends[members.indexOf(member)]
+      if (proxies === undefined) throw new Error('a member without proxies')
+      const pauseMs = random.between(8_000, 30_000)
+      const heldMs = random.chance(0.5) ? 0 : random.between(0, pauseMs)
+      const stopped = await proxies.atSend(heldMs, () => member.program.signal('SIGSTOP'))
+      if (!stopped) return
+      await Bun.sleep(pauseMs)
+      member.program.signal('SIGCONT')
+    },
+  }
 }
 
 /** Waits for the instant of a fault: a random one, or one of a delivery. */

@@ -9,6 +9,8 @@ export type ShopOptions = {
   replaceAfterSeconds: number
   /** URL of a balancer; without it that of the program itself. */
   baseUrl?: string
+  /** A table `[facilitator]`, which has plenty of gas. */
+  facilitator?: string
 }
 
 /** Text of merchants.toml: both networks, a shop and a model by use. */
@@ -26,7 +28,7 @@ listen = "127.0.0.1:${port}"
 settle_wait_seconds = ${options.settleWaitSeconds}
 paid_per_minute = 1000000
 quote_per_minute = 1000000
-${setup.sites.map((site) => networkTable(options, site)).join('')}
+${options.facilitator ?? ''}${setup.sites.map((site) => networkTable(options, site)).join('')}
 [[merchants]]
 slug = "shop"
 upstream = "${upstream.origin}"
@@ -89,7 +91,7 @@ rpc_urls = ${JSON.stringify(options.rpcUrlsOf(site))}
 reorg_depth = 16
 fee_cap_gwei = "100"
 replace_after_seconds = ${options.replaceAfterSeconds}
-gas_per_day_wei = { gateway = ${plenty}, facilitator = "1", desk = "1", sponsor = "1" }
+gas_per_day_wei = { gateway = ${plenty}, facilitator = ${options.facilitator ? plenty : '"1"'}, desk = "1", sponsor = "1" }
 [networks."${id}".asset]
 symbol = "${asset.symbol}"
 address = "${asset.address}"

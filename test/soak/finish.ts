@@ -23,7 +23,9 @@ export type Run = {
   setup: Setup
   upstream: Upstream
   program: Ended
-  payers: Payers
+  payers: Pick<Payers, 'purchases' | 'finish'>
+  /** What others than the payers have moved to the payee, by network, atomic. */
+  moved?: () => Promise<ReadonlyMap<string, bigint>>
   title: string
   /** Further checks after the end of the program. */
   more?: () => Promise<readonly Finding[]>
@@ -55,6 +57,7 @@ export async function finish(run: Run): Promise<number> {
     store: program.store,
     programFaults: program.faults,
     killedAt: program.killedAt,
+    ...(run.moved && { moved: await run.moved() }),
   })
   const all = [...findings, ...((await run.more?.()) ?? [])]
   return conclude({

@@ -21,6 +21,8 @@ export type Pair = {
    * the old primary. Commits wait until that one has all that was committed.
    */
   promote(): Promise<void>
+  /** Ends the standby, and starts it again after so long. Commits wait until it has followed. */
+  away(ms: number): Promise<void>
   stop(): Promise<void>
 }
 
@@ -52,6 +54,12 @@ export async function startPair(): Promise<Pair> {
       await standby.run('SELECT pg_promote()')
       primary = standby
       standby = await startStandby(primary, port)
+      await isSynchronous(primary)
+    },
+    async away(ms) {
+      await standby.crash()
+      await Bun.sleep(ms)
+      await standby.start()
       await isSynchronous(primary)
     },
     async stop() {

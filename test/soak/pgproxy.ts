@@ -1,5 +1,11 @@
 import net, { type AddressInfo, type Socket } from 'node:net'
 
+/**
+ * What happens to a commit whose connection is cut: the server does not get it, its answer is lost, or the
+ * server gets it so much later, ms, perhaps after its repeat.
+ */
+export type CommitCut = 'request' | 'answer' | number
+
 /** What one gateway connects to in place of PostgreSQL. */
 export type PostgresProxy = {
   port: number
@@ -9,6 +15,8 @@ export type PostgresProxy = {
   cut(ms: number): Promise<void>
   /** The same until it is disposed. */
   refuse(): AsyncDisposable
+  /** For so long, cuts each connection at the commit that passes. */
+  cutCommits(ms: number, cut: CommitCut): Promise<void>
   /** Passes nothing on for so long, without an end of any connection. What waits is passed later. */
   silence(ms: number): Promise<void>
   /**
@@ -20,7 +28,10 @@ export type PostgresProxy = {
 }
 
 /** What one gateway connects to in place of several servers. */
-export type PostgresProxies = Pick<PostgresProxy, 'clientPorts' | 'cut' | 'silence' | 'stop'> & {
+export type PostgresProxies = Pick<
+  PostgresProxy,
+  'clientPorts' | 'cut' | 'cutCommits' | 'silence' | 'stop'
+> & {
   /** One for each server, in their order. */
   ports: readonly number[]
 }
@@ -31,6 +42,8 @@ export async function startPostgresProxies(servers: readonly number[]): Promise<
     ports: proxies.map(({ port }) => port),
     clientPorts: () => proxies.flatMap((proxy) => proxy.clientPorts()),
     cut: async (ms) => void (await Promise.all(proxies.map((proxy) => proxy.cut(ms)))),
+    cutCommits: async (ms, cut) =>
+      void (await Promise.all(proxies.map((proxy) => proxy.cutCommits(ms, cut)))),
     silence: async (ms) => void (await Promise.all(proxies.map((proxy) => proxy.silence(ms)))),
     stop() {
       for (const proxy of proxies) proxy.stop()
@@ -43,6 +56,7 @@ type Pair = { client: Socket; server: Socket }
 export function startPostgresProxy(port: number): Promise<PostgresProxy> {
   const pairs = new Set<Pair>()
   let isCut = false
+  let commitCut: CommitCut | undefined
   let silence: Promise<void> | undefined
   const accept = async (client: Socket) => {
     client.on('error', () => undefined)
@@ -54,7 +68,14 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
     client.setNoDelay(true)
     const pair = { client, server }
     pairs.add(pair)
-    join(pair, () => void pairs.delete(pair))
+    join(pair, {
+      closed: () => void pairs.delete(pair),
+      isTaken(chunk) {
+        if (commitCut === undefined || !isCommit(chunk)) return false
+        cutAt(pair, chunk, commitCut)
+        return true
+      },
+    })
     if (silence === undefined) client.resume()
     else server.pause()
   }
@@ -85,6 +106,11 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
             },
           }
         },
+        async cutCommits(ms, cut) {
+          commitCut = cut
+          await Bun.sleep(ms)
+          commitCut = undefined
+        },
         async silence(ms) {
           const { promise, resolve: end } = Promise.withResolvers<void>()
           silence = promise
@@ -108,20 +134,49 @@ export function startPostgresProxy(port: number): Promise<PostgresProxy> {
   })
 }
 
+type Joined = {
+  closed(): void
+  /** Whether what the client sends is not to be passed on. */
+  isTaken(chunk: Buffer): boolean
+}
+
 /** Passes what each end sends on to the other, until one is closed. */
-function join({ client, server }: Pair, closed: () => void): void {
+function join({ client, server }: Pair, { closed, isTaken }: Joined): void {
   for (const [from, to] of [
     [client, server],
     [server, client],
   ] as const) {
     from.on('error', () => undefined)
-    from.on('data', (chunk) => void to.write(chunk))
+    from.on('data', (chunk: Buffer) => {
+      if (from !== client || !isTaken(chunk)) to.write(chunk)
+    })
     from.on('end', () => void to.end())
     from.on('close', () => {
       closed()
       to.destroy()
     })
   }
+}
+
+/** A statement that is a transaction of its own, or the end of one. */
+function isCommit(chunk: Buffer): boolean {
+  return chunk.includes('commit_changes') || chunk.includes('COMMIT\0')
+}
+
+function cutAt({ client, server }: Pair, chunk: Buffer, cut: CommitCut): void {
+  server.removeAllListeners('data')
+  if (cut === 'answer') {
+    server.on('data', () => client.destroy())
+    server.write(chunk)
+    return
+  }
+  if (cut !== 'request') {
+    // The server reads the commit, and then the end of the connection.
+    client.removeAllListeners('close')
+    server.resume()
+    setTimeout(() => void server.end(chunk), cut)
+  }
+  client.destroy()
 }
 
 function dropPackets({ client, server }: Pair): void {
