@@ -1,5 +1,6 @@
 import type { Finding, Kind } from './finding'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
+import { type Disturbance, isOfPaused } from './overlaps'
 import { nap } from './payers'
 import type { Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow, Rows, Store } from './rows'
@@ -23,6 +24,8 @@ export type Evidence = {
   killedAt: readonly number[]
   /** What others than the payers have moved to the payee, by network, atomic. */
   moved?: ReadonlyMap<string, bigint>
+  /** Of several gateways. */
+  disturbances?: readonly Disturbance[]
 }
 
 type Case = Evidence & {
@@ -128,8 +131,11 @@ function auditPurchase(all: Case, purchase: Purchase): Finding[] {
   if (new Set(calls.map(({ paymentId }) => paymentId)).size > 1)
     add('double', 'the upstream worked for two payments of one request')
   const answeredAt = received[0]?.at
-  if (answeredAt !== undefined && calls.some(({ at }) => at > answeredAt))
-    add('double', 'the upstream worked again after the buyer had the answer')
+  const isAgain = (call: Call) =>
+    answeredAt !== undefined &&
+    call.at > answeredAt &&
+    !isOfPaused(call, answeredAt, all.disturbances ?? [])
+  if (calls.some(isAgain)) add('double', 'the upstream worked again after the buyer had the answer')
   return findings
 }
 
@@ -141,6 +147,7 @@ function byUseOf(all: Case, purchase: Purchase): ByUseCase {
     calls: all.callsOf.get(purchase.serial) ?? [],
     isPaid: all.ledger.paid.has(purchase.serial),
     killedAt: all.killedAt,
+    disturbances: all.disturbances ?? [],
   }
 }
 

@@ -90,6 +90,7 @@ async function soak(): Promise<number> {
     payers.start()
     calls.start()
     await played.play(faults)
+    const disturbances = () => [...disturbancesOf(played.played), ...members.fenced]
     const noteLeft = () => markLeft(payers, balancer)
     const program = together(members.all, {
       directory,
@@ -105,12 +106,12 @@ async function soak(): Promise<number> {
         purchases: payers.purchases,
         finish: async (ms) => void (await Promise.all([payers.finish(ms), calls.finish(ms)])),
       },
-      moved: calls.moved,
+      ...{ moved: calls.moved, disturbances },
       title: `seed ${seed}`,
       more: async () => [
         ...(await auditCluster(setup, read)),
         ...(await calls.audit(read)),
-        ...auditOverlaps(upstream.calls, [...disturbancesOf(played.played), ...members.fenced]),
+        ...auditOverlaps(upstream.calls, disturbances()),
       ],
       explain: createExplain({
         logs: members.all.map(({ program: each }) => join(each.directory, 'program.log')),

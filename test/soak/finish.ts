@@ -1,5 +1,6 @@
 import { type Audit, audit, waitUntilEnded } from './audit'
 import type { Finding } from './finding'
+import type { Disturbance } from './overlaps'
 import type { Payers } from './payers'
 import { conclude } from './report'
 import type { Store } from './rows'
@@ -26,6 +27,8 @@ export type Run = {
   payers: Pick<Payers, 'purchases' | 'finish'>
   /** What others than the payers have moved to the payee, by network, atomic. */
   moved?: () => Promise<ReadonlyMap<string, bigint>>
+  /** When gateways could be taken for dead. */
+  disturbances?: () => readonly Disturbance[]
   title: string
   /** Further checks after the end of the program. */
   more?: () => Promise<readonly Finding[]>
@@ -57,6 +60,7 @@ export async function finish(run: Run): Promise<number> {
     store: program.store,
     programFaults: program.faults,
     killedAt: program.killedAt,
+    disturbances: run.disturbances?.() ?? [],
     ...(run.moved && { moved: await run.moved() }),
   })
   const all = [...findings, ...((await run.more?.()) ?? [])]

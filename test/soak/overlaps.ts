@@ -28,3 +28,20 @@ export function auditOverlaps(
     })
   })
 }
+
+/** A gateway that continues sends within this time what it was about to send, ms. */
+const wakeMs = 1_000
+
+/**
+ * Whether a gateway that was paused has made a call that it was about to make. The buyer could get the
+ * answer at another gateway meanwhile, and the call counts as an attempt.
+ */
+export function isOfPaused(
+  { gateway, at }: Pick<Call, 'gateway' | 'at'>,
+  answeredAt: number,
+  disturbances: readonly Disturbance[],
+): boolean {
+  return disturbances.some(
+    (each) => each.gateway === gateway && each.from <= answeredAt && at <= each.until + wakeMs,
+  )
+}

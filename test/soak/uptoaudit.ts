@@ -1,5 +1,6 @@
 import type { Finding, Kind } from './finding'
 import { meter, type Reported } from './model'
+import { type Disturbance, isOfPaused } from './overlaps'
 import type { Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow } from './rows'
 import type { Call } from './upstream'
@@ -15,6 +16,8 @@ export type ByUseCase = {
   isPaid: boolean
   /** When the program was killed, unix ms. */
   killedAt: readonly number[]
+  /** Of several gateways. */
+  disturbances?: readonly Disturbance[]
 }
 
 /** How a purchase by use ended, for the report. */
@@ -75,7 +78,8 @@ export function judgeByUse(it: ByUseCase): { findings: Finding[]; end: ByUseEnd 
 type Add = (kind: Kind, text: string) => void
 
 /** What holds for every purchase: one authorization, and no work that no attempt explains. */
-function judgeAnswers({ purchase, authorization, payment, calls }: ByUseCase, add: Add): void {
+function judgeAnswers(it: ByUseCase, add: Add): void {
+  const { purchase, authorization, payment, calls, disturbances = [] } = it
   const { received } = purchase
   if (received.some(({ paymentId }) => paymentId !== authorization?.id))
     add('mismatch', 'the answer was made for another authorization')
@@ -84,8 +88,9 @@ function judgeAnswers({ purchase, authorization, payment, calls }: ByUseCase, ad
   if (calls.length > 1 + (payment?.attempts ?? 0))
     add('double', `${calls.length} upstream calls for ${payment?.attempts ?? 0} attempts`)
   const answeredAt = received[0]?.at
-  if (answeredAt !== undefined && calls.some(({ at }) => at > answeredAt))
-    add('double', 'the upstream worked again after the buyer had the answer')
+  const isAgain = (call: Call) =>
+    answeredAt !== undefined && call.at > answeredAt && !isOfPaused(call, answeredAt, disturbances)
+  if (calls.some(isAgain)) add('double', 'the upstream worked again after the buyer had the answer')
   const state = authorization?.state
   if (state === 'authorized' || state === 'metered') add('stuck', `the authorization is ${state}`)
   if (state === 'failed') add('refused', 'the charge of an honest buyer was given up')
@@ -143,7 +148,8 @@ function judgeDelivered({ purchase, calls }: ByUseCase, payment: PaymentRow, add
     return 'settled, its buyer left'
   }
   const leftAt = said.find(({ code }) => code === 'left')?.at
-  if (leftAt !== undefined && byUse?.isStream) return 'settled, its buyer left'
+  // Or its balancer, because the gateway was paused: docs/pricing.md says that a stream is charged then.
+  if (byUse?.isStream && (leftAt !== undefined || byUse.hasLeft)) return 'settled, its buyer left'
   // The answer was on its way while the buyer closed its connection.
   if (leftAt !== undefined && (payment.delivered_at ?? 0) <= leftAt + leaveSlackMs)
     return 'settled, its buyer left'
