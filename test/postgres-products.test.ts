@@ -325,6 +325,55 @@ authorizationTest(
 )
 
 authorizationTest(
+  'behavior: what is lost and what is paid is summed by payer and merchant',
+  async ({ authorizations: ledger, insert }) => {
+    const payer = newAddress()
+    const one = authorizationOf({}, payer)
+    const other = authorizationOf({}, payer)
+    const failed = authorizationOf({}, payer)
+    const { network, chainId, asset } = one.transfer
+    for (const each of [one, other, failed]) await ledger.insert(each)
+    // Lost with its ceiling; not lost; lost with its charge.
+    await ledger.void(one.id, nothing, undefined, 100)
+    await ledger.void(other.id, nothing, undefined)
+    await ledger.meter(failed.id, charge, undefined)
+    await ledger.markFailed(failed.id, 200)
+    const ownLosses = async (at: number) =>
+      (await ledger.lossesSince(at))
+        .filter((loss) => loss.payer === payer)
+        .map(({ id, atomic, at: lostAt, merchant }) => [id, atomic, lostAt, merchant])
+        .toSorted()
+    const { merchant } = one.purpose
+    const losses = [
+      [one.id, one.transfer.amountAtomic, 100, merchant],
+      [failed.id, charge.amountAtomic, 200, merchant],
+    ].toSorted()
+    expect(await ownLosses(99)).toEqual(losses)
+    expect(await ownLosses(100)).toEqual([[failed.id, charge.amountAtomic, 200, merchant]])
+    // What failed only bans its payer; what is void does not.
+    expect(await ledger.hasFailedSince(payer, 99)).toBe(true)
+    expect(await ledger.hasFailedSince(payer, 200)).toBe(false)
+    const lostAtomic = one.transfer.amountAtomic + charge.amountAtomic
+    const buyer = { network, asset, payer, merchant }
+    expect(await ledger.standingOf(buyer)).toEqual({ paidAtomic: 0n, lostAtomic })
+    const confirmed = { state: 'confirmed', logIndex: 0, blockNumber: 1n, confirmedAt: 9 } as const
+    await insert(payments, {
+      ...paymentOf(authorizationOf()),
+      ...confirmed,
+      ...{ network, chainId, asset, payer, merchant },
+      amountAtomic: 900n,
+      ceilingAtomic: null,
+      facilitator: null,
+    })
+    expect(await ledger.standingOf(buyer)).toEqual({ paidAtomic: 900n, lostAtomic })
+    expect(await ledger.standingOf({ ...buyer, merchant: 'x' })).toEqual({
+      paidAtomic: 0n,
+      lostAtomic: 0n,
+    })
+  },
+)
+
+authorizationTest(
   'behavior: a metered one is settled once, by the payment of its id, which has its delivery',
   async (products) => {
     const { authorizations: ledger, settle, rows } = products

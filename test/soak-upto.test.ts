@@ -4,7 +4,7 @@ import type { Reported } from './soak/model'
 import type { Purchase } from './soak/purchase'
 import type { AuthorizationRow, PaymentRow } from './soak/rows'
 import type { Call } from './soak/upstream'
-import { type ByUseCase, type ByUseEnd, judgeByUse } from './soak/uptoaudit'
+import { type ByUseCase, type ByUseEnd, judgeByUse, lossOf } from './soak/uptoaudit'
 
 /** The audit of purchases by use in the soaks, with consistent and inconsistent evidence. */
 
@@ -30,6 +30,7 @@ function authorization(changes: Partial<AuthorizationRow> = {}): AuthorizationRo
     state: 'sent',
     is_delivered: 0,
     truncated: 0,
+    failed_at: null,
     created_at: 990,
     valid_before: '300',
     ...changes,
@@ -94,14 +95,14 @@ function sound(changes: Partial<ByUseCase> = {}): ByUseCase {
 function unsettled(changes: Partial<ByUseCase> = {}): ByUseCase {
   return sound({
     purchase: buyer({ end: 'refused', received: [] }),
-    authorization: authorization({ state: 'void', charge_atomic: '0' }),
+    authorization: void0,
     payment: undefined,
     isPaid: false,
     ...changes,
   })
 }
 
-const void0 = authorization({ state: 'void', charge_atomic: '0' })
+const void0 = authorization({ state: 'void', charge_atomic: '0', failed_at: 1_200 })
 const failed = call({ end: 'failed' })
 
 describe('sound evidence', () => {
@@ -200,6 +201,11 @@ const faults: readonly (readonly [name: string, kind: Kind, it: ByUseCase])[] = 
     }),
   ],
   ['an answer without a settlement', 'unpaid', unsettled({ purchase: buyer(), killedAt: [1_100] })],
+  [
+    'a failed answer that is not counted',
+    'unpaid',
+    unsettled({ calls: [failed], authorization: { ...void0, failed_at: null } }),
+  ],
   ['an answer that was made and not charged', 'unpaid', unsettled()],
   [
     'an answer before its settlement',
@@ -231,6 +237,19 @@ const faults: readonly (readonly [name: string, kind: Kind, it: ByUseCase])[] = 
     unsettled({ authorization: undefined, calls: [] }),
   ],
 ]
+
+test('behavior: what a payer paid is taken off what it had for nothing', () => {
+  const rows = ['a', 'b', 'c'].map((each, index) => ({
+    ...void0,
+    id: `pay_${each}`,
+    payer: index === 2 ? '0x2' : '0x1',
+    ceiling_atomic: '100',
+  }))
+  const sold = authorization({ id: 'pay_d' })
+  expect(lossOf(rows, [])).toBe(300n)
+  expect(lossOf([...rows, sold], [payment({ id: 'pay_d', amount_atomic: '150' })])).toBe(150n)
+  expect(lossOf([...rows, sold], [payment({ id: 'pay_d', amount_atomic: '900' })])).toBe(100n)
+})
 
 describe('unsound evidence', () => {
   for (const [name, kind, it] of faults)

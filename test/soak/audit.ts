@@ -1,3 +1,4 @@
+import { lossesPerDay } from './configuration'
 import type { Finding, Kind } from './finding'
 import { type Ledger, type Moved, readLedger, readTransfers } from './ledger'
 import { type Disturbance, isOfPaused } from './overlaps'
@@ -6,7 +7,7 @@ import type { Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow, Rows, Store } from './rows'
 import type { Setup } from './setup'
 import type { Call } from './upstream'
-import { type ByUseCase, dueOf, judgeByUse } from './uptoaudit'
+import { type ByUseCase, dueOf, judgeByUse, lossOf } from './uptoaudit'
 
 export type Audit = {
   findings: readonly Finding[]
@@ -88,6 +89,7 @@ export async function audit(evidence: Evidence): Promise<Audit> {
     ...auditCalls(all),
     ...auditBalances(all),
     ...auditRows(all),
+    ...auditLosses(all),
     ...programFaults.map((text): Finding => ({ kind: 'program', text })),
   ]
   return { findings, figures: figuresOf(all) }
@@ -236,6 +238,13 @@ function auditRows(all: Case): Finding[] {
   return findings
 }
 
+/** What payers had for nothing is within the limit of the merchant. */
+function auditLosses({ stored }: Case): Finding[] {
+  const lost = lossOf(stored.authorizations, stored.payments)
+  if (lost <= lossesPerDay) return []
+  return [{ kind: 'unpaid', text: `payers had ${lost} for nothing, the limit is ${lossesPerDay}` }]
+}
+
 function figuresOf(all: Case): Audit['figures'] {
   const { purchases, calls, stored, ledger } = all
   const count = (test: (purchase: Purchase) => boolean) => purchases.filter(test).length
@@ -263,6 +272,14 @@ function figuresOf(all: Case): Audit['figures'] {
     ['payments in the database', stored.payments.length],
     ['attempts', stored.payments.reduce((sum, { attempts }) => sum + attempts, 0)],
     ['upstream calls', calls.length],
+    [
+      'lost requests by use',
+      stored.authorizations.filter(({ failed_at, state }) => failed_at && state !== 'sent').length,
+    ],
+    [
+      '  beyond what their payers paid, atomic',
+      String(lossOf(stored.authorizations, stored.payments)),
+    ],
     ['transactions that settled', settling],
     ['payments per transaction', (ledger.paid.size / Math.max(1, settling)).toFixed(2)],
     ...[...codes].map(([code, list]) => [`answers ${code}`, list.length] as const),

@@ -43,6 +43,9 @@ upstream = "${upstream.origin}"
 allow_private = true
 timeout_ms = 5000
 idle_ms = 5000
+payer_credit = "0.5"
+losses_per_day = "${decimal(lossesPerDay)}"
+new_streams = "passed"
 [[merchants.routes]]
 path = "/chat"
 methods = ["POST"]
@@ -58,6 +61,9 @@ units = [
 ]
 `
 }
+
+/** What new payers may cost the model in a day, atomic. */
+export const lossesPerDay = 3_000_000n
 
 /** USD of an atomic amount. */
 function decimal(atomic: bigint): string {

@@ -18,6 +18,8 @@ export type AuthorizationRow = {
   state: string
   is_delivered: number
   truncated: number
+  /** When the merchant lost its value, unix ms. */
+  failed_at: number | null
   /** Unix ms. */
   created_at: number
   /** Unix seconds, as text. */
@@ -71,7 +73,7 @@ const transactionsSql = `SELECT hash, network, relayer, nonce, kind, state, paym
   ORDER BY network, nonce`
 const authorizationsSql = `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state,
   CAST(is_delivered AS INTEGER) AS is_delivered, CAST(truncated AS INTEGER) AS truncated,
-  created_at, valid_before FROM authorizations ORDER BY id`
+  failed_at, created_at, valid_before FROM authorizations ORDER BY id`
 const unfinishedSql = {
   payments: `payments WHERE state IN ('broadcast', 'reverted')`,
   transactions: `transactions WHERE state IN ('signed', 'sent')`,

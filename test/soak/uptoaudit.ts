@@ -59,6 +59,30 @@ function costOf(reported: Reported, ceilingAtomic: bigint): bigint {
   return cost < ceilingAtomic ? cost : ceilingAtomic
 }
 
+/**
+ * What payers had for nothing beyond what they paid, atomic. Requests that a crash ended are not theirs to
+ * pay.
+ */
+export function lossOf(
+  authorizations: readonly AuthorizationRow[],
+  payments: readonly PaymentRow[],
+): bigint {
+  const paid = new Map(
+    payments.filter(({ state }) => state === 'confirmed').map((row) => [row.id, row]),
+  )
+  let sum = 0n
+  for (const [, rows] of Map.groupBy(authorizations, ({ payer }) => payer.toLowerCase())) {
+    let short = 0n
+    for (const { id, failed_at, ceiling_atomic, charge_atomic } of rows) {
+      const payment = paid.get(id)
+      if (payment !== undefined) short -= BigInt(payment.amount_atomic)
+      else if (failed_at !== null) short += BigInt(charge_atomic || 0) || BigInt(ceiling_atomic)
+    }
+    if (short > 0n) sum += short
+  }
+  return sum
+}
+
 /** The amount that the chain should have moved for a purchase that is paid. */
 export function dueOf({ purchase, payment, calls }: ByUseCase): bigint {
   const charges = possibleCharges(calls, purchase)
@@ -176,7 +200,11 @@ function judgeUnsettled(it: ByUseCase, add: Add): ByUseEnd {
   if (authorization.state === 'sent') add('mismatch', 'sent, and the chain has not settled it')
   if (authorization.state === 'void' && authorization.charge_atomic !== '0')
     add('mismatch', `void with a charge of ${authorization.charge_atomic}`)
-  if (calls.length > 0 && isFree) return 'void, the answer failed'
+  if (calls.length > 0 && isFree) {
+    if (authorization.failed_at === null && !wasCut(authorization, calls, killedAt))
+      add('unpaid', 'the upstream worked for nothing, and the ledger does not count it')
+    return 'void, the answer failed'
+  }
   if (!wasCut(authorization, calls, killedAt))
     add('unpaid', 'an answer was made and not charged, and no crash came in between')
   return byUse?.isStream === true ? 'void by a crash, stream' : 'void by a crash, whole answer'
