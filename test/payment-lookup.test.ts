@@ -11,6 +11,7 @@ const merchant = `
 slug = "model"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]
+new_streams = "passed"
 [[merchants.routes]]
 path = "/chat"
 methods = ["POST"]

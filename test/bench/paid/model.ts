@@ -48,6 +48,9 @@ slug = "model"
 upstream = "https://model.example.com"
 allow_private = true
 concurrency_max = 512
+payer_credit = "1000"
+losses_per_day = "100000"
+new_streams = "passed"
 networks = ["${networkId}"]
 [[merchants.routes]]
 path = "/chat"
