@@ -379,6 +379,8 @@ describe('a path that another route sells at the upstream', () => {
   test.each([
     '/coin/btc/chart',
     '/coin/btc/Chart;x',
+    '/coin/btc%3F/chart',
+    '/coin/btc%23x/chart',
     '/coin/btc%2FCHART%2F',
     '/submissions/CIK0001.json',
     '/submissions/cik0001.json',

@@ -17,10 +17,20 @@ const keysMax = 16
 
 /** A path as the names between its slashes, with a slash at both ends. Takes a canonical path. */
 export function foldPath(path: string): string {
-  if (plainPath.test(path)) return `${path.toUpperCase()}/`
-  const [bare = ''] = foldText(path).replaceAll('+', ' ').split(/[?#]/, 1)
+  return foldPaths(path)[0] ?? '/'
+}
+
+/** The same with all readings: an encoded `?` or `#` may end the path, or be part of a name. */
+export function foldPaths(path: string): readonly string[] {
+  if (plainPath.test(path)) return [`${path.toUpperCase()}/`]
+  const text = foldText(path).replaceAll('+', ' ')
+  const [bare = ''] = text.split(/[?#]/, 1)
+  return bare === text ? [foldNames(text)] : [foldNames(bare), foldNames(text)]
+}
+
+function foldNames(path: string): string {
   let folded = '/'
-  for (const segment of bare.split('/')) {
+  for (const segment of path.split('/')) {
     const name = trim(segment.split(';', 1)[0] ?? '')
     if (name !== '') folded += `${name}/`
   }

@@ -1,5 +1,5 @@
 import type { Merchant, Route } from '../config/Config'
-import { foldPath } from './Fold'
+import { foldPath, foldPaths } from './Fold'
 
 /**
  * Which paths of an upstream belong to which route, so that no route sells the path of another, in
@@ -101,10 +101,14 @@ function addRival(group: Group, length: number): void {
 
 /** Whether a path that a route would forward belongs to another route. */
 export function isOfAnother(territory: Territory, sold: Sold, path: string): boolean {
-  const { origin, group, suffix } = territory
+  const { group, suffix } = territory
   const { tail } = sold.route
   if (group.rivals.length === 0 && tail === 'optional' && suffix === '') return false
-  const folded = foldPath(path)
+  return foldPaths(path).some((folded) => isTaken(territory, sold, folded))
+}
+
+function isTaken(territory: Territory, sold: Sold, folded: string): boolean {
+  const { origin, group, suffix } = territory
   const isOwn = isOwnPath(territory, sold.route, folded)
   for (const length of isOwn ? group.rivals : origin.lengths) {
     const other = origin.groups.get(folded.slice(0, length))

@@ -96,7 +96,7 @@ type State = {
 
 /**
  * Forwards to upstreams. Names are resolved once, and the connection is made to an address that was
- * resolved and checked to be public. Redirects are followed within the origin only. Bodies are
+ * resolved and checked to be public. Redirects are followed within the route only. Bodies are
  * forwarded in their encoding.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
