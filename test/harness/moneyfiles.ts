@@ -16,7 +16,7 @@ export const onBoth: readonly string[] = [
   ...['settlement-products', 'settlement-recovery', 'settlement-reorg', 'settlement-shared-code'],
   ...['settlement-signers', 'settlement-unread', 'settlement-waiting'],
   ...['sponsor-ledger', 'sponsor-topup', 'stock-buy', 'stock-crash', 'stock-edges', 'stock-once'],
-  ...['upto-crash', 'upto-failures', 'upto-ledger'],
+  ...['upto-crash', 'upto-failures', 'upto-ledger', 'upto-losses'],
 ]
 
 /**
