@@ -7,7 +7,9 @@ import { createCeilings } from '../src/settlement/ceilings'
 import * as Charges from '../src/settlement/charges'
 import type { Context } from '../src/settlement/context'
 import type { Intake } from '../src/settlement/intake'
-import type { ChainState } from '../src/settlement/state'
+import { facilitatorMax } from '../src/settlement/relayer'
+import { enqueueNamed, hasShare } from '../src/settlement/share'
+import type { ChainState, Queue, QueuedPayment, Relayer } from '../src/settlement/state'
 import { networkOf, purposeOf, signTransfer, until } from './harness/settlement'
 
 const network = networkOf('http://127.0.0.1', 'usdc')
@@ -112,6 +114,30 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
       expect(refusalOf(most, seconds, 'gateway')).toBeUndefined()
     }
   })
+})
+
+test('behavior: charges of ours are before those for other servers, and what ends first is before others', () => {
+  const queue = { named: [] as QueuedPayment[] }
+  const add = (product: string, validBefore: bigint) => {
+    const queued = { purpose: { product }, transfer: { ...transfer, validBefore } }
+    enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
+  }
+  add('facilitator', 1n)
+  add('gateway', 9n)
+  add('facilitator', 2n)
+  add('gateway', 8n)
+  const order = queue.named.map(({ purpose, transfer: { validBefore } }) => [
+    purpose.product,
+    validBefore,
+  ])
+  expect(order).toEqual([
+    ['gateway', 8n],
+    ['gateway', 9n],
+    ['facilitator', 1n],
+    ['facilitator', 2n],
+  ])
+  const full = { facilitating: facilitatorMax } as Relayer
+  expect(queue.named.map((each) => hasShare(full, each))).toEqual([true, true, false, false])
 })
 
 test('error: the ceiling of a charge that can no longer be settled ends', async () => {

@@ -156,6 +156,20 @@ describe.concurrent('the losses of a merchant', () => {
   })
 })
 
+test('behavior: the risk of one payer is limited apart from that of all', async () => {
+  const credit = start().create()
+  const debtor = debtorOf('0xa')
+  expect(reasonOf(await open(credit, debtor, 31n))).toBe('upto_credit_exceeded')
+  const end = await open(credit, debtor, 20n)
+  if (typeof end !== 'function') throw new Error(end.detail)
+  expect(reasonOf(await open(credit, debtor, 11n))).not.toBe('opened')
+  expect(reasonOf(await open(credit, debtor, 10n))).toBe('opened')
+  // A ceiling that ends twice gives room once.
+  end()
+  end()
+  expect(credit.risks().get('shop')).toBe(10n)
+})
+
 describe.concurrent('answers that cost nothing', () => {
   test('attack: an address has a few for all its wallets together, and none for its neighbours', async () => {
     const credit = start({ limitsOf: () => undefined }).create()
@@ -180,6 +194,16 @@ describe.concurrent('answers that cost nothing', () => {
       expect(credit.refuse(debtor, 1n)).toBeUndefined()
       credit.countCharged(debtor.payer, 'one')
     }
+  })
+
+  test('behavior: an answer that is charged ends one failure of its payer, and no more', () => {
+    const credit = start({ limitsOf: () => undefined }).create()
+    const debtor = debtorOf('0xa')
+    for (let count = 0; count < 5; count++) credit.countUnpaid(debtor.payer, undefined)
+    credit.countCharged(debtor.payer, undefined)
+    expect(credit.refuse(debtor, 1n)).toBeUndefined()
+    credit.countUnpaid(debtor.payer, undefined)
+    expect(credit.refuse(debtor, 1n)).toMatchObject({ limit: 'upto_often_unpaid' })
   })
 
   test('behavior: a payer waits two minutes at most after an upstream was away for all', () => {

@@ -142,6 +142,19 @@ describe.concurrent('an authorization that an external transaction used', () => 
     }
     expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
   })
+
+  test('attack: an equal transfer beside the use of the nonce, in one transaction, does not pay', async () => {
+    await using own = await scripted()
+    const transfer = own.sign()
+    const used = own.sign({ nonce: transfer.nonce, amountAtomic: 1n })
+    // It has paid for something else.
+    const equal = own.sign()
+    own.node.onSend = () => {
+      own.chain.settleExternally(equal, used)
+      return 'include'
+    }
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'dead', reason: usedReason })
+  })
 })
 
 describe.concurrent('money that is known', () => {

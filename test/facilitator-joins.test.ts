@@ -97,6 +97,19 @@ describe('a reload while a settlement is in progress', () => {
     expect((await settle(body)).json).toMatchObject({ success: false, errorReason: used })
   })
 
+  test('attack: a call that is rebuilt from the chain does not get the success of a caller', async () => {
+    const body = await make()
+    await hold()
+    const first = await begin(withWait(body, 0.2))
+    expect((await first.answer).json).toMatchObject({ status: 'pending' })
+    await mine()
+    // The chain has the signed values, and not the bytes that the buyer sent.
+    const rebuilt = structuredClone(body)
+    rebuilt.paymentPayload.resource = { ...rebuilt.paymentPayload.resource, description: 'x' }
+    expect((await settle(rebuilt)).json).toMatchObject({ success: false, errorReason: used })
+    expect((await settle(body)).json).toMatchObject({ success: true })
+  })
+
   test('behavior: a reload to a policy that refuses such payments ends none in progress', async () => {
     const body = await make()
     await hold()

@@ -133,6 +133,9 @@ describe('between payment and swap', () => {
   })
 
   test('behavior: a price below the minimum is a refund, not a swap (attack 39: sandwich)', async () => {
+    // The payer gets the money back, and not the recipient of the shares.
+    url = shop.buyUrl({ usdg: `${40 + serial}`, recipient: account(3).address })
+    credential = await signOrder(url)
     before(shop, 'quote', 2, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'below-floor')
     expect(order.swapTx).toBeUndefined()

@@ -333,6 +333,19 @@ describe('what is written with a payment or a job', () => {
     const ids = ['q1', 'q2', 'q3']
     expect(ids.map(place)).toEqual([undefined, undefined, 'order-quota'])
     expect((await ledger.findByPayment('q2'))?.state).toBe('settling')
+    // The orders of all payers have a quota of their own.
+    const other = account(9).address
+    const share = (max: number) => {
+      const quota = { payer: other, since: Orders.idSince(0), max: 99 }
+      const all = { since: Orders.idSince(0), max }
+      const order = orderOf(random, { payer: other })
+      return refusal(() => {
+        const row = paymentRow({ ...order, paymentId: 'q4', settlementTx: hash('a') })
+        db.orm.insert(payments).values(row).run()
+        riders.insert({ order, quota: { ...quota, all } }, { id: 'q4', transaction: hash('a') })
+      })
+    }
+    expect([share(2), share(1_000_000)]).toEqual(['refund-share', undefined])
     expect(db.sqlite.query("SELECT id FROM payments WHERE id = 'q3'").all()).toEqual([])
   })
 })

@@ -59,8 +59,8 @@ export type ScriptedChain = {
   include(raw: Hex): Block
   /** Keeps bytes for a later block, in place of others at their nonce with lower fees. */
   keep(raw: Hex): void
-  /** Another account settles the transfer. */
-  settleExternally(transfer: Transfer.Transfer): Hex
+  /** Another account settles the transfers in one transaction. */
+  settleExternally(...transfers: [Transfer.Transfer, ...Transfer.Transfer[]]): Hex
   /** Uses the nonce of an authorization without a transfer. */
   cancel(transfer: Transfer.Transfer): void
   /** Another program uses an account nonce. */
@@ -125,8 +125,8 @@ export function createScriptedChain(token: Address): ScriptedChain {
       return chain.mine([sent])
     },
     keep: (raw) => keep(chain, parse(raw)),
-    settleExternally(transfer) {
-      const { hash, raw } = signExternally(chain, transfer)
+    settleExternally(transfer, ...more) {
+      const { hash, raw } = signExternally(chain, transfer, more)
       chain.include(raw)
       return hash
     },
@@ -146,11 +146,16 @@ export function createScriptedChain(token: Address): ScriptedChain {
 }
 
 /** The settling call as account 8 sends it. */
-function signExternally(chain: ScriptedChain, transfer: Transfer.Transfer): Transaction.Signed {
+function signExternally(
+  chain: ScriptedChain,
+  transfer: Transfer.Transfer,
+  more: readonly Transfer.Transfer[],
+): Transaction.Signed {
   const other = account(8)
+  const calls = [transfer, ...more].map((each) => Transfer.call(each))
   return Transaction.sign(
     {
-      ...Transfer.call(transfer),
+      ...(more.length > 0 ? Multicall.aggregate(calls) : Transfer.call(transfer)),
       chainId: transfer.chainId,
       nonce: chain.count(other.address),
       maxTipWei: 0n,
