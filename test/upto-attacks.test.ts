@@ -37,6 +37,9 @@ const errorOf = (response: Response) => [response.status, settlementOf(response)
 /** A ceiling of 0.05 of the price of the route, so that twenty are a dollar. */
 const large = { ceiling: 50_000n, accepted: { amount: '50000' } }
 
+/** An answer that is too long to be kept. */
+const long = (usage: string) => `{"x":"${'x'.repeat(1024 * 1024)}",${usage.slice(1)}`
+
 /** Holds every request at the upstream; `finish` ends them all. */
 function holding() {
   const replies: Reply[] = []
@@ -233,7 +236,7 @@ describe('the same credential', () => {
     const buyer = openBuyer(shop.chat(), credential)
     const upstream = await replied
     await buyer.leave()
-    upstream.send(200, usage(7, 20), json)
+    upstream.send(200, long(usage(7, 20)), json)
     await shop.settles()
     shop.upstream.script = answering('{}', 500)
     let failed = await shop.pay(credential)
@@ -242,7 +245,8 @@ describe('the same credential', () => {
       return failed.status !== 409
     })
     expect(failed.status).toBe(502)
-    const { redeem } = (await failed.json()) as { redeem: { token: string } }
+    const { redeem } = (await failed.json()) as { redeem: { token: string; attempts: number } }
+    expect(redeem.attempts).toBe(1)
     shop.upstream.script = answering(usage(9, 9))
     const redeemed = await shop.pay({ 'payment-redeem': redeem.token })
     expect([redeemed.status, await redeemed.text()]).toEqual([200, usage(9, 9)])
@@ -250,6 +254,116 @@ describe('the same credential', () => {
     expect((await shop.pay({ 'payment-redeem': redeem.token })).status).not.toBe(200)
     expect((await shop.pay(credential)).status).toBe(402)
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
+  })
+})
+
+describe('an answer that its buyer has not got', () => {
+  /** The answer to a buyer that left while the upstream worked; its charge is settled. */
+  async function lost(credential: Record<string, string>, answer: (upstream: Reply) => void) {
+    const replied = shop.nextReply()
+    const buyer = openBuyer(shop.chat(), credential)
+    const upstream = await replied
+    await buyer.leave()
+    answer(upstream)
+    await shop.settles()
+    shop.upstream.script = answering(usage(7, 1000))
+  }
+  const whole = (text: string) => (upstream: Reply) => upstream.send(200, text, json)
+  const streamed = (upstream: Reply) => {
+    upstream.head(200, events)
+    upstream.chunk(event('{"n":1}'))
+    upstream.chunk(event(usage(7, 20)))
+    upstream.end()
+  }
+  const free = (credential: Record<string, string>, headers = {}) =>
+    untilFree(() => shop.pay(credential, { headers }))
+
+  for (const [name, answer, text] of [
+    ['a whole answer', whole(usage(7, 20)), usage(7, 20)],
+    ['a stream', streamed, event('{"n":1}') + event(usage(7, 20))],
+  ] as const)
+    test(`attack: ${name} is sent again as it was charged, and is not made again`, async () => {
+      for (const key of [{}, { 'idempotency-key': `lost-${text.length}` }]) {
+        shop.upstream.requests.length = 0
+        const credential = { ...(await shop.sign({ signer: payer })), ...key }
+        await lost(credential, answer)
+        const again = await free(credential)
+        // With the key a stored stream was delivered: the key repeats it.
+        const got =
+          again.status === 200
+            ? again
+            : await shop.pay({ ...(await shop.sign({ signer: payer })), ...key })
+        expect([got.status, await got.text()]).toEqual([200, text])
+        expect(got.headers.get('content-type')).toBe(
+          name === 'a stream' ? 'text/event-stream' : 'application/json',
+        )
+        await until('it is recorded', () => shop.payment().delivery === 'delivered')
+        expect((await shop.pay(credential, { headers: {} })).status).not.toBe(409)
+        expect(shop.upstream.requests).toHaveLength(1)
+      }
+      expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - 2n * BigInt(costOf(7, 20)))
+    })
+
+  test('attack: an answer that was too long to be kept is made again at most twice, and not for more than its charge', async () => {
+    const credential = await shop.sign({ signer: payer })
+    await lost(credential, whole(long(usage(7, 20))))
+    const dear = await free(credential)
+    expect(dear.status).toBe(502)
+    const { redeem } = (await dear.json()) as { redeem: { token: string; attempts: number } }
+    expect(redeem.attempts).toBe(1)
+    const redeeming = { 'payment-redeem': redeem.token }
+    const again = await untilFree(() => shop.pay(redeeming))
+    expect([
+      again.status,
+      ((await again.json()) as typeof dear & { redeem: unknown }).redeem,
+    ]).toMatchObject([502, { attempts: 0 }])
+    shop.upstream.script = answering(usage(1, 1))
+    const spent = await untilFree(() => shop.pay(redeeming))
+    expect([spent.status, await spent.text()]).toEqual([
+      410,
+      expect.stringContaining('made again twice'),
+    ])
+    expect(shop.upstream.requests).toHaveLength(3)
+    expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
+  })
+
+  test('behavior: an answer that is made again is sent when it costs no more, as a stream or whole', async () => {
+    for (const [answer, text] of [
+      [answering(usage(7, 19)), usage(7, 19)],
+      [answering(event(usage(7, 20)), 200, events), event(usage(7, 20))],
+    ] as const) {
+      const credential = await shop.sign({ signer: payer })
+      await lost(credential, whole(long(usage(7, 20))))
+      shop.upstream.script = answer
+      const again = await free(credential)
+      expect([again.status, await again.text()]).toEqual([200, text])
+    }
+  })
+
+  test('attack: a charge does not pay for the request with other headers', async () => {
+    const headers = { accept: 'text/csv, application/json;q=0.5', 'accept-language': 'de' }
+    const credential = { ...(await shop.sign({ signer: payer })), ...headers }
+    await lost(credential, whole(usage(7, 20)))
+    for (const other of [
+      { accept: '*/*' },
+      { 'accept-language': 'en' },
+      { 'content-language': 'de' },
+    ]) {
+      const refused = await free(credential, other)
+      expect([refused.status, await refused.text()]).toEqual([
+        409,
+        expect.stringContaining('Accept-Language'),
+      ])
+    }
+    // The content type is always JSON at the upstream, and the encoding is not forwarded.
+    const same = {
+      accept: 'Text/CSV,application/json; q=0.5',
+      'content-type': 'text/plain',
+      'accept-encoding': 'br',
+    }
+    const again = await free(credential, same)
+    expect([again.status, await again.text()]).toEqual([200, usage(7, 20)])
+    expect(shop.upstream.requests).toHaveLength(1)
   })
 })
 

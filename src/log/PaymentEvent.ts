@@ -66,7 +66,8 @@ export const paymentEvents = {
   },
   'answer-not-kept': {
     level: 'warn',
-    meaning: 'An answer could not be stored for its `Idempotency-Key`. It was delivered.',
+    meaning:
+      'An answer could not be stored for its `Idempotency-Key`, or for a buyer by use that has not got it.',
     action: 'See `error`; it usually names the disk.',
   },
   'answer-unrecorded': {

@@ -97,6 +97,13 @@ export function mismatch(detail: string): Problem.ProblemError {
   return Problem.of('payment-mismatch', detail)
 }
 
+/** The same of a credential: by use, some headers belong to the request. */
+export function otherRequest({ upto }: Payment['transfer']): Problem.ProblemError {
+  const own = 'The credential pays for another request: send that request again, with the same body'
+  const headers = ', Accept, Accept-Language, Content-Language and Content-Type'
+  return mismatch(upto === undefined ? `${own}.` : `${own}${headers}.`)
+}
+
 /**
  * 409, not 402: the money has been sent or has arrived, and a client that lost the bytes of its
  * credential must not pay again. The answer contains no more than the chain publishes.

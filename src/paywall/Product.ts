@@ -1,8 +1,8 @@
-import type { Address } from 'viem'
 import type { Authorization } from '../../db/Authorization'
 import type { Rows, RowsRefusal } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
+import type { Transfer } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import type { RequestClaim } from './claims'
@@ -52,8 +52,8 @@ type SettleOptions = Parameters<Settlement['settle']>[2]
 export type Product<R, A> = {
   /** The 402. Throws ProblemError when nothing can be sold. */
   challenge(sale: Sale<R>, details: ChallengeDetails): Response
-  /** Distinguishes purchases: hex of what is bought. */
-  fingerprintOf(sale: Sale<R>, payer: Address): string
+  /** Distinguishes purchases: hex of what is bought with this money. */
+  fingerprintOf(sale: Sale<R>, transfer: Pick<Transfer, 'payer' | 'upto'>): string
   /** Longest time (ms) that the buyer waits for the settlement from now on. */
   waitMs(sale: Sale<R>): number
   /**

@@ -112,7 +112,7 @@ function open<R, A>(
     sale,
     by: 'credential',
     presentation: named,
-    fingerprint: product.fingerprintOf(sale, named.transfer.payer),
+    fingerprint: product.fingerprintOf(sale, named.transfer),
     key: idempotencyKey(sale.headers, named.identifier),
     claim,
   }

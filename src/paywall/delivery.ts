@@ -45,6 +45,8 @@ export type DeliveryRequest = {
   envelope?: Envelope | undefined
   /** For an answer that is charged by its use: its units and ceiling, for the receipt. */
   usage?: Usage | undefined
+  /** Keeps the bytes of an answer that its buyer has not got, without a receipt. Never rejects. */
+  keepLost?: ((answer: Answer) => Promise<unknown>) | undefined
   fulfil: Fulfilment
 }
 
@@ -205,6 +207,29 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
     throw error
   }
   if (!made.delivered) return refuse(context, delivery, made)
+  return hand(context, { ...delivery, record: keepingLost(delivery, made) }, made)
+}
+
+/** Records as before, and keeps an answer of which the buyer has got nothing. */
+function keepingLost(
+  { request: { keepLost }, record }: Delivery,
+  { status, headers, body }: Made,
+): RecordEnd {
+  if (keepLost === undefined || !(body instanceof Uint8Array)) return record
+  const own = new Headers(headers)
+  return async (upstreamStatus, decide) => {
+    let reach: Reach | undefined
+    await record(upstreamStatus, () => {
+      reach = decide()
+      return reach
+    })
+    if (reach === 'nothing') await keepLost({ status, headers: own, body })
+  }
+}
+
+/** Hands an answer over. */
+async function hand(context: Context, delivery: Delivery, made: Made): Promise<Response> {
+  const { request, payment } = delivery
   const keep = keeper(context, delivery, made)
   if (request.envelope !== undefined) {
     return enclose(context, delivery, { ...made, envelope: request.envelope, keep })

@@ -16,16 +16,16 @@ export function credentialHash(presented: Presented): string | undefined {
 }
 
 /**
- * Identifies what a payment was made for: sha256 (hex) over method, canonical path, query and body
- * digest. The parts cannot contain a line feed, so the joined text is unambiguous.
+ * Identifies what a payment was made for: sha256 (hex) over method, canonical path, query, body
+ * digest, and of a charge by use the headers that select its answer. The parts before the headers
+ * cannot contain a line feed, so the joined text is unambiguous.
  */
 export function fingerprint(
   method: string,
   path: string,
   search: string,
-  digest: string | undefined,
+  { digest = '', headers }: { digest?: string | undefined; headers?: string | undefined },
 ): string {
-  return new Bun.CryptoHasher('sha256')
-    .update(`${method}\n${path}\n${search}\n${digest ?? ''}`)
-    .digest('hex')
+  const parts = [method, path, search, digest, ...(headers === undefined ? [] : [headers])]
+  return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
 }

@@ -35,6 +35,8 @@ export type PaidRequest = DeliveryRequest & {
   body: Uint8Array
   /** Address of the client (http/clientip.ts). */
   readonly client: string
+  /** The forwarded headers that select an answer, as a text. */
+  selecting(): string
   /** Longest time (ms) until the upstream answers. */
   timeoutMs: number
   /** Parameters that cannot be served: named in the 402, refused before money moves. */
@@ -160,8 +162,11 @@ function createGatewayProduct(
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
       return challenge(quoter, { item, url, requestId }, details)
     },
-    fingerprintOf: ({ request: { method, path, search }, digest }) =>
-      fingerprint(method, path, search, digest),
+    fingerprintOf({ request, digest }, { upto }) {
+      const { method, path, search } = request
+      const headers = upto === undefined ? undefined : request.selecting()
+      return fingerprint(method, path, search, { digest, headers })
+    },
     waitMs: () => options.settleWaitMs,
     clientOf: ({ request }) => request.client,
     answerMs: ({ request }) => request.timeoutMs + chargeMs,
@@ -179,6 +184,9 @@ function createGatewayProduct(
       if (purpose.fingerprint !== fingerprint) {
         throw Denial.keyConflict('was used for another request')
       }
+      // The bytes of a charge are kept before it is confirmed, for `byUse.repeating`.
+      const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
+      if (isHeld) return undefined
       const stored = await options.answers.find(payment.id, options.now())
       return stored && deliveries.replay(stored, payment, presentation.protocol)
     },
@@ -200,7 +208,10 @@ function createGatewayProduct(
         throw Denial.unpaid({ kind: 'pending', payment })
       }
       const usage = payment.transfer.upto && (await usageOf(settlement, payment))
-      const request = usage === undefined ? sale.request : { ...sale.request, usage }
+      const request =
+        payment.transfer.upto === undefined
+          ? sale.request
+          : { ...(await byUse.repeating(sale.request, payment)), usage }
       return deliveries
         .deliver(request, outcome, presentation.protocol, claim.release)
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
@@ -264,7 +275,7 @@ async function assertUndelivered(
       if (payment.delivery === 'delivered') throw Denial.spent(payment)
       // Not 402: the money has been sent or has arrived, and still pays for its own request.
       if (paidFor !== fingerprint || protocol !== presentation.protocol) {
-        throw Denial.mismatch('The credential pays for another request.')
+        throw Denial.otherRequest(payment.transfer)
       }
       if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
       // The answer with the redeem token may have been lost. Key and credential together prove the

@@ -99,6 +99,8 @@ export type Kept = {
   /** Whether it contains everything that was received. */
   isOpen(): boolean
   add(chunk: Uint8Array): void
+  /** Stores nothing, and keeps no more. */
+  drop(): void
   /** Stores it as the whole answer, once. False when it is not stored. */
   store(): Promise<boolean>
 }
@@ -110,14 +112,19 @@ export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | unde
   let chunks: Uint8Array[] = []
   let size = 0
   let stored: Promise<boolean> | undefined
+  let isDropped = keep === undefined
   const storeOnce = async () => isOpen() && (await keep?.(Buffer.concat(chunks))) === true
-  const isOpen = () => keep !== undefined && size <= answerMaxBytes
+  const isOpen = () => !isDropped && size <= answerMaxBytes
   return {
     isOpen,
     add(chunk) {
       size += chunk.byteLength
       if (isOpen()) chunks.push(chunk.slice())
       else if (chunks.length > 0) chunks = []
+    },
+    drop() {
+      isDropped = true
+      chunks = []
     },
     store() {
       stored ??= storeOnce()

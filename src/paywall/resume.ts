@@ -62,8 +62,10 @@ export async function repeat<R, A>(
   payment: Payment,
 ): Promise<Response> {
   const { product } = state
-  const presentation = { ...presented.presentation, transfer: payment.transfer }
-  const checkout: Checkout<R> = { ...presented, presentation, claim, by: 'key' }
+  const { transfer } = payment
+  const presentation = { ...presented.presentation, transfer }
+  const fingerprint = product.fingerprintOf(presented.sale, transfer)
+  const checkout: Checkout<R> = { ...presented, presentation, fingerprint, claim, by: 'key' }
   const replay = await product.replay?.(checkout, payment)
   if (replay !== undefined) {
     claim.release()
@@ -128,7 +130,7 @@ export async function resumeAuthorized<R, A>(
   if (settled) return resumeKnown(state, checkout, presentation, settled)
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
-    throw Denial.mismatch('The credential pays for another request: send that request again.')
+    throw Denial.otherRequest(transfer)
   }
   if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
     throw Denial.otherCredential()
@@ -154,7 +156,7 @@ export async function redeem<R, A>(
   const { transfer, purpose } = payment
   const claim = takeClaim(state, transfer)
   try {
-    const fingerprint = state.product.fingerprintOf(sale, transfer.payer)
+    const fingerprint = state.product.fingerprintOf(sale, transfer)
     const { protocol } = purpose
     const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
     const key = idempotencyKey(sale.headers, undefined)

@@ -4,7 +4,10 @@ import type { Payment } from '../../db/Payment'
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
 
-/** Answers kept for idempotency keys: 24 hours, at most 1 MiB each, capped in total and per payer. */
+/**
+ * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
+ * 1 MiB each, capped in total and per payer.
+ */
 export type Answers = {
   find(paymentId: string, now: number): Promise<Answer | undefined>
   /** Stores an answer; false when it is too long and was not stored. */

@@ -9,6 +9,8 @@ import { failureHeaders } from './receipts'
 
 /** First forward and five redemptions. */
 export const attemptsMax = 6
+/** Attempts in which an answer by use may be made again after its charge. */
+export const remadeMax = 2
 /** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
 export const cutAttemptsMax = 12
 const redeemableMs = 24 * 60 * 60 * 1000
@@ -76,7 +78,8 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
     /** The problem of a failed delivery, with the redeem token. */
     problem(payment: Payment, fulfilled: Undelivered, protocol: Protocol): ProblemError {
       const { code, upstreamStatus } = fulfilled
-      const { transaction, transfer } = payment
+      const { transaction, transfer, attempts } = payment
+      const most = transfer.upto === undefined ? attemptsMax : remadeMax
       const failure = { code, members: { reason: 'delivery_failed', transaction } }
       return of(code, `${fulfilled.detail} ${redeemNext}`, {
         ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
@@ -87,7 +90,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
           redeem: {
             token: tokenOf(payment.id),
             until: new Date(untilOf(payment)).toISOString(),
-            attempts: Math.max(0, attemptsMax - payment.attempts),
+            attempts: Math.max(0, most - attempts),
           },
         },
       })

@@ -23,6 +23,8 @@ export type UsageObserver = {
   /** Whether the charge of this process would be written. While it would not, nothing is passed on. */
   isFresh: () => boolean
   kept: Pick<Kept, 'add'>
+  /** The buyer gets the first bytes. */
+  onStart: () => void
   /** Writes the charge; resolves when it is on the disk. Called once. */
   charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
   /** Settles the charge. `isWhole`: the source was read to its end. */
@@ -146,6 +148,7 @@ function follow(
     rate,
     passed(bytes) {
       rate.put(bytes)
+      if (!hasStarted) observer.onStart()
       hasStarted = true
     },
     hasStarted: () => hasStarted,

@@ -1,4 +1,5 @@
 import type { Authorization } from '../../db/Authorization'
+import type { Payment } from '../../db/Payment'
 import type { WriteEvent } from '../log'
 import * as Problem from '../protocol/Problem'
 import * as SettlementResponse from '../protocol/SettlementResponse'
@@ -10,9 +11,9 @@ import type { Deliveries, DeliveryRequest } from './delivery'
 import type { Cost, Fulfilled, Made } from './Fulfilment'
 import type { Usage } from './receipts'
 import { createKept, type Kept } from './remainder'
-import type { Answers } from './store'
+import type { Answer, Answers } from './store'
 import type { TransferRates } from './transfer-rate'
-import type { Tokens } from './undelivered'
+import { brokenOff, gone, remadeMax, type Tokens } from './undelivered'
 import { streamByUse } from './usage-stream'
 
 /*
@@ -44,17 +45,44 @@ export type UsageDeliveries = {
     authorization: Authorization,
     release: () => void,
   ): Promise<Response>
+  /**
+   * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
+   * the bytes that were charged. Without them it makes the answer again, and refuses one that costs
+   * more, because a buyer could leave a short answer and take a long one for its charge.
+   */
+  repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest>
   inFlight(): number
 }
 
-type Context = { options: UsageOptions; buffer: Buffering; open: number }
+type Context = {
+  options: UsageOptions
+  buffer: Buffering
+  /** Answers whose charge has no payment yet, by its id. They count as held. */
+  waiting: Map<string, Answer>
+  open: number
+}
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
 export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
-  const context: Context = { options, buffer: createBuffer(options.heldMaxBytes), open: 0 }
+  const buffer = createBuffer(options.heldMaxBytes)
+  const context: Context = { options, buffer, waiting: new Map(), open: 0 }
   return {
     inFlight: () => context.open,
+    async repeating(request, payment) {
+      const kept = await options.answers.find(payment.id, options.now())
+      if (kept !== undefined)
+        return { ...request, fulfil: async () => ({ delivered: true, ...kept }) }
+      const waiting = context.waiting.get(payment.id)
+      return {
+        ...request,
+        keepLost: (answer) => keepLost(context, payment, { request, answer }),
+        fulfil: async ({ attempts }) =>
+          waiting
+            ? { delivered: true, ...waiting, headers: new Headers(waiting.headers) }
+            : makeAgain(context, request, { ...payment, attempts }),
+      }
+    },
     async deliver(request, authorization, release) {
       context.open++
       let isPassedOn = false
@@ -154,6 +182,73 @@ async function abandon(
 
 const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
 
+/** Time that an answer that is made again may take, ms. */
+const againMs = 5 * 60_000
+
+/** The answer of a settled charge, when it costs no more than that. */
+async function makeAgain(
+  { buffer }: Context,
+  request: DeliveryRequest,
+  payment: Payment,
+): Promise<Fulfilled> {
+  if (payment.attempts > remadeMax) throw gone(payment, 'The answer was made again twice.')
+  const made = await request.fulfil(payment)
+  if (!made.delivered) return made
+  const { status, headers, onEnd } = made
+  const maxBytes = request.envelope?.maxBytes
+  const buffered = await buffer.read(made.body, { isPassedOn: false, maxBytes, limitMs: againMs })
+  if (buffered.kind !== 'whole') {
+    if (buffered.kind === 'stream') buffered.body.cancel().catch(() => {})
+    onEnd?.(true)
+    return brokenOff(status)
+  }
+  const { amountAtomic, by } = chargeOf(made, payment, buffered.isComplete)
+  if (by !== 'failed' && amountAtomic <= payment.transfer.amountAtomic) {
+    if (isLong(buffered, request)) return { ...made, body: inPieces(buffered) }
+    onEnd?.(false)
+    buffered.release()
+    return { delivered: true, status, headers, body: buffered.bytes }
+  }
+  onEnd?.(true)
+  buffered.release()
+  const detail = 'The answer that was made again is an error, or costs more than was charged.'
+  return { delivered: false, upstreamStatus: status, code: 'upstream-failed', detail }
+}
+
+/** Stores an answer that its buyer has not got, where there is room. Never rejects. */
+async function keepLost(
+  { options: { answers, now, log } }: Context,
+  { id, transfer }: Pick<Payment, 'id' | 'transfer'>,
+  { request: { requestId }, answer }: { request: DeliveryRequest; answer: Answer },
+): Promise<boolean> {
+  try {
+    const free = await answers.reserve(transfer.payer, now())
+    if (free === undefined) return false
+    const isKept = answers.store({ id, transfer }, answer, now())
+    return await isKept.finally(free)
+  } catch (error) {
+    log('answer-not-kept', { requestId, payment: id, error })
+    return false
+  }
+}
+
+/**
+ * Keeps an answer in memory until its authorization ends: a stored one belongs to a payment, and the
+ * charge has none while no node can be asked.
+ */
+function keepWaiting(
+  { waiting, options }: Context,
+  { id, transfer }: Authorization,
+  { answer, release }: { answer: Answer; release: () => void },
+): void {
+  waiting.set(id, answer)
+  const end = () => {
+    waiting.delete(id)
+    release()
+  }
+  setTimeout(end, Number(transfer.validBefore) * 1000 - options.now()).unref()
+}
+
 async function bufferAnswer(
   context: Context,
   delivery: Delivery,
@@ -194,8 +289,15 @@ async function settleWhole(
   const { settlement, deliveries, settleWaitMs, log } = context.options
   const { authorizations } = settlement
   const { requestId, signal } = request
+  const { status, headers } = made
   let isWaiting = true
   let isPassedOn = false
+  let isOwed = false
+  let hasPayment = false
+  const keep = async (answer: Answer) => {
+    isOwed = false
+    await keepLost(context, authorization, { request, answer })
+  }
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
     const forwarded = { isLost: isLost(cost), client: request.client }
@@ -209,21 +311,32 @@ async function settleWhole(
       onSent: deliveries.expect,
       deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
     })
+    isOwed = outcome.kind !== 'refused' && outcome.kind !== 'dead'
+    hasPayment = outcome.kind !== 'unavailable'
     if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
     const { payment } = outcome
     if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
       throw Denial.unpaid({ kind: 'pending', payment })
     }
-    const { status, headers } = made
     const answer = { delivered: true as const, status, headers, body: buffered.bytes }
     const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
     const fulfil = async (): Promise<Made> => {
-      if (buffered.bytes.byteLength <= atOnceMaxBytes || request.envelope) return answer
+      if (!isLong(buffered, request)) return answer
       isPassedOn = true
       return { ...answer, body: inPieces(buffered), ...(made.onEnd && { onEnd: made.onEnd }) }
     }
-    const given = { ...request, usage, fulfil }
+    const given = { ...request, usage, fulfil, keepLost: keep }
     return await deliveries.deliver(given, outcome, 'x402', release)
+  } catch (error) {
+    // Its charge is or will be settled, and the next request gets these bytes.
+    const answer = { status, headers: new Headers(headers), body: buffered.bytes }
+    if (isOwed && hasPayment) await keep(answer)
+    else if (isOwed) {
+      isPassedOn = true
+      made.onEnd?.(false)
+      keepWaiting(context, authorization, { answer, release: buffered.release })
+    }
+    throw error
   } finally {
     // The settlement continues: an answer that it confirms later is delivered to the next request.
     isWaiting = false
@@ -237,6 +350,10 @@ async function settleWhole(
 /** A longer answer stays in memory for as long as its buyer reads it, so that counts as held. */
 const atOnceMaxBytes = 1024 * 1024
 const pieceBytes = 256 * 1024
+
+function isLong({ bytes }: { bytes: Uint8Array }, { envelope }: DeliveryRequest): boolean {
+  return bytes.byteLength > atOnceMaxBytes && envelope === undefined
+}
 
 /** The bytes as fast as the buyer reads; `release` is called at the end. */
 function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
@@ -257,7 +374,11 @@ function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
 }
 
 /** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
-function chargeOf(made: Made, { transfer }: Authorization, isComplete: boolean): Cost {
+function chargeOf(
+  made: Made,
+  { transfer }: Pick<Authorization, 'transfer'>,
+  isComplete: boolean,
+): Cost {
   const whole = { amountAtomic: transfer.amountAtomic, units: {}, by: 'missing' }
   return made.chargeOf?.(isComplete) ?? whole
 }
@@ -301,11 +422,13 @@ function passOn(
   const { requestId } = request
   headers.set('payment-id', id)
   headers.set('payment-token', token)
-  const stored = purpose.idempotencyKey === undefined ? undefined : new Headers(headers)
-  const kept = createKept(
-    stored &&
-      ((bytes) => answers.store({ id, transfer }, { status, headers: stored, body: bytes }, now())),
-  )
+  const own = new Headers(headers)
+  const isKeyed = purpose.idempotencyKey !== undefined
+  const kept = createKept((bytes) => {
+    const answer = { status, headers: own, body: bytes }
+    if (isKeyed) return answers.store({ id, transfer }, answer, now())
+    return keepLost(context, authorization, { request, answer })
+  })
   const stream = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
@@ -313,6 +436,10 @@ function passOn(
     afterPause: options.deliveries.afterPause,
     isFresh: settlement.isFresh,
     kept,
+    // Without a key the bytes are for a buyer that has got none of them.
+    onStart: () => {
+      if (!isKeyed) kept.drop()
+    },
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
       const delivered =
@@ -325,26 +452,34 @@ function passOn(
       log('charge', { requestId, payment: id, amountAtomic, outcome: reach, reason })
       return charged
     },
-    settle: (charged, isWhole) =>
-      settle(options, charged, { requestId, status, kept: isWhole ? kept : undefined }),
+    settle: (charged, isWhole) => settle(options, charged, { requestId, status, kept, isWhole }),
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
   return new Response(stream, { status, headers })
 }
 
-/** Settles what the buyer has already, and stores a whole answer for its key. */
+/**
+ * Settles a stream. Stores one of which the buyer has got nothing, and a whole one for its key: with a
+ * key that replays it, its credential must not buy another one.
+ */
 async function settle(
   { settlement, settleWaitMs }: UsageOptions,
   charged: Authorization,
-  { requestId, status, kept }: { requestId: string; status: number; kept: Kept | undefined },
+  {
+    requestId,
+    status,
+    kept,
+    isWhole,
+  }: { requestId: string; status: number; kept: Kept; isWhole: boolean },
 ): Promise<void> {
   if (charged.state === 'void') return
   const options = { waitMs: settleWaitMs, requestId }
-  const outcome = await settlement.authorizations.settleCharge(charged, options)
-  if (outcome.kind !== 'confirmed' || (await kept?.store()) !== true) return
-  if (charged.delivered !== undefined) return
-  // A replay is the answer now: its credential must not buy another one.
+  const { kind } = await settlement.authorizations.settleCharge(charged, options)
+  const isLost = charged.delivered === undefined
+  const isOfUse = kind === 'confirmed' ? isWhole || isLost : kind === 'pending' && isLost
+  if (!isOfUse || !(await kept.store()) || !isLost) return
+  if (kind !== 'confirmed' || !isWhole || charged.purpose.idempotencyKey === undefined) return
   await settlement.beginDelivery(charged.id)
   const delivered = { delivered: true, upstreamStatus: status, truncated: false } as const
   await settlement.endDelivery(charged.id, delivered)

@@ -8,6 +8,26 @@ import type { Merchant, Route } from '../config/Config'
  */
 const requestAllowed = ['accept', 'accept-language', 'content-language', 'content-type'] as const
 
+/**
+ * The forwarded headers that decide which answer a metered request gets, in one form for clients
+ * that write the same differently. Accept-Encoding is not forwarded there, and the merchant's own
+ * headers are the same for all.
+ */
+export function selecting(
+  buyer: Headers,
+  merchant: Pick<Merchant, 'headers'>,
+  route: Pick<Route, 'meter'>,
+): string {
+  const own = Object.keys(merchant.headers).map((name) => name.toLowerCase())
+  if (route.meter?.plan.request !== undefined) own.push('content-type')
+  own.push(...tokens(buyer.get('connection')))
+  const lines = requestAllowed.map((name) => {
+    const sent = buyer.get(name) ?? (name === 'accept' ? '*/*' : '')
+    return own.includes(name) ? '' : sent.toLowerCase().replace(/[ \t]/g, '')
+  })
+  return lines.join('\n')
+}
+
 const encodings = /^(?:gzip|br|deflate|zstd|identity|x-gzip|\*)$/i
 
 /** Headers of an upstream's answer that are forwarded, besides the route's `pass_headers`. */

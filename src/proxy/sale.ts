@@ -4,6 +4,7 @@ import type { Item } from '../paywall/Item'
 import type { PaidRequest, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
 import { acquire, type Concurrency } from './concurrency'
+import { selecting } from './headers'
 import type { IncomingRequest } from './incoming'
 import { atCeiling } from './items'
 import { quoteFor } from './metering'
@@ -48,6 +49,7 @@ export function sell(
     headers: request.headers,
     presented: incoming.presented,
     body,
+    selecting: () => selecting(request.headers, match.merchant, match.route),
     resource: `${sales.baseUrl}${path}`,
     requestId: incoming.requestId,
     timeoutMs: match.merchant.timeoutMs,

@@ -20,7 +20,7 @@ export function fingerprintOf(terms: Instrument.Terms, payer: Address): string {
     recipient,
     minimumShares: String(minimumAtomic),
   })
-  return fingerprint('POST', buyPath, `?${query}`, undefined)
+  return fingerprint('POST', buyPath, `?${query}`, {})
 }
 
 /** The new order of a payer, to be written with its payment. `now`: unix ms. */

@@ -136,7 +136,7 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
   const leftMs = ({ deadline }: PaidOrderRequest) => Math.max(0, deadline - now())
   return {
     challenge: (sale, details) => challenge(quoter, sale, details),
-    fingerprintOf: ({ request }, payer) => Agreement.fingerprintOf(request.terms, payer),
+    fingerprintOf: ({ request }, { payer }) => Agreement.fingerprintOf(request.terms, payer),
     waitMs: ({ request }) => leftMs(request),
     clientOf: ({ request }) => request.client,
     peek: ({ presented }) => peek(presented, network),

@@ -116,6 +116,7 @@ function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']):
     presented: extract(headers),
     client: '192.0.2.1',
     body: new Uint8Array(),
+    selecting: () => '',
     invalidParams: [],
     unavailable: () => undefined,
     reserve: () => () => undefined,

@@ -164,7 +164,7 @@ export async function startModels(options: ShopOptions = {}): Promise<ModelShop>
     pay: (credential, { slug, body: sent = body, headers = {}, signal } = {}) =>
       fetch(own.chat(slug), {
         method: 'POST',
-        headers: { ...json, ...headers, ...credential },
+        headers: { ...json, ...credential, ...headers },
         body: sent,
         ...(signal === undefined ? {} : { signal }),
       }),

@@ -9,6 +9,7 @@ export const quietly: UsageObserver = {
   onEnd: undefined,
   watch: () => ({ put: () => {}, taken: () => {}, hasStoodStill: () => false, stop: () => {} }),
   kept: { add: () => {} },
+  onStart: () => {},
   charge: async () => ({}) as Authorization,
   settle: async () => {},
   finish: () => {},
