@@ -65,7 +65,7 @@ export type Inserted = 'stored' | 'known' | { refused: CeilingRefusal }
 export type CeilingRefusal =
   /** Another payment or ceiling has the buyer's own key. A process alone finds that earlier. */
   | 'key-used'
-  /** Over all processes, the payer has more under way than its funds or its limit cover. */
+  /** Over all processes, the payer has more under way than its funds or its limits cover. */
   | 'payer-under-way'
   /** The relayer has more ceilings to settle than it could before they expire. */
   | 'relayer-busy'
@@ -81,4 +81,6 @@ export type CeilingLimits = {
   fundsAtomic: bigint
   /** Most open ceilings that name one relayer of a network: those of a facilitator, or all others. */
   relayerMax: number
+  /** Of these, most of the payer. */
+  payerMax: number
 }

@@ -83,15 +83,18 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
     }))
     return { network, head: { blockTimeMs: 2_000 }, queue: { named } } as unknown as ChainState
   }
-  const contextWith = (count: number) => {
+  const contextWith = (count: number, hasPaid = false) => {
     const ceilings = createCeilings()
     for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined, () => {})
-    return { ceilings, now: () => 0 } as unknown as Context
+    const credit = { hasPaid: () => hasPaid }
+    return { ceilings, credit, now: () => 0 } as unknown as Context
   }
+  const purpose = { product: 'gateway', merchant: 'shop' } as Purpose
 
   test('behavior: charges of ours that wait without a ceiling count, those for other servers do not', () => {
+    const other = { transfer: { ...transfer, payer: account(9).address }, purpose }
     const refusalOf = (open: number, product: string, waiting: number) =>
-      refuseFull(contextWith(open), chainWith(product, waiting), transfer)
+      refuseFull(contextWith(open), chainWith(product, waiting), other)
     expect(refusalOf(231, 'gateway', 0)).toBeUndefined()
     expect(refusalOf(232, 'gateway', 0)).toMatchObject({ kind: 'unavailable' })
     expect(refusalOf(200, 'gateway', 31)).toBeUndefined()
@@ -102,8 +105,8 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
   test('attack: a charge for another server is refused at once when it cannot be settled in time', () => {
     const refusalOf = (waiting: number, validBefore: bigint, product = 'facilitator') => {
       const chain = chainWith('facilitator', waiting)
-      const purpose = { product } as Pick<Purpose, 'product'>
-      return refuseBehind(contextWith(0), chain, { ...transfer, validBefore }, purpose)
+      const other = { ...transfer, payer: account(9).address, validBefore }
+      return refuseBehind(contextWith(0), chain, other, { product } as Pick<Purpose, 'product'>)
     }
     for (const [most, seconds] of [
       [120, 300n],
@@ -113,6 +116,28 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
       expect(refusalOf(most, seconds)).toMatchObject({ kind: 'unavailable' })
       expect(refusalOf(most, seconds, 'gateway')).toBeUndefined()
     }
+  })
+
+  test('attack: one payer takes eight places of a relayer, and a quarter of them after it has paid', () => {
+    const signed = { transfer, purpose }
+    for (const [most, hasPaid] of [
+      [8, false],
+      [58, true],
+    ] as const) {
+      const refusalOf = (open: number) =>
+        refuseFull(contextWith(open, hasPaid), chainWith('gateway', 0), signed)
+      expect(refusalOf(most - 1)).toBeUndefined()
+      expect(refusalOf(most)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 1 })
+    }
+    const refusalOf = (waiting: number) =>
+      refuseBehind(
+        contextWith(0),
+        chainWith('facilitator', waiting),
+        { ...transfer, validBefore: 300n },
+        { product: 'facilitator' },
+      )
+    expect(refusalOf(29)).toBeUndefined()
+    expect(refusalOf(30)).toMatchObject({ kind: 'unavailable' })
   })
 })
 

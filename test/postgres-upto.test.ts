@@ -43,6 +43,18 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     }
   })
 
+  test('attack: a payer that never paid takes eight places of a relayer at both gateways together', async () => {
+    await using own = await uptoCluster()
+    const [one, other] = await own.pair()
+    const payer = await own.payer(million)
+    const signed = await Promise.all(Array.from({ length: 12 }, () => own.sign(payer, one, 1_000n)))
+    const ends = await Promise.all(
+      signed.map((each, index) => authorizeAt(index % 2 === 0 ? one : other, each)),
+    )
+    expect(kindsOf(ends).filter((kind) => kind === 'authorized')).toHaveLength(8)
+    expect(kindsOf(ends).filter((kind) => kind === 'unavailable')).toHaveLength(4)
+  })
+
   test('attack: one authorization at both gateways at once is taken once', async () => {
     await using own = await uptoCluster()
     const both = await own.pair()

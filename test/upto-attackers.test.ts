@@ -279,8 +279,8 @@ describe('charges for other servers', () => {
 
   test('attack: charges for other servers take half of a relayer, and wait behind all of our own', async () => {
     const { authorizations } = shop.app.settlement
-    const wallets = [payer, await shop.wallet(), await shop.wallet()]
-    const walletOf = (i: number) => wallets[i % 3] ?? payer
+    const wallets = [payer, ...(await Promise.all([1, 2, 3].map(() => shop.wallet())))]
+    const walletOf = (i: number) => wallets[i % 4] ?? payer
     const bodies = await Promise.all(
       Array.from({ length: 20 }, (_, i) =>
         makeBody(network(), { scheme: 'upto', from: walletOf(i), amountAtomic: 1000n }),
@@ -329,10 +329,12 @@ describe('more answers than a relayer can settle in time', () => {
   test('attack: more answers than a relayer can settle in time are not started', async () => {
     const { settlement } = shop.app
     const opened: Authorization[] = []
+    // Each payer may have eight, because it has not paid yet.
+    const wallets = await Promise.all(Array.from({ length: 60 }, () => shop.wallet()))
     let refused: unknown
     // 16 transactions at a time for 30 s, each for a second or more; others may have half of the first.
     while (opened.length <= 472 && refused === undefined) {
-      const outcome = await authorize(payer)
+      const outcome = await authorize(wallets[Math.floor(opened.length / 8)] ?? payer)
       if (outcome.kind === 'authorized') opened.push(outcome.authorization)
       else refused = outcome
     }
@@ -342,6 +344,27 @@ describe('more answers than a relayer can settle in time', () => {
     const nothing = { amountAtomic: 0n, units: {} }
     await Promise.all(opened.map((each) => settlement.authorizations.charge(each, nothing)))
     expect((await shop.buy({ signer: payer })).status).toBe(200)
+  })
+
+  test('attack: one payer takes eight places of a relayer, and more after it has paid', async () => {
+    const { authorizations } = shop.app.settlement
+    const nothing = { amountAtomic: 0n, units: {} }
+    /** Places that the payer gets, at most nine. */
+    const places = async () => {
+      const outcomes = await Promise.all(Array.from({ length: 9 }, () => authorize(payer)))
+      const opened = outcomes.flatMap((each) =>
+        each.kind === 'authorized' ? [each.authorization] : [],
+      )
+      const other = await authorize(await shop.wallet())
+      expect(other.kind).toBe('authorized')
+      if (other.kind === 'authorized') opened.push(other.authorization)
+      await Promise.all(opened.map((each) => authorizations.charge(each, nothing)))
+      return opened.length - 1
+    }
+    expect(await places()).toBe(8)
+    shop.upstream.script = answering(usage(7, 20))
+    expect((await shop.buy({ signer: payer })).status).toBe(200)
+    expect(await places()).toBe(9)
   })
 })
 

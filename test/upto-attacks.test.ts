@@ -87,7 +87,12 @@ describe('many streams of one payer at once', () => {
     await Promise.all(next.map((response) => response.text()))
   }
 
-  test("attack: unsettled_max bounds the sum of a payer's ceilings", () => most(26, 20))
+  test("attack: unsettled_max bounds the sum of a payer's ceilings", async () => {
+    shop.upstream.script = answering(usage(7, 20))
+    // A payer that never paid has fewer places of the relayer.
+    expect((await shop.buy({ signer: payer })).status).toBe(200)
+    await most(26, 20)
+  })
 
   test("attack: the balance bounds the sum of a payer's ceilings", async () => {
     await shop.setBalance(payer.address, 160_000n)

@@ -172,8 +172,9 @@ function decode({ row }: Selected): Authorization {
   return fromRow(fromJson(authorizations, row))
 }
 
-function limitsOf({ unsettledAtomic, fundsAtomic, relayerMax }: CeilingLimits): Json {
-  return { unsettled: String(unsettledAtomic), funds: String(fundsAtomic), relayer: relayerMax }
+function limitsOf({ unsettledAtomic, fundsAtomic, relayerMax, payerMax }: CeilingLimits): Json {
+  const amounts = { unsettled: String(unsettledAtomic), funds: String(fundsAtomic) }
+  return { ...amounts, relayer: relayerMax, payer: payerMax }
 }
 
 type Columns = Readonly<Record<string, Json>>

@@ -65,7 +65,7 @@ export async function authorize(
     return exactOnly
   // Do not await between the checks and the reservation.
   const unreserved =
-    refuseFull(context, chain, sent) ??
+    refuseFull(context, chain, { transfer: sent, purpose }) ??
     refuseUnfunded(context, sent, simulation) ??
     credit.refuse(debtor, amountAtomic)
   if (unreserved) return unreserved
@@ -205,7 +205,9 @@ function refuseUnread(
       'exact.'
     return Refusals.refuse('unsupported_scheme', detail)
   }
-  return refuseFull(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+  return (
+    refuseFull(context, chain, { transfer, purpose }) ?? Gas.refuseBudget(context, chain, purpose)
+  )
 }
 
 /** The refusal of a signed ceiling that no process can settle now, or ever. Needs no call to a node. */

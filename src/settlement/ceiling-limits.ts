@@ -19,6 +19,10 @@ import type { ChainState, QueuedPayment } from './state'
 export const chargeMs = 30_000
 /** Time between two rounds of transactions, on chains whose blocks are faster, ms. */
 const roundMinMs = 1_000
+/** Places of a relayer for a payer that has not paid to the merchant. */
+const newPayerMax = 8
+/** A payer that has paid may take one place in this many. */
+const payerParts = 4
 
 /**
  * Refuses what the relayer could not settle in time when all that it has open ended now. Otherwise
@@ -26,24 +30,37 @@ const roundMinMs = 1_000
  * nothing: a charge that expires is no fault of its payer.
  */
 export function refuseFull(
-  { ceilings }: Context,
+  { ceilings, credit }: Context,
   chain: ChainState,
-  { upto }: Transfer,
+  { transfer: { upto, payer }, purpose }: Signed,
 ): Refusals.PaymentRefusal | undefined {
   if (upto === undefined) return undefined
+  const { network } = chain
   // After a restart charges wait that have no ceiling in memory.
   const waiting = waitingFor(chain, upto.facilitator).filter(
     ({ id, purpose }) => purpose.product !== 'facilitator' && !ceilings.has(id),
   )
-  const taken = ceilings.countOf(chain.network.id, upto.facilitator) + waiting.length
-  return taken >= mostOf(chain, 'gateway') ? Refusals.busy : undefined
+  const taken = ceilings.countOf(network.id, upto.facilitator) + waiting.length
+  const most = mostOf(chain, 'gateway')
+  if (taken >= most) return Refusals.busy
+  const own = ceilings.countOf(network.id, upto.facilitator, payer)
+  const hasPaid = credit.hasPaid({ payer, merchant: purpose.merchant })
+  return own >= payerMostOf(most, hasPaid) ? Refusals.underWay : undefined
+}
+
+type Signed = { transfer: Transfer; purpose: Purpose }
+
+/** Places of a relayer that one payer may take, so that others can buy beside it. */
+function payerMostOf(most: number, hasPaid: boolean): number {
+  const share = Math.ceil(most / payerParts)
+  return hasPaid ? share : Math.min(share, newPayerMax)
 }
 
 /** Refuses a charge for another server that the relayer cannot settle in time behind those that wait. */
 export function refuseBehind(
   { now }: Pick<Context, 'now'>,
   chain: ChainState,
-  { upto, validBefore }: Transfer,
+  { upto, payer, validBefore }: Transfer,
   { product }: Pick<Purpose, 'product'>,
 ): Refusals.PaymentRefusal | undefined {
   if (upto === undefined || product !== 'facilitator') return undefined
@@ -51,7 +68,10 @@ export function refuseBehind(
     ({ purpose }) => purpose.product === 'facilitator',
   )
   const leftMs = Number(validBefore) * 1000 - now()
-  return waiting.length >= mostOf(chain, product, leftMs) ? Refusals.busy : undefined
+  const most = mostOf(chain, product, leftMs)
+  if (waiting.length >= most) return Refusals.busy
+  const own = waiting.filter(({ transfer }) => transfer.payer === payer)
+  return own.length >= payerMostOf(most, true) ? Refusals.underWay : undefined
 }
 
 function waitingFor({ queue }: ChainState, facilitator: Address): QueuedPayment[] {
@@ -100,14 +120,20 @@ function max(a: bigint, b: bigint): bigint {
 
 /** The limits of a new ceiling, as just read. */
 export function limitsOf(
-  { policy }: Context,
+  { policy, credit }: Context,
   chain: ChainState,
-  { transfer, purpose }: { transfer: Transfer; purpose: Purpose },
+  { transfer, purpose }: Signed,
   funds: Funds,
 ): CeilingLimits {
+  const relayerMax = mostOf(chain, purpose.product)
+  const { payer } = transfer
+  // What is settled for another server is known, and needs no credit.
+  const hasPaid =
+    purpose.product === 'facilitator' || credit.hasPaid({ payer, merchant: purpose.merchant })
   return {
     unsettledAtomic: policy.unsettledMax(),
     fundsAtomic: fundsOf(transfer, funds),
-    relayerMax: mostOf(chain, purpose.product),
+    relayerMax,
+    payerMax: payerMostOf(relayerMax, hasPaid),
   }
 }

@@ -10,8 +10,8 @@ import type { Verified } from './state'
 export type Ceilings = {
   /** Sum of the ceilings of a payer on all networks, atomic. */
   openOf(payer: Address): bigint
-  /** Number of ceilings of a network that one relayer is to settle. */
-  countOf(network: Network.Id, facilitator: Address): number
+  /** Number of ceilings of a network that one relayer is to settle, of all payers or of one. */
+  countOf(network: Network.Id, facilitator: Address, payer?: Address): number
   /** Sum of what the payer of this transfer reserves of its balance. */
   reservedOf(transfer: Transfer): bigint
   /**
@@ -44,10 +44,12 @@ export function createCeilings(): Ceilings {
     return amount
   }
   return {
-    countOf(network, facilitator) {
+    countOf(network, facilitator, payer) {
       let count = 0
-      for (const { transfer } of open.values())
-        if (transfer.network === network && transfer.upto?.facilitator === facilitator) count++
+      for (const { transfer } of open.values()) {
+        if (transfer.network !== network || transfer.upto?.facilitator !== facilitator) continue
+        if (payer === undefined || transfer.payer === payer) count++
+      }
       return count
     },
     openOf: (payer) => sum(({ transfer }) => transfer.payer === payer),

@@ -8,11 +8,12 @@ import { isRefusedByToken, mayPass } from './causes'
 import { about, type Context, chainOf } from './context'
 import { readMoney } from './ethcall'
 import * as Intake from './intake'
-import type { Outcome } from './Outcome'
+import type { Outcome, Reason } from './Outcome'
 import { isOthers, keeps, waitForOther } from './ownership'
 import { payerKey } from './payers'
 import * as Refusals from './refusals'
 import * as Resolve from './resolve'
+import type { ChainState } from './state'
 import { within } from './wait'
 
 export type ChargeOptions = {
@@ -192,9 +193,7 @@ async function drive(
     const isBehind = head.number < knownBlock && knownBlock <= head.number + lagBlocks
     if (outcome.kind === 'refused' && isBehind) return Refusals.busy
     const { reason } = outcome
-    // Our own delay is not the payer's doing. A facilitator gave no credit that the payer broke.
-    const isLate = reason === Refusals.expiredReason(transfer)
-    if (!isLate && purpose.product !== 'facilitator' && !(await isRefusedByToken(chain, transfer)))
+    if (await isByPayer(chain, authorization, reason))
       await ledger.authorizations.markFailed(id, now())
     // Released after the failure is written, so that it gives no room to another ceiling.
     lose(context, authorization, transfer.amountAtomic)
@@ -209,6 +208,17 @@ async function drive(
     const payment = await ledger.payments.findById(id).catch(() => undefined)
     return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
   }
+}
+
+/** Whether a charge failed by the doing of its payer. Our own delay is not. */
+async function isByPayer(
+  chain: ChainState,
+  { transfer, purpose }: Authorization,
+  reason: Reason,
+): Promise<boolean> {
+  // A facilitator gave no credit that the payer broke.
+  if (purpose.product === 'facilitator' || reason === Refusals.expiredReason(transfer)) return false
+  return reason === Refusals.usedReason(transfer) || !(await isRefusedByToken(chain, transfer))
 }
 
 /** Whether a simulation has refused a charge of ours for the first time, while its time lasts. */

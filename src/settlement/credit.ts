@@ -32,6 +32,8 @@ export type Credit = {
   refuse(debtor: Debtor, ceilingAtomic: bigint): Refusals.PaymentRefusal | undefined
   /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
   open(debtor: Debtor, ceilingAtomic: bigint): () => void
+  /** Whether a payer has paid to the merchant, as far as `read` has shown. No I/O. */
+  hasPaid(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
   /** Whether a stream to this payer waits for its charge. */
   holdsStream(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
   /** A forwarded request was not paid for. */
@@ -134,11 +136,8 @@ export function createCredit(options: CreditOptions): Credit {
         isOpen = false
       }
     },
-    holdsStream({ merchant, payer }) {
-      if (limitsOf(merchant)?.holdsNew !== true) return false
-      const account = state.books.get(merchant)?.accounts.get(payer)
-      return account === undefined || paidOf(account) === 0n
-    },
+    hasPaid: (buyer) => hasPaid(state, buyer),
+    holdsStream: (buyer) => limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
     lose(id, { merchant, payer }, atomic) {
       addLoss(state, { id, merchant, payer, atomic, at: now() }, true)
     },
@@ -164,6 +163,14 @@ export function createCredit(options: CreditOptions): Credit {
       return new Map([...state.books].map(([merchant, { riskAtomic }]) => [merchant, riskAtomic]))
     },
   }
+}
+
+function hasPaid(
+  { books }: State,
+  { merchant, payer }: Pick<Buyer, 'payer' | 'merchant'>,
+): boolean {
+  const account = books.get(merchant)?.accounts.get(payer)
+  return account !== undefined && paidOf(account) > 0n
 }
 
 async function load(state: State, isAgain: boolean): Promise<void> {

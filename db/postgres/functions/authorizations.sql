@@ -39,7 +39,7 @@ CREATE FUNCTION unsettled_of(of_payer text) RETURNS numeric LANGUAGE sql STABLE 
   )
 $$;
 
--- {row, limits: null | {funds, unsettled, relayer}}. Refused by UNIQUE and by a trigger when the money was
+-- {row, limits: null | {funds, unsettled, relayer, payer}}. Refused by UNIQUE and by a trigger when the money was
 -- authorized or paid before. With limits the commit has the lock of the payer, so the sums include what
 -- other gateways have written. The number of ceilings of a relayer is read without a lock, and those of a
 -- facilitator have a number of their own. A row that is written as metered is notified like a charge.
@@ -47,6 +47,7 @@ CREATE FUNCTION insert_authorization(input jsonb) RETURNS jsonb LANGUAGE plpgsql
 DECLARE
   fresh authorizations := jsonb_populate_record(NULL::authorizations, input->'row');
   limits jsonb := input->'limits';
+  places record;
 BEGIN
   INSERT INTO authorizations SELECT fresh.*;
   IF limits = 'null' THEN
@@ -64,13 +65,16 @@ BEGIN
       + entrusted_of(fresh.network, fresh.asset, fresh.payer) > (limits->>'funds')::numeric THEN
     PERFORM refuse('payer-under-way', fresh.id);
   END IF;
-  IF (
-    SELECT count(*) FROM authorizations
-    WHERE network = fresh.network AND lower(facilitator) = lower(fresh.facilitator)
-      AND state IN ('authorized', 'metered')
-      AND (product = 'facilitator') = (fresh.product = 'facilitator')
-  ) > (limits->>'relayer')::bigint THEN
+  SELECT count(*) AS taken, count(*) FILTER (WHERE lower(payer) = lower(fresh.payer)) AS own
+  INTO places FROM authorizations
+  WHERE network = fresh.network AND lower(facilitator) = lower(fresh.facilitator)
+    AND state IN ('authorized', 'metered')
+    AND (product = 'facilitator') = (fresh.product = 'facilitator');
+  IF places.taken > (limits->>'relayer')::bigint THEN
     PERFORM refuse('relayer-busy', fresh.id);
+  END IF;
+  IF places.own > (limits->>'payer')::bigint THEN
+    PERFORM refuse('payer-under-way', fresh.id);
   END IF;
   RETURN jsonb_build_object('value', NULL, 'payments',
     CASE WHEN fresh.state = 'metered' THEN jsonb_build_array(fresh.id) ELSE '[]' END);
