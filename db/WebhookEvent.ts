@@ -112,6 +112,39 @@ export function networkPaused(network: Network.Id, reason: string, at: number): 
   }
 }
 
+export function networkResumed(network: Network.Id, at: number): WebhookEvent {
+  return { type: 'network.resumed', subject: network, occurrence: `${at}`, at, data: { network } }
+}
+
+/** `payments`: how many lone payments the balance pays for at the fees of now. */
+type RelayerGas = { network: Network.Id; relayer: string; balanceWei: bigint; payments: bigint }
+
+export function gasChanged(gas: RelayerGas, isLow: boolean, at: number): WebhookEvent {
+  const { network, relayer, balanceWei, payments } = gas
+  return {
+    type: isLow ? 'gas.low' : 'gas.refilled',
+    subject: network,
+    occurrence: `${relayer} ${at}`,
+    at,
+    data: { network, relayer, balanceWei: String(balanceWei), payments: Number(payments) },
+  }
+}
+
+/** `reason`: why the upstream delivers nothing; undefined when it delivers again. */
+export function upstreamChanged(
+  merchant: string,
+  reason: string | undefined,
+  at: number,
+): WebhookEvent {
+  return {
+    type: reason === undefined ? 'upstream.accepts' : 'upstream.refuses',
+    subject: merchant,
+    occurrence: `${at}`,
+    at,
+    data: { merchant, ...(reason === undefined ? {} : { reason: reason.slice(0, textMax) }) },
+  }
+}
+
 export type SpentBudget = {
   network: Network.Id
   product: string

@@ -15,6 +15,7 @@ import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
 import { succeed } from './paywall/retired'
+import { refusedOf } from './proxy/refusals'
 import type { Settlement } from './settlement/settlement'
 import { within } from './settlement/wait'
 import { startWebhooks, type Webhooks } from './webhooks/start'
@@ -82,7 +83,10 @@ async function begin(
   await money.settlement.recover()
   await sales.startedStock?.desk.recover()
   await first.write()
-  webhooks.watch(money.settlement.status)
+  webhooks.watch({
+    networks: money.settlement.details,
+    refused: () => refusedOf(base.current.config, parts.refusals),
+  })
   const turn = inTurn((work: () => Promise<readonly Path[]>) => work())
   await followOffers(base, parts, turn)
   // Last, so that a start that fails orders no certificate.

@@ -250,6 +250,35 @@ describe('check --online', () => {
       expect(lines.join('')).not.toContain('http://')
     })
 
+  test('check --online warns of an upstream that refuses the key of its merchant', async () => {
+    const refusing = Bun.serve({
+      hostname: '127.0.0.1',
+      port: 0,
+      fetch: ({ headers }) =>
+        new Response('{}', { status: headers.get('authorization') === 'Bearer right' ? 200 : 401 }),
+    })
+    const warned = async (key: string) => {
+      const text = `${file}
+[[merchants]]
+slug = "keyed"
+upstream = "${refusing.url.origin}"
+allow_private = true
+headers = { Authorization = "Bearer ${key}" }
+[[merchants.routes]]
+path = "/data"
+price = "0.01"
+`
+      const { code, lines } = await run(text)
+      const about = lines.filter((each) => each.includes('is its key right'))
+      expect(about.join('')).not.toContain(key)
+      return [code, about.map((each) => each.replace(/:\d+:/, ':'))]
+    }
+    const message = 'the upstream answers 401 to /data of keyed: is its key right?'
+    expect(await warned('wrong')).toEqual([0, [`warning: check.toml: ${message}`]])
+    expect(await warned('right')).toEqual([0, []])
+    await refusing.stop(true)
+  })
+
   test('behavior: check --online warns of models that the upstream does not list', async () => {
     const id = '"~openai/gpt-latest"'
     const text = file.replaceAll(id, '"gone/model-1"')

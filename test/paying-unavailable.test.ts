@@ -153,6 +153,51 @@ describe('what is not ready', () => {
     shop.advance(-6_000)
   })
 
+  test('error: a route whose upstream refuses our key sells nothing, until our own request passes', async () => {
+    const { upstream } = shop
+    const isOurs = ({ headers }: (typeof upstream.requests)[number]) =>
+      `${headers['idempotency-key']}`.startsWith('probe-')
+    upstream.script = (_, reply) => reply.send(401, '{"error":"key"}')
+    upstream.requests.length = 0
+    for (let i = 0; i < 3; i++) expect((await buy(item())).status).toBe(502)
+    await until('the route', async () => (await fetch(item())).status === 503)
+    const counts = shop.counts()
+    const refused = await fetch(item())
+    expect(await refused.json()).toMatchObject({ code: 'not-ready' })
+    expect(refused.headers.has('www-authenticate')).toBe(false)
+    const ready = (await (await fetch(`${shop.url}/readyz`)).json()) as { notReady: object }
+    expect(ready.notReady).toMatchObject({
+      merchants: [
+        {},
+        {
+          merchant: 'shop',
+          reason: 'the upstream answers 401 to /item: is its key right?',
+        },
+      ],
+    })
+    // Other routes sell, and our own request has no buyer.
+    expect((await fetch(`${shop.url}/m/shop/other`)).status).toBe(402)
+    expect(upstream.requests.map(isOurs)).toEqual([false, false, false, true])
+    expect(shop.counts()).toEqual(counts)
+
+    upstream.script = undefined
+    shop.advance(6_000)
+    await until('the route', async () => (await fetch(item())).status === 402)
+    shop.advance(-6_000)
+    expect((await buy(item())).status).toBe(200)
+  })
+
+  test('attack: requests that the upstream refuses close no route whose example it answers', async () => {
+    const { upstream } = shop
+    upstream.script = (request, reply) =>
+      reply.send(request.target.includes('forbidden') ? 403 : 200, '{}')
+    upstream.requests.length = 0
+    for (let i = 0; i < 4; i++) expect((await buy(`${item()}?x=forbidden`)).status).toBe(502)
+    await until('our request', () => upstream.requests.length === 5)
+    expect((await buy(item())).status).toBe(200)
+    upstream.script = undefined
+  })
+
   test('behavior: an external settlement after such a 503 counts', async () => {
     const away = `${shop.url}/m/away/item`
     shop.advance(6_000)

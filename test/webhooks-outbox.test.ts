@@ -5,7 +5,7 @@ import { write } from '../db/sqlite/write'
 import type { Subscriptions, WebhookLedger } from '../db/WebhookLedger'
 import { account } from '../src/demo/accounts'
 import { eventTypes, typesOf } from '../src/protocol/Webhook'
-import { createNetworkWatch } from '../src/webhooks/networks'
+import { createWatch } from '../src/webhooks/watch'
 import { endpointOf, startSender } from './harness/outbox'
 import { startReceiver } from './harness/receiver'
 import { type Scripted, scripted } from './harness/scripted'
@@ -241,35 +241,80 @@ describe.concurrent('budget.spent', () => {
   })
 })
 
-describe.concurrent('network.paused', () => {
-  test('behavior: network.paused is written when a network can no longer settle, at most once a minute', async () => {
-    await using own = await subscribed()
+describe.concurrent('what fails and recovers', () => {
+  const relayer = '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03'
+  const network = 'eip155:8453'
+
+  /** Looks at states that a test changes, and returns the types and data of the new messages. */
+  async function watching(own: Awaited<ReturnType<typeof subscribed>>) {
+    const states = { ready: true, balanceWei: 10n ** 18n, refused: [] as string[] }
     const clock = { ms: own.clock.ms }
-    let ready = true
-    const look = createNetworkWatch({
+    const look = createWatch({
       ledger: own.webhooks,
-      status: () => [{ network: 'eip155:8453', ready, reason: 'x'.repeat(1_000) }],
+      watched: {
+        networks: () => [
+          {
+            network,
+            ready: states.ready,
+            reason: 'x'.repeat(1_000),
+            relayers: [{ relayer, ready: true, inFlight: 0, balanceWei: states.balanceWei }],
+            cost: { gas: 100n, priceWei: 1_000n },
+          },
+        ],
+        refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
+      },
       now: () => clock.ms,
     })
-    const count = async (isReady: boolean, ms = 1_000) => {
-      ready = isReady
+    let seen = 0
+    return async (change: Partial<typeof states>, ms = 1_000) => {
+      Object.assign(states, change)
       clock.ms += ms
       await look()
-      return messages(own, 'network.paused').length
+      const all = messages(own)
+      const added = all.slice(seen)
+      seen = all.length
+      return added.map((row) => [row.type, dataOf(row)] as const)
     }
-    expect(await count(true)).toBe(0)
-    expect(await count(false)).toBe(1)
-    expect(await count(false, hour)).toBe(1)
-    expect(await count(true)).toBe(1)
-    expect(await count(false)).toBe(2)
+  }
+
+  test('a network that can no longer settle is reported at most once a minute, and its recovery', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    const paused = ['network.paused', { network, reason: 'x'.repeat(300) }] as const
+    const resumed = ['network.resumed', { network }] as const
+    expect(await look({ ready: true })).toEqual([])
+    expect(await look({ ready: false })).toEqual([paused])
+    expect(await look({ ready: false }, hour)).toEqual([])
+    expect(await look({ ready: true })).toEqual([resumed])
+    expect(await look({ ready: false })).toEqual([paused])
     // It recovers and fails again within a minute, and is still paused after that.
-    expect(await count(true)).toBe(2)
-    expect(await count(false)).toBe(2)
-    expect(await count(false, 60_000)).toBe(3)
-    expect(dataOf(messages(own)[0] as Row)).toEqual({
-      network: 'eip155:8453',
-      reason: 'x'.repeat(300),
-    })
+    expect(await look({ ready: true })).toEqual([resumed])
+    expect(await look({ ready: false })).toEqual([])
+    expect(await look({ ready: false }, 60_000)).toEqual([paused])
+  })
+
+  test('a relayer with gas for fewer than 200 payments is reported, and when it has more again', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    const gas = { network, relayer }
+    expect(await look({ balanceWei: 200_000n })).toEqual([])
+    expect(await look({ balanceWei: 199_999n })).toEqual([
+      ['gas.low', { ...gas, balanceWei: '199999', payments: 199 }],
+    ])
+    expect(await look({ balanceWei: 5n })).toEqual([])
+    expect(await look({ balanceWei: 300_000n })).toEqual([
+      ['gas.refilled', { ...gas, balanceWei: '300000', payments: 300 }],
+    ])
+  })
+
+  test('a merchant whose key is refused is reported, and when it is accepted again', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    expect(await look({ refused: ['weather'] })).toEqual([
+      ['upstream.refuses', { merchant: 'weather', reason: '401' }],
+    ])
+    expect(await look({})).toEqual([])
+    expect(await look({ refused: [] })).toEqual([['upstream.accepts', { merchant: 'weather' }]])
   })
 })
 
@@ -366,7 +411,7 @@ describe('the outbox', () => {
   test('behavior: wildcards select the types that their names say', () => {
     expect(typesOf(['*'])).toEqual([...eventTypes])
     expect(typesOf(['order.*', 'network.paused'])).toEqual(
-      eventTypes.filter((type) => /^order\.|^network/.test(type)),
+      eventTypes.filter((type) => /^order\.|^network\.paused/.test(type)),
     )
     expect(typesOf(['order.held', 'order.held'])).toEqual(['order.held'])
   })

@@ -1,5 +1,6 @@
 import type { Config } from '../config/Config'
 import { availabilityOf, originsOf } from '../proxy/origins'
+import { refusedOf } from '../proxy/refusals'
 import type { Actions, Done, Sources } from '../web/admin/sources'
 import type { Parts } from './parts'
 
@@ -17,6 +18,7 @@ export function createAdminSources(config: Config, parts: Parts): Sources {
         health: availabilityOf(originsOf(merchant, exchange?.data), merchant, isOpen),
         times: latency.of(merchant.slug),
       })),
+    refusedRoutes: () => refusedOf(config, parts.refusals),
     openCircuits: () => [...origins].filter(isOpen),
     pending: parts.pending,
     heldOrders: () => startedStock?.desk.held(),

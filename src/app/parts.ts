@@ -15,6 +15,7 @@ import { createBreaker } from '../proxy/breaker'
 import { createConcurrency } from '../proxy/concurrency'
 import { createLatency, type Latency } from '../proxy/latency'
 import type { GatewayOptions } from '../proxy/merchant'
+import { createRefusals } from '../proxy/refusals'
 import { createUpstream } from '../proxy/upstream'
 import { createSessions, type Sessions } from '../web/admin/sessions'
 import type { Base } from './base'
@@ -35,7 +36,7 @@ export type Parts = Pick<
   Sales &
   Pick<
     GatewayOptions,
-    'upstream' | 'breaker' | 'concurrency' | 'budget' | 'rateLimit' | 'accepts'
+    'upstream' | 'breaker' | 'refusals' | 'concurrency' | 'budget' | 'rateLimit' | 'accepts'
   > & {
     latency: Latency
     /** Counts the calls of the facilitator. */
@@ -67,6 +68,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     priceOf: (network) => settlement.costOf(network).priceWei,
     now,
   })
+  const upstream = createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax })
   return {
     middleware: base.middleware,
     database,
@@ -84,7 +86,8 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     ]),
     settling: createSettling(payees),
     deskAddress: Crypto.addressOf(secrets.deskKey),
-    upstream: createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax }),
+    upstream,
+    refusals: createRefusals({ upstream, now, log }),
     breaker: createBreaker(),
     latency: createLatency(registry),
     concurrency: createConcurrency(options.fetchesMax),

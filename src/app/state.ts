@@ -2,6 +2,7 @@ import type { Config, Merchant } from '../config/Config'
 import type { Sources } from '../http/health'
 import type * as Network from '../protocol/Network'
 import { availabilityOf, originsOf, outOfService } from '../proxy/origins'
+import { refusedOf } from '../proxy/refusals'
 import type { PagesOptions } from '../web/pages'
 import type { Parts } from './parts'
 
@@ -14,14 +15,17 @@ export function createState(
   parts: Parts,
   isReady: (network: Network.Id) => boolean,
 ): State {
-  const { settlement, breaker, exchange, now } = parts
+  const { settlement, breaker, refusals, exchange, now } = parts
   const { storage, server } = parts.database
   const originsAt = (merchant: Merchant) => originsOf(merchant, exchange?.data)
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   return {
     canSell: () => parts.accepts() && settlement.status().some((network) => network.ready),
     networks: () => settlement.status(),
-    merchantsOutOfService: () => config.merchants.flatMap(outOfService),
+    merchantsOutOfService: () => [
+      ...config.merchants.flatMap(outOfService),
+      ...refusedOf(config, refusals),
+    ],
     spentBudgets: parts.sponsoring.spent,
     openCircuits: () =>
       config.merchants

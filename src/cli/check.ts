@@ -20,7 +20,7 @@ import { deskKeyFault, findTarget } from './database'
 import { readCosts } from './gascost'
 import { domainsOf } from './https'
 import { findMissingModels } from './models'
-import { findOnline } from './online'
+import { findOnline, findRefused } from './online'
 import { findOverlaps } from './overlaps'
 import { type Accounts, findUnfunded } from './unfunded'
 import { unreadable, warn } from './words'
@@ -83,7 +83,13 @@ export async function check(options: Options): Promise<number> {
         `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
       )
     const missing = online
-      ? [...(await findMissingModels(config)), ...(await findMissingProxies(config))]
+      ? (
+          await Promise.all([
+            findRefused(config, { now }),
+            findMissingModels(config),
+            findMissingProxies(config),
+          ])
+        ).flat()
       : []
     const warnings = [
       ...warningsOf(config, { hasOwnTls: domains.length > 0 }),

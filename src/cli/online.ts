@@ -11,7 +11,10 @@ import * as AddressText from '../protocol/Address'
 import * as Authorization from '../protocol/Authorization'
 import * as Permit from '../protocol/Permit'
 import * as Ip from '../proxy/Ip'
+import * as Route from '../proxy/Route'
+import { isRefusal, probe } from '../proxy/refusals'
 import { createResolver, type Resolve } from '../proxy/resolve'
+import { createUpstream } from '../proxy/upstream'
 
 /**
  * A difference from the file, and the entry that it concerns. It has no URL, which may be secret.
@@ -346,4 +349,23 @@ async function ofUpstream(upstream: Upstream, resolve: Resolve): Promise<Finding
   } catch {
     return fault('no answer')
   }
+}
+
+/** Merchants whose upstream refuses the example of their first route, as it does with a wrong key. */
+export async function findRefused(
+  { merchants }: Pick<Config, 'merchants'>,
+  options: OnlineOptions,
+): Promise<Finding[]> {
+  const upstream = createUpstream(options)
+  const { all } = Route.compile(merchants)
+  const found = merchants.map(async (merchant, index): Promise<Finding[]> => {
+    const match = all.find((each) => each.merchant === merchant)
+    if (match?.target === undefined || merchant.outOfService !== undefined) return []
+    const status = await probe(upstream, match)
+    if (status === undefined || !isRefusal(status)) return []
+    const path = ['merchants', index, 'routes', merchant.routes.indexOf(match.route)]
+    const what = `${match.route.path} of ${merchant.slug}`
+    return [{ path, message: `the upstream answers ${status} to ${what}: is its key right?` }]
+  })
+  return (await Promise.all(found)).flat()
 }

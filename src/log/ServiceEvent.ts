@@ -51,12 +51,23 @@ export const serviceEvents = {
     meaning: 'The log was not read for a while: `missing` lines are lost.',
     action: 'Let the program that reads stdout keep up.',
   },
+  'upstream-accepts': {
+    level: 'info',
+    meaning: 'The upstream takes our own request again, and the route sells.',
+  },
   'upstream-failed': {
     level: 'warn',
     meaning: 'An upstream did not answer a paid request. Its buyer can redeem.',
     action:
       '`kind` says why: `connect`, `refused-address` (a private address), `timeout` or `cut`. ' +
       'Compare with `turnpike check --online`.',
+  },
+  'upstream-refuses': {
+    level: 'error',
+    meaning:
+      'The upstream refused paid requests, and then our own with `status`. The route sells nothing ' +
+      'until our own request passes.',
+    action: 'Correct the key of the merchant and load the file again.',
   },
   'network-ready': { level: 'info', meaning: 'A relayer can settle on its network.' },
   'network-not-ready': {

@@ -16,6 +16,11 @@ export const eventTypes = [
   'order.held',
   'order.failed',
   'network.paused',
+  'network.resumed',
+  'gas.low',
+  'gas.refilled',
+  'upstream.refuses',
+  'upstream.accepts',
   'budget.spent',
 ] as const
 

@@ -22,6 +22,7 @@ import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
 import type { Latency } from './latency'
 import * as Route from './Route'
+import type { Refusals } from './refusals'
 import type { Upstream } from './upstream'
 
 export type GatewayOptions = {
@@ -31,6 +32,7 @@ export type GatewayOptions = {
   isPlausible: IsPlausible
   upstream: Upstream
   breaker: Breaker
+  refusals: Refusals
   latency: Pick<Latency, 'observe'>
   concurrency: Concurrency
   budget: Budget
@@ -92,10 +94,11 @@ export function createGateway(options: GatewayOptions): Gateway {
  */
 function admissionOf(options: GatewayOptions): Admission {
   const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
-  const { upstream, breaker, latency, stocks, log, isPaused } = options
+  const { upstream, breaker, refusals, latency, stocks, log, isPaused } = options
   const { service } = options.config
   const { baseUrl, concurrencyMax, trustProxy } = service
-  const sources = { upstream, breaker, latency, stocks, isPaused, now, log, failureKeys: new Map() }
+  const own = { now, log, failureKeys: new Map() }
+  const sources = { upstream, breaker, refusals, latency, stocks, isPaused, ...own }
   const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources, trustProxy }
   return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }

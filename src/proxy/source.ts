@@ -9,6 +9,7 @@ import type { IncomingRequest } from './incoming'
 import type { Latency } from './latency'
 import { chargeOf, costOfTimeout } from './metering'
 import type { Match } from './Route'
+import type { Refusals } from './refusals'
 import type { Asked, Forwarded, Upstream } from './upstream'
 import { UpstreamError } from './watch'
 
@@ -16,6 +17,7 @@ import { UpstreamError } from './watch'
 export type Sources = {
   readonly upstream: Upstream
   readonly breaker: Breaker
+  readonly refusals: Refusals
   readonly latency: Pick<Latency, 'observe'>
   /** Stock data for chain-stocks; undefined when the file lists no stocks. */
   readonly stocks: Stocks | undefined
@@ -52,6 +54,12 @@ export function unavailable(
       {
         headers: { 'retry-after': '10' },
       },
+    )
+  if (sources.refusals.isClosed(route))
+    return Problem.of(
+      'not-ready',
+      'The upstream refuses the key of this service; nothing is charged. Try again later.',
+      { headers: { 'retry-after': '60' } },
     )
   return undefined
 }
@@ -118,6 +126,7 @@ export async function fulfil(
     })
     observe()
     note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
+    sources.refusals.note(incoming.match, answer.status)
     if (isDelivery(answer.status)) {
       const chargeOfAnswer = chargeOf(incoming.match, body, answer.reader)
       return { ...deliveredBy(answer, incoming), chargeOf: chargeOfAnswer }

@@ -3,9 +3,9 @@ import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import type { Meter } from '../settlement/metrics'
 import { createMetrics } from './metrics'
-import { createNetworkWatch } from './networks'
 import { createPost, type PostOptions } from './post'
 import { createSender } from './sender'
+import { createWatch, type Watched } from './watch'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000
@@ -27,8 +27,8 @@ export type WebhooksOptions = {
 export type Webhooks = {
   /** Sends to these endpoints from now on. */
   apply(endpoints: readonly Webhook[]): void
-  /** Reports networks that stop to settle. Call it when each was checked once. */
-  watch(status: Parameters<typeof createNetworkWatch>[0]['status']): void
+  /** Reports what fails and recovers. Call it when each network was checked once. */
+  watch(watched: Watched): void
   /** Begins nothing new; resolves when nothing is in progress. */
   stop(limitMs: number): Promise<void>
 }
@@ -73,8 +73,8 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
   const recovery = current.length === 0 ? setTimeout(recover, recoverAfterMs) : recover()
   return {
     apply,
-    watch(status) {
-      look = createNetworkWatch({ ledger, status, now })
+    watch(watched) {
+      look = createWatch({ ledger, watched, now })
     },
     async stop(limitMs) {
       clearInterval(timer)

@@ -90,6 +90,7 @@ function sourcesOf(ledger: Ledger, now: () => number): Sources {
     networks: () => [],
     merchants: () => [],
     openCircuits: () => [],
+    refusedRoutes: () => [],
     pending: async () => ({ count: 0, oldest: [] }),
     heldOrders: () => undefined,
     spentBudgets: async () => [],

@@ -61,6 +61,14 @@ export async function attentionOf(
         more: 'Nothing that needs it is sold until it answers again.',
       }),
     ),
+    ...sources.refusedRoutes().map(
+      ({ merchant, reason }): Attention => ({
+        tone: 'bad',
+        word: 'key refused',
+        what: `${merchant}: ${reason}`,
+        more: 'Nothing is sold there until a request of our own passes. Correct the key and load the file again.',
+      }),
+    ),
     ...pendingOf(pending, sources.now()),
     ...pauses.map(
       ({ kind, name }): Attention => ({

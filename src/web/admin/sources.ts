@@ -15,6 +15,8 @@ export type Sources = {
   merchants(): readonly MerchantState[]
   /** Upstreams whose circuit is open, by their origin. */
   openCircuits(): readonly string[]
+  /** Routes that sell nothing because the upstream refuses their key. */
+  refusedRoutes(): readonly { merchant: string; reason: string }[]
   pending(): Promise<Pending>
   /** Orders that wait for the operator; undefined where there is no stock desk. */
   heldOrders(): Promise<readonly Order[]> | undefined

@@ -1,0 +1,89 @@
+import { gasChanged, networkPaused, networkResumed, upstreamChanged } from '../../db/WebhookEvent'
+import type { WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
+import type { Details } from '../settlement/availability'
+
+/** Least time between two events of one condition that is not met, ms. */
+const betweenMs = 60_000
+/** A relayer has little gas when it can pay for fewer lone payments than this. */
+const paymentsMin = 200n
+
+/** Something that an operator must know when it fails, and when it is well again. */
+type Condition = { name: string; isMet: boolean; event(at: number): WebhookEvent }
+
+type NetworkState = Pick<Details, 'network' | 'ready' | 'reason' | 'relayers' | 'cost'>
+
+export type Watched = {
+  networks(): readonly NetworkState[]
+  /** Routes that sell nothing because the upstream refuses the key of their merchant. */
+  refused(): readonly { merchant: string; reason: string }[]
+}
+
+/**
+ * Writes the events of conditions that are no row of the database. They are found by looking at the
+ * states; what is not met at the start counts, too.
+ */
+export function createWatch(options: {
+  ledger: Pick<WebhookLedger, 'add'>
+  watched: Watched
+  /** Unix ms. */
+  now: () => number
+}): () => Promise<void> {
+  const { ledger, watched, now } = options
+  /** When a failure was last reported, and whether its end is still to be reported. */
+  const known = new Map<string, { at: number; isOpen: boolean }>()
+  return async () => {
+    const at = now()
+    const networks = watched.networks()
+    const conditions = [
+      ...networks.map(ofNetwork),
+      ...networks.flatMap(ofRelayers),
+      ...ofRefused(watched.refused(), [...known.keys()]),
+    ]
+    for (const { name, isMet, event } of conditions) {
+      const last = known.get(name)
+      if (isMet ? !last?.isOpen : last?.isOpen || (last && at < last.at + betweenMs)) continue
+      // Set before it is written: after a fault of the storage it is tried again after the same time.
+      known.set(name, { at: isMet ? (last?.at ?? at) : at, isOpen: false })
+      await ledger.add(event(at))
+      if (!isMet) known.set(name, { at, isOpen: true })
+    }
+  }
+}
+
+function ofNetwork({ network, ready, reason = 'it cannot settle' }: NetworkState): Condition {
+  return {
+    name: network,
+    isMet: ready,
+    event: (at) => (ready ? networkResumed(network, at) : networkPaused(network, reason, at)),
+  }
+}
+
+function ofRelayers({ network, relayers, cost }: NetworkState): Condition[] {
+  return relayers.flatMap(({ relayer, balanceWei }) => {
+    if (balanceWei === undefined || cost.priceWei === 0n) return []
+    const payments = balanceWei / cost.priceWei
+    const gas = { network, relayer, balanceWei, payments }
+    const isMet = payments >= paymentsMin
+    return [{ name: `${network} ${relayer}`, isMet, event: (at) => gasChanged(gas, !isMet, at) }]
+  })
+}
+
+const upstreamOf = 'upstream '
+
+/** A merchant that was refused before and is not now has recovered. */
+function ofRefused(refused: ReturnType<Watched['refused']>, known: readonly string[]): Condition[] {
+  const reasons = new Map(refused.map(({ merchant, reason }) => [merchant, reason]))
+  const before = known.filter((name) => name.startsWith(upstreamOf))
+  const merchants = new Set([
+    ...reasons.keys(),
+    ...before.map((name) => name.slice(upstreamOf.length)),
+  ])
+  return [...merchants].map((merchant) => {
+    const reason = reasons.get(merchant)
+    return {
+      name: upstreamOf + merchant,
+      isMet: reason === undefined,
+      event: (at) => upstreamChanged(merchant, reason, at),
+    }
+  })
+}
