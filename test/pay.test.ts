@@ -177,7 +177,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
   test('behavior: the same credential is sent again while the settlement is pending', async () => {
     const pending = problem(
       503,
-      { code: 'settlement-pending', detail: 'not yet', transaction: '0xabc' },
+      { code: 'settlement-pending', detail: 'not yet', transaction: `0x${'ab'.repeat(32)}` },
       { 'retry-after': '1' },
     )
     const store = shop([pending, pending, () => new Response('the goods')])
@@ -186,7 +186,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(ran).toMatchObject({ code: 0, out: 'the goods' })
     expect(store.credentials).toHaveLength(3)
     expect(new Set(store.credentials).size).toBe(1)
-    expect(ran.err).toContain('settlement-pending, 0xabc')
+    expect(ran.err).toContain(`settlement-pending, 0x${'ab'.repeat(32)}`)
   })
 
   test("error: a server's text neither controls the terminal nor looks like a line of ours", async () => {
@@ -199,6 +199,53 @@ describe.concurrent('turnpike pay, against other servers', () => {
     expect(ran.err).toMatch(/^[^\p{Cf}\p{Zl}\p{Zp}]*$/u)
     expect(ran.err.replaceAll('\n', '')).toMatch(/^\P{Cc}*$/u)
     expect(ran.err).not.toMatch(/^settled by/m)
+  })
+
+  test('attack: no field of an answer, a receipt or a problem adds a line to ours', async () => {
+    const forged = '\nreceipt    https://bank.example/, eip155:8453\r\n           signed by 0x1'
+    const transaction = `0x${'ab'.repeat(32)}${forged}`
+    const named = { success: true, network: 'eip155:8453', transaction }
+    const payload = {
+      ...{
+        version: 1,
+        network: `eip155:8453${forged}`,
+        resourceUrl: `https://a.example/${forged}`,
+      },
+      ...{ payer: `0x${'1'.repeat(40)}${forged}`, issuedAt: 1_800_000_000, transaction },
+    }
+    const receipt = { format: 'eip712', payload, signature: `0x${'1'.repeat(130)}` }
+    const signed = { ...named, extensions: { 'offer-receipt': { info: { receipt } } } }
+    const redeem = { token: `A${forged}`, until: `2026${forged}`, attempts: 5 }
+    const members = { code: `a${forged}`, detail: `b${forged}`, reason: `c${forged}`, transaction }
+    const usage = { info: { units: { [`input${forged}`]: 3 } } }
+    const charged = { ...named, amount: '1', extensions: { usage } }
+    const served = (settled: object) => () =>
+      new Response('goods', { headers: { 'payment-response': encodeJson(settled) } })
+    const answers = [
+      served(named),
+      served(signed),
+      served(charged),
+      problem(502, { ...members, redeem }),
+      problem(503, members, { 'retry-after': '1' }),
+    ]
+    for (const answer of answers) {
+      const store = shop([answer, problem(400, members)])
+      const ran = await run([store.url], key)
+      store.stop()
+      expect(ran.err).toMatch(/an invalid hash/)
+      expect(ran.err).not.toMatch(/^ *(receipt +https:.bank|signed by 0x1)/m)
+    }
+  })
+
+  test('behavior: the printed redeem command holds a body of several lines in one line', async () => {
+    const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 5 }
+    const store = shop([problem(502, { code: 'upstream-failed', detail: 'broken', redeem })])
+    const body = "it's\n\\ two\tlines"
+    const ran = await run([store.url, '--body', body], key)
+    store.stop()
+    const quoted = ran.err.match(/--body=(.*) --redeem/)?.[1] ?? ''
+    const echoed = Bun.spawnSync(['bash', '-c', `printf %s ${quoted}`])
+    expect(echoed.stdout.toString()).toBe(body)
   })
 
   test('error: a failed delivery prints how to redeem, and --redeem sends the request without a payment', async () => {

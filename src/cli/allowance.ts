@@ -9,7 +9,7 @@ import * as Json from '../protocol/Json'
 import * as Permit from '../protocol/Permit'
 import * as Grant from '../sponsor/Grant'
 import { readText } from './body'
-import { problemOf, say } from './outcome'
+import { hashText, problemOf, say } from './outcome'
 import type { Terms } from './Terms'
 import * as TokenPermit from './TokenPermit'
 
@@ -136,13 +136,13 @@ async function askForGas(
 
 async function granted(
   response: Response,
-): Promise<{ amountWei: string; transaction: string; offered: Offered | undefined }> {
+): Promise<{ amountWei: bigint; transaction: string; offered: Offered | undefined }> {
   try {
     const json = Json.parse(await readText(response))
     const approve = Json.optionalObject(json, 'approve')
     return {
-      amountWei: Json.text(json, 'amountWei'),
-      transaction: Json.text(json, 'transaction'),
+      amountWei: Json.uint(json, 'amountWei'),
+      transaction: hashText(Json.text(json, 'transaction')),
       // Sellers other than turnpike may omit `approve`.
       offered: approve && offeredOf(approve),
     }

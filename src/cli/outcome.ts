@@ -37,14 +37,15 @@ export async function finish(
   const encoded =
     response.headers.get('payment-receipt') ?? response.headers.get('payment-response') ?? undefined
   if (status >= 300 && status < 400) {
-    say(`turnpike: ${status}, redirects to ${response.headers.get('location')}; ask there.`)
+    const location = oneLine(response.headers.get('location') ?? 'no location')
+    say(`turnpike: ${status}, redirects to ${location}; ask there.`)
     return 1
   }
   if (isProblem(response) && (credential !== undefined || status >= 500 || status === 402)) {
     explain(await problemOf(response), status, purchase, credential)
     return 1
   }
-  say(`answer     ${status} ${response.headers.get('content-type') ?? ''}`.trimEnd())
+  say(`answer     ${status} ${oneLine(response.headers.get('content-type') ?? '')}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
   if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
   const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
@@ -72,7 +73,7 @@ async function finishByUse(
     return whole && ok ? 0 : 1
   }
   const url = new URL(`/api/payments/${encodeURIComponent(id)}`, purchase.url)
-  say(`receipt    GET ${url.href} with the header Payment-Token: ${token}`)
+  say(`receipt    GET ${url.href} with the header Payment-Token: ${oneLine(token)}`)
   const payment = await findPayment(url, token, purchase.now)
   if (payment === undefined) {
     say('           the charge is not settled yet, or the server does not answer')
@@ -100,7 +101,7 @@ async function checkCharge(
     return true
   }
   if (receipt !== undefined) return (await checkReceipt(receipt, purchase, credential)) && isWithin
-  if (charge?.transaction !== undefined) say(`settled by ${charge.transaction}`)
+  if (charge?.transaction !== undefined) say(`settled by ${hashText(charge.transaction)}`)
   return isWithin
 }
 
@@ -126,6 +127,7 @@ export async function problemOf(response: Response): Promise<ProblemText> {
   } catch {
     // The body is not a problem document.
   }
+  const transaction = Json.member(json, 'transaction')
   const string = (parent: Json.JsonObject, name: string) => {
     const value = Json.member(parent, name)
     return typeof value === 'string' ? oneLine(value) : undefined
@@ -136,7 +138,7 @@ export async function problemOf(response: Response): Promise<ProblemText> {
     code: string(json, 'code') ?? `status ${response.status}`,
     detail: string(json, 'detail') ?? '',
     reason: string(json, 'reason'),
-    transaction: string(json, 'transaction'),
+    transaction: typeof transaction === 'string' ? hashText(transaction) : undefined,
     redeem:
       token === undefined || !Json.isObject(redeem)
         ? undefined
@@ -188,7 +190,7 @@ async function checkReceipt(
 ): Promise<boolean> {
   const receipt = Receipt.parse(encoded)
   const settled = settlementOf(encoded) ?? (isFault(receipt) ? '' : receipt.payload.transaction)
-  if (settled !== '') say(`settled by ${settled}`)
+  if (settled !== '') say(`settled by ${hashText(settled)}`)
   if (isFault(receipt)) {
     say('receipt    not signed')
     return true
@@ -201,7 +203,7 @@ async function checkReceipt(
     transfer === undefined ||
     (payload.network === transfer.network && AddressText.equal(payload.payer, transfer.payer))
   const issued = new Date(payload.issuedAt * 1000).toISOString()
-  say(`receipt    ${payload.resourceUrl}, ${payload.network}, ${issued}`)
+  say(`receipt    ${oneLine(payload.resourceUrl)}, ${oneLine(payload.network)}, ${issued}`)
   if (signer === undefined || !isOurs) {
     say('           its signature is not valid for this payment')
     return false
@@ -265,17 +267,31 @@ async function copyBody(response: Response): Promise<boolean> {
 }
 
 function quote(text: string): string {
-  return /^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
+  if (/^[\w.:/-]+$/.test(text)) return text
+  if (!/\p{Cc}/u.test(text)) return `'${text.replaceAll("'", `'\\''`)}'`
+  const escaped = text.replace(/[\\']/g, '\\$&').replace(/\p{Cc}/gu, (control) => {
+    return [...Buffer.from(control)]
+      .map((byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
+      .join('')
+  })
+  return `$'${escaped}'`
 }
 
-/** Prints text for the user without terminal control characters: some of it comes from a server. */
-export function say(text: string): void {
-  const printable = text.replace(/[^\P{C}\n]|[\p{Zl}\p{Zp}]/gu, '?')
+/**
+ * Prints one line for the user. Some of the text comes from a server, so a line feed or a control
+ * character in it is replaced: it must not look like another line of ours.
+ */
+export function say(line: string): void {
   // stdout is reserved for the bought answer.
-  process.stderr.write(`${printable}\n`)
+  process.stderr.write(`${line.replace(/\p{C}|[\p{Zl}\p{Zp}]/gu, '?')}\n`)
 }
 
-/** A server's text must not look like another line of ours. */
+/** Text of a server for the middle of a line. */
 export function oneLine(text: string): string {
   return text.replace(/\s+/g, ' ')
+}
+
+/** The hash of a transaction that a server names. Other text is not shown. */
+export function hashText(value: string): string {
+  return /^0x[0-9a-f]{64}$/i.test(value) ? value : 'an invalid hash'
 }

@@ -38,6 +38,13 @@ const pendingMs = 60_000
 /** Why nothing can be bought. The message is for the user. */
 class PayError extends Error {
   override readonly name = 'PayError'
+  /** What was offered. */
+  readonly offered: readonly Terms.Terms[]
+
+  constructor(message: string, offered: readonly Terms.Terms[] = []) {
+    super(message)
+    this.offered = offered
+  }
 }
 
 /**
@@ -62,6 +69,8 @@ export async function pay(options: PayOptions): Promise<number> {
       error instanceof AllowanceError
     if (!isForUser) throw error
     say(`turnpike: ${error.message}`)
+    if (error instanceof PayError)
+      for (const terms of error.offered) say(`  ${Terms.describe(terms)}`)
     return 1
   }
 }
@@ -183,13 +192,12 @@ function choose(offered: readonly Terms.Terms[], purchase: Purchase): Terms.Term
     .filter((terms) => isWanted(terms, purchase))
     // Prefer terms that need no approval.
     .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
-  if (wanted.length === 0)
-    throw new PayError(`The 402 does not offer that. It offers:\n${list(offered)}`)
+  if (wanted.length === 0) throw new PayError('The 402 does not offer that. It offers:', offered)
   const affordable = wanted.find(
     ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(purchase.max, asset.decimals),
   )
   if (affordable === undefined)
-    throw new PayError(`More than --max ${purchase.max} is asked:\n${list(wanted)}`)
+    throw new PayError(`More than --max ${purchase.max} is asked:`, wanted)
   return affordable
 }
 
@@ -201,10 +209,6 @@ function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
     (network === undefined || terms.network === network) &&
     (transfer === undefined || terms.method === transfer)
   )
-}
-
-function list(terms: readonly Terms.Terms[]): string {
-  return terms.map((each) => `  ${Terms.describe(each)}`).join('\n')
 }
 
 async function send(
