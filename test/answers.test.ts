@@ -93,9 +93,9 @@ const payment = {
 test('behavior: a receipt names the transaction that paid, though another one was signed in advance', () => {
   const issuer = { key: secret, address: Crypto.addressOf(secret) }
   const receipts = createReceipts(issuer, () => 1_000)
-  receipts.expect(payment)
+  receipts.expect(payment, '')
   const transaction = `0x${'b'.repeat(64)}` as const
-  const headers = receipts.headersOf({ ...payment, transaction }, 'x402')
+  const headers = receipts.headersOf({ ...payment, transaction }, { protocol: 'x402', search: '' })
   const told = settlementOf(new Response(null, { headers }))
   expect(told).toMatchObject({
     transaction,

@@ -351,13 +351,16 @@ describe('receipts and tokens', () => {
       if (isFault(receipt)) throw new Error(receipt.detail)
       expect(Receipt.verify(receipt)).toBe(target.app.receiptAddress)
       expect(receipt.payload).toMatchObject({
-        resourceUrl: 'http://localhost/m/a/get',
         payer: buyer.address,
         transaction: target.payments().at(-1)?.transaction_hash,
       })
+      expect(receipt.payload.resourceUrl).toMatch(
+        /^http:\/\/localhost\/m\/a\/get\?x=1#request=[0-9a-f]{64}&amount=5000$/,
+      )
       const forgeries: Partial<Receipt.Signed['payload']>[] = [
         { network: 'eip155:1' },
         { resourceUrl: 'http://localhost/m/b/get' },
+        { resourceUrl: receipt.payload.resourceUrl.replace('x=1', 'x=2') },
         { payer: other.address },
         { issuedAt: receipt.payload.issuedAt + 1 },
         { transaction: `0x${'0'.repeat(64)}` },

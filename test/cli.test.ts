@@ -69,7 +69,11 @@ async function run(args: readonly string[], stdin = '') {
 }
 
 describe('receipt verify', () => {
-  const verify = async (receipt: string, how: { key?: string; url?: string }, stdin = '') => {
+  const verify = async (
+    receipt: string,
+    how: Partial<Parameters<typeof verifyReceipt>[0]>,
+    stdin = '',
+  ) => {
     const lines: string[] = []
     const code = await verifyReceipt({
       receipt,
@@ -94,6 +98,36 @@ describe('receipt verify', () => {
         expect(text).toMatch(/transaction {2}0x[0-9a-f]{64}/)
         expect(text).toContain(`signed by    ${key()}`)
       }
+  })
+
+  test('behavior: a receipt is valid for the request that was paid for, and for no other', async () => {
+    const url = `${world.url}/m/catjoke/joke`
+    for (const value of [mpp, x402]) {
+      const of = (request: string, more: Partial<Parameters<typeof verifyReceipt>[0]> = {}) =>
+        verify(value, { key: key(), request, ...more })
+      expect(await of(url)).toEqual({
+        code: 0,
+        text: expect.stringMatching(/request {6}sha256 [0-9a-f]{64}\namount {7}\d+ atomic\n/),
+      })
+      const file = join(directory, 'body')
+      writeFileSync(file, '{}')
+      for (const other of [
+        await of(`${url}?symbol=B`),
+        await of(url, { method: 'POST' }),
+        await of(url, { body: '{}' }),
+        await of(url, { body: `@${file}` }),
+      ])
+        expect(other).toEqual({
+          code: 1,
+          text: expect.stringContaining('NOT VALID: it is for another request'),
+        })
+      const missing = await of(url, { body: '@/does/not/exist' })
+      expect(missing).toEqual({ code: 1, text: expect.stringContaining('--body names a file') })
+      expect((await of('joke')).text).toContain('--request is a URL')
+    }
+    const json = JSON.parse(Buffer.from(x402, 'base64').toString())
+    const more = await verify(JSON.stringify({ ...json, amount: '999' }), { key: key() })
+    expect(more).toEqual({ code: 1, text: expect.stringContaining('NOT VALID: amount beside') })
   })
 
   test('behavior: a receipt may be JSON, in a file, on stdin, or in the head of an answer', async () => {

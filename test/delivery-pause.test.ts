@@ -34,6 +34,7 @@ test.each(kinds)(
       const request = {
         method: 'GET',
         resource: 'http://localhost/m/weather/forecast',
+        search: '',
         requestId: 'request',
         signal: buyer.signal,
         fulfil: async () => {

@@ -3,6 +3,7 @@ import { encodeFunctionData, getAddress, type Hex, maxUint256, parseAbi } from '
 import { account } from '../src/demo/accounts'
 import { type Call, deploy, execute } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import { fingerprint } from '../src/paywall/fingerprint'
 import type * as Network from '../src/protocol/Network'
 import * as Permit from '../src/protocol/Permit'
 import { isFault } from '../src/protocol/Problem'
@@ -76,7 +77,10 @@ function expectReceipt(response: Response, network: Network.Id, payer: string, h
   if (isFault(receipt)) throw new Error(receipt.detail)
   expect(Receipt.verify(receipt)).toBe(shop.app.receiptAddress)
   expect(receipt.payload).toMatchObject({ network, payer, transaction: hash })
-  expect(receipt.payload.resourceUrl).toBe('http://localhost:4020/m/shop/item')
+  const request = fingerprint('GET', '/m/shop/item', '', {})
+  expect(receipt.payload.resourceUrl).toBe(
+    `http://localhost:4020/m/shop/item#request=${request}&amount=5000`,
+  )
 }
 
 type Way = { scheme: Scheme; network: Network.Id; bare?: boolean }
@@ -92,6 +96,40 @@ const cases = ways.flatMap((way) =>
 )
 const nameOf = ({ scheme, network, bare }: Way) =>
   `${scheme}${bare ? ' without accepted' : ''} on ${network}`
+
+describe('a receipt', () => {
+  test('attack: a receipt of one query proves no other one, and a long one is in its hash', async () => {
+    const urls = ['?symbol=A', '?symbol=B', `?note=${'x'.repeat(400)}`]
+    const receipts = await Promise.all(
+      urls.map(async (search) => {
+        const url = `${shop.url}/m/shop/item${search}`
+        const response = await fetch(url, { headers: await sign(url, { scheme: 'mpp', buyer: 1 }) })
+        const receipt = Receipt.parse(response.headers.get('payment-receipt') ?? '')
+        if (isFault(receipt)) throw new Error(receipt.detail)
+        expect(Receipt.verify(receipt)).toBe(shop.app.receiptAddress)
+        return receipt
+      }),
+    )
+    expect(receipts.map(({ payload }) => new URL(payload.resourceUrl).search)).toEqual([
+      ...urls.slice(0, 2),
+      '',
+    ])
+    expect(receipts.map((each) => Receipt.purchaseOf(each).request)).toEqual(
+      urls.map((search) => fingerprint('GET', '/m/shop/item', search, {})),
+    )
+    const [a] = receipts
+    if (!a) throw new Error('no receipt')
+    for (const [from, to] of [
+      ['symbol=A', 'symbol=B'],
+      ['amount=5000', 'amount=5'],
+    ] as const) {
+      const resourceUrl = a.payload.resourceUrl.replace(from, to)
+      expect(resourceUrl).not.toBe(a.payload.resourceUrl)
+      const changed = { ...a, payload: { ...a.payload, resourceUrl } }
+      expect(Receipt.verify(changed)).not.toBe(shop.app.receiptAddress)
+    }
+  })
+})
 
 describe('a wallet with a key', () => {
   for (const way of cases) {

@@ -32,6 +32,7 @@ async function deliverAt(
   const request = {
     method: 'GET',
     resource: 'http://gate/thing',
+    search: '',
     requestId: 'req',
     signal: new AbortController().signal,
     fulfil: async () => {

@@ -129,6 +129,7 @@ test.concurrent('behavior: the delivery of a buyer that disconnects at its start
   const request = {
     method: 'GET',
     resource: 'http://localhost/m/weather/forecast',
+    search: '',
     requestId: 'request',
     fulfil: async () => {
       forwards++

@@ -2,6 +2,8 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import * as Receipt from '../src/chain/receipt'
 import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
+import { isFault } from '../src/protocol/Problem'
+import * as SignedReceipt from '../src/protocol/Receipt'
 import { receiptOf, settlementOf } from './harness/buyer'
 import { block, pause } from './harness/exchange'
 import { executable } from './harness/executable'
@@ -323,6 +325,23 @@ describe('a purchase', () => {
     }
     expect(counts()).toEqual(before)
   })
+})
+
+test('behavior: every receipt of the desk names its order and its amount, also for a repeated request', async () => {
+  for (const scheme of ['mpp', 'x402-eip3009'] as const) {
+    const url = shop.buyUrl({ usdg: '3' })
+    const headers = await signOrder(url, { scheme, buyer: 4 })
+    for (let turn = 0; turn < 2; turn++) {
+      const response = await fetch(url, { method: 'POST', headers })
+      const { id } = (await response.json()) as OrderJson
+      const value =
+        response.headers.get('payment-receipt') ?? response.headers.get('payment-response') ?? ''
+      const receipt = SignedReceipt.parse(value)
+      if (isFault(receipt)) throw new Error(receipt.detail)
+      expect(SignedReceipt.verify(receipt)).toBe(shop.app.receiptAddress)
+      expect(SignedReceipt.purchaseOf(receipt)).toMatchObject({ order: id, amount: '3000000' })
+    }
+  }
 })
 
 describe('the same request again', () => {

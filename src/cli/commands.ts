@@ -163,6 +163,9 @@ Name the key by --key or --url.`,
   options: {
     key: { value: 'ADDRESS', help: 'address of the receipt key' },
     url: { value: 'URL', help: 'service that publishes its receipt key' },
+    request: { value: 'URL', help: 'the request that it must be for, with its query' },
+    method: { value: 'METHOD', help: 'of that request; GET by default' },
+    body: { value: 'TEXT', help: 'of that request; @FILE reads a file' },
   },
   examples: ['receipt verify receipt.txt --url https://api.example.com'],
   async run({ values, operand }) {

@@ -201,7 +201,9 @@ async function checkReceipt(
   const published = await publishedSigner(purchase.url)
   const isOurs =
     transfer === undefined ||
-    (payload.network === transfer.network && AddressText.equal(payload.payer, transfer.payer))
+    (payload.network === transfer.network &&
+      AddressText.equal(payload.payer, transfer.payer) &&
+      BigInt(Receipt.purchaseOf(receipt).amount ?? 0) <= transfer.amountAtomic)
   const issued = new Date(payload.issuedAt * 1000).toISOString()
   say(`receipt    ${oneLine(payload.resourceUrl)}, ${oneLine(payload.network)}, ${issued}`)
   if (signer === undefined || !isOurs) {

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
+import { bodyDigest, fingerprint } from '../paywall/fingerprint'
 import * as AddressText from '../protocol/Address'
 import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
@@ -14,6 +15,10 @@ export type ReceiptOptions = {
   key?: string | undefined
   /** Base URL of the service that publishes it. */
   url?: string | undefined
+  /** URL of the request that it must be for, its method, and its body: text, or a file after `@`. */
+  request?: string | undefined
+  method?: string | undefined
+  body?: string | undefined
   /** Reads all of the standard input. */
   stdin: () => Promise<string>
   /** Prints one line. */
@@ -38,17 +43,26 @@ export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
     const text = receiptIn(await read(options))
     const receipt = Receipt.parse(text)
     if (isFault(receipt)) throw new ReceiptError(receipt.detail)
-    const wanted = await keyOf(options)
+    const wantedKey = await keyOf(options)
     const { network, resourceUrl, payer, issuedAt, transaction } = receipt.payload
-    out(`resource     ${printable(resourceUrl)}`)
+    const { request, amount, order } = Receipt.purchaseOf(receipt)
+    out(`resource     ${printable(resourceUrl.split('#')[0] ?? '')}`)
+    if (request !== undefined) out(`request      sha256 ${printable(request)}`)
+    if (amount !== undefined) out(`amount       ${printable(amount)} atomic`)
+    if (order !== undefined) out(`order        ${printable(order)}`)
     out(`paid by      ${printable(payer)} on ${printable(network)}`)
     out(`transaction  ${printable(transaction)}`)
     out(`issued       ${timeOf(issuedAt)}`)
     const signer = Receipt.verify(receipt)
     out(`signed by    ${signer ?? 'no address: the signature is not valid'}`)
     const differing = differences(text, receipt)
-    if (signer === undefined || !AddressText.equal(signer, wanted)) {
-      out(`NOT VALID: the receipt key is ${wanted}`)
+    if (signer === undefined || !AddressText.equal(signer, wantedKey)) {
+      out(`NOT VALID: the receipt key is ${wantedKey}`)
+      return 1
+    }
+    const { request: asked } = options
+    if (asked !== undefined && !hashesOf(options, asked).some((each) => each === request)) {
+      out('NOT VALID: it is for another request')
       return 1
     }
     if (differing.length > 0) {
@@ -68,6 +82,33 @@ async function read({ receipt, stdin }: ReceiptOptions): Promise<string> {
   const text = receipt === '-' ? await stdin() : (fileText(receipt) ?? receipt)
   if (text.length > textMaxLength) throw new ReceiptError('this is too long for a receipt.')
   return text
+}
+
+/** What the hash of a charge by use has of the headers of a client that accepts anything. */
+const usualHeaders = '*/*\n\n\n'
+
+/**
+ * The hashes of a request, as the service computes them, with its path below the URL of the service: at
+ * a fixed price, and charged by its use.
+ */
+function hashesOf({ url, method = 'GET', body = '' }: ReceiptOptions, request: string): string[] {
+  if (!URL.canParse(request))
+    throw new ReceiptError('--request is a URL, such as https://pay.example.com/m/shop/item?a=1.')
+  const { pathname, search } = new URL(request)
+  const base = url === undefined ? '' : new URL(url).pathname.replace(/\/$/, '')
+  const path = pathname.startsWith(`${base}/`) ? pathname.slice(base.length) : pathname
+  const digest = bodyDigest(body.startsWith('@') ? fileOf(body.slice(1)) : Buffer.from(body))
+  return [undefined, usualHeaders].map((headers) =>
+    fingerprint(method.toUpperCase(), path, search, { digest, headers }),
+  )
+}
+
+function fileOf(name: string): Uint8Array {
+  try {
+    return readFileSync(name)
+  } catch {
+    throw new ReceiptError('--body names a file that cannot be read.')
+  }
 }
 
 /** Undefined when there is no such file. */
@@ -107,11 +148,14 @@ async function keyOf({ key, url }: ReceiptOptions): Promise<Address> {
 /**
  * Members of a PAYMENT-RESPONSE, which are not signed, that contradict the signed receipt in it.
  */
-function differences(text: string, { payload }: Receipt.Signed): string[] {
+function differences(text: string, receipt: Receipt.Signed): string[] {
   const json = text.startsWith('{') ? Json.parse(text) : decodeJson(text, 'either')
-  return (['transaction', 'network', 'payer'] as const).filter((name) => {
+  const { transaction, network, payer } = receipt.payload
+  const { amount } = Receipt.purchaseOf(receipt)
+  return Object.entries({ transaction, network, payer, amount }).flatMap(([name, signed]) => {
     const value = Json.member(json, name)
-    return typeof value === 'string' && value.toLowerCase() !== payload[name].toLowerCase()
+    const isSame = signed === undefined || typeof value !== 'string'
+    return isSame || value.toLowerCase() === signed.toLowerCase() ? [] : [name]
   })
 }
 

@@ -34,8 +34,9 @@ type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deli
 export type DeliveryRequest = {
   /** As requested: HEAD stays HEAD. */
   method: string
-  /** Absolute URL of what is bought, for receipts. */
+  /** Absolute URL of what is bought, and its query, '' or with its `?`, for receipts. */
   resource: string
+  search: string
   requestId: string
   /** The address of the client, under which its failures are counted. */
   readonly client?: string | undefined
@@ -63,7 +64,7 @@ export type DeliveryOptions = {
 
 export type Deliveries = {
   /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
-  expect(payment: Payment): void
+  expect(payment: Payment, search: string): void
   /**
    * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
    * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
@@ -76,7 +77,11 @@ export type Deliveries = {
     release: () => void,
   ): Promise<Response>
   /** The stored answer of an idempotency key, marked as a replay. */
-  replay(answer: Answer, payment: Payment, protocol: Protocol): Response
+  replay(
+    answer: Answer,
+    payment: Payment,
+    request: { protocol: Protocol; search: string },
+  ): Response
   findByToken(token: string): Promise<Payment | undefined>
   /** Whether a failed delivery of the payment was answered with the token that redeems it. */
   wasAnswered(payment: Payment): Promise<boolean>
@@ -143,10 +148,10 @@ export function createDeliveries(options: DeliveryOptions): Deliveries {
       }
       return deliver(context, { request, payment, protocol, record, finish })
     },
-    replay(answer, payment, protocol) {
+    replay(answer, payment, request) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
-      setAll(headers, receipts.headersOf(payment, protocol))
+      setAll(headers, receipts.headersOf(payment, request))
       return new Response(answer.body, { status: answer.status, headers })
     },
     findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
@@ -245,7 +250,7 @@ async function hand(context: Context, delivery: Delivery, made: Made): Promise<R
       return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
     })
   }
-  setAll(headers, context.receipts.headersOf(payment, delivery.protocol, request.usage))
+  setAll(headers, receiptOf(context, delivery))
   const observer = {
     record: delivery.record.bind(undefined, status),
     finish: delivery.finish,
@@ -291,14 +296,21 @@ async function enclose(
 /** Sends a whole answer with its receipt. `record` is called when the answer is complete. */
 function answer(
   context: Context,
-  { request, payment, protocol, finish }: Delivery,
+  delivery: Delivery,
   { status, headers, body }: Answer,
   record: () => Promise<void>,
 ): Response {
-  setAll(headers, context.receipts.headersOf(payment, protocol, request.usage))
+  const { request, finish } = delivery
+  setAll(headers, receiptOf(context, delivery))
   void record().then(finish)
   const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
   return new Response(isBodiless ? null : body, { status, headers })
+}
+
+/** Receipt headers of an answer. */
+function receiptOf({ receipts }: Context, { request, payment, protocol }: Delivery) {
+  const { search, usage } = request
+  return receipts.headersOf(payment, { protocol, search, usage })
 }
 
 /** Throws the problem of a delivery that failed, with the token that redeems its payment. */

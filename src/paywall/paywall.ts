@@ -26,9 +26,8 @@ export type PaidRequest = DeliveryRequest & {
   item: Item
   /** The item at the price of this request. May be called again. */
   priced: () => Item
-  /** Canonical path and query, as forwarded. */
+  /** Canonical path, as forwarded, like the query. */
   path: string
-  search: string
   headers: Headers
   /** The result of `extract` on the headers. */
   presented: Presented
@@ -178,7 +177,7 @@ function createGatewayProduct(
       const { invalidParams } = request
       if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     },
-    async replay({ presentation, fingerprint, key }, payment) {
+    async replay({ sale, presentation, fingerprint, key }, payment) {
       const { purpose } = payment
       if (key === undefined || key !== purpose.idempotencyKey) return undefined
       if (purpose.fingerprint !== fingerprint) {
@@ -188,7 +187,8 @@ function createGatewayProduct(
       const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
       if (isHeld) return undefined
       const stored = await options.answers.find(payment.id, options.now())
-      return stored && deliveries.replay(stored, payment, presentation.protocol)
+      const { search } = sale.request
+      return stored && deliveries.replay(stored, payment, { ...presentation, search })
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
@@ -196,7 +196,7 @@ function createGatewayProduct(
     },
     admit: (checkout) => admit(options, checkout),
     settling: ({ sale: { request }, presentation: { transfer } }, purpose) => ({
-      onSent: deliveries.expect,
+      onSent: (payment) => deliveries.expect(payment, request.search),
       // A payment that needs a second node is not delivered after one node confirms it.
       deliverOnConfirm: () =>
         !request.signal.aborted && !settlement.needsSecond({ transfer, purpose }),

@@ -17,21 +17,38 @@ export type Issuer = { key: Uint8Array; address: Address }
 const legacyMaxBytes = 1_300
 
 const urlMaxLength = 300
+/** With a longer query a receipt would leave no room for that copy. */
+const withQueryMaxLength = 200
 
 /**
- * The resource of a receipt: the URL, or the route's own URL where the full one would make the head
- * of the answer longer than proxies accept.
+ * The resource of a payment: the URL, or the route's own URL where the full one would make the head of
+ * the answer with the receipt longer than proxies accept.
  */
 export function receiptUrl(url: string, { resource }: Pick<Item, 'resource'>): string {
   return url.length > urlMaxLength ? resource.url : url
 }
 
+/** The purchase that a receipt names. */
+export type Bought = {
+  /** Query of the request, '' or with its `?`, where it is known. The hash of the request has it, too. */
+  search?: string | undefined
+  order?: string | undefined
+}
+
 /** The signed receipt of a payment. `now` is unix ms. */
-export function signReceipt(payment: Payment, issuer: Issuer, now: number): Receipt.Signed {
+export function signReceipt(
+  payment: Payment,
+  issuer: Issuer,
+  now: number,
+  { search = '', order }: Bought = {},
+): Receipt.Signed {
   const { transaction, transfer, purpose } = payment
+  const whole = purpose.resource + search
+  const url = whole.length > withQueryMaxLength ? purpose.resource : whole
+  const amount = String(transfer.amountAtomic)
   const fields = {
     network: transfer.network,
-    resourceUrl: purpose.resource,
+    resourceUrl: Receipt.urlOf(url, { request: purpose.fingerprint, amount, order }),
     payer: transfer.payer,
     issuedAt: Math.floor(now / 1000),
     transaction,
@@ -82,29 +99,33 @@ const aheadMax = 1_000
 
 /** Receipts that are signed in advance, while their payments are being confirmed. */
 export type Receipts = {
-  /** Signs the receipt of a payment that is being confirmed. */
-  expect(payment: Payment): void
+  /** Signs the receipt of a payment that is being confirmed. `search`: the query of its request. */
+  expect(payment: Payment, search: string): void
   /** Receipt headers of an answer that is sent now. */
-  headersOf(payment: Payment, protocol: Protocol, usage?: Usage): Readonly<Record<string, string>>
+  headersOf(
+    payment: Payment,
+    answer: { protocol: Protocol; search: string; usage?: Usage | undefined },
+  ): Readonly<Record<string, string>>
 }
 
 export function createReceipts(issuer: Issuer, now: () => number): Receipts {
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
   return {
-    expect(payment) {
+    expect(payment, search) {
       const signedAt = now()
       const [oldest] = ahead.keys()
       if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
-      ahead.set(payment.id, { receipt: signReceipt(payment, issuer, signedAt), signedAt })
+      const receipt = signReceipt(payment, issuer, signedAt, { search })
+      ahead.set(payment.id, { receipt, signedAt })
     },
-    headersOf(payment, protocol, usage) {
+    headersOf(payment, { protocol, search, usage }) {
       const early = ahead.get(payment.id)
       ahead.delete(payment.id)
       // A transaction may have been replaced since its receipt was signed.
       const isGood =
         early?.receipt.payload.transaction === payment.transaction &&
         Math.abs(now() - early.signedAt) < aheadMs
-      const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now())
+      const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now(), { search })
       return successHeaders(payment, { protocol, usage }, issuer, receipt)
     },
   }

@@ -308,7 +308,7 @@ async function settleWhole(
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs,
       requestId,
-      onSent: deliveries.expect,
+      onSent: (payment) => deliveries.expect(payment, request.search),
       deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
     })
     isOwed = outcome.kind !== 'refused' && outcome.kind !== 'dead'

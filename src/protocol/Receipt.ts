@@ -11,6 +11,7 @@ import type { Fault } from './Problem'
 export type Fields = {
   /** CAIP-2 id. */
   network: string
+  /** Of `urlOf`. */
   resourceUrl: string
   payer: Address
   /** Unix seconds. */
@@ -36,6 +37,39 @@ const receiptType = Abi.hashOf(
   'Receipt(uint256 version,string network,string resourceUrl,string payer,' +
     'uint256 issuedAt,string transaction)',
 )
+
+/** What was paid for. The type of the extension has no members for it. */
+export type Purchase = {
+  /** sha256 (hex) of the request. */
+  request: string
+  /** Atomic amount, decimal. */
+  amount: string
+  /** Id of an order of the stock desk. */
+  order?: string | undefined
+}
+
+/** The signed URL of a receipt: its fragment has the purchase. */
+export function urlOf(url: string, { request, amount, order }: Purchase): string {
+  const named = order === undefined ? '' : `&order=${order}`
+  return `${url}#request=${request}&amount=${amount}${named}`
+}
+
+/** The members of the purchase that the URL of a receipt has in their form. */
+export function purchaseOf({ payload }: Pick<Signed, 'payload'>): {
+  [Name in keyof Purchase]-?: string | undefined
+} {
+  const at = payload.resourceUrl.indexOf('#')
+  const bound = new URLSearchParams(at < 0 ? '' : payload.resourceUrl.slice(at + 1))
+  const member = (name: string, form: RegExp) => {
+    const value = bound.get(name)
+    return value !== null && form.test(value) ? value : undefined
+  }
+  return {
+    request: member('request', /^[0-9a-f]{64}$/),
+    amount: member('amount', /^[0-9]{1,78}$/),
+    order: member('order', /^ord_[0-9a-f]{32}$/),
+  }
+}
 
 /** Minimal JSON Schema of the extension's `info`. */
 const schema = { type: 'object', required: ['receipt'] }

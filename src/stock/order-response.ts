@@ -50,11 +50,12 @@ export function createOrderResponse(options: OrderResponseOptions): OrderRespons
       throw withOrder(Denial.unpaid({ kind: 'pending', payment }), order)
     }
     const isDelivered = state === 'delivered'
+    const receipt = signReceipt(payment, issuer, now(), { order: order.id })
     const headers = {
       'cache-control': 'private, no-store',
       location: urlOf(order),
       ...(isDelivered ? {} : { 'retry-after': '2' }),
-      ...successHeaders(payment, { protocol }, issuer, signReceipt(payment, issuer, now())),
+      ...successHeaders(payment, { protocol }, issuer, receipt),
     }
     return Response.json(toJson(order), { status: isDelivered ? 200 : 202, headers })
   }

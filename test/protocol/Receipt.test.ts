@@ -111,6 +111,22 @@ test('error: a changed receipt has another signer', () => {
   }
 })
 
+test('behavior: the URL of a receipt has the purchase, and nothing in another form', () => {
+  const bought = { request: 'ab'.repeat(32), amount: '5000', order: `ord_${'1'.repeat(32)}` }
+  const at = (resourceUrl: string) =>
+    Receipt.purchaseOf({ payload: { ...receipt.payload, resourceUrl } })
+  const none = { request: undefined, amount: undefined, order: undefined }
+  const url = 'https://gw.example/x?a=1&amount=7'
+  expect(at(Receipt.urlOf(url, bought))).toEqual(bought)
+  expect(at(Receipt.urlOf(url, { ...bought, order: undefined }))).toEqual({
+    ...bought,
+    order: undefined,
+  })
+  expect(at(url)).toEqual(none)
+  expect(at(`${url}#request=AB&amount=-1&order=ord_1`)).toEqual(none)
+  expect(at(`${url}#amount=1e3`)).toEqual(none)
+})
+
 test('error: a text that is not a receipt is a fault', () => {
   const json = JSON.stringify(receipt)
   for (const text of [
