@@ -60,14 +60,14 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
   const seats = Object.fromEntries(
     kinds.map((kind) => [
       kind,
-      Array.from({ length: sizes[kind] }, () => createSeat(options, kind, { watch, isNewest })),
+      Array.from({ length: sizes[kind] }, () => createSeat(options, kind, { watch, accept })),
     ]),
   ) as Record<Kind, Seat[]>
   const all = Object.values(seats).flat()
   const listeners = new Map<Kind, (() => void)[]>()
   let isClosed = false
   let newest = options.place
-  function isNewest(place: Place): boolean {
+  function accept(place: Place): boolean {
     if (newest !== undefined && isOlder(place, newest)) return false
     const isNewer = newest !== undefined && isOlder(newest, place)
     newest = place
@@ -124,11 +124,11 @@ type Seat = {
 
 type Shared = {
   watch: Watch
-  /** Whether no line has led to a newer primary. */
-  isNewest: (place: Place) => boolean
+  /** Whether no line has led to a newer primary. When this one is newer, the other lines leave theirs. */
+  accept: (place: Place) => boolean
 }
 
-function createSeat(options: LinesOptions, kind: Kind, { watch, isNewest }: Shared): Seat {
+function createSeat(options: LinesOptions, kind: Kind, { watch, accept }: Shared): Seat {
   let line: Line | undefined
   let work = 0
   let isClosed = false
@@ -152,7 +152,7 @@ function createSeat(options: LinesOptions, kind: Kind, { watch, isNewest }: Shar
       onEnd,
       ...(listens && { onNotification: (_, payload) => onNotification(payload) }),
     })
-    if (!isNewest(place)) {
+    if (!accept(place)) {
       opening.close()
       throw gone()
     }
