@@ -210,6 +210,8 @@ function otherReason(error: Error, code: string, target: Url.Target): string {
     return `asks for a password of the user ${target.user}: write it into DATABASE_URL`
   if (error.message.includes('startup parameter'))
     return `is behind a pooler (${said}): name the server itself in DATABASE_URL`
+  if (code === 'ECONNRESET' || error.message.includes('Connection terminated'))
+    return 'ended the connection: start again when it answers, or look into its log'
   if (/timeout|did not answer/i.test(error.message))
     return 'does not answer in time: check host and port, the network and the firewall before it'
   return `cannot be used: ${said}${code === '' ? '' : ` (${code})`}`
