@@ -75,6 +75,7 @@ export const authorizations = table(
     isDelivered: flag('is_delivered').notNull().default(false),
     upstreamStatus: integer('upstream_status'),
     truncated: flag('truncated').notNull().default(false),
+    /** When its settlement failed by the payer's doing, or, of a void one, when its request was lost. */
     failedAt: at('failed_at'),
     createdAt: at('created_at').notNull(),
   },

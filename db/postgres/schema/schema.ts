@@ -262,7 +262,8 @@ export const transactionMembers = table(
 
 /**
  * Answers stored for the buyer's own key, which is in the payment: a repeat gets the same bytes.
- * The payment's insert is the reservation of the key.
+ * The payment's insert is the reservation of the key. Also answers by use that their buyers have not
+ * got, some before their charge is confirmed.
  */
 export const answers = table(
   'answers',
