@@ -41,6 +41,7 @@ describe('limits', () => {
     ['{"model":"cheap","models":["cheap","other"]}', 'model', /must be a model that is sold here/],
     ['{"model":"cheap","models":"dear"}', 'models', /must be an array/],
     ['{"model":"cheap","models":[1]}', 'models', /must be a string/],
+    [`{"models":[${'"cheap",'.repeat(100)}"cheap"]}`, 'models', /must have at most 100 entries/],
     ['{"model":"cheap","model":"dear"}', 'model', /is there twice/],
     [String.raw`{"model":"cheap","mod\u0065l":"dear"}`, 'model', /is there twice/],
     [

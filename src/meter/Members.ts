@@ -153,9 +153,10 @@ type Named = { hasId: boolean; types: boolean[] }
 
 /** Reads the braces between two strings. False when an object that is a reference ends. */
 function closes(between: string, objects: Named[]): boolean {
-  for (const character of between) {
-    if (character === '{') objects.push({ hasId: false, types: [] })
-    if (character !== '}') continue
+  for (let at = 0; at < between.length; at++) {
+    const code = between.charCodeAt(at)
+    if (code === 0x7b) objects.push({ hasId: false, types: [] })
+    if (code !== 0x7d) continue
     const object = objects.pop()
     const isTyped = object?.types.length !== 0 && object?.types.every((isOfText) => isOfText)
     if (object?.hasId === true && isTyped !== true) return false

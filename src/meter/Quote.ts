@@ -176,7 +176,6 @@ function modelsOf(
   reading: Reading,
   path: string,
 ): Models {
-  // A set, because a buyer may name thousands.
   const given = new Set<string>()
   const faults: Fault[] = []
   const take = (name: string, value: unknown) => {
@@ -197,8 +196,11 @@ function modelsOf(
   for (const at of request.fallbacks) {
     const value = reading.valueOf(format(at))
     if (value === undefined || value === null) continue
-    if (!Array.isArray(value)) faults.push({ name: nameOf(format(at)), reason: 'must be an array' })
-    else for (const each of value) take(nameOf(format(at)), each)
+    const name = nameOf(format(at))
+    if (!Array.isArray(value)) faults.push({ name, reason: 'must be an array' })
+    else if (value.length > fallbacksMax)
+      faults.push({ name, reason: `must have at most ${fallbacksMax} entries` })
+    else for (const each of value) take(name, each)
   }
   const names = [...given]
   if (!meter.limits.modelsOnly || faults.length > 0) return { names, faults }
@@ -209,6 +211,8 @@ function modelsOf(
   return { names, faults: [{ name: modelName, reason }] }
 }
 
+/** The price of each model is looked up before the request is paid for. */
+const fallbacksMax = 100
 /** Most models that a fault names. */
 const namedMax = 20
 

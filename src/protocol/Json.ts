@@ -50,6 +50,8 @@ type Limits = {
   parts: number
   members?: number
   strings?: number
+  /** Characters outside of strings. */
+  outside?: number
 }
 
 /**
@@ -61,6 +63,7 @@ function countMembers(text: string, limits: Limits): number {
   const { levels, parts } = limits
   const membersMax = limits.members ?? Number.POSITIVE_INFINITY
   const stringsMax = limits.strings ?? Number.POSITIVE_INFINITY
+  let outside = limits.outside ?? Number.POSITIVE_INFINITY
   let members = 0
   let strings = 0
   let depth = 0
@@ -68,6 +71,7 @@ function countMembers(text: string, limits: Limits): number {
   let separators = 0
   for (let index = 0; index < text.length; index++) {
     const code = text.charCodeAt(index)
+    if (--outside < 0) throw new JsonError('too much outside of strings')
     if (code === 0x22) {
       index = endOfString(text, index + 1)
       if (++strings > stringsMax) throw new JsonError('too many strings')
@@ -98,8 +102,9 @@ const bodyLimits = {
   levels: 128,
   containers: 65_536,
   parts: 131_072,
-  members: 32_768,
-  strings: 65_536,
+  members: 20_480,
+  strings: 49_152,
+  outside: 2 * 1024 ** 2,
 }
 
 export const notJson = 'is not JSON'

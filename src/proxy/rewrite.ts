@@ -1,3 +1,5 @@
+import * as Members from '../meter/Members'
+import { format } from '../meter/Pointer'
 import * as Json from '../protocol/Json'
 
 type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
@@ -9,49 +11,20 @@ type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
  * unchanged.
  */
 export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
-  if (Object.keys(mapping).length === 0 || body.byteLength === 0) return body
+  const names = Object.keys(mapping)
+  if (names.length === 0 || body.byteLength === 0) return body
   const read = Json.readBody(body)
   if ('fault' in read || !Json.isObject(read.value)) return body
-  const { text } = read
-  let result = ''
-  let from = 0
-  for (const { name, start, end } of stringMembers(text)) {
-    const value: unknown = JSON.parse(text.slice(start, end))
-    const values = Object.hasOwn(mapping, name) ? mapping[name] : undefined
-    if (typeof value !== 'string' || values === undefined) continue
-    const replacement = Object.hasOwn(values, value) ? values[value] : undefined
-    if (replacement === undefined) continue
-    result += text.slice(from, start) + JSON.stringify(replacement)
-    from = end
+  const { text, value } = read
+  const edits: Members.Edit[] = []
+  const wanted = Members.wantedOf(names.map((name) => [name]))
+  const members = new Map(Members.find(text, wanted).map((member) => [member.pointer, member]))
+  for (const name of names) {
+    const given = Json.member(value, name)
+    const member = members.get(format([name]))
+    const values = mapping[name] ?? {}
+    if (member === undefined || typeof given !== 'string' || !Object.hasOwn(values, given)) continue
+    edits.push({ start: member.start, end: member.end, text: JSON.stringify(values[given]) })
   }
-  return from === 0 ? body : new TextEncoder().encode(result + text.slice(from))
-}
-
-type Member = { name: string; start: number; end: number }
-
-/** Top-level members with a string value. The text must be a JSON object. */
-function stringMembers(text: string): Member[] {
-  const members: Member[] = []
-  let depth = 0
-  let name: string | undefined
-  let isValue = false
-  for (let index = 0; index < text.length; index++) {
-    const character = text[index]
-    if (character === '"') {
-      const end = endOfString(text, index)
-      if (depth === 1 && isValue && name !== undefined) members.push({ name, start: index, end })
-      else if (depth === 1) name = JSON.parse(text.slice(index, end))
-      index = end - 1
-    } else if (character === '{' || character === '[') depth++
-    else if (character === '}' || character === ']') depth--
-    else if (depth === 1 && character === ':') isValue = true
-    else if (depth === 1 && character === ',') isValue = false
-  }
-  return members
-}
-
-function endOfString(text: string, start: number): number {
-  let index = start + 1
-  while (text[index] !== '"') index += text[index] === '\\' ? 2 : 1
-  return index + 1
+  return edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits))
 }

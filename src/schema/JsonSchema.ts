@@ -27,8 +27,8 @@ import { numbers, texts, type, values } from './Scalars'
 /** The first `most` faults of a value that JSON.parse returned; empty when it fits. */
 export type Check = (value: unknown, most: number) => readonly Fault[]
 
-/** About 15 ms. */
-const unitsMax = 300_000
+/** About 10 ms. */
+const unitsMax = 200_000
 /** A reference to itself would overflow the stack before the budget is used up. */
 const depthMax = 500
 

@@ -89,11 +89,11 @@ function isUnique(entries: readonly unknown[], run: Run): boolean {
 
 function canonical(value: unknown, run: Run): string {
   if (!isContainer(value)) {
-    spend(run, 4 + (typeof value === 'string' ? value.length / 16 : 0))
+    spend(run, 8 + (typeof value === 'string' ? value.length / 16 : 0))
     return JSON.stringify(value)
   }
   if (Array.isArray(value)) return `[${value.map((each) => canonical(each, run)).join()}]`
-  spend(run, 8 * sizeOf(value))
+  spend(run, 16 * sizeOf(value))
   const names = Object.keys(value).sort()
   return `{${names.map((name) => `${JSON.stringify(name)}:${canonical((value as Table)[name], run)}`).join()}}`
 }

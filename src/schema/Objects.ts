@@ -59,7 +59,7 @@ export const objects: Keyword = (schema, compiler) => {
       if (names && !at(run, name, names, name)) fits = false
       let isKnown = described.has(name)
       for (const [pattern, step] of matched) {
-        spend(run, 4 + name.length / 4)
+        spend(run, 12 + name.length / 4)
         if (!pattern.test(name)) continue
         isKnown = true
         if (!at(run, name, step, value[name])) fits = false

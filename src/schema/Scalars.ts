@@ -91,7 +91,7 @@ export const texts: Keyword = ({ minLength, maxLength, pattern, format }) => {
       if (length > most) return fail(run, `must have at most ${most} characters`)
     }
     if (!regExp && !isFormat) return true
-    spend(run, 4 + value.length / 4)
+    spend(run, 12 + value.length / 4)
     if (regExp && !regExp.test(value)) return fail(run, 'does not match its pattern')
     return !isFormat || isFormat(value) || fail(run, `is not a valid ${format}`)
   }

@@ -19,7 +19,8 @@ export function entriesOf({ merchants }: Pick<Config, 'merchants'>): Entry[] {
 
 /** The entries that contain every word of a text, in their order; all for an empty text. */
 export function find(entries: readonly Entry[], text: string): readonly Entry[] {
-  const wanted = text.toLowerCase().split(/\s+/).filter(Boolean)
+  // A set, because an address may repeat a word thousands of times.
+  const wanted = [...new Set(text.toLowerCase().split(/\s+/).filter(Boolean))]
   if (wanted.length === 0) return entries
   return entries.filter((entry) => {
     entry.words ??= wordsOf(entry)

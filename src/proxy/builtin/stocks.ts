@@ -1,5 +1,6 @@
 import { RpcFault } from '../../chain/client'
 import type { Route } from '../../config/Config'
+import * as Json from '../../protocol/Json'
 import { type InvalidParam, validateParams } from '../validate'
 
 /** Data about the listed tokens. Answers are JSON. Reads throw RpcFault when no node answers. */
@@ -95,13 +96,8 @@ function withSymbol(search: string, body: Uint8Array): { search: string; body: U
 }
 
 /** Members of a JSON object; none for anything else, which the schema refuses. */
-function membersOf(body: Uint8Array): Readonly<Record<string, unknown>> {
+function membersOf(body: Uint8Array): Json.JsonObject {
   if (body.byteLength === 0) return {}
-  try {
-    const value: unknown = JSON.parse(new TextDecoder().decode(body))
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    return isObject ? (value as Record<string, unknown>) : {}
-  } catch {
-    return {}
-  }
+  const read = Json.readBody(body)
+  return 'value' in read && Json.isObject(read.value) ? read.value : {}
 }
