@@ -225,6 +225,12 @@ describe('what needs attention', () => {
     expect(await attention({})).toContain('Nothing: all that is configured works.')
   })
 
+  test('behavior: another host than that of a local base_url is in the list, as a hint', async () => {
+    const text = await attention({ otherHost: () => 'shop.example' })
+    expect(text).toContain('a request came for another host')
+    expect(text).toContain('<code>shop.example</code>, which may be invented')
+  })
+
   test('behavior: a payment that was not delivered is in the list until the buyer has it', async () => {
     const { app, read } = await signedIn()
     const { id } = insertPayment(app.db, { at: now - 90_000, isDelivered: false })

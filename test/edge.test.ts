@@ -355,3 +355,24 @@ describe('URLs with a path', () => {
     expect((await at('/shop/eu/m/shop/item')).status).toBe(404)
   })
 })
+
+test('behavior: the first other host is told once, and only where base_url is on this machine', () => {
+  const told: string[] = []
+  const entrance = (baseUrl: string) =>
+    createMiddleware({
+      baseUrl,
+      requestId: () => 'id',
+      now: () => 0,
+      onOtherHost: (host) => told.push(host),
+    })
+  const ask = (to: ReturnType<typeof entrance>, host: string) =>
+    to.wrapRoutes(() => new Response(), new Request('http://localhost/', { headers: { host } }))
+  const local = entrance('http://localhost:4020')
+  for (const host of ['localhost:4020', '127.0.0.1', '[::1]:4020']) ask(local, host)
+  // Not a host: nothing of it is shown.
+  for (const host of ['', '<script>', 'a b', 'x'.repeat(101), 'a.example/x']) ask(local, host)
+  expect([told, local.otherHost()]).toEqual([[], undefined])
+  for (const host of ['shop.example', 'other.example']) ask(local, host)
+  ask(entrance('https://shop.example'), 'other.example')
+  expect([told, local.otherHost()]).toEqual([['shop.example'], 'shop.example'])
+})

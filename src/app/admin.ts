@@ -19,6 +19,7 @@ export function createAdminSources(config: Config, parts: Parts): Sources {
         times: latency.of(merchant.slug),
       })),
     refusedRoutes: () => refusedOf(config, parts.refusals),
+    otherHost: parts.middleware.otherHost,
     openCircuits: () => [...origins].filter(isOpen),
     pending: parts.pending,
     heldOrders: () => startedStock?.desk.held(),

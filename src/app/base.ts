@@ -58,7 +58,9 @@ export async function openBase(
   const { now, monotonic } = clocks
   const { config, log } = options
   const requestId = requestIds()
-  const middleware = createMiddleware({ baseUrl: config.service.baseUrl, requestId, now })
+  const { baseUrl } = config.service
+  const onOtherHost = (host: string) => log('base-url-local', { baseUrl, host })
+  const middleware = createMiddleware({ baseUrl, requestId, now, onOtherHost })
   const current = { config, app: startingRoutes(middleware), offers: '', isStopping: false }
   const database = await openDatabase(options, { ...clocks, configHash: () => current.config.hash })
   onFailure(database.close)

@@ -1,6 +1,6 @@
 import * as Problem from '../protocol/Problem'
 import { toResponse } from './problem'
-import { hasManyHosts, isForSale, withPlainPath } from './url'
+import { hasManyHosts, isForSale, isLoopbackHost, withPlainPath } from './url'
 
 type Answer = Response | Promise<Response>
 type Route = (request: Request) => Answer
@@ -10,6 +10,11 @@ export type MiddlewareOptions = {
   requestId: () => string
   /** Unix ms. */
   now: () => number
+  /**
+   * Called once, when `baseUrl` is on this machine and a request names another host: a hint that a
+   * proxy is in front. Any client can send any host.
+   */
+  onOtherHost?(host: string): void
 }
 
 export type Middleware = {
@@ -17,7 +22,12 @@ export type Middleware = {
   wrapRoutes(routes: unknown, request: Request): Route
   /** The request as it came, for a request that a route received. */
   originalOf(request: Request): Request
+  /** The host of `onOtherHost`. */
+  otherHost(): string | undefined
 }
+
+/** A host as a client may write it. All else is not shown to the operator. */
+const plausibleHost = /^([a-z\d.-]{1,100}|\[[a-f\d:.]{2,45}\])(:\d{1,5})?$/i
 
 /**
  * The first step of every request, in front of Elysia's router. The router reads the path at an
@@ -25,19 +35,31 @@ export type Middleware = {
  * An `onRequest` hook would run too late for both, and would not see the date of HEAD. Several Host
  * fields are refused here, because a proxy may have read another one of them.
  */
-export function createMiddleware({ baseUrl, requestId, now }: MiddlewareOptions): Middleware {
+export function createMiddleware(options: MiddlewareOptions): Middleware {
+  const { baseUrl, requestId, now } = options
   /** Original requests, by the requests that replace them. */
   const originals = new WeakMap<Request, Request>()
+  let looksForOther = isLoopbackHost(new URL(baseUrl).host)
+  let otherHost: string | undefined
 
   return {
     wrapRoutes(routes, request) {
       const route = routes as Route
       if (hasManyHosts(request.headers)) return refuse
+      if (looksForOther) look(request.headers.get('host') ?? '')
       if (request.method === 'HEAD') return (asked) => dated(route(plainOf(asked)))
       const plain = plainOf(request)
       return plain === request ? route : () => route(plain)
     },
     originalOf: (request) => originals.get(request) ?? request,
+    otherHost: () => otherHost,
+  }
+
+  function look(host: string): void {
+    if (isLoopbackHost(host) || !plausibleHost.test(host)) return
+    looksForOther = false
+    otherHost = host
+    options.onOtherHost?.(host)
   }
 
   /**

@@ -82,3 +82,8 @@ export function splitUrl(url: string): [pathname: string, search: string] {
 }
 
 const visible = /^[\x21-\x7e]*$/
+
+/** Whether a host, with or without a port, is this machine. */
+export function isLoopbackHost(host: string): boolean {
+  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?$/i.test(host)
+}

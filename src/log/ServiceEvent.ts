@@ -18,6 +18,13 @@ export const serviceEvents = {
     meaning: 'The changed file has faults or needs a restart. The file before it stays in force.',
     action: 'Correct each place of `faults`, run `turnpike check`, and send SIGHUP again.',
   },
+  'base-url-local': {
+    level: 'warn',
+    meaning:
+      '`base_url` is on this machine, and a request named another `host`. It is logged once, and ' +
+      'clients can invent it.',
+    action: 'If the service is public, set `base_url` to its address: offers and pages name it.',
+  },
   'request-failed': {
     level: 'error',
     meaning: 'A request ended with an unexpected error. Its client got 500 with the request id.',

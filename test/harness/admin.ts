@@ -91,6 +91,7 @@ function sourcesOf(ledger: Ledger, now: () => number): Sources {
     merchants: () => [],
     openCircuits: () => [],
     refusedRoutes: () => [],
+    otherHost: () => undefined,
     pending: async () => ({ count: 0, oldest: [] }),
     heldOrders: () => undefined,
     spentBudgets: async () => [],

@@ -41,6 +41,7 @@ export async function attentionOf(
     await sources.pending(),
   ]
   const storage = sources.storageFault()
+  const otherHost = sources.otherHost()
   return [
     ...(storage === undefined ? [] : [storageFault(storage)]),
     ...held.map(
@@ -70,6 +71,7 @@ export async function attentionOf(
       }),
     ),
     ...pendingOf(pending, sources.now()),
+    ...(otherHost === undefined ? [] : [localBaseUrl(config.service.baseUrl, otherHost)]),
     ...pauses.map(
       ({ kind, name }): Attention => ({
         tone: 'fair',
@@ -162,6 +164,16 @@ const nothingToSell: Attention = {
   what: 'The file has no merchant with a route',
   more: 'Add a [[merchants]] block to the file, then reload it.',
   link: { href: '/admin/configuration', text: 'See the file' },
+}
+
+function localBaseUrl(baseUrl: string, host: string): Attention {
+  return {
+    tone: 'fair',
+    word: 'base_url',
+    what: `Offers name ${baseUrl}, and a request came for another host`,
+    more: html`A client wrote <code>${host}</code>, which may be invented. If the service is public, set <code>base_url</code> to its address and restart.`,
+    link: { href: '/admin/configuration', text: 'See the file' },
+  }
 }
 
 function storageFault(code: string): Attention {

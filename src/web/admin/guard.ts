@@ -1,5 +1,6 @@
 import type { Service } from '../../config/Config'
 import { isToken } from '../../http/bearer'
+import { isLoopbackHost } from '../../http/url'
 import { idleMs, longestMs } from './sessions'
 
 /** Why a request may not sign in or change anything, as a sentence for the operator. */
@@ -67,11 +68,6 @@ export function createGuard({ baseUrl }: Pick<Service, 'baseUrl'>) {
 /** Whether a form has the text of its session. The comparison's time shows nothing about it. */
 export function hasCsrf(presented: string | undefined, csrf: string): boolean {
   return isToken(presented ?? '', csrf)
-}
-
-/** Whether a host, with or without a port, is this machine. */
-function isLoopbackHost(host: string): boolean {
-  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?$/i.test(host)
 }
 
 function isLoopbackAddress(address = ''): boolean {

@@ -17,6 +17,8 @@ export type Sources = {
   openCircuits(): readonly string[]
   /** Routes that sell nothing because the upstream refuses their key. */
   refusedRoutes(): readonly { merchant: string; reason: string }[]
+  /** A host that a request named while `base_url` is on this machine. */
+  otherHost(): string | undefined
   pending(): Promise<Pending>
   /** Orders that wait for the operator; undefined where there is no stock desk. */
   heldOrders(): Promise<readonly Order[]> | undefined
