@@ -219,10 +219,10 @@ describe('before money moves', () => {
     ['quote?symbol=NVDA&address=0x12', {}, 400, 'address'],
     ['quote', {}, 400, 'symbol'],
     ['token?symbol=', {}, 400, 'symbol'],
-    ['token', post({ symbol: 'NVDA', x: 1 }), 400, ''],
-    ['token', post({ address: nvda.address, x: 1 }), 400, ''],
+    ['token', post({ symbol: 'NVDA', x: 1 }), 400, 'x'],
+    ['token', post({ address: nvda.address, x: 1 }), 400, 'x'],
     ['token', post([]), 400, 'symbol'],
-    ['stocks', post({ x: 1 }), 400, ''],
+    ['stocks', post({ x: 1 }), 400, 'x'],
     ['report', post('text'), 400, ''],
   ]
 

@@ -62,14 +62,13 @@ describe('the request', () => {
     expect(await sent('{"n":12345678901234567890, "model" : "fast","x":{"model":"fast"}}')).toBe(
       '{"n":12345678901234567890, "model" : "vendor/fast-1","x":{"model":"fast"}}',
     )
-    expect(await sent('{"m\\u006fdel":"fas\\u0074","model":"fast"}')).toBe(
-      '{"m\\u006fdel":"vendor/fast-1","model":"vendor/fast-1"}',
-    )
+    expect(await sent('{"m\\u006fdel":"fas\\u0074"}')).toBe('{"m\\u006fdel":"vendor/fast-1"}')
     const same = [
       '{"model":"other"}',
       '{"model":["fast"],"a":"model"}',
       '["model","fast"]',
       '{"model":"toString"}',
+      '{"Model":"fast"}',
       '{"__proto__":{"model":"fast"}}',
       '{"model":"fast"',
       'model=fast',
