@@ -5,7 +5,8 @@ import type * as Network from '../src/protocol/Network'
  * State of a stock order. `settling`: the buyer's transfer to the desk was written and may have
  * been sent. `settled`: the desk has the money and has sent nothing. `swapping`: a swap was
  * written. `refunding`: a refund is decided. `held`: an operator must decide. The money or the
- * shares are accounted for, but no rule covers the case. `failed`: the transfer never happened.
+ * shares are accounted for, but no rule covers the case. `failed`: the transfer did not happen, and no
+ * reorganisation within `reorg_depth` can bring it.
  */
 export type State = (typeof states)[number]
 
@@ -34,7 +35,8 @@ export const transitions: Readonly<Record<State, readonly State[]>> = {
   refunding: ['refunded', 'held', 'swapping'],
   refunded: ['refunding'],
   held: ['settled', 'swapping', 'refunding'],
-  failed: [],
+  // Its payment was confirmed after it had expired.
+  failed: ['settling'],
 }
 
 /** States that the desk drives on by itself. */

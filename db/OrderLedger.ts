@@ -41,6 +41,8 @@ export type OrderMove = { id: string; at: number } & (
   /** The settlement is no longer on the chain. */
   | { kind: 'unsettle' }
   | { kind: 'fail' }
+  /** The payment of a failed order is confirmed after all. */
+  | { kind: 'revive' }
   | { kind: 'swap'; hash: Hex }
   | { kind: 'deliver'; hash: Hex; amountAtomic: bigint; returnedAtomic: bigint }
   /** A reorganisation removed the swap: the same bytes are open again. */

@@ -39,6 +39,7 @@ export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
   },
   unsettle: { from: ['settled'], to: 'settling', set: { settledAt: null } },
   fail: { from: ['settling'], to: 'failed' },
+  revive: { from: ['failed'], to: 'settling' },
   // Caused by the swap.
   swap: { from: ['settled'], to: 'swapping', set: { swapTx: hash } },
   deliver: {

@@ -273,6 +273,7 @@ const moves: readonly Moved<OrderMove>[] = [
   { kind: 'settle', hash: d },
   { kind: 'unsettle' },
   { kind: 'fail' },
+  { kind: 'revive' },
   { kind: 'swap', hash: d },
   { kind: 'deliver', hash: d, amountAtomic: 5n, returnedAtomic: 0n },
   { kind: 'deliver', hash: d, amountAtomic: 5n, returnedAtomic: 2n },

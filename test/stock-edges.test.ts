@@ -261,3 +261,27 @@ describe('a reorganisation after a refund that failed', () => {
     expect(newest()?.refund_attempts).toBe(2)
   })
 })
+
+test('error: an order that had failed is delivered when its payment is mined after all', async () => {
+  const held = Promise.withResolvers<void>()
+  const free = Promise.withResolvers<void>()
+  shop.tap.intercept = async ({ method }) => {
+    if (!method.startsWith('eth_sendRaw')) return undefined
+    held.resolve()
+    await free.promise
+    return undefined
+  }
+  const start = await shop.usdg(shop.desk)
+  const paying = pay()
+  await held.promise
+  const order = newest()
+  // A reorganisation that is deeper than `reorg_depth` will mine it.
+  tamper(`UPDATE payments SET state = 'expired' WHERE id = '${order?.payment_id}'`)
+  tamper(`UPDATE orders SET state = 'failed' WHERE id = '${order?.id}'`)
+  free.resolve()
+  const response = await paying
+  const delivered = (await response.json()) as OrderJson
+  expect([response.status, delivered.status]).toEqual([200, 'delivered'])
+  expect(delivered.id).toBe(String(order?.id))
+  expect(await shop.usdg(shop.desk)).toBe(start)
+})

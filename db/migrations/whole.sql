@@ -389,29 +389,6 @@ CREATE INDEX `grants_day` ON `grants` (`network`,`created_at`);
 CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`) WHERE redeem_token_hash IS NOT NULL;
 CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
 CREATE INDEX `transactions_block` ON `transactions` (`network`,`block_number`) WHERE block_number IS NOT NULL;
-CREATE TRIGGER `orders_transitions` BEFORE UPDATE OF `state` ON `orders`
-WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
-	('settling', 'settled'),
-	('settling', 'failed'),
-	('settled', 'settling'),
-	('settled', 'swapping'),
-	('settled', 'refunding'),
-	('settled', 'held'),
-	('swapping', 'delivered'),
-	('swapping', 'refunding'),
-	('swapping', 'held'),
-	('delivered', 'swapping'),
-	('refunding', 'refunded'),
-	('refunding', 'held'),
-	('refunding', 'swapping'),
-	('refunded', 'refunding'),
-	('held', 'settled'),
-	('held', 'swapping'),
-	('held', 'refunding')
-)
-BEGIN
-	SELECT RAISE(ABORT, 'an order does not change its state like that');
-END;
 CREATE INDEX `grant_top_ups_day` ON `grant_top_ups` (`network`,`created_at`);
 CREATE INDEX `jobs_unfinished` ON `jobs` (`state`) WHERE state = 'broadcast';
 CREATE INDEX `job_transactions_job` ON `job_transactions` (`job_id`);
@@ -455,3 +432,27 @@ CREATE UNIQUE INDEX `webhooks_id` ON `webhooks` (`id`);
 CREATE INDEX `webhooks_due` ON `webhooks` (`endpoint`,`due_at`) WHERE state = 'waiting';
 CREATE INDEX `webhooks_subject` ON `webhooks` (`endpoint`,`subject`,`seq`) WHERE state = 'waiting';
 CREATE INDEX `webhooks_ended` ON `webhooks` (`endpoint`,`ended_at`) WHERE ended_at IS NOT NULL;
+CREATE TRIGGER `orders_transitions` BEFORE UPDATE OF `state` ON `orders`
+WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
+	('settling', 'settled'),
+	('settling', 'failed'),
+	('failed', 'settling'),
+	('settled', 'settling'),
+	('settled', 'swapping'),
+	('settled', 'refunding'),
+	('settled', 'held'),
+	('swapping', 'delivered'),
+	('swapping', 'refunding'),
+	('swapping', 'held'),
+	('delivered', 'swapping'),
+	('refunding', 'refunded'),
+	('refunding', 'held'),
+	('refunding', 'swapping'),
+	('refunded', 'refunding'),
+	('held', 'settled'),
+	('held', 'swapping'),
+	('held', 'refunding')
+)
+BEGIN
+	SELECT RAISE(ABORT, 'an order does not change its state like that');
+END;

@@ -16,6 +16,7 @@ import quickChecks from './migrations/0005_quick_checks.sql' with { type: 'text'
 import rulesAsFunctions from './migrations/0006_rules_as_functions.sql' with { type: 'text' }
 import quickRules from './migrations/0007_quick_rules.sql' with { type: 'text' }
 import shorterRules from './migrations/0008_shorter_rules.sql' with { type: 'text' }
+import failedOrders from './migrations/0009_failed_orders.sql' with { type: 'text' }
 
 /**
  * In order. Embedded as text, so that the compiled binary contains them. They only add, because
@@ -30,6 +31,7 @@ export const migrations: readonly Migration[] = [
   { name: '0006_rules_as_functions', sql: rulesAsFunctions },
   { name: '0007_quick_rules', sql: quickRules },
   { name: '0008_shorter_rules', sql: shorterRules },
+  { name: '0009_failed_orders', sql: failedOrders },
 ]
 
 /** A connection that nothing else uses meanwhile, such as a `Client` of `pg`. */

@@ -16,6 +16,7 @@ import jobs from '../migrations/0014_jobs.sql' with { type: 'text' }
 import authorizations from '../migrations/0015_authorizations.sql' with { type: 'text' }
 import sales from '../migrations/0016_sales.sql' with { type: 'text' }
 import webhooks from '../migrations/0017_webhooks.sql' with { type: 'text' }
+import failedOrders from '../migrations/0018_failed_orders.sql' with { type: 'text' }
 import whole from '../migrations/whole.sql' with { type: 'text' }
 import {
   type About,
@@ -48,6 +49,7 @@ export const migrations: readonly Migration[] = [
   { name: '0015_authorizations', sql: authorizations },
   { name: '0016_sales', sql: sales },
   { name: '0017_webhooks', sql: webhooks },
+  { name: '0018_failed_orders', sql: failedOrders },
 ]
 
 /** Reads what a database is. It has no `last` before its first migration. */

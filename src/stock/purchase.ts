@@ -225,7 +225,7 @@ function rowsOf(
   }
 }
 
-/** Whether the order no longer changes by itself. */
+/** Whether the order of a confirmed payment no longer changes by itself. A failed one continues. */
 function isOver({ state }: Order): boolean {
-  return state === 'delivered' || state === 'refunded' || state === 'failed' || state === 'held'
+  return state === 'delivered' || state === 'refunded' || state === 'held'
 }

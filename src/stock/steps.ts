@@ -51,7 +51,7 @@ export async function step(context: Context, order: Order): Promise<Next> {
     case 'held':
       return held(context, order)
     case 'failed':
-      return 'wait'
+      return failed(context, order)
   }
 }
 
@@ -68,6 +68,12 @@ async function settling(context: Context, order: Order): Promise<Next> {
   if (unseen.has(id) && (await observationOf(context, order, payment)) === 'unseen') return 'later'
   const { transaction: hash } = payment
   return turn(await context.move({ kind: 'settle', id, at: now(), hash }))
+}
+
+/** A reorganisation that is deeper than `reorg_depth` may mine a payment that had expired. */
+async function failed(context: Context, { id, paymentId }: Order): Promise<Next> {
+  if ((await paymentOf(context, paymentId)).state !== 'confirmed') return 'wait'
+  return turn(await context.move({ kind: 'revive', id, at: context.now() }))
 }
 
 async function settled(context: Context, order: Order): Promise<Next> {
