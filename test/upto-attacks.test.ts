@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { mine, setAutomine } from '../src/demo/chains'
-import { ask, payX402, settlementOf } from './harness/buyer'
+import { ask, payX402, randomNonce, settlementOf } from './harness/buyer'
 import { setSettleWait, untilEnded, untilFree } from './harness/shop'
 import type { Reply } from './harness/upstream'
 import {
@@ -125,6 +125,41 @@ describe('many streams of one payer at once', () => {
       `SELECT * FROM authorizations WHERE payer = '${payer.address}' AND failed_at IS NOT NULL`,
     )
     expect(failed).toEqual([])
+  })
+
+  test('attack: a balance that was read before a payment gives no room after it', async () => {
+    await shop.setBalance(payer.address, 60_000n)
+    const { required } = await ask(shop.chat(), { method: 'POST' })
+    const nonce = randomNonce()
+    const credential = await shop.sign({ signer: payer, nonce, ...large })
+    const { promise: released, resolve: release } = Promise.withResolvers<void>()
+    let answered = 0
+    const tap = shop.taps[base]
+    if (tap === undefined) throw new Error(`no ${base}`)
+    tap.intercept = async (call, forward) => {
+      // A read of the nonce names the word of its bit.
+      if (!JSON.stringify(call).includes(nonce.slice(2, 60))) return forward()
+      const answer = await forward()
+      answered++
+      await released
+      return answer
+    }
+    shop.upstream.script = answering(usage(7, 20))
+    const late = shop.pay(credential)
+    // The settling call, and the reads.
+    await until('the balance is read', () => answered === 2)
+    const payment = await payX402(required, payer, { network: base, method: 'eip3009' })
+    const exact = await shop.pay({ 'payment-signature': payment })
+    expect(exact.status).toBe(200)
+    await exact.text()
+    expect(await shop.tokensOf(payer.address)).toBe(10_000n)
+    release()
+    expect((await late).status).toBe(503)
+    tap.intercept = undefined
+    // What was held for the late answer is released with it.
+    await shop.setBalance(payer.address, 60_000n)
+    await untilFree(() => shop.pay(credential))
+    expect((await shop.tokensOf(payer.address)) < 60_000n).toBe(true)
   })
 
   test('behavior: the ceilings of others do not delay a charge when the balance falls', async () => {

@@ -5,9 +5,10 @@ import { isContract, isIdentified } from '../chain/code'
 import type { Transfer } from '../protocol/Transfer'
 import { limitsOf, refuseFull, refuseUnfunded } from './ceiling-limits'
 import { about, type Context, chainOf } from './context'
+import type { Debtor } from './credit'
 import * as Gas from './gas'
 import { type Outcome, RowsRefusedError } from './Outcome'
-import { payerOf } from './payers'
+import { beginRead, payerOf } from './payers'
 import * as Refusals from './refusals'
 import { isReady, pausedBy } from './relayer'
 import { checkSignature } from './signature'
@@ -56,24 +57,12 @@ export async function authorize(
   const uncredited = credit.refuse(debtor, amountAtomic)
   if (uncredited) return uncredited
   const knownBlock = chain.head.number
-  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
-  if ('kind' in checked) return checked
-  const { simulation, transfer: sent } = checked
-  // Read again: a charge may have failed during the simulation, and then its ceiling is no longer
-  // open.
-  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
-    return exactOnly
-  // Do not await between the checks and the reservation.
-  const unreserved =
-    refuseFull(context, chain, { transfer: sent, purpose }) ??
-    refuseUnfunded(context, sent, simulation) ??
-    credit.refuse(debtor, amountAtomic)
-  if (unreserved) return unreserved
-  const { code, balanceAtomic, allowanceAtomic } = simulation
-  const at = chainNow(context, chain)
-  const limits = limitsOf(context, chain, { transfer: sent, purpose }, simulation)
-  const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
-  ceilings.add(id, sent, verified, credit.open(debtor, amountAtomic))
+  const endRead = beginRead(context.progress)
+  const opened = await open(context, chain, { id, transfer, debtor, purpose, onAsked }).finally(
+    endRead,
+  )
+  if ('kind' in opened) return opened
+  const { transfer: sent, limits } = opened
   const authorization: Authorization = {
     id,
     transfer: sent,
@@ -93,6 +82,43 @@ export async function authorize(
     return written === 'stored' ? { kind: 'authorized', authorization } : written
   } finally {
     if (!isStored) ceilings.release(id)
+  }
+}
+
+/** Verifies a signed ceiling and reserves it in memory. */
+async function open(
+  context: Context,
+  chain: ChainState,
+  {
+    id,
+    transfer,
+    debtor,
+    purpose,
+    onAsked,
+  }: Signed & Pick<AuthorizeOptions, 'id' | 'onAsked'> & { debtor: Debtor },
+): Promise<{ transfer: Transfer; limits: CeilingLimits } | Refusals.PaymentRefusal> {
+  const { ledger, ceilings, credit, now } = context
+  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
+  if ('kind' in checked) return checked
+  const { simulation, transfer: sent } = checked
+  const { amountAtomic } = sent
+  // Read again: a charge may have failed during the simulation, and then its ceiling is no longer
+  // open.
+  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
+    return exactOnly
+  // Do not await between the checks and the reservation.
+  const refused =
+    refuseFull(context, chain, { transfer: sent, purpose }) ??
+    refuseUnfunded(context, sent, simulation) ??
+    credit.refuse(debtor, amountAtomic)
+  if (refused) return refused
+  const { code, balanceAtomic, allowanceAtomic } = simulation
+  const at = chainNow(context, chain)
+  const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
+  ceilings.add(id, sent, verified, credit.open(debtor, amountAtomic))
+  return {
+    transfer: sent,
+    limits: limitsOf(context, chain, { transfer: sent, purpose }, simulation),
   }
 }
 

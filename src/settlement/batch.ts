@@ -5,6 +5,7 @@ import type { Simulation } from './examine'
 import * as Gas from './gas'
 import { findKnown } from './known'
 import {
+  beginRead,
   createReservedAmounts,
   type Payer,
   payerKey,
@@ -41,21 +42,21 @@ export async function dispatch(
   const knownBlock = chain.head.number
   const batch = dropForged(context, queued)
   if (batch.length === 0) return []
-  const { simulating } = context.progress
   const leave = countShare(relayer, batch)
+  const endRead = beginRead(context.progress)
   try {
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
-    simulating.add(simulation)
     // Read and sign while the node simulates, which takes longer.
     const finding = Promise.all(batch.map(findKnown))
     const draft = isLone(queued) ? prepare(context, chain, relayer, batch) : undefined
     const [simulations, eoas, known] = await Promise.all([
-      simulation.finally(() => simulating.delete(simulation)),
+      simulation,
       findEoasAgain(chain, batch),
       finding,
     ])
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
     const accepted = await accept(context, chain, batch, { simulations, eoas, known })
+    endRead()
     const [members, contracts] = separate(chain, accepted, eoas)
     const { sent, unsent } = await writeAndSend(context, chain, {
       relayer,
@@ -74,6 +75,7 @@ export async function dispatch(
     for (const { done } of batch) done(Refusals.unavailable(error))
     return []
   } finally {
+    endRead()
     leave()
     for (const { transfer, reservation } of batch) {
       if (reservation) releaseReservation(context.payers, transfer, reservation)

@@ -48,15 +48,11 @@ export function launch(
 /** A member of a slot with its reservation. */
 type SlotMember = { member: Underway } & Reservation
 
-/**
- * Releases after the running simulations, which may still read the balance from before the payment.
- */
+/** Releases after the running reads, which may show the balance from before the payment. */
 function releaseLater({ progress, payers }: Context, { members }: Slot): void {
-  void Promise.allSettled(progress.simulating).then(() =>
-    setImmediate(() => {
-      for (const { payment } of members) payers.reserved.release(payment.transfer)
-    }),
-  )
+  void Promise.allSettled(progress.reading).then(() => {
+    for (const { payment } of members) payers.reserved.release(payment.transfer)
+  })
 }
 
 async function endOf(

@@ -42,8 +42,11 @@ export type Progress = {
   charging: Map<string, Promise<Outcome>>
   /** Slots that are being driven. */
   driving: Set<Promise<unknown>>
-  /** Running simulations: their reads may be older than what is included meanwhile. */
-  simulating: Set<Promise<unknown>>
+  /**
+   * Reads of balances, until what they allow is reserved: they may be older than what is included
+   * meanwhile.
+   */
+  reading: Set<Promise<unknown>>
   /** No new work is accepted. */
   isStopping: boolean
   /** Ends the waits. Unfinished payments stay in the database and continue after a restart. */

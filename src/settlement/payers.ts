@@ -80,6 +80,19 @@ export async function payerBefore(
   return { address: transfer.payer, code: 'unknown', isNew }
 }
 
+/**
+ * Keeps what payments have reserved until the result is called, which may be called again. Call it
+ * before a balance is read, and the result when the amount that this balance must cover is reserved.
+ */
+export function beginRead({ reading }: { reading: Set<Promise<unknown>> }): () => void {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  reading.add(promise)
+  return () => {
+    reading.delete(promise)
+    resolve()
+  }
+}
+
 /** The amount that a payment reserves, and its place among the open payments of the payer. */
 export type Reservation = { payer: Payer; leave: () => void }
 

@@ -128,7 +128,7 @@ export async function createContext(
       running: new Map(),
       charging: new Map(),
       driving: new Set(),
-      simulating: new Set(),
+      reading: new Set(),
       isStopping: false,
       signal,
     },
