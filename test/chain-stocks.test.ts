@@ -222,7 +222,7 @@ describe('before money moves', () => {
     ['token', post({ symbol: 'NVDA', x: 1 }), 400, 'x'],
     ['token', post({ address: nvda.address, x: 1 }), 400, 'x'],
     ['token', post([]), 400, 'symbol'],
-    ['stocks', post({ x: 1 }), 400, 'x'],
+    ['stocks', post({ x: 1 }), 400, ''],
     ['report', post('text'), 400, ''],
   ]
 
