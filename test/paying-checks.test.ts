@@ -174,6 +174,27 @@ describe('before money moves', () => {
     }
   })
 
+  test('attack: a long body is checked only after the signer of its credential', async () => {
+    const form = `${shop.url}/m/shop/form`
+    const post = (length: number) => ({
+      method: 'POST',
+      body: JSON.stringify({ symbol: 1, text: 'x'.repeat(length) }),
+    })
+    const from = account(2).address
+    const forged = { status: 402, code: 'verification-failed' }
+    const wrong = { status: 400, code: 'invalid-parameter' }
+    for (const scheme of [x402, permit2]) {
+      await refuse(await sign(form, { ...scheme, from }), wrong, form, post(100))
+      await refuse(
+        await sign(form, { ...scheme, from }),
+        { ...forged, reason: expect.stringMatching(/signature/) },
+        form,
+        post(20_000),
+      )
+      await refuse(await sign(form, scheme), wrong, form, post(20_000))
+    }
+  })
+
   test('error: a signature of another key is refused without a simulation', async () => {
     const before = shop.taps['eip155:8453']?.calls.length ?? 0
     const wrong = { status: 402, code: 'verification-failed' }

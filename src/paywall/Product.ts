@@ -61,6 +61,8 @@ export type Product<R, A> = {
    * costs time.
    */
   assertServable?(sale: Sale<R>): void
+  /** Whether that check costs more than a signature check. */
+  isCostly?(sale: Sale<R>): boolean
   /**
    * The money that a credential names. Only for a product that records every purchase, so that any
    * number of requests may wait for it and read it. Without it a purchase has one answer: while one

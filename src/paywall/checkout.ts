@@ -165,6 +165,10 @@ async function pay<R, A>(
   presentation: Presentation,
 ): Promise<Response> {
   const { key } = checkout
+  const forged = state.product.isCostly?.(checkout.sale)
+    ? await refusalOfForged(state, presentation)
+    : undefined
+  if (forged !== undefined) return conclude(state, checkout, forged)
   // Without a key, the ceiling goes to a node first, and the body is examined during that call.
   if (presentation.transfer.upto === undefined || key !== undefined) {
     assertSellable(state, checkout, presentation)
@@ -181,10 +185,10 @@ async function pay<R, A>(
 /** Whether a node may be asked about the money before it is looked up. */
 function mayPayUnread<R, A>(
   { options: { settlement }, product, isSeen }: State<R, A>,
-  { key }: Checkout<R>,
+  { key, sale }: Checkout<R>,
   { transfer }: Presentation,
 ): boolean {
-  if (!settlement.isShared || isSeen(transfer)) return false
+  if (!settlement.isShared || isSeen(transfer) || product.isCostly?.(sale)) return false
   return key === undefined && transfer.upto === undefined && product.peek === undefined
 }
 
@@ -215,6 +219,16 @@ async function assertUnknown<R, A>(
   if (known !== undefined) throw Denial.inProgress()
 }
 
+/** The outcome of a transfer that its payer did not sign. A node is asked about a contract's signature. */
+async function refusalOfForged<R, A>(
+  { options: { settlement } }: State<R, A>,
+  { transfer, isKeySigned }: Presentation,
+): Promise<Outcome | undefined> {
+  if (isKeySigned()) return undefined
+  const verdict = await settlement.verify(transfer)
+  return 'ok' in verdict ? undefined : verdict
+}
+
 /** Settles unless the buyer's own key has bought something before. */
 async function reserve<R, A>(
   state: State<R, A>,
@@ -225,10 +239,8 @@ async function reserve<R, A>(
   const { settlement } = state.options
   const { transfer } = presentation
   // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
-  if (!presentation.isKeySigned()) {
-    const verdict = await settlement.verify(transfer)
-    if (!('ok' in verdict)) return { outcome: verdict }
-  }
+  const forged = await refusalOfForged(state, presentation)
+  if (forged !== undefined) return { outcome: forged }
   const { merchant, route } = checkout.sale.purpose
   const scope = { merchant, route, payer: transfer.payer, key }
   const reserved = scopeKey(scope)

@@ -143,6 +143,9 @@ function saleOf(request: PaidRequest): Sale<PaidRequest> {
   }
 }
 
+/** A longer body is checked for the payer only, which a forged credential does not prove to be. */
+const costlyMinBytes = 16 * 1024
+
 function createGatewayProduct(
   options: PaywallOptions,
   deliveries: Deliveries,
@@ -172,6 +175,7 @@ function createGatewayProduct(
     prepareByUse: ({ sale }) => sale.request.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>
       byUse.deliver(sale.request, authorization, claim.release),
+    isCostly: ({ request }) => request.body.byteLength > costlyMinBytes,
     assertServable({ request }) {
       // Read it once, because each read parses the whole body.
       const { invalidParams } = request
