@@ -225,3 +225,13 @@ test('attack: one money has one key, in any spelling', () => {
   expect(Transfer.moneyKey(spelt)).toBe(key)
   expect(Transfer.moneyKey({ network, asset, payer, nonce: asset })).not.toBe(key)
 })
+
+test('behavior: a charge has the signature of its ceiling', () => {
+  const ceiling = randomTransfer(random(8), Crypto.checksum, 'permit2')
+  const upto = { ceilingAtomic: ceiling.amountAtomic, facilitator: ceiling.payee }
+  const digestOf = (amountAtomic: bigint) =>
+    Transfer.digest({ ...ceiling, amountAtomic, upto }, { eip712: { name: '', version: '' } })
+  expect(digestOf(1n)).toEqual(digestOf(ceiling.amountAtomic))
+  const other = { ...ceiling, upto: { ...upto, ceilingAtomic: 1n } }
+  expect(digestOf(1n)).not.toEqual(Transfer.digest(other, { eip712: { name: '', version: '' } }))
+})
