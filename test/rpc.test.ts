@@ -80,6 +80,13 @@ describe('the client', () => {
     expect(asked).toBe(0)
   })
 
+  test('attack: a long message of an error, of which a contract chooses a part, is cut', async () => {
+    const message = `execution reverted: ${'nonce '.repeat(100_000)}`
+    const url = node((id) => Response.json({ jsonrpc: '2.0', id, error: { code: 3, message } }))
+    const error = await fault(client(url).call('eth_call', []))
+    expect(error).toMatchObject({ code: 3, message: message.slice(0, 1024) })
+  })
+
   test('behavior: the client stays with the URL that answered, and counts calls', async () => {
     const rpc = client('http://127.0.0.1:1/', ok('0x1'))
     await rpc.call('eth_chainId', [])

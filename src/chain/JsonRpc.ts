@@ -8,7 +8,10 @@ export type Answer = {
   error: CallError | undefined
 }
 
-/** Undefined when the text is not an answer. */
+/** Patterns search in it, and the contract of a stranger may choose a part of it. */
+const messageMax = 1024
+
+/** Undefined when the text is not an answer. A long message of an error is cut. */
 export function parse(text: string): Answer | undefined {
   let value: unknown
   try {
@@ -21,7 +24,7 @@ export function parse(text: string): Answer | undefined {
   if ('error' in value && typeof value.error === 'object' && value.error !== null) {
     const { code, message, data } = value.error as Record<string, unknown>
     if (typeof code !== 'number' || typeof message !== 'string') return undefined
-    return { id, result: undefined, error: { code, message, data } }
+    return { id, result: undefined, error: { code, message: message.slice(0, messageMax), data } }
   }
   return 'result' in value ? { id, result: value.result, error: undefined } : undefined
 }
