@@ -207,10 +207,14 @@ describe('deeply nested content', () => {
   const nested = '['.repeat(15_000) + ']'.repeat(15_000)
   const deep = `{"max_completion_tokens":9,"model":"~openai/gpt-latest","messages":[{"role":"user","content":${nested}}]}`
 
-  test('behavior: deeply nested content is forwarded unchanged', async () => {
+  test('error: deeply nested content is refused before a charge', async () => {
     const response = await ask(deep)
-    expect(response.status).toBe(200)
-    expect(shop.upstream.requests[0]?.body).toBe(deep)
+    expect(response.status).toBe(400)
+    expect(await response.json()).toMatchObject({
+      code: 'invalid-parameter',
+      invalidParams: [{ in: 'body', reason: 'has too many parts' }],
+    })
+    expect(shop.upstream.requests).toEqual([])
   })
 
   test('behavior: the sample of a chat service answers deeply nested content', async () => {

@@ -53,7 +53,7 @@ function linear(source: string): RE2JS {
     if (!(error instanceof RE2JSSyntaxException)) throw error
     const part = error.getPattern() ?? source
     throw new PatternError(
-      `has ${part}, which takes no linear time: write it without look-around, back-references, counts above 1000 and long names of Unicode classes`,
+      `has ${part}, which linear matching lacks: write it without look-around, back-references, counts above 1000 and long names of Unicode classes`,
     )
   }
 }

@@ -96,11 +96,11 @@ schema type | name = "q" | name = "q"\nschema = { type = "text" }
 schema pattern | name = "q" | name = "q"\nschema = { pattern = "(" }
   schema = | regular expression
 schema pattern with look-ahead | name = "q" | name = "q"\nschema = { pattern = "^(?=a)" }
-  schema = | pattern has \(\?=, which takes no linear time
+  schema = | pattern has \(\?=, which linear matching lacks
 schema pattern with many states | name = "q" | name = "q"\nschema = { pattern = "a.{20}b" }
   schema = | pattern has too many states: write minLength and maxLength
 schema pattern of names | name = "q" | name = "q"\nschema = { patternProperties = { "(?!a)" = {} } }
-  schema = | pattern has \(\?!, which takes no linear time
+  schema = | pattern has \(\?!, which linear matching lacks
 schema pattern of an answer | price = "1" | price = "1"\nanswer = { pattern = "(" }
   answer = | pattern is not a regular expression
 schema reference to nothing | name = "q" | name = "q"\nschema = { "$ref" = "#/$defs/x" }
