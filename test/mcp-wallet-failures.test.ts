@@ -76,6 +76,15 @@ describe('a call that is not served', () => {
     expect(spending.today()).toEqual({ spentMicros: 5000n, payments: 1 })
   })
 
+  test('behavior: a wallet with one asset pays in it, where another one is offered first', async () => {
+    const { address, privateKey } = await shop.wallet(5000n)
+    const buyer = { ...account(8), address, privateKey }
+    const { call } = wallet({ buyer, network: undefined })
+    const served = await call('shop-item')
+    expect(served).toMatchObject({ isError: false })
+    expect(served.text).toContain('Cost: 0.005000 USDC on eip155:8453')
+  })
+
   test('error: a network that the gateway does not take is named', async () => {
     const refused = await wallet({ network: 'eip155:84532' }).call('model-chat', {
       body: JSON.parse(body),

@@ -237,7 +237,11 @@ describe.concurrent('the start', () => {
       '--max-per-call is an amount in dollars such as 0.05.',
     ],
     [[url, ...limits, '--scheme', 'x'], key, '--scheme is exact or upto.'],
-    [[url, ...limits, '--network', 'base'], key, '--network is a CAIP-2 id such as eip155:8453.'],
+    [
+      [url, ...limits, '--network', '8453'],
+      key,
+      '--network is base, base-sepolia, robinhood or a CAIP-2 id such as eip155:8453.',
+    ],
     [[url, ...limits, '--rpc', 'x'], key, '--rpc is an http or https URL.'],
     [
       [url, ...limits],

@@ -74,7 +74,7 @@ async function run(url: string, args: readonly string[], key: string = payer.pri
   return { code, out, err }
 }
 
-const byUse = (...more: string[]) => ['--scheme', 'upto', '--body', body, ...more]
+const byUse = (...more: string[]) => ['--scheme', 'upto', '--body', body, '--max', '1', ...more]
 const onBase = ['--network', 'eip155:8453']
 
 describe('against the gateway', () => {
@@ -139,7 +139,7 @@ describe('against the gateway', () => {
     const most = await ceiling()
     const before = await shop.balance('eip155:8453', payee)
     for (const scheme of [[], ['--scheme', 'exact']]) {
-      const ran = await run(chat(), [...scheme, '--body', body, ...onBase])
+      const ran = await run(chat(), [...scheme, '--body', body, '--max', '1', ...onBase])
       expect(ran.code).toBe(0)
       expect(ran.err).not.toContain('up to')
       expect(ran.err).not.toContain('charge  ')

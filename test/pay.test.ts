@@ -1,5 +1,6 @@
-import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { afterAll, beforeAll, describe, expect, spyOn, test } from 'bun:test'
 import * as Paid from '../src/cli/Credential'
+import { pay } from '../src/cli/pay'
 import * as Terms from '../src/cli/Terms'
 import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
@@ -15,7 +16,7 @@ import * as Transfer from '../src/protocol/Transfer'
 import * as X402 from '../src/protocol/X402'
 import * as X402Payload from '../src/protocol/X402Payload'
 import { executable } from './harness/executable'
-import { type TestWorld, testWorld } from './harness/world'
+import { type TestWorld, testWorld, until } from './harness/world'
 
 // Programs and chains start in each test, perhaps beside other work.
 const payer = account(1)
@@ -39,12 +40,32 @@ const usdg: Network = {
 }
 const offer: Offer = { network: usdg, payTo: payee.address, amountAtomic: 5000n }
 
-/** Headers of a 402 for the offer, as this service sends them. */
-function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
-  const priced = { ...offer, amountAtomic }
+const usdc: Network = {
+  id: 'eip155:8453',
+  chainId: 8453,
+  name: 'Base',
+  testnet: false,
+  asset: {
+    symbol: 'USDC',
+    address: '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
+    decimals: 6,
+    transfer: ['eip3009'],
+    eip712: { name: 'USD Coin', version: '2' },
+    revertsOnUsedNonce: true,
+    eip2612: true,
+  },
+}
+
+/** Headers of a 402 for the networks, as this service sends them. */
+function asked(
+  url: string,
+  amountAtomic = offer.amountAtomic,
+  networks: readonly Network[] = [usdg],
+): Headers {
+  const priced = networks.map((network) => ({ ...offer, network, amountAtomic }))
   const compiled = Challenge.compile({
     realm: 'localhost',
-    offers: [priced],
+    offers: priced,
     routeId: 'a:GET /b',
     secret,
   })
@@ -52,7 +73,7 @@ function asked(url: string, amountAtomic = offer.amountAtomic): Headers {
   const required = X402.paymentRequired({
     error: 'Payment required',
     resource: { url },
-    accepts: X402.accepts([priced]),
+    accepts: X402.accepts(priced),
     extensions: X402.extensions({ offers: [], method: 'GET', salt: 'abcdefghijklmno' }),
   })
   return new Headers({
@@ -81,7 +102,11 @@ async function run(args: readonly string[], env: Record<string, string> = {}): P
 const key = { PAY_KEY: payer.privateKey }
 
 /** A server with scripted answers to paid requests, and the credentials that it received. */
-function shop(answers: readonly (() => Response)[], amountAtomic?: bigint) {
+function shop(
+  answers: readonly (() => Response)[],
+  amountAtomic?: bigint,
+  networks?: readonly Network[],
+) {
   const credentials: string[] = []
   const server = Bun.serve({
     hostname: '127.0.0.1',
@@ -93,7 +118,7 @@ function shop(answers: readonly (() => Response)[], amountAtomic?: bigint) {
         headers.get('payment-signature') ??
         headers.get('payment-redeem')
       if (credential === null)
-        return new Response('{}', { status: 402, headers: asked(url, amountAtomic) })
+        return new Response('{}', { status: 402, headers: asked(url, amountAtomic, networks) })
       const answer = answers[credentials.length] ?? answers.at(-1)
       credentials.push(credential)
       return answer?.() ?? new Response('none')
@@ -171,6 +196,31 @@ describe('Terms', () => {
         Terms.decode(new Headers({ 'www-authenticate': value, 'payment-required': 'x' })),
       ).toEqual([])
   })
+})
+
+test('error: a wallet with too little for each offer gets its balances, and signs nothing', async () => {
+  const store = shop([() => new Response('never')], undefined, [usdg, usdc])
+  const own = globalThis.fetch
+  const said = spyOn(process.stderr, 'write').mockReturnValue(true)
+  const fetched = spyOn(globalThis, 'fetch').mockImplementation((async (input, init) => {
+    if (!String(input).startsWith('https:')) return own(input, init)
+    const { id, method } = JSON.parse(String(init?.body))
+    const chainId = String(input).includes('robinhood') ? '0x1237' : '0x2105'
+    const result = method === 'eth_chainId' ? chainId : `0x${'1'.padStart(64, '0')}`
+    return Response.json({ jsonrpc: '2.0', id, result })
+  }) as typeof fetch)
+  try {
+    const code = await pay({ url: store.url, env: key, now: Date.now })
+    const err = said.mock.calls.map(([text]) => String(text)).join('')
+    expect([code, store.credentials]).toEqual([1, []])
+    expect(err).toContain(
+      `turnpike: The wallet ${payer.address} has too little: 0.000001 USDG on eip155:4663, 0.000001 USDC on eip155:8453. It is asked for:\n  0.005000 USDG`,
+    )
+  } finally {
+    fetched.mockRestore()
+    said.mockRestore()
+    store.stop()
+  }
 })
 
 describe.concurrent('turnpike pay, against other servers', () => {
@@ -284,12 +334,92 @@ describe.concurrent('turnpike pay, against other servers', () => {
 
   test('error: more than --max is not signed', async () => {
     const store = shop([() => new Response('never')], 1_000_001n)
-    const dear = await run([store.url], key)
+    const dear = await run([store.url, '--max', '1'], key)
     expect(dear.code).toBe(1)
     expect(dear.err).toContain('More than --max 1 is asked')
+    expect(dear.err).toContain('\n  1.000001 USDG on eip155:4663 by eip3009 (mpp)\n')
     expect(store.credentials).toEqual([])
     expect((await run([store.url, '--max', '1.000001'], key)).code).toBe(0)
     store.stop()
+  })
+
+  test('error: without --max and without a terminal at most a cent is signed', async () => {
+    const store = shop([() => new Response('served')], 10_001n)
+    const dear = await run([store.url], key)
+    expect([dear.code, store.credentials]).toEqual([1, []])
+    expect(dear.err).toContain(
+      'More than 0.01 USD is asked, so --max must allow it:\n  0.010001 USDG',
+    )
+    store.stop()
+    const cheap = shop([() => new Response('served')], 10_000n)
+    expect((await run([cheap.url], key)).code).toBe(0)
+    cheap.stop()
+  })
+
+  test('behavior: on a terminal a payment above a cent is signed after a yes', async () => {
+    const store = shop([() => new Response('served')], 10_001n)
+    for (const [typed, code] of [
+      ['', 1],
+      ['y', 0],
+    ] as const) {
+      let seen = ''
+      const child = Bun.spawn([executable, 'pay', store.url], {
+        env: { PATH: process.env.PATH ?? '', ...key },
+        terminal: {
+          cols: 200,
+          data(_: unknown, bytes: Uint8Array) {
+            seen += new TextDecoder().decode(bytes)
+          },
+        },
+      })
+      await until('the question', () => seen.includes(`to ${payee.address}? [y/N] `))
+      expect(store.credentials).toEqual([])
+      child.terminal?.write(`${typed}\r`)
+      expect(await child.exited).toBe(code)
+    }
+    expect(store.credentials).toHaveLength(1)
+    store.stop()
+  })
+
+  test('behavior: --dry-run shows what would be paid, with or without a key, and signs nothing', async () => {
+    const store = shop([() => new Response('never')], 20_000n, [usdc, usdg])
+    const word = await run([store.url, '--dry-run', '--network', 'robinhood'])
+    expect(word).toMatchObject({ code: 0, out: '' })
+    expect(word.err).toContain(`402        0.020000 USDG on eip155:4663 by eip3009 (mpp)
+would pay  the wallet -> ${payee.address}; nothing is signed
+or         0.020000 USDC on eip155:8453 by eip3009 (mpp)
+`)
+    const named = await run([store.url, '--dry-run', '--network', 'base'], key)
+    expect(named.err).toContain(`would pay  ${payer.address} -> ${payee.address}`)
+    expect(store.credentials).toEqual([])
+    store.stop()
+  })
+
+  test('behavior: an offer whose balance is too low, or less certain, is paid after the others', async () => {
+    const node = (chainId: number, atomic: number) =>
+      Bun.serve({
+        hostname: '127.0.0.1',
+        port: 0,
+        async fetch(request) {
+          const { id, method } = (await request.json()) as { id: number; method: string }
+          const balance = `0x${atomic.toString(16).padStart(64, '0')}`
+          const result = method === 'eth_chainId' ? `0x${chainId.toString(16)}` : balance
+          return Response.json({ jsonrpc: '2.0', id, result })
+        },
+      })
+    const silent = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Promise(() => {}) })
+    const nodes = [node(4663, 4999), node(4663, 5000), node(8453, 5000), node(1, 5000), silent]
+    const store = shop([() => new Response('never')], undefined, [usdg, usdc])
+    const paid = await Promise.all(
+      nodes.map(async ({ port }) => {
+        const rpc = `http://127.0.0.1:${port}`
+        const options = ['--dry-run', '--protocol', 'x402', '--rpc', rpc]
+        return (await run([store.url, ...options], key)).err.match(/^402 .* (USD[GC]) /)?.[1]
+      }),
+    )
+    expect(paid).toEqual(['USDC', 'USDG', 'USDC', 'USDG', 'USDG'])
+    store.stop()
+    for (const each of nodes) each.stop(true)
   })
 
   test('attack: a problem without an end does not fill the memory', async () => {
@@ -313,7 +443,11 @@ describe.concurrent('turnpike pay, against other servers', () => {
       [['ftp://localhost/'], key, 'http and https'],
       [['http://127.0.0.1:1/'], key, 'did not answer'],
       [['http://127.0.0.1:1/', '--protocol', 'l402'], key, '--protocol is mpp or x402'],
-      [['http://127.0.0.1:1/', '--network', '8453'], key, '--network is a CAIP-2 id'],
+      [
+        ['http://127.0.0.1:1/', '--network', '8453'],
+        key,
+        '--network is base, base-sepolia, robinhood or a CAIP-2 id',
+      ],
       [['http://127.0.0.1:1/', '--transfer', 'card'], key, '--transfer is'],
       [['http://127.0.0.1:1/', '--max', '1e9'], key, '--max is an amount'],
       [['http://127.0.0.1:1/', '--max', '01'], key, '--max is an amount'],
@@ -373,7 +507,7 @@ describe('turnpike pay, against the gateway', () => {
     const url = world.url + forecast
     const { port } = world.upstreams
     await world.upstreams.stop()
-    const paid = await run([url], key)
+    const paid = await run([url, '--network', 'base'], key)
     expect(paid).toMatchObject({ code: 1, out: '' })
     expect(paid.err).toContain('refused    502 upstream-unreachable')
     const token = paid.err.match(/--redeem=(\S+)/)?.[1] ?? ''

@@ -19,6 +19,7 @@ export type Values = {
   key?: string
   url?: string
   max?: string
+  'dry-run'?: boolean
   redeem?: string
   rpc?: string
   /** init: the API that is sold, and its price, networks and payee. */

@@ -111,22 +111,24 @@ const pay: Command = {
       value: 'NAME',
       help: 'exact: the price before the answer (the default); upto: the charge by use',
     },
-    network: { value: 'ID', help: 'only on this network, e.g. eip155:8453' },
+    network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
     transfer: { value: 'NAME', help: 'only by eip3009 or permit2' },
     method: { value: 'NAME', help: 'HTTP method (default: GET, with --body POST)' },
     body: { value: 'TEXT', help: 'request body' },
     key: { value: 'HEX', help: 'private key (better: PAY_KEY in the environment)' },
-    max: { value: 'AMOUNT', help: 'sign at most these dollars, of upto the ceiling (default: 1)' },
-    rpc: { value: 'URL', help: 'node of the network, if the wallet must approve Permit2 first' },
+    max: { value: 'AMOUNT', help: 'sign at most these dollars; without it a cent, or ask' },
+    'dry-run': { help: 'show what would be paid, and sign nothing' },
+    rpc: { value: 'URL', help: 'node of the network (default: a public one)' },
     redeem: { value: 'TOKEN', help: 'ask again for what was paid for and not delivered' },
   },
   examples: [
     'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
-    `pay https://api.example.com/m/assistant/chat --scheme upto --body '{"messages":[]}'`,
+    `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
   ],
   async run({ values, operand }) {
-    const { pay } = await import('./pay')
-    return pay({ ...values, url: operand, env: process.env, now: Date.now })
+    const [{ pay }, { question }] = await Promise.all([import('./pay'), import('./terminal')])
+    const { env } = process
+    return pay({ ...values, url: operand, env, now: Date.now, ask: question() })
   },
 }
 
@@ -141,8 +143,8 @@ that PAY_KEY_FILE names. Amounts are dollars.`,
     'max-per-day': { value: 'AMOUNT', help: 'the most to sign in a day of UTC' },
     state: { value: 'FILE', help: 'what was signed (default: ~/.local/state/turnpike/mcp.sqlite)' },
     scheme: { value: 'NAME', help: 'exact (the default), or upto where it is offered' },
-    network: { value: 'ID', help: 'only on this network, e.g. eip155:8453' },
-    rpc: { value: 'URL', help: 'node that says what became of payments (default: a public one)' },
+    network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
+    rpc: { value: 'URL', help: 'node for balances and payments (default: public ones)' },
   },
   examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
   async run({ values, operand }) {

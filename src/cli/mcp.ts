@@ -1,5 +1,6 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
+import { networkNamed, networkNames } from '../config/builtin'
 import { type Env, EnvironmentError, readEnv } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
@@ -74,7 +75,7 @@ type Parsed = {
   rpc: string | undefined
 }
 
-function parse({ scheme = 'exact', network, rpc, ...options }: McpOptions): Parsed {
+function parse({ scheme = 'exact', rpc, ...options }: McpOptions): Parsed {
   const url = URL.parse(options.url)
   if (url === null) throw new McpError(`${options.url} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
@@ -91,8 +92,9 @@ function parse({ scheme = 'exact', network, rpc, ...options }: McpOptions): Pars
     perDayMicros: microsOf('--max-per-day', perDay),
   }
   if (scheme !== 'exact' && scheme !== 'upto') throw new McpError('--scheme is exact or upto.')
-  if (network !== undefined && !/^eip155:[1-9]\d*$/.test(network))
-    throw new McpError('--network is a CAIP-2 id such as eip155:8453.')
+  const network = options.network && networkNamed(options.network)
+  if (options.network !== undefined && network === undefined)
+    throw new McpError(`--network is ${networkNames}.`)
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
     throw new McpError('--rpc is an http or https URL.')
   if (!/\/mcp\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/+$/, '')}/mcp`

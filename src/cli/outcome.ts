@@ -23,7 +23,8 @@ export type Purchase = {
     network: string | undefined
     transfer: string | undefined
   }
-  max: string
+  /** The most that may be signed, and what to say when more is asked. */
+  max: { amount: string; exceeded: string }
   now: () => number
 }
 

@@ -1,3 +1,4 @@
+import { networkNamed, networkNames } from '../config/builtin'
 import { type Env, EnvironmentError, readEnv } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
@@ -5,6 +6,7 @@ import * as Json from '../protocol/Json'
 import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
 import { readText } from './body'
 import * as Credential from './Credential'
+import { chooseFunded } from './funds'
 import { KeyError, readKey } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
@@ -21,16 +23,23 @@ export type PayOptions = {
   body?: string | undefined
   /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
   key?: string | undefined
-  /** The most that may be signed, in dollars; default 1. With `upto` that is the ceiling. */
+  /** The most that may be signed, in dollars. With `upto` that is the ceiling. */
   max?: string | undefined
+  /** Shows what would be paid, and signs nothing. */
+  'dry-run'?: boolean | undefined
   /** Token of a failed delivery: repeats the request without paying. */
   redeem?: string | undefined
-  /** RPC URL of the network; used only when the wallet must approve Permit2 first. */
+  /** RPC URL of the network, for balances and for an approve of Permit2. */
   rpc?: string | undefined
+  /** Asks on the terminal; undefined at its end. Absent without a terminal. */
+  ask?: ((question: string) => Promise<string | undefined>) | undefined
   env: Env
   /** Unix ms. */
   now: () => number
 }
+
+/** The most that is signed without --max, in dollars: after a question, and without one. */
+const most = { asked: '1', unasked: '0.01' }
 
 /** How long the same credential is presented again while its settlement is pending, ms. */
 const pendingMs = 60_000
@@ -76,7 +85,7 @@ export async function pay(options: PayOptions): Promise<number> {
 }
 
 function parse(options: PayOptions): Purchase {
-  const { protocol, scheme = 'exact', network, transfer, body, rpc, max = '1', now } = options
+  const { protocol, scheme = 'exact', transfer, body, rpc, now } = options
   if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
   const url = new URL(options.url)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
@@ -90,26 +99,38 @@ function parse(options: PayOptions): Purchase {
     throw new PayError('--scheme upto is paid by permit2 only. Omit --transfer eip3009.')
   if (options.scheme !== undefined && options.redeem !== undefined)
     throw new PayError('--redeem asks again without paying, so it takes no --scheme.')
-  if (network !== undefined && !/^eip155:[1-9]\d*$/.test(network))
-    throw new PayError('--network is a CAIP-2 id such as eip155:8453.')
+  if (options['dry-run'] && options.redeem !== undefined)
+    throw new PayError('--redeem pays nothing, so it takes no --dry-run.')
+  const network = options.network && networkNamed(options.network)
+  if (options.network !== undefined && network === undefined)
+    throw new PayError(`--network is ${networkNames}.`)
   if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
     throw new PayError('--transfer is eip3009 or permit2.')
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
     throw new PayError('--rpc is an http or https URL.')
-  if (!/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
-    throw new PayError('--max is an amount such as 0.25.')
   const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
   if (body !== undefined && (method === 'GET' || method === 'HEAD'))
     throw new PayError(`${method} takes no --body.`)
+  const max = limitOf(options)
   return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
 }
 
+function limitOf({ max, ask, 'dry-run': isRehearsal }: PayOptions): Purchase['max'] {
+  if (max !== undefined && !/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
+    throw new PayError('--max is an amount such as 0.25.')
+  if (max !== undefined) return { amount: max, exceeded: `More than --max ${max} is asked` }
+  const amount = isRehearsal || ask !== undefined ? most.asked : most.unasked
+  return { amount, exceeded: `More than ${amount} USD is asked, so --max must allow it` }
+}
+
 async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
+  if (options['dry-run']) return rehearse(purchase, options)
   const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
   const asked = await send(purchase, {})
   if (asked.status !== 402) return finish(asked, purchase, undefined)
   const offered = await read(asked)
-  const terms = choose(offered, purchase)
+  const terms = await choose(offered, purchase, wallet)
+  if (!(await isAllowed(terms, options))) return 1
   const { credential, response } = await payBy(terms, purchase, wallet)
   if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
   say('           the wallet has never approved Permit2 for this token')
@@ -125,12 +146,36 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
   // The refused credential may not be presented again: its challenge was for another attempt.
   const again = await send(purchase, {})
   if (again.status !== 402) return finish(again, purchase, undefined)
-  const fresh = choose(
-    (await read(again)).filter((other) => Terms.isSame(other, terms)),
-    purchase,
-  )
+  const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
+  const fresh = await choose(same, purchase, wallet)
   const paid = await payBy(fresh, purchase, wallet)
   return finish(paid.response, purchase, paid.credential)
+}
+
+/** Shows what would be paid. Without a key the balances of the wallet are not considered. */
+async function rehearse(purchase: Purchase, options: PayOptions): Promise<number> {
+  const hasKey = options.key !== undefined || readEnv(options.env)('PAY_KEY') !== undefined
+  const wallet = hasKey ? { privateKey: keyOf(options), rpc: options.rpc } : undefined
+  const asked = await send(purchase, {})
+  if (asked.status !== 402) return finish(asked, purchase, undefined)
+  const offered = await read(asked)
+  const terms = await choose(offered, purchase, wallet)
+  say(`402        ${Terms.describe(terms)}`)
+  const payer = wallet === undefined ? 'the wallet' : Crypto.addressOf(wallet.privateKey)
+  say(`would pay  ${payer} -> ${terms.payTo}; nothing is signed`)
+  for (const other of offered) if (other !== terms) say(`or         ${Terms.describe(other)}`)
+  return 0
+}
+
+/** Whether the amount may be signed: above a cent `--max` or the user allows it. */
+async function isAllowed(terms: Terms.Terms, { max, ask }: PayOptions): Promise<boolean> {
+  const { amountAtomic, asset, payTo } = terms
+  if (max !== undefined || amountAtomic <= Amount.fromDecimal(most.unasked, asset.decimals))
+    return true
+  const answer = await ask?.(`Pay ${Terms.describe(terms)} to ${payTo}? [y/N] `)
+  if (/^\s*y(es)?\s*$/i.test(answer ?? '')) return true
+  say('turnpike: nothing was paid')
+  return false
 }
 
 async function payBy(
@@ -183,22 +228,38 @@ function keyOf({ key, env }: PayOptions): Uint8Array {
 }
 
 /**
- * The first terms that are wanted and within the limit. Throws a PayError that lists what was
- * offered.
+ * The first terms that are wanted, within the limit, and covered by the wallet. Throws a PayError
+ * that lists what was offered.
  */
-function choose(offered: readonly Terms.Terms[], purchase: Purchase): Terms.Terms {
+async function choose(
+  offered: readonly Terms.Terms[],
+  purchase: Purchase,
+  wallet: Pick<Wallet, 'privateKey' | 'rpc'> | undefined,
+): Promise<Terms.Terms> {
   if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
   const wanted = offered
     .filter((terms) => isWanted(terms, purchase))
     // Prefer terms that need no approval.
     .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
   if (wanted.length === 0) throw new PayError('The 402 does not offer that. It offers:', offered)
-  const affordable = wanted.find(
-    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(purchase.max, asset.decimals),
+  const { max } = purchase
+  const [first, ...others] = wanted.filter(
+    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(max.amount, asset.decimals),
   )
-  if (affordable === undefined)
-    throw new PayError(`More than --max ${purchase.max} is asked:`, wanted)
-  return affordable
+  if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
+  if (wallet === undefined) return first
+  const payer = Crypto.addressOf(wallet.privateKey)
+  const chosen = await chooseFunded([first, ...others], payer, wallet.rpc)
+  if ('asset' in chosen) return chosen
+  const held = new Set(
+    chosen.map(({ terms, balanceAtomic }) => {
+      return `${Terms.amountOf(terms, balanceAtomic)} on ${terms.network}`
+    }),
+  )
+  throw new PayError(
+    `The wallet ${payer} has too little: ${[...held].join(', ')}. It is asked for:`,
+    [first, ...others],
+  )
 }
 
 function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {

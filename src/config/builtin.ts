@@ -119,6 +119,14 @@ export function findBuiltIn(name: string): BuiltIn | undefined {
   return builtIns.find(({ word, id }) => word === name || id === name)
 }
 
+/** The CAIP-2 id that a command line names by its word or by itself; undefined for other text. */
+export function networkNamed(name: string): string | undefined {
+  return findBuiltIn(name)?.id ?? (/^eip155:[1-9]\d*$/.test(name) ? name : undefined)
+}
+
+/** What `networkNamed` reads, for a message. */
+export const networkNames = `${builtIns.map(({ word }) => word).join(', ')} or a CAIP-2 id such as eip155:8453`
+
 /** A public node of a built-in network; undefined for other networks. */
 export function publicRpcOf(network: string): string | undefined {
   return findBuiltIn(network)?.table.rpc_urls[0]

@@ -1,4 +1,5 @@
 import * as Amount from '../../protocol/Amount'
+import type { Short } from '../funds'
 import * as Terms from '../Terms'
 import type { Problem } from './Answer'
 import type { Stored } from './spending'
@@ -69,6 +70,17 @@ export function cannotPay(offered: readonly Terms.Terms[], network: string | und
   return (
     `The gateway takes payment on ${networks}, and this wallet pays only on ${network}. Nothing was ` +
     `paid. ${next} change --network.`
+  )
+}
+
+/** No offer is paid by the wallet: `short` has its balance for each. */
+export function hasTooLittle(payer: string, short: readonly Short[]): string {
+  const each = short.map(({ terms, balanceAtomic }) => {
+    return `${Terms.amountOf(terms, balanceAtomic)} of ${priced(terms)}`
+  })
+  return (
+    `The wallet ${payer} holds too little for every payment that the gateway takes: ` +
+    `${[...new Set(each)].join(', ')}. Nothing was paid. Ask the user to send it some.`
   )
 }
 

@@ -1,5 +1,6 @@
 import * as Json from '../../protocol/Json'
 import * as Credential from '../Credential'
+import { chooseFunded } from '../funds'
 import * as Terms from '../Terms'
 import * as Answer from './Answer'
 import type { BuyerOptions, Result, Wanted } from './context'
@@ -110,7 +111,7 @@ async function buy(
 ): Promise<Result> {
   const { spending, limits, now } = context
   if (answer.invalidParams !== '') return refusal(Sentences.invalidArguments(answer.invalidParams))
-  const chosen = choose(context, wanted, Terms.ofRequired(answer.required))
+  const chosen = await choose(context, wanted, Terms.ofRequired(answer.required))
   if (typeof chosen === 'string') return refusal(chosen)
   const payment = sign(context, wanted, id, chosen)
   let reserved = spending.reserve(payment, limits.perDayMicros)
@@ -126,18 +127,20 @@ async function buy(
 }
 
 /** The terms to pay, or why none of them is paid. */
-function choose(
-  { limits, scheme, network, catalogue }: Context,
+async function choose(
+  { limits, scheme, network, catalogue, payer, rpc }: Context,
   { name }: Wanted,
   offered: readonly Terms.Terms[],
-): Terms.Terms | string {
+): Promise<Terms.Terms | string> {
   const wanted = offered
     .filter((terms) => network === undefined || terms.network === network)
     .filter((terms) => terms.scheme === 'exact' || scheme === 'upto')
     .toSorted((a, b) => rankOf(a, scheme) - rankOf(b, scheme))
   if (wanted.length === 0) return Sentences.cannotPay(offered, network)
-  const terms = wanted.find((each) => microsOf(each) <= limits.perCallMicros)
-  if (terms === undefined) return Sentences.tooDear(wanted, limits)
+  const [first, ...others] = wanted.filter((each) => microsOf(each) <= limits.perCallMicros)
+  if (first === undefined) return Sentences.tooDear(wanted, limits)
+  const terms = await chooseFunded([first, ...others], payer, rpc)
+  if (!('asset' in terms)) return Sentences.hasTooLittle(payer, terms)
   const listed = catalogue.priceOf(name)
   const micros = microsOf(terms)
   if (listed !== undefined && micros > listed) {
