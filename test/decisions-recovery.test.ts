@@ -5,6 +5,7 @@ import * as Crypto from '../src/protocol/Crypto'
 import { relayer, type Scripted, scripted } from './harness/scripted'
 import { errorOf, hiding } from './harness/scriptednode'
 import { jobOf, purposeOf, until } from './harness/settlement'
+import { isPostgres } from './harness/testledger'
 
 /** Both clocks pass the expiry of every authorization so far. */
 function pass({ chain, clock, bury }: Scripted, seconds = 400): void {
@@ -71,19 +72,23 @@ describe.concurrent('a start', () => {
     await own.reaches(lost, 'confirmed')
   })
 
-  test('behavior: a payment before the recovery of a start gets the account nonce above those in progress', async () => {
-    await using own = await scripted()
-    await lose(own)
-    const settlement = await own.start()
-    await settlement.ready
-    const options = { waitMs: 120_000, receivedAt: own.clock.ms, isKeySigned: true }
-    const paying = settlement.settle(own.sign({ from: 2 }), purposeOf(), options)
-    await until(() => own.rows().length === 2)
-    await settlement.stop(0)
-    await paying
-    await settlement.leave()
-    expect(own.rows()).toMatchObject([{ nonce: 0 }, { nonce: 1 }])
-  })
+  // With several gateways nothing is signed for an account before what is open there is recovered.
+  test.skipIf(isPostgres)(
+    'behavior: a payment before the recovery of a start gets the account nonce above those in progress',
+    async () => {
+      await using own = await scripted()
+      await lose(own)
+      const settlement = await own.start()
+      await settlement.ready
+      const options = { waitMs: 120_000, receivedAt: own.clock.ms, isKeySigned: true }
+      const paying = settlement.settle(own.sign({ from: 2 }), purposeOf(), options)
+      await until(() => own.rows().length === 2)
+      await settlement.stop(0)
+      await paying
+      await settlement.leave()
+      expect(own.rows()).toMatchObject([{ nonce: 0 }, { nonce: 1 }])
+    },
+  )
 
   test('behavior: a start ends a payment that has expired and was never included', async () => {
     await using own = await scripted()
