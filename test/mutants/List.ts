@@ -29,10 +29,11 @@ export function parse(text: string): Mutant[] {
     const [, mark, rest = ''] = /^(---|#|-|\+|test|survives)(?: (.*))?$/.exec(line) ?? []
     const last = mutants.at(-1)
     const none = { search: '', replacement: '', test: undefined, survives: undefined }
+    const joined = (before: string) => (before === '' ? rest : `${before}\n${rest}`)
     if (mark === '---') file = rest
     else if (mark === '#') mutants.push({ line: index + 1, file, meaning: rest, ...none })
-    else if (mark === '-' && last) last.search = joined(last.search, rest)
-    else if (mark === '+' && last) last.replacement = joined(last.replacement, rest)
+    else if (mark === '-' && last) last.search = joined(last.search)
+    else if (mark === '+' && last) last.replacement = joined(last.replacement)
     else if (mark === 'survives' && last) last.survives = rest
     else if (mark === 'test' && last) {
       const [name, ...words] = rest.split(': ')
@@ -40,10 +41,6 @@ export function parse(text: string): Mutant[] {
     } else if (line !== '') throw new Error(`line ${index + 1} of the list is unknown: ${line}`)
   }
   return mutants
-}
-
-function joined(text: string, line: string): string {
-  return text === '' ? line : `${text}\n${line}`
 }
 
 /** The source with the bug; undefined unless its text occurs exactly once. */
@@ -58,18 +55,11 @@ export async function findFaults(mutants: readonly Mutant[], root: string): Prom
   const faults: string[] = []
   for (const mutant of mutants) {
     const { line, file, test, survives } = mutant
-    const source = Bun.file(join(root, file))
-    const where = `line ${line} of the list:`
-    if (!(await source.exists())) faults.push(`${where} there is no ${file}`)
-    else if (apply(mutant, await source.text()) === undefined)
-      faults.push(`${where} its text must occur exactly once in ${file}`)
+    const source = await Bun.file(join(root, file)).text()
+    if (apply(mutant, source) === undefined)
+      faults.push(`line ${line} of the list: its text must occur exactly once in ${file}`)
     if ((test === undefined) === (survives === undefined))
-      faults.push(`${where} needs a test that fails, or why none does`)
+      faults.push(`line ${line} of the list: it needs a test that fails, or why none does`)
   }
   return faults
-}
-
-/** Escapes a text for a regular expression. */
-export function literal(text: string): string {
-  return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
 }

@@ -25,8 +25,6 @@ const mutants = List.parse(await Bun.file(List.path).text()).filter((mutant) => 
 })
 if (mutants.length === 0) throw new Error(`no mutant has ${positionals.join(' or ')}`)
 
-type Run = { code: number; isLate: boolean; output: string }
-
 /** The files that git knows or would add, with a link to the installed packages. */
 function copyCheckout(): string {
   const copy = mkdtempSync(join(tmpdir(), 'turnpike-mutants-'))
@@ -37,30 +35,28 @@ function copyCheckout(): string {
   return copy
 }
 
-async function run(command: string[], cwd: string, timeout: number): Promise<Run> {
+async function run(command: string[], cwd: string, timeout: number) {
   const options = { cwd, timeout, killSignal: 'SIGKILL', stdout: 'pipe', stderr: 'pipe' } as const
   const child = Bun.spawn(command, options)
   const texts = [child.stdout, child.stderr].map((each) => new Response(each).text())
   const output = (await Promise.all(texts)).join('')
-  const code = await child.exited
-  return { code, isLate: child.signalCode === 'SIGKILL', output }
+  return { code: await child.exited, isLate: child.signalCode === 'SIGKILL', output }
 }
 
 /** Runs the tests of a file whose names have one of the patterns. */
-function runTests(copy: string, file: string, patterns: readonly string[]): Promise<Run> {
-  const pattern = patterns.map(List.literal).join('|')
+function runTests(copy: string, file: string, patterns: readonly string[]) {
+  const pattern = patterns.map(RegExp.escape).join('|')
   const bun = [process.execPath, '--no-orphans', 'test', '--path-ignore-patterns=none']
   return run([...bun, `./${file}`, '-t', pattern], copy, Number(values.seconds) * 1_000)
 }
 
-/** Works on all items, each in the copy of a worker that is free. */
+/** Works on all items, each in a copy that is free. */
 async function each<T>(items: readonly T[], work: (item: T, copy: string) => Promise<void>) {
-  const left = [...items]
-  await Promise.all(
-    copies.map(async (copy) => {
-      for (let item = left.shift(); item !== undefined; item = left.shift()) await work(item, copy)
-    }),
-  )
+  const left = items.values()
+  const workIn = async (copy: string) => {
+    for (const item of left) await work(item, copy)
+  }
+  await Promise.all(copies.map(workIn))
 }
 
 async function change(copy: string, mutant: List.Mutant) {
@@ -79,19 +75,17 @@ const typesMs = 600_000
 async function findTypeErrors(copy: string): Promise<string[]> {
   const errors: string[] = []
   for (let left = [...mutants]; left.length > 0; ) {
-    const later: List.Mutant[] = []
-    const undo: (() => Promise<unknown>)[] = []
+    const undo = new Map<List.Mutant, () => Promise<unknown>>()
     for (const mutant of left) {
       const back = await change(copy, mutant)
-      if (back) undo.unshift(back)
-      else later.push(mutant)
+      if (back) undo.set(mutant, back)
     }
     const flags = ['--noEmit', '--noUnusedLocals', 'false', '--noUnusedParameters', 'false']
     const { output, isLate } = await run(['node_modules/.bin/tsc', ...flags], copy, typesMs)
     if (isLate) throw new Error('the types were not checked in time')
     errors.push(...output.split('\n').filter((line) => line.includes('error TS')))
-    for (const back of undo) await back()
-    left = later
+    for (const back of [...undo.values()].toReversed()) await back()
+    left = left.filter((mutant) => !undo.has(mutant))
   }
   return errors
 }
@@ -99,8 +93,10 @@ async function findTypeErrors(copy: string): Promise<string[]> {
 /** Without a mutant every test passes, and each pattern finds one. */
 async function findBaselineFaults(): Promise<string[]> {
   const faults: string[] = []
-  const tests = mutants.flatMap(({ test }) => test ?? [])
-  const files = Map.groupBy(tests, ({ file }) => file)
+  const files = Map.groupBy(
+    mutants.flatMap(({ test }) => test ?? []),
+    ({ file }) => file,
+  )
   await each([...files], async ([file, named], copy) => {
     const patterns = [...new Set(named.map(({ pattern }) => pattern))]
     const { code, output } = await runTests(copy, file, patterns)
@@ -116,17 +112,15 @@ async function findBaselineFaults(): Promise<string[]> {
 const counts = new Map<string, number>()
 
 async function tryMutant(mutant: List.Mutant, copy: string): Promise<void> {
-  const startedAt = performance.now()
+  const { file, meaning, test, survives } = mutant
   const undo = await change(copy, mutant)
-  const { file, pattern } = mutant.test ?? { file: '', pattern: '' }
-  const { code, isLate, output } = await runTests(copy, file, [pattern])
+  const ran = test && (await runTests(copy, test.file, [test.pattern]))
   await undo?.()
-  const result = isLate ? 'killed by time-out' : code === 0 ? 'SURVIVED' : 'killed'
+  const isKilled = ran?.isLate ? 'killed by time-out' : 'killed'
+  const result = ran === undefined ? 'known to survive' : ran.code === 0 ? 'SURVIVED' : isKilled
   counts.set(result, (counts.get(result) ?? 0) + 1)
-  const seconds = ((performance.now() - startedAt) / 1_000).toFixed(1)
-  const by = /^\(fail\) (.*?)(?: \[[\d.]+ms\])?$/m.exec(output)?.[1]
-  console.log(`${result} after ${seconds} s: ${mutant.file}: ${mutant.meaning}`)
-  if (by !== undefined) console.log(`  by ${file}: ${by}`)
+  const by = survives ?? /^\(fail\) (.*?)(?: \[[\d.]+ms\])?$/m.exec(ran?.output ?? '')?.[1]
+  console.log(`${result}: ${file}: ${meaning}\n  ${test?.file ?? ''} ${by ?? ''}`)
 }
 
 const stale = await List.findFaults(mutants, root)
@@ -136,15 +130,8 @@ try {
   const [first = root] = copies
   const faults = [...new Set(await findTypeErrors(first)), ...(await findBaselineFaults())]
   if (faults.length > 0) throw new Error(faults.join('\n'))
-  const known = mutants.filter(({ survives }) => survives !== undefined)
-  for (const { file, meaning, survives } of known)
-    console.log(`not noticed, ${survives}: ${file}: ${meaning}`)
-  await each(
-    mutants.filter((mutant) => !known.includes(mutant)),
-    tryMutant,
-  )
-  const results = [...counts].map(([result, count]) => `${count} ${result}`)
-  console.log([...results, `${known.length} are known to survive`].join(', '))
+  await each(mutants, tryMutant)
+  console.log([...counts].map(([result, count]) => `${count} ${result}`).join(', '))
   process.exitCode = counts.has('SURVIVED') ? 1 : 0
 } finally {
   for (const copy of copies) rmSync(copy, { recursive: true, force: true })
