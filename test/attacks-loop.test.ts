@@ -320,10 +320,11 @@ const schemas: readonly [name: string, schema: object][] = [
   ],
   [
     'with alternatives at every depth',
+    // Each branch looks at the children before it fails.
     tree(
-      { required: ['c'], properties: { a: child, b: child }, items: child },
-      { minProperties: 2, properties: { a: child, b: child }, items: child },
-      { properties: { a: child, b: child }, items: child, maxItems: 0 },
+      { allOf: [{ properties: { a: child, b: child }, items: child }, false] },
+      { allOf: [{ properties: { a: child, b: child }, items: child }, false] },
+      { allOf: [{ additionalProperties: child, items: child }, false] },
     ),
   ],
   ['that refers to itself', { allOf: [{ $ref: '#' }] }],
