@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { ask, askedOf, payX402 } from './harness/buyer'
+import { untilFree } from './harness/shop'
 import { isPostgres } from './harness/testledger'
 import type { Reply } from './harness/upstream'
 import { uptoOffer } from './harness/upto'
@@ -11,7 +12,9 @@ import {
   event,
   events,
   json,
+  long,
   type ModelShop,
+  openBuyer,
   readerOf,
   route,
   startModels,
@@ -70,6 +73,38 @@ const unpaid = () =>
     .rows(`SELECT coalesce(nullif(charge_atomic, '0'), ceiling_atomic) AS atomic FROM authorizations WHERE merchant = 'few' AND NOT EXISTS (
         SELECT 1 FROM payments WHERE payments.id = authorizations.id AND state = 'confirmed')`)
     .reduce((sum, { atomic }) => sum + BigInt(String(atomic)), 0n)
+
+describe('an answer that is made again', () => {
+  test('attack: without credit it is sent for no more than its charge, and made at most twice', async () => {
+    const credential = await shop.sign({ slug, signer: payer })
+    const replied = shop.nextReply()
+    const buyer = openBuyer(shop.chat(slug), credential)
+    const upstream = await replied
+    await buyer.leave()
+    upstream.send(200, long(usage(7, 20)), json)
+    await shop.settles()
+    // Requests for nothing use the credit up.
+    shop.upstream.script = (_, reply) => reply.send(500)
+    const shorter = body.replace('1000', '520')
+    for (const sent of [body, body, shorter])
+      expect((await buy(payer, { body: sent })).status).toBe(502)
+    shop.upstream.script = answering(usage(7, 1000))
+    const pay = (presented: Record<string, string>) =>
+      untilFree(() => shop.pay(presented, { slug }))
+    const dear = await pay(credential)
+    expect(dear.status).toBe(502)
+    const { redeem } = (await dear.json()) as { redeem: { token: string } }
+    const redeeming = { 'payment-redeem': redeem.token }
+    expect((await pay(redeeming)).status).toBe(502)
+    shop.upstream.script = answering(usage(1, 1))
+    const spent = await pay(redeeming)
+    expect([spent.status, await spent.text()]).toEqual([
+      410,
+      expect.stringContaining('made again twice'),
+    ])
+    expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
+  })
+})
 
 describe('a fleet of new wallets', () => {
   test('attack: a fleet of new wallets costs a merchant no more than losses_per_day, also after a restart', async () => {

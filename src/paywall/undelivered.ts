@@ -9,7 +9,7 @@ import { failureHeaders } from './receipts'
 
 /** First forward and five redemptions. */
 export const attemptsMax = 6
-/** Attempts in which an answer by use may be made again after its charge. */
+/** Attempts in which an answer by use is made again without credit. */
 export const remadeMax = 2
 /** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
 export const cutAttemptsMax = 12
@@ -79,7 +79,6 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
     problem(payment: Payment, fulfilled: Undelivered, protocol: Protocol): ProblemError {
       const { code, upstreamStatus } = fulfilled
       const { transaction, transfer, attempts } = payment
-      const most = transfer.upto === undefined ? attemptsMax : remadeMax
       const failure = { code, members: { reason: 'delivery_failed', transaction } }
       return of(code, `${fulfilled.detail} ${redeemNext}`, {
         ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
@@ -90,7 +89,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
           redeem: {
             token: tokenOf(payment.id),
             until: new Date(untilOf(payment)).toISOString(),
-            attempts: Math.max(0, most - attempts),
+            attempts: Math.max(0, attemptsMax - attempts),
           },
         },
       })

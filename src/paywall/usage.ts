@@ -185,13 +185,20 @@ const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
 /** Time that an answer that is made again may take, ms. */
 const againMs = 5 * 60_000
 
-/** The answer of a settled charge, when it costs no more than that. */
+/**
+ * The answer of a settled charge. After two attempts, and where it costs more than the charge, it is on
+ * the payer's credit: a crash must not lose a paid answer, and no buyer may get dear ones by fetching
+ * cheap ones again.
+ */
 async function makeAgain(
-  { buffer }: Context,
+  { buffer, options: { settlement } }: Context,
   request: DeliveryRequest,
   payment: Payment,
 ): Promise<Fulfilled> {
-  if (payment.attempts > remadeMax) throw gone(payment, 'The answer was made again twice.')
+  const { lend } = settlement.authorizations
+  const { amountAtomic: chargedAtomic } = payment.transfer
+  if (payment.attempts > remadeMax && !(await lend(payment, chargedAtomic)))
+    throw gone(payment, 'The answer was made again twice.')
   const made = await request.fulfil(payment)
   if (!made.delivered) return made
   const { status, headers, onEnd } = made
@@ -203,7 +210,8 @@ async function makeAgain(
     return brokenOff(status)
   }
   const { amountAtomic, by } = chargeOf(made, payment, buffered.isComplete)
-  if (by !== 'failed' && amountAtomic <= payment.transfer.amountAtomic) {
+  const moreAtomic = amountAtomic - chargedAtomic
+  if (by !== 'failed' && (moreAtomic <= 0n || (await lend(payment, moreAtomic)))) {
     if (isLong(buffered, request)) return { ...made, body: inPieces(buffered) }
     onEnd?.(false)
     buffered.release()

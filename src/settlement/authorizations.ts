@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type { Authorization, Charge } from '../../db/Authorization'
 import type { AuthorizationLedger } from '../../db/AuthorizationLedger'
-import type { Purpose } from '../../db/Payment'
+import type { Payment, Purpose } from '../../db/Payment'
 import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import { type Authorized, type AuthorizeOptions, authorize, isServed } from './authorize'
@@ -57,6 +57,8 @@ export type Authorizations = Pick<
   ): Promise<Authorization>
   /** Whether a stream to this payer waits for its charge, because it never paid to the merchant. No I/O. */
   holdsStream(authorization: Authorization): boolean
+  /** Whether a payer may have this much beyond its charge; then it counts as lost to the payer. */
+  lend(payment: Payment, atomic: bigint): Promise<boolean>
   /**
    * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
    * money, and has verified the ceiling.
@@ -97,6 +99,14 @@ export function createAuthorizations(context: Intake): Authorizations {
       writeCharge(context, authorization, charge, forwarded),
     holdsStream: ({ transfer: { payer }, purpose: { merchant } }) =>
       context.credit.holdsStream({ payer, merchant }),
+    async lend({ id, attempts, transfer, purpose: { merchant } }, atomic) {
+      const { network, asset, payer } = transfer
+      const debtor = { network, asset, payer, merchant, client: undefined }
+      await context.credit.read(debtor, atomic)
+      if (context.credit.refuse(debtor, atomic)) return false
+      context.credit.lose(`${id} ${attempts}`, debtor, atomic)
+      return true
+    },
     void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
     isServed: (transfer) => isServed(context, transfer),

@@ -95,6 +95,8 @@ export const usage = (input: number, output: number) =>
   JSON.stringify({ usage: { prompt_tokens: input, completion_tokens: output } })
 /** What an answer with this usage costs, atomic. */
 export const costOf = (input: number, output: number) => 500 + input + 10 * output
+/** An answer that is too long to be kept. */
+export const long = (usage: string) => `{"x":"${'x'.repeat(1024 * 1024)}",${usage.slice(1)}`
 export const event = (text: string) => `data: ${text}\n\n`
 
 export type Terms = Partial<UptoOptions> & {
