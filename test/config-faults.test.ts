@@ -130,6 +130,16 @@ describe('secrets stay out of messages', () => {
     ])
   })
 
+  test('attack: a private key in place of a payout is refused, and no digit of it is printed', () => {
+    const key = 'c0ffee254729296a45a3885639ac7e10f9d54979d5e5e5f9b5f2a7c0ffee2547'
+    for (const pasted of [key, `0x${key}`, ` 0x${key.toUpperCase()} `])
+      for (const faults of [
+        linesOf(small, { env: { ...env, PAYOUT: pasted } }),
+        linesOf(small.replace(named('PAYOUT'), pasted)),
+      ])
+        expect(faults).toEqual(['m.toml:3: payout looks like a private key: treat it as leaked'])
+  })
+
   test('error: a faulty name, a missing file and a name set twice are named', () => {
     const bad = edited('"NVIDIA"', `"${named('NV-1')}"`)
     expect(linesOf(bad)[0]).toMatch(/letters, digits and _/)

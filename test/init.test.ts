@@ -215,6 +215,11 @@ describe('options', () => {
         '0x036CbD53842c5426634e7929541eC2318f3dCF7e (found "0x036cbD53842c5426634e7929541eC2318f3dCF7e")',
     ],
     [
+      'wallet that is a private key',
+      { payout: 'c0ffee254729296a45a3885639ac7e10f9d54979d5e5e5f9b5f2a7c0ffee2547' },
+      '--payout looks like a private key: treat it as leaked',
+    ],
+    [
       'wallet of the test mnemonic',
       { payout: developmentAccounts[1] },
       '--payout is a public development account that anyone can empty: write a wallet of yours',

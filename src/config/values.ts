@@ -92,6 +92,8 @@ export const wei: Read<bigint> = (value) => {
 /** An EVM address. A mixed-case one must have the right EIP-55 checksum. */
 export const address: Read<EvmAddress> = (value) => {
   const right = Address.parse(value)
+  if (typeof value === 'string' && /^\s*(0x)?[0-9a-f]{64}\s*$/i.test(value))
+    return { wrong: 'looks like a private key: treat it as leaked', hide: true }
   if (right === undefined) {
     return { wrong: 'must be an address: 0x and 40 hex digits, in quotes' }
   }
