@@ -186,6 +186,21 @@ describe.concurrent('answers that cost nothing', () => {
     expect(credit.refuse(debtorOf('0xnew', 'two'), 1n)).toBeUndefined()
   })
 
+  test('attack: failures behind an address end no sale to a payer whose payments cover it', async () => {
+    const { world, create } = start()
+    const credit = create()
+    world.paid.set('0xold', 20n)
+    for (let count = 0; count < 30; count++) credit.countUnpaid(`0x${count}`, 'one')
+    const old = debtorOf('0xold', 'one')
+    expect(await open(credit, old, 15n)).toBeFunction()
+    // A part of the next one is not covered.
+    expect(reasonOf(await open(credit, old, 6n))).not.toBe('opened')
+    const fresh = await open(credit, debtorOf('0xnew', 'one'), 1n)
+    expect(fresh).toMatchObject({ limit: 'upto_often_unpaid' })
+    for (let count = 0; count < 5; count++) credit.countUnpaid(old.payer, undefined)
+    expect(await open(credit, old, 1n)).toMatchObject({ limit: 'upto_often_unpaid' })
+  })
+
   test('behavior: a payer whose answers are charged as often as they fail does not wait', () => {
     const credit = start({ limitsOf: () => undefined }).create()
     const debtor = debtorOf('0xa', 'one')

@@ -81,8 +81,9 @@ type Account = {
   /** Losses within a day, by id, and their sum. */
   losses: Map<string, Loss>
   dayAtomic: bigint
-  /** What it adds to the risk of the merchant. */
+  /** What it adds to the risk of the merchant, and the part of it that is not open. */
   riskAtomic: bigint
+  lossAtomic: bigint
 }
 
 type Loss = { id: string; atomic: bigint; at: number; account: Account; book: Book; isOwn: boolean }
@@ -90,7 +91,9 @@ type Loss = { id: string; atomic: bigint; at: number; account: Account; book: Bo
 /** One merchant. */
 type Book = {
   accounts: Map<Address, Account>
+  /** Sums of the accounts: strangers cause accounts, and each request needs the sums. */
   riskAtomic: bigint
+  lossAtomic: bigint
   /** Losses within a day that this process has caused or found at its start. */
   ownAtomic: bigint
   spentLoggedAt: number | undefined
@@ -117,11 +120,14 @@ export function createCredit(options: CreditOptions): Credit {
     },
     refuse(debtor, ceilingAtomic) {
       const { payer, client, merchant } = debtor
-      const ofClient = client === undefined ? 0 : clients.waitSeconds(client)
+      const limits = limitsOf(merchant)
+      const isCovered = limits !== undefined && covers(state, debtor, ceilingAtomic)
+      // Strangers may share the address, and a payer that has paid for a failure cannot win by it.
+      const ofClient = isCovered || client === undefined ? 0 : clients.waitSeconds(client)
       const waitSeconds = Math.max(payers.waitSeconds(payer), ofClient)
       if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
-      const limits = limitsOf(merchant)
-      return limits && refuse(state, debtor, ceilingAtomic, limits)
+      if (limits === undefined || isCovered) return undefined
+      return refuse(state, debtor, ceilingAtomic, limits)
     },
     open({ merchant, payer }, ceilingAtomic) {
       const { book, account } = accountOf(state, merchant, payer)
@@ -191,7 +197,7 @@ async function readStanding(state: State, debtor: Debtor, ceilingAtomic: bigint)
   const known = state.books.get(merchant)?.accounts.get(payer)
   const paid = known?.paid.get(network)
   if (known !== undefined && paid !== undefined) {
-    const isCovered = known.openAtomic + known.lostAtomic + ceilingAtomic <= paidOf(known)
+    const isCovered = covers(state, debtor, ceilingAtomic)
     if (isCovered && !(lanes.isShared && now() - paid.readAt > staleMs)) return
   }
   const { paidAtomic, lostAtomic } = await ledger.standingOf(debtor)
@@ -200,6 +206,12 @@ async function readStanding(state: State, debtor: Debtor, ceilingAtomic: bigint)
   // A loss of this moment may not be written yet.
   if (lostAtomic > account.lostAtomic) account.lostAtomic = lostAtomic
   update(book, account)
+}
+
+/** Whether what a payer has paid covers a ceiling, and all that is open and was lost. */
+function covers(state: State, { merchant, payer }: Debtor, ceilingAtomic: bigint): boolean {
+  const { account } = accountOf(state, merchant, payer)
+  return account.openAtomic + account.lostAtomic + ceilingAtomic <= paidOf(account)
 }
 
 function refuse(
@@ -212,8 +224,6 @@ function refuse(
   const { book, account } = accountOf(state, merchant, payer)
   const short = (openAtomic: bigint) => openAtomic + account.lostAtomic - paidOf(account)
   const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic
-  // What the payer has paid covers it.
-  if (added <= 0n) return undefined
   const since = state.now() - hourMs
   let lately = 0n
   for (const { atomic, at } of account.losses.values()) if (at > since) lately += atomic
@@ -222,7 +232,7 @@ function refuse(
   if (risk(account.openAtomic + ceilingAtomic) > payerAtomic) return Refusals.underWay
   // Each of several gateways has a part for itself, because it does not know what is open at the others.
   const share = dayAtomic / BigInt(state.lanes.gateways())
-  const lost = lostOf(book)
+  const lost = book.lossAtomic
   const own = book.riskAtomic - lost + book.ownAtomic
   if (book.riskAtomic + added <= dayAtomic && own + added <= share) return undefined
   if (lost + added <= dayAtomic && book.ownAtomic + added <= share) return Refusals.newUnderWay
@@ -235,14 +245,7 @@ function report({ now, log }: State, merchant: string, book: Book, dayAtomic: bi
   const at = now()
   if (book.spentLoggedAt !== undefined && Math.abs(at - book.spentLoggedAt) < quietMs) return
   book.spentLoggedAt = at
-  log('losses-spent', { merchant, lostAtomic: lostOf(book), limitAtomic: dayAtomic })
-}
-
-/** What a merchant has lost within a day, without what is open. */
-function lostOf({ accounts }: Book): bigint {
-  let sum = 0n
-  for (const account of accounts.values()) sum += riskOf(account, 0n)
-  return sum
+  log('losses-spent', { merchant, lostAtomic: book.lossAtomic, limitAtomic: dayAtomic })
 }
 
 /** The risk with a payer: what is open and was lost within a day, but at most what it is short of. */
@@ -255,6 +258,9 @@ function update(book: Book, account: Account): void {
   const riskAtomic = riskOf(account, account.openAtomic)
   book.riskAtomic += riskAtomic - account.riskAtomic
   account.riskAtomic = riskAtomic
+  const lossAtomic = riskOf(account, 0n)
+  book.lossAtomic += lossAtomic - account.lossAtomic
+  account.lossAtomic = lossAtomic
 }
 
 function addLoss(
@@ -303,7 +309,13 @@ function accountOf(
 ): { book: Book; account: Account } {
   let book = state.books.get(merchant)
   if (book === undefined) {
-    book = { accounts: new Map(), riskAtomic: 0n, ownAtomic: 0n, spentLoggedAt: undefined }
+    book = {
+      accounts: new Map(),
+      riskAtomic: 0n,
+      lossAtomic: 0n,
+      ownAtomic: 0n,
+      spentLoggedAt: undefined,
+    }
     state.books.set(merchant, book)
   }
   let account = book.accounts.get(payer)
@@ -316,6 +328,7 @@ function accountOf(
       losses: new Map(),
       dayAtomic: 0n,
       riskAtomic: 0n,
+      lossAtomic: 0n,
     }
     book.accounts.set(payer, account)
   }
