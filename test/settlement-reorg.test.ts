@@ -104,7 +104,11 @@ describe.concurrent('a reorganisation', () => {
       const before = await own.paid()
       expect(await own.reorganise(depth)).toBe(before - 5_000n * BigInt(depth))
       await until(() => own.eventsOf('payment-reorganised').length === depth)
-      await until(async () => (await own.stored(payments)).every(isConfirmed))
+      await until(async () => {
+        // anvil may forget to mine what it gets during a reorganisation.
+        await mine(own.net.chain)
+        return (await own.stored(payments)).every(isConfirmed)
+      })
       expect(await own.paid()).toBe(before)
       expect((await own.stored(payments)).map(essence)).toEqual(payments.map(essence))
       expect(
