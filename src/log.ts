@@ -10,8 +10,16 @@ export type Log = WriteEvent & {
   child(fields: Fields): Log
 }
 
-/** Writes one event at the level that log/Event.ts has for it. */
-export type WriteEvent = (event: Event.Name, fields?: Fields) => void
+/**
+ * Writes one event at the level that log/Event.ts has for it. `said`: what a terminal shows of it in
+ * place of its name and fields: undefined leaves them, and '' shows nothing, as for a step of a sale
+ * that has a line of its own.
+ */
+export type WriteEvent = (
+  event: Event.Name,
+  fields?: Fields,
+  said?: () => string | undefined,
+) => void
 
 export type Fields = Readonly<Record<string, unknown>>
 
@@ -24,7 +32,7 @@ export type Options = {
   now?: () => number
 }
 
-type Sink = (event: Event.Name, fields: Fields) => void
+type Sink = (event: Event.Name, fields: Fields, said: Parameters<WriteEvent>[2]) => void
 
 const redacted = '[redacted]'
 const depthMax = 6
@@ -37,8 +45,9 @@ export function createLog(options: Options = {}): Log {
   const write = options.write ?? ((line: string) => process.stdout.write(`${line}\n`))
   const pretty = options.pretty ?? process.stdout.isTTY === true
   const now = options.now ?? Date.now
-  const format = pretty ? formatPretty : JSON.stringify
-  return from((event, fields) => {
+  return from((event, fields, said) => {
+    const text = pretty ? said?.() : undefined
+    if (text === '') return
     const record: Record<string, unknown> = Object.create(null)
     record.time = new Date(now()).toISOString()
     record.level = Event.events[event].level
@@ -46,7 +55,7 @@ export function createLog(options: Options = {}): Log {
     for (const [name, value] of Object.entries(fields)) {
       if (!(name in record)) record[name] = clean(name, value, 0)
     }
-    write(format(record))
+    write(pretty ? formatPretty(record, text) : JSON.stringify(record))
   })
 }
 
@@ -54,7 +63,8 @@ export function createLog(options: Options = {}): Log {
 export const silent: Log = from(undefined)
 
 function from(sink: Sink | undefined, context: Fields = {}): Log {
-  const write: WriteEvent = (event, fields = {}) => sink?.(event, { ...context, ...fields })
+  const write: WriteEvent = (event, fields = {}, said) =>
+    sink?.(event, { ...context, ...fields }, said)
   const log: Log = Object.assign(write, {
     child: (fields: Fields): Log => (sink ? from(sink, { ...context, ...fields }) : log),
   })
@@ -151,9 +161,11 @@ function scrubUrl(_: string, scheme: string, authority: string, rest: string): s
   return `${scheme}://${host}${rest.length > 1 ? '/...' : rest}`
 }
 
-function formatPretty(record: Record<string, unknown>): string {
+function formatPretty(record: Record<string, unknown>, said: string | undefined): string {
   const { time, level, event, requestId, ...fields } = record
-  const parts = [String(time).slice(11, 23), String(level).toUpperCase().padEnd(5), String(event)]
+  const parts = [String(time).slice(11, 23), String(level).toUpperCase().padEnd(5)]
+  if (said !== undefined) return [...parts, visible(scrub(said))].join(' ')
+  parts.push(String(event))
   if (requestId !== undefined) parts.push(printable(requestId))
   for (const [name, value] of Object.entries(fields)) {
     if (value !== undefined) parts.push(`${name}=${printable(value)}`)
@@ -161,10 +173,15 @@ function formatPretty(record: Record<string, unknown>): string {
   return parts.join(' ')
 }
 
+function printable(value: unknown): string {
+  return visible(
+    typeof value === 'string' && /^[^\s"=]+$/.test(value) ? value : JSON.stringify(value),
+  )
+}
+
 // A terminal interprets control characters, and bidirectional characters reorder a line. A buyer
 // chooses some of the text.
-function printable(value: unknown): string {
-  const text = typeof value === 'string' && /^[^\s"=]+$/.test(value) ? value : JSON.stringify(value)
+function visible(text: string): string {
   return text.replace(
     /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
     (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`,

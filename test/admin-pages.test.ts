@@ -188,7 +188,7 @@ describe('what needs attention', () => {
     const text = await attention({
       networks: () => [networkOf({ ready: false, reason, relayers: [paused] })],
     })
-    expect(text).toContain('Send about 0.02 native coin on Base')
+    expect(text).toContain('Send about 0.02 ETH ($80.00) on Base')
     expect(text).toContain(`<code>${relayer}</code>`)
     expect(text).toContain('<svg class="qr"')
     // Read by another decoder (jsQR 1.4.0) when this was written.

@@ -31,7 +31,7 @@ const privateKey = `0x${'ab'.repeat(32)}` as const
 const unfunded = { privateKey, address: privateKeyToAccount(privateKey).address }
 /** Rounded to two digits; local chains have a base fee. */
 const amountToSend =
-  /send about 0\.0*[1-9]\d? native coin to 0x\w{40} on .+ \(eip155:\d+\): it pays for 1,000 sales at the current fee$/
+  /send about 0\.0*[1-9]\d? ETH \([\d.e-]+ USD\) to 0x\w{40} on .+ \(eip155:\d+\): it pays for 1,000 sales at the current fee$/
 
 const urlOf = (chainId: number) => chainOf(chainId).url
 
@@ -95,13 +95,13 @@ describe('check --online', () => {
     expect(costs).toHaveLength(3)
     for (const line of costs) {
       expect(line).toMatch(
-        /: \d+\.\d{6} USD a sale now \(\d+ gas at [\d.e+-]+ gwei, 4000 USD a coin\), /,
+        /: \d+\.\d{6} USD a sale now \(\d+ gas at [\d.e+-]+ gwei, 4000 USD an ETH\), /,
       )
       expect(line).toMatch(/, [\d.e+-]+ % of the cheapest price \(0\.\d+\)$/)
     }
     const dearer = edited('name = "Base"\n', 'name = "Base"\neth_price_usd = 8000\n')
     expect(
-      (await run(dearer)).lines.filter((line) => line.includes('8000 USD a coin')),
+      (await run(dearer)).lines.filter((line) => line.includes('8000 USD an ETH')),
     ).toHaveLength(1)
     const socket = edited('ws_url = ""', `ws_url = "${chainOf(4663).wsUrl}"`)
     expect((await run(socket)).lines.at(-1)).toBe('ok')
@@ -148,7 +148,7 @@ describe('check --online', () => {
     const line = lineWith(file, '[networks."eip155:8453"]')
     const [fault = ''] = lines.filter((each) => each.startsWith(`check.toml:${line}: `))
     expect(fault).toContain(
-      `relayer ${unfunded.address} holds 0 native coin, too little for gas: send`,
+      `relayer ${unfunded.address} holds 0 ETH (0.00 USD), too little for gas: send`,
     )
     expect(fault).toMatch(amountToSend)
     expect(fault).toContain(`to ${unfunded.address} on Base (eip155:8453): `)

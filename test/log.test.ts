@@ -1,5 +1,8 @@
 import { describe, expect, test } from 'bun:test'
+import type { Purpose } from '../db/Payment'
 import { createLog, type Fields, scrub } from '../src/log'
+import { saleOf } from '../src/paywall/recorder'
+import type { Transfer } from '../src/protocol/Transfer'
 
 const signature = `0x${'ab'.repeat(65)}`
 const credential = `Payment eyJjaGFsbGVuZ2UiOnsiaWQiOiJ4In0sInBheWxvYWQiOnt9fQ`
@@ -91,4 +94,27 @@ describe('log', () => {
     expect(log.child({ requestId: 'r1' })).toBe(log)
     log('stopping', { a: 1 })
   })
+})
+
+test('behavior: a terminal has one line for a sale, and JSON keeps its fields', () => {
+  const payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8' as const
+  const transfer = { amountAtomic: 10_000n, network: 'eip155:8453', payer } as unknown as Transfer
+  const purpose = { merchant: 'api', route: '/hello' } as unknown as Purpose
+  const said = () =>
+    saleOf({ transfer, purpose, createdAt: 1_000 }, 'complete', {
+      symbolOf: () => 'USDC',
+      now: () => 1_200,
+    })
+  const [terminal, json] = [capture(true), capture()]
+  for (const { log } of [terminal, json]) {
+    log('payment-delivery', { payment: 'pay_1' }, said)
+    log('transaction-included', { paid: 1 }, () => '')
+  }
+  expect(terminal.lines).toEqual([
+    '22:13:20.000 INFO  sold api /hello 0.01 USDC from 0x7099…79C8 in 0.2 s',
+  ])
+  expect(json.lines.map((line) => JSON.parse(line))).toMatchObject([
+    { event: 'payment-delivery', payment: 'pay_1' },
+    { event: 'transaction-included', paid: 1 },
+  ])
 })

@@ -465,7 +465,9 @@ describe.concurrent('readiness', () => {
     await own.net.chain.rpc('anvil_setBalance', [address, '0x1'])
     await own.reopen({})
     const { remedy = '' } = own.fixture.settlement.status()[0] ?? {}
-    expect(remedy).toMatch(/^send about 0\.0*[1-9]\d? native coin to 0x\w{40} on .+ \(eip155:\d+\)/)
+    expect(remedy).toMatch(
+      /^send about 0\.0*[1-9]\d? ETH \([\d.e-]+ USD\) to 0x\w{40} on .+ \(eip155:\d+\)/,
+    )
     const told = () => own.fixture.events.filter(({ event }) => event === 'network-not-ready')
     expect(told().map(({ fields }) => [fields?.reason, fields?.remedy])).toEqual([
       [`relayer ${address} holds 1 wei, too little for gas`, remedy],

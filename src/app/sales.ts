@@ -64,6 +64,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
     get settleWaitMs() {
       return waitMs()
     },
+    symbolOf: (id) => current.config.networks.find((each) => each.id === id)?.asset.symbol,
     log,
   })
   const receiptAddress = Crypto.addressOf(receiptKey)

@@ -54,14 +54,14 @@ export async function readHead(network: NetworkConfig): Promise<Head | undefined
 }
 
 /**
- * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD a coin), 4.2
+ * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD an ETH), 4.2
  * % of the cheapest price (0.005)`.
  */
 export function describe(config: Config, network: NetworkConfig, cost: SaleCost): string {
   const microUsd = microUsdOf(cost, network)
   const gwei = Number((Number(cost.priceWei) / 1e9).toPrecision(3))
   const usd = (microUsd / 1e6).toFixed(6)
-  const how = `${cost.gas} gas at ${gwei} gwei, ${network.ethPriceUsd} USD a coin`
+  const how = `${cost.gas} gas at ${gwei} gwei, ${network.ethPriceUsd} USD an ETH`
   const cheapest = cheapestOn(config, network.id)
   const text = `gas on ${network.name}: ${usd} USD a sale now (${how})`
   if (cheapest === undefined) return text

@@ -12,6 +12,7 @@ import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
+import { etherText } from '../settlement/funding'
 import { deskKeyFault, findTarget, opening, serverFault } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
@@ -86,7 +87,10 @@ export async function serve(options: ServeOptions): Promise<number> {
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
-  say(banner(app, config, secrets) + warnings.map((line) => `${line}\n`).join(''))
+  const { ADMIN_TOKEN, ADMIN_TOKEN_FILE } = options.env
+  const isGiven = (ADMIN_TOKEN ?? ADMIN_TOKEN_FILE) !== undefined
+  const tokenPlace = isGiven ? 'ADMIN_TOKEN' : `the token in ${join(dataDir, 'admin.token')}`
+  say(banner(app, { config, secrets, tokenPlace }) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late SIGHUP would end the process before paid work is finished.
@@ -179,8 +183,13 @@ function stopSignal(): Promise<void> {
 }
 
 /** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
-function banner(app: App.App, config: Config, secrets: Secrets): string {
+function banner(
+  app: App.App,
+  { config, secrets, tokenPlace }: Pick<Configured, 'config' | 'secrets'> & { tokenPlace: string },
+): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  lines.push(`  pages for buyers ${config.service.baseUrl}/`)
+  lines.push(`  pages for you    ${config.service.baseUrl}/admin  sign in with ${tokenPlace}`)
   for (const { domain, reason } of app.certificateFaults())
     lines.push(`  ${domain}: ${reason}; the log says when it is issued`)
   for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
@@ -191,7 +200,9 @@ function banner(app: App.App, config: Config, secrets: Secrets): string {
   }
   for (const status of app.settlement.status()) {
     const { network, ready, reason, relayer, balanceWei, relayers } = status
-    const balance = balanceWei === undefined ? '' : `, ${Number(balanceWei) / 1e18} native`
+    const priced = config.networks.find(({ id }) => id === network)
+    const isKnown = balanceWei !== undefined && priced !== undefined
+    const balance = isKnown ? `, ${etherText(balanceWei, priced)}` : ''
     lines.push(
       `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
     )

@@ -2,9 +2,8 @@ import type { Address } from 'viem'
 import { createClient } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import type { Config, NetworkConfig } from '../config/Config'
-import * as Amount from '../protocol/Amount'
 import { usualGasOf } from '../settlement/availability'
-import { isPoor, remedyOf } from '../settlement/funding'
+import { etherText, isPoor, remedyOf } from '../settlement/funding'
 import { readHead } from './gascost'
 import type { Finding } from './online'
 
@@ -48,8 +47,8 @@ async function ofNetwork(
       const balanceWei = BigInt(balance)
       if (!isPoor(balanceWei, head, network.feeCapWei)) return []
       const remedy = remedyOf({ address, balanceWei }, network, head, usualGasOf(network))
-      const held = Amount.toDecimal(balanceWei, 18).replace(/\.?0+$/, '')
-      const message = `relayer ${address} holds ${held} native coin, too little for gas: ${remedy}`
+      const held = etherText(balanceWei, network)
+      const message = `relayer ${address} holds ${held}, too little for gas: ${remedy}`
       return [{ path: ['networks', network.id], message }]
     })
   } finally {

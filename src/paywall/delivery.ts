@@ -6,7 +6,7 @@ import type { Settlement } from '../settlement/settlement'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createPulse, type Pulse } from './pulse'
 import { createReceipts, type Receipts, type Usage } from './receipts'
-import { createRecorder, type RecordEnd, type Recorder } from './recorder'
+import { createRecorder, type RecordEnd, type Recorder, type RecorderOptions } from './recorder'
 import {
   createKept,
   createRemainders,
@@ -58,6 +58,8 @@ export type DeliveryOptions = {
   receiptKey: Uint8Array
   /** Minimum transfer rate of buyers that read a stream. */
   transferRateMin?: Partial<TransferRateMin> | undefined
+  /** Symbol of the asset of a network, for the line of a sale. */
+  symbolOf?: RecorderOptions['symbolOf']
   now: () => number
   log: WriteEvent
 }

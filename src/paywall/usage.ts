@@ -10,6 +10,7 @@ import * as Denial from './Denial'
 import type { Deliveries, DeliveryRequest } from './delivery'
 import type { Cost, Fulfilled, Made } from './Fulfilment'
 import type { Usage } from './receipts'
+import { type RecorderOptions, saleOf } from './recorder'
 import { createKept, type Kept } from './remainder'
 import type { Answer, Answers } from './store'
 import type { TransferRates } from './transfer-rate'
@@ -31,6 +32,8 @@ export type UsageOptions = {
   heldMaxBytes: number
   /** Longest wait (ms) of a buyer for the settlement. */
   readonly settleWaitMs: number
+  /** Symbol of the asset of a network, for the line of a sale. */
+  symbolOf?: RecorderOptions['symbolOf']
   now: () => number
   log: WriteEvent
 }
@@ -311,7 +314,10 @@ async function settleWhole(
     const forwarded = { isLost: isLost(cost), client: request.client }
     const charged = await authorizations.charge(authorization, cost, forwarded)
     const { amountAtomic, reason } = cost
-    log('charge', { requestId, payment: charged.id, amountAtomic, reason })
+    const isPaid = charged.state !== 'void'
+    // The delivery has the line of the sale.
+    const line = { requestId, payment: charged.id, amountAtomic, reason }
+    log('charge', line, () => (isPaid ? '' : undefined))
     if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs,
@@ -457,7 +463,12 @@ function passOn(
       const forwarded = { delivered, isLost: isLost(cost), client: request.client }
       const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
       const { amountAtomic, reason } = cost
-      log('charge', { requestId, payment: id, amountAtomic, outcome: reach, reason })
+      const line = { requestId, payment: id, amountAtomic, outcome: reach, reason }
+      log('charge', line, () =>
+        amountAtomic === 0n
+          ? undefined
+          : saleOf({ ...authorization, transfer: { ...transfer, amountAtomic } }, reach, options),
+      )
       return charged
     },
     settle: (charged, isWhole) => settle(options, charged, { requestId, status, kept, isWhole }),

@@ -247,7 +247,7 @@ async function record(
     const transfers = members.map(({ payment }) => payment.transfer)
     Gas.learn(chain, transfers, receipt.gasUsed)
   }
-  context.log('transaction-included', {
+  const line = {
     network: chain.network.id,
     transaction: receipt.hash,
     success: receipt.success,
@@ -255,7 +255,9 @@ async function record(
     unpaid: unpaid.size,
     job: slot.job?.id,
     requestIds: members.flatMap(({ requestId }) => requestId ?? []),
-  })
+  }
+  const isStep = receipt.success && unpaid.size === 0 && paid.size > 0
+  context.log('transaction-included', line, () => (isStep ? '' : undefined))
   return { paid, unpaid, included }
 }
 

@@ -18,18 +18,18 @@ export function isPoor(balanceWei: bigint, head: Head, feeCapWei: bigint): boole
 }
 
 /**
- * What an operator must do for a relayer without gas: `send about 0.02 native coin to 0x... on Base
+ * What an operator must do for a relayer without gas: `send about 0.02 ETH (80 USD) to 0x... on Base
  * (eip155:8453): it pays for 1,000 sales at the current fee`. `gas`: of one sale.
  */
 export function remedyOf(
   { address, balanceWei }: { address: Address; balanceWei: bigint },
-  network: Pick<NetworkConfig, 'id' | 'name' | 'feeCapWei'>,
+  network: Pick<NetworkConfig, 'id' | 'name' | 'feeCapWei' | 'ethPriceUsd'>,
   head: Head,
   gas: bigint,
 ): string {
-  const amount = Amount.toDecimal(amountOf(balanceWei, network, head, gas), 18)
+  const amount = etherText(amountOf(balanceWei, network, head, gas), network)
   return (
-    `send about ${amount.replace(/\.?0+$/, '')} native coin to ${address} on ${network.name} ` +
+    `send about ${amount} to ${address} on ${network.name} ` +
     `(${network.id}): it pays for ${salesFunded.toLocaleString('en')} sales at the current fee`
   )
 }
@@ -47,6 +47,16 @@ export function amountOf(
 
 function leastWei(head: Head, feeCapWei: bigint): bigint {
   return transfersMin * transferGas * fees(head, feeCapWei).maxFeeWei
+}
+
+/** `0.02 ETH (80.00 USD)`; USD without the parts of a cent, except where that would be nothing. */
+export function etherText(
+  wei: bigint,
+  { ethPriceUsd }: Pick<NetworkConfig, 'ethPriceUsd'>,
+): string {
+  const ether = Amount.toDecimal(wei, 18).replace(/\.?0+$/, '')
+  const usd = (Number(wei) / 1e18) * ethPriceUsd
+  return `${ether} ETH (${usd === 0 || usd >= 0.01 ? usd.toFixed(2) : usd.toPrecision(2)} USD)`
 }
 
 /** Two significant digits, rounded up. */

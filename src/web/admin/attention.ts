@@ -1,10 +1,12 @@
 import type { Pending } from '../../../db/Ledger'
-import type { Config } from '../../config/Config'
+import type { Config, NetworkConfig } from '../../config/Config'
 import type { Details } from '../../settlement/availability'
 import { type Html, html } from '../html'
 import type { Sum } from './figures'
-import { coin, duration, percent, qr, scrubbed, type Tone } from './parts'
+import { coin, coinAndUsd, duration, percent, qr, scrubbed, type Tone } from './parts'
 import type { Sources } from './sources'
+
+type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>
 
 /** Something that an operator should look at. */
 export type Attention = {
@@ -33,7 +35,9 @@ export async function attentionOf(
   missing: Missing,
 ): Promise<Attention[]> {
   const networks = sources.networks()
-  const nameOf = (id: string) => config.networks.find((each) => each.id === id)?.name ?? id
+  const of = (id: string) =>
+    config.networks.find((each) => each.id === id) ?? { name: id, ethPriceUsd: 0 }
+  const nameOf = (id: string) => of(id).name
   const [held, sponsors, pauses, pending] = [
     (await sources.heldOrders()) ?? [],
     await sources.spentBudgets(),
@@ -53,7 +57,7 @@ export async function attentionOf(
       }),
     ),
     ...undeliveredOf(missing),
-    ...networks.flatMap((network) => pausedOf(network, nameOf(network.network))),
+    ...networks.flatMap((network) => pausedOf(network, of(network.network))),
     ...sources.openCircuits().map(
       (origin): Attention => ({
         tone: 'bad',
@@ -96,7 +100,7 @@ export async function attentionOf(
             },
           ],
     ),
-    ...networks.flatMap((network) => budgetsOf(network, nameOf(network.network))),
+    ...networks.flatMap((network) => budgetsOf(network, of(network.network))),
     ...sponsors.map(
       ({ network, reason }): Attention => ({
         tone: 'fair',
@@ -185,7 +189,8 @@ function storageFault(code: string): Attention {
   }
 }
 
-function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: string) {
+function pausedOf({ network, ready, reason, remedy, relayers }: Details, of: Priced) {
+  const { name } = of
   const own: Attention[] = []
   const isOfNetwork = !ready && !relayers.some((relayer) => relayer.reason === reason)
   if (isOfNetwork)
@@ -201,7 +206,7 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: s
     own.push({
       tone: 'bad',
       word: 'relayer paused',
-      what: fundWei === undefined ? `${name}: ${scrubbed(why ?? '')}` : fundText(fundWei, name),
+      what: fundWei === undefined ? `${name}: ${scrubbed(why ?? '')}` : fundText(fundWei, of),
       more: html`${fundWei === undefined ? scrubbed(what ?? '') : 'To'} <code>${relayer}</code>`,
       image: fundWei === undefined ? undefined : fundCode(network, relayer, fundWei),
     })
@@ -209,18 +214,18 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, name: s
   return own
 }
 
-function fundText(wei: bigint, name: string): string {
-  return `Send about ${coin(wei)} native coin on ${name}`
+function fundText(wei: bigint, of: Priced): string {
+  return `Send about ${coinAndUsd(wei, of)} on ${of.name}`
 }
 
 /** A wallet that reads it fills in chain, address and amount: https://eips.ethereum.org/EIPS/eip-681 */
 function fundCode(network: string, relayer: string, wei: bigint): Html {
   const chainId = network.slice('eip155:'.length)
   const uri = `ethereum:${relayer}@${chainId}?value=${wei}`
-  return qr(uri, `QR code: send ${coin(wei)} native coin on chain ${chainId} to ${relayer}`)
+  return qr(uri, `QR code: send ${coin(wei)} on chain ${chainId} to ${relayer}`)
 }
 
-function budgetsOf({ gas }: Details, name: string): Attention[] {
+function budgetsOf({ gas }: Details, of: Priced): Attention[] {
   return gas.flatMap(({ product, spentWei, budgetWei }): Attention[] => {
     const part = budgetWei === 0n ? 0 : Number((spentWei * 1000n) / budgetWei) / 1000
     if (part < budgetPart) return []
@@ -228,8 +233,8 @@ function budgetsOf({ gas }: Details, name: string): Attention[] {
       {
         tone: part >= 1 ? 'bad' : 'fair',
         word: part >= 1 ? 'budget spent' : 'budget',
-        what: `${percent(part, 1)} of today's gas of the ${product} on ${name}`,
-        more: `${coin(spentWei)} of ${coin(budgetWei)} native coin; it begins again at 0:00 UTC.`,
+        what: `${percent(part, 1)} of today's gas of the ${product} on ${of.name}`,
+        more: `${coinAndUsd(spentWei, of)} of ${coinAndUsd(budgetWei, of)}; it begins again at 0:00 UTC.`,
       },
     ]
   })

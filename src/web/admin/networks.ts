@@ -8,7 +8,7 @@ import {
   amount,
   badge,
   type Cell,
-  coin,
+  coinAndUsd,
   duration,
   facts,
   gwei,
@@ -79,8 +79,8 @@ ${facts([
   ['Nodes', details.hosts.join(', ')],
 ])}
 <p class="quiet">A relayer is an account of this service that sends payments and pays their gas.</p>
-${relayers(name, details)}
-${budgets(name, details)}
+${relayers(network, details)}
+${budgets(network, details)}
 </section>`
 }
 
@@ -104,9 +104,9 @@ function gasText(usd: number): string {
   return usd < 0.0001 ? 'less than $0.0001' : `about $${usd.toPrecision(2)}`
 }
 
-/** Native coin that was spent of a budget; a tiny amount as a bound. */
-function spentText(wei: bigint): string {
-  return wei > 0n && wei < 10n ** 12n ? 'under 0.000001' : coin(wei)
+/** Gas that was spent of a budget; a tiny amount as a bound. */
+function spentText(wei: bigint, network: NetworkConfig): string {
+  return wei > 0n && wei < 10n ** 12n ? 'under 0.000001 ETH' : coinAndUsd(wei, network)
 }
 
 const productWords: Readonly<Record<Details['gas'][number]['product'], string>> = {
@@ -116,16 +116,16 @@ const productWords: Readonly<Record<Details['gas'][number]['product'], string>> 
   sponsor: 'Grants to buyers',
 }
 
-function relayers(name: string, { relayers: all, cost }: Details): Html {
+function relayers(network: NetworkConfig, { relayers: all, cost }: Details): Html {
   const each = cost.gas * cost.priceWei
   const left = ({ balanceWei }: RelayerStatus) =>
     balanceWei === undefined || each === 0n ? 'unknown' : salesText(Number(balanceWei / each))
   return table(
-    `Relayers on ${name}`,
+    `Relayers on ${network.name}`,
     [
       'Relayer',
       'State',
-      { title: 'Coin for gas', isNumber: true },
+      { title: 'Balance for gas', isNumber: true },
       { title: 'Enough for', isNumber: true },
       { title: 'Next nonce', isNumber: true },
       { title: 'In progress', isNumber: true },
@@ -135,7 +135,7 @@ function relayers(name: string, { relayers: all, cost }: Details): Html {
       relayer.ready
         ? badge('good', 'ready')
         : html`${badge('bad', 'paused')} ${scrubbed(relayer.reason ?? 'unknown')}`,
-      relayer.balanceWei === undefined ? 'unknown' : coin(relayer.balanceWei),
+      relayer.balanceWei === undefined ? 'unknown' : coinAndUsd(relayer.balanceWei, network),
       left(relayer),
       relayer.nonce ?? 'unknown',
       relayer.inFlight,
@@ -144,19 +144,19 @@ function relayers(name: string, { relayers: all, cost }: Details): Html {
   )
 }
 
-function budgets(name: string, { gas }: Details): Html {
+function budgets(network: NetworkConfig, { gas }: Details): Html {
   return table(
-    `Gas of today on ${name}`,
+    `Gas of today on ${network.name}`,
     [
-      'Gas of today, in native coin, for',
+      'Gas of today for',
       { title: 'Spent', isNumber: true },
       { title: 'Budget a day', isNumber: true },
       { title: 'Part', isNumber: true },
     ],
     gas.map(({ product, spentWei, budgetWei }) => [
       productWords[product],
-      spentText(spentWei),
-      budgetWei === 0n ? 'none' : coin(budgetWei),
+      spentText(spentWei, network),
+      budgetWei === 0n ? 'none' : coinAndUsd(budgetWei, network),
       percent(Number(spentWei), Number(budgetWei)),
     ]),
     '',

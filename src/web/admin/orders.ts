@@ -103,7 +103,7 @@ ${facts([
   ['Grants today', `${isCut ? 'at least ' : ''}${ofToday.length} of ${sponsor?.grantsPerDay ?? 0}`],
   [
     'Given today, with gas',
-    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)} coin`,
+    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)}`,
   ],
 ])}
 ${table(

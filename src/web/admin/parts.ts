@@ -52,12 +52,18 @@ export function amount(atomic: bigint, { symbol, decimals }: Pick<Asset, 'symbol
   return `${digits(decimals === undefined ? String(atomic) : Amount.toDecimal(atomic, decimals))} ${symbol}`
 }
 
-/** Native coin, with four significant digits. */
+/** Native coin in ETH, with four significant digits. */
 export function coin(wei: bigint): string {
   const places = Math.max(0, wei.toString().length - 4)
   const unit = 10n ** BigInt(places)
   const text = Amount.toDecimal((wei / unit) * unit, 18).replace(/\.?0+$/, '')
-  return text.replace(/\B(?=(\d{3})+$)(?<!\.\d*)/g, ',')
+  return `${text.replace(/\B(?=(\d{3})+$)(?<!\.\d*)/g, ',')} ETH`
+}
+
+/** `0.02 ETH ($80.00)`; a tiny worth as a bound. */
+export function coinAndUsd(wei: bigint, { ethPriceUsd }: { ethPriceUsd: number }): string {
+  const worth = (Number(wei) / 1e18) * ethPriceUsd
+  return `${coin(wei)} (${worth > 0 && worth < 0.01 ? 'under $0.01' : `$${worth.toFixed(2)}`})`
 }
 
 export function gwei(wei: bigint): string {
