@@ -26,7 +26,7 @@ export type RecorderOptions = {
 }
 
 /**
- * `sold api /hello 0.01 USDC from 0x7099…79C8 in 0.2 s`. Undefined where the buyer got nothing. The
+ * `sold api /hello 0.01 USDC from 0x7099...79C8 in 0.2 s`. Undefined where the buyer got nothing. The
  * time begins with the payment.
  */
 export function saleOf(
@@ -39,7 +39,7 @@ export function saleOf(
   const amount = `${Amount.toDecimal(amountAtomic, 6).replace(/\.?0+$/, '')} ${symbolOf?.(network) ?? 'USD'}`
   const seconds = (Math.max(0, now() - createdAt) / 1000).toFixed(1)
   const cut = outcome === 'truncated' ? '; the answer was cut' : ''
-  return `sold ${purpose.merchant} ${purpose.route} ${amount} from ${payer.slice(0, 6)}…${payer.slice(-4)} in ${seconds} s${cut}`
+  return `sold ${purpose.merchant} ${purpose.route} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
 }
 
 export function createRecorder(options: RecorderOptions): Recorder {
