@@ -50,8 +50,8 @@ export type UsageDeliveries = {
   ): Promise<Response>
   /**
    * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
-   * the bytes that were charged. Without them it makes the answer again, and refuses one that costs
-   * more, because a buyer could leave a short answer and take a long one for its charge.
+   * the bytes that were charged. Without them it makes the answer again. One that costs more is on the
+   * payer's credit: a buyer could leave a short answer and take a long one for its charge.
    */
   repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest>
   inFlight(): number
