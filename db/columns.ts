@@ -16,8 +16,8 @@ import type { Address, Hex } from 'viem'
 import { nullable } from './nullable'
 
 /**
- * What the files of tables are made of, for SQLite. columns.pg.ts has the same names for PostgreSQL,
- * so these files import their columns and rules only from here.
+ * What the files of tables are made of. They describe the tables of SQLite; the migrations of
+ * PostgreSQL are written by hand, and rows of both databases are read by these columns.
  */
 export {
   blob,
@@ -39,9 +39,6 @@ export const decimal = customType<{ data: bigint; driverData: string }>({
   toDriver: (value) => nullable(value, String),
   fromDriver: (text) => BigInt(text),
 })
-
-/** A decimal that statements add to. PostgreSQL adds it by itself. */
-export const decimalSum = decimal
 
 /** Hex with `0x` in lower case. */
 export const hex = customType<{ data: Hex; driverData: string }>({
@@ -69,7 +66,10 @@ export const block = customType<{ data: bigint; driverData: number }>({
 /** Unix ms. */
 export const at = (name: string) => integer(name, { mode: 'number' })
 
-/** The number of a row in the order in which rows were written. */
+/**
+ * The number of a row in the order in which rows were written. In PostgreSQL, of two commits that run
+ * side by side, the one with the lower numbers may end last.
+ */
 export const sequence = (name: string) => integer(name).primaryKey()
 
 export const flag = (name: string) => integer(name, { mode: 'boolean' })
@@ -103,8 +103,6 @@ export function isFlag(column: Column): SQL {
 export function isUnset(column: Column): SQL {
   return sql`${column} = 0`
 }
-
-export const isDecimalSum = isDecimal
 
 /** Hex digits in lower case, without `0x`. */
 export function isDigest(column: Column, digits: number): SQL {

@@ -7,7 +7,6 @@ import {
   block,
   check,
   decimal,
-  decimalSum,
   flag,
   hex,
   index,
@@ -15,7 +14,6 @@ import {
   isAddress,
   isDay,
   isDecimal,
-  isDecimalSum,
   isDigest,
   isFlag,
   isHex,
@@ -302,16 +300,16 @@ export const gasSpent = table(
     product: text('product').$type<(typeof products)[number]>().notNull(),
     /** `2026-11-20`. */
     day: text('day').notNull(),
-    wei: decimalSum('wei').notNull(),
+    wei: decimal('wei').notNull(),
     /** The part that failed payments of payers with code cost. */
-    wastedWei: decimalSum('wasted_wei').notNull().default(sql`'0'`),
+    wastedWei: decimal('wasted_wei').notNull().default(sql`'0'`),
   },
   (self) => [
     primaryKey({ columns: [self.network, self.product, self.day] }),
     check('gas_spent_product', oneOf(self.product, products)),
     check('gas_spent_day', isDay(self.day)),
-    check('gas_spent_wei', isDecimalSum(self.wei)),
-    check('gas_spent_wasted_wei', isDecimalSum(self.wastedWei)),
+    check('gas_spent_wei', isDecimal(self.wei)),
+    check('gas_spent_wasted_wei', isDecimal(self.wastedWei)),
   ],
 )
 

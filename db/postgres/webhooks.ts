@@ -1,11 +1,11 @@
 import { createSweep, deletedMax, type SweepBase } from '../sweep'
 import type { Attempt, Message, WebhookLedger } from '../WebhookLedger'
+import { webhooks } from '../webhooks'
 import type { Commits } from './commits'
 import { storable } from './named'
 import type { Outbox } from './outbox'
 import type { Parts } from './parts'
 import { fromJson, type Json } from './rows'
-import { webhooks } from './schema/webhooks'
 
 type Options = Pick<Parts, 'commits' | 'reader'> & {
   outbox: Outbox
