@@ -1,9 +1,9 @@
+import { encode } from 'uqr'
 import type { Asset } from '../../books/Books'
 import { usdText } from '../../books/usd'
 import { scrub } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
-import * as Qr from './Qr'
 
 /** `good`, `fair`, `bad`; `plain` says nothing about the state. */
 export type Tone = 'good' | 'fair' | 'bad' | 'plain'
@@ -139,10 +139,9 @@ export function facts(pairs: readonly (readonly [name: string, value: Cell | und
 
 /** A QR code as an image; `label` says what it is for. */
 export function qr(text: string, label: string): Html {
-  const rows = Qr.encode(text)
-  const size = rows.length + 8
-  const path = rows
-    .flatMap((row, y) => row.map((dark, x) => (dark ? `M${x + 4} ${y + 4}h1v1h-1z` : '')))
+  const { data, size } = encode(text, { ecc: 'M', border: 4 })
+  const path = data
+    .flatMap((row, y) => row.map((dark, x) => (dark ? `M${x} ${y}h1v1h-1z` : '')))
     .join('')
   return html`<svg class="qr" viewBox="0 0 ${size} ${size}" role="img" aria-label="${label}" shape-rendering="crispEdges"><rect width="${size}" height="${size}" fill="#fff"/><path d="${path}" fill="#000"/></svg>`
 }
