@@ -8,11 +8,12 @@ import * as Route from '../src/proxy/Route'
 import { validateParams } from '../src/proxy/validate'
 import { ask, payMpp, payX402, type Required } from './harness/buyer'
 import { type Sample, samples } from './harness/catalogue'
+import { payout } from './harness/config'
 import { refusals, refusedChats, stockInputs, taken, unsold } from './harness/refusals'
 import { type TestWorld, testWorld } from './harness/world'
 
 const text = await Bun.file(join(import.meta.dir, '..', 'merchants.toml')).text()
-const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
 const { config: shipped } = parse(text, { file: 'merchants.toml', env })
 if (!shipped) throw new Error('the shipped file has faults')
 const matcher = Route.compile(shipped.merchants)

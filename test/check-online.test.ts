@@ -10,7 +10,7 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import * as Permit from '../src/protocol/Permit'
 import * as Upto from '../src/protocol/Upto'
-import { configOf, lineWith, small } from './harness/config'
+import { configOf, lineWith, payout, small } from './harness/config'
 import { executable } from './harness/executable'
 import { testWorld } from './harness/world'
 
@@ -47,7 +47,7 @@ async function run(text: string, env: Readonly<Record<string, string>> = {}) {
   const code = await check({
     file: name,
     env: {
-      PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
+      PAYOUT: payout,
       ASSISTANT_KEY: 'key-of-assistant',
       ...env,
     },
@@ -114,7 +114,7 @@ describe('check --online', () => {
     const child = Bun.spawn([executable, 'serve', '--config', name, '--data', data], {
       env: {
         PATH: process.env.PATH ?? '',
-        PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03',
+        PAYOUT: payout,
         RELAYER_KEYS: `${account(0).privateKey},${unfunded.privateKey}`,
       },
       stdout: 'ignore',

@@ -24,6 +24,7 @@ import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import * as Receipt from '../src/protocol/Receipt'
 import { ask, payMpp, payX402 } from './harness/buyer'
+import { payout } from './harness/config'
 import { executable } from './harness/executable'
 import { type TestWorld, testWorld } from './harness/world'
 
@@ -56,7 +57,7 @@ afterAll(async () => {
 async function run(args: readonly string[], stdin = '') {
   const child = Bun.spawn([executable, ...args], {
     cwd: join(import.meta.dir, '..'),
-    env: { PATH: process.env.PATH ?? '', PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03' },
+    env: { PATH: process.env.PATH ?? '', PAYOUT: payout },
     stdin: new Blob([stdin]),
     stdout: 'pipe',
     stderr: 'pipe',

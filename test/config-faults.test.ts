@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { HDKey, hdKeyToAccount } from 'viem/accounts'
-import { developmentAccounts } from '../src/config/crosschecks'
+import { developmentAccounts, documentedPayout } from '../src/config/crosschecks'
 import type { Options } from '../src/config/merchants'
 import { edited, env, linesOf, lineWith, named, payout, read, small } from './harness/config'
 import { cases } from './harness/faultcases'
@@ -60,6 +60,11 @@ describe('payouts', () => {
       ['0x000000000022D473030F116dDEE9F6B43aC78BA3', /contract, not a wallet/],
       ['0xd4EB21209C4D6093f80B5b84f5C45cc093EA14a3', /contract, not a wallet/],
       ['0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266', /development account/],
+      [
+        documentedPayout,
+        /m.toml:3: payout is the example of the documents: write a wallet of yours/,
+      ],
+      [documentedPayout.toLowerCase(), /payout is the example of the documents/],
     ] as const) {
       const faults = asPayout(value)
       expect(faults).toHaveLength(1)

@@ -1,6 +1,6 @@
 import { expect, test } from 'bun:test'
 import { basename, join } from 'node:path'
-import { developmentAccounts } from '../src/config/crosschecks'
+import { developmentAccounts, documentedPayout } from '../src/config/crosschecks'
 import { edited, linesOf, named, payout, small } from './harness/config'
 import { cases } from './harness/faultcases'
 
@@ -68,6 +68,7 @@ function said(): string {
     '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
     '0x000000000022D473030F116dDEE9F6B43aC78BA3',
     developmentAccounts[0],
+    documentedPayout,
     'c0ffee'.padEnd(64, '0'),
   ].flatMap((value) => linesOf(edited(`"${named('PAYOUT')}"`, `"${value}"`)))
   return [

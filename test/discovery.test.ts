@@ -3,6 +3,7 @@ import { validate } from 'mppx/discovery'
 import { parse } from '../src/config/merchants'
 import * as Discovery from '../src/proxy/discovery'
 import * as Listing from '../src/proxy/listing'
+import { payout } from './harness/config'
 import { config, merchant, param, route } from './harness/merchants'
 import { mppx } from './harness/mppx'
 
@@ -177,7 +178,7 @@ describe('the aggregated document', () => {
 
   test('behavior: the shipped file declares which answers are lists, which a number, which need a body', async () => {
     const text = await Bun.file(`${import.meta.dir}/../merchants.toml`).text()
-    const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+    const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
     const shipped = parse(text, { file: 'merchants.toml', env }).config
     if (shipped === undefined) throw new Error('the shipped file has faults')
     const { paths } = read(Discovery.aggregate(shipped, options))

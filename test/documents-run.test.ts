@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { documentedPayout } from '../src/config/crosschecks'
 import { format, parse } from '../src/config/merchants'
 import { account } from '../src/demo/accounts'
+import { payout } from './harness/config'
 import { executable } from './harness/executable'
 import { type Fence, fencesOf, markFault, pages, readPage, wholeToml } from './harness/fences'
 import { mppx } from './harness/mppx'
@@ -13,7 +15,6 @@ import { type TestWorld, testWorld, until } from './harness/world'
 
 // Each page starts several programs, beside those of the other pages.
 const root = join(import.meta.dir, '..')
-const payout = '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03'
 const shipped = await Bun.file(join(root, 'merchants.toml')).text()
 /** Tables of the shipped file before its merchants. */
 const head = shipped.slice(0, shipped.indexOf('[[merchants]]'))
@@ -185,6 +186,14 @@ describe('the documents', () => {
     // Another name for commands or programs would not be run.
     for (const other of ['', 'bash', 'shell', 'console', 'js', 'javascript', 'typescript'])
       expect(languages).not.toContain(other)
+  })
+
+  test('error: on a real network turnpike refuses each payout of the documents', () => {
+    const written = all.flatMap(({ text }) =>
+      [...text.matchAll(/payout[ ="]+(0x[0-9a-f]{40})\b/gi)].map(([, address = '']) => address),
+    )
+    expect(written.length).toBeGreaterThan(1)
+    expect(new Set(written)).toEqual(new Set([documentedPayout.toLowerCase()]))
   })
 
   test('behavior: the README has at most 8 kB', () => {

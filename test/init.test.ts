@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type InitOptions, init } from '../src/cli/init'
 import { slugOf } from '../src/cli/template'
-import { developmentAccounts } from '../src/config/crosschecks'
+import { developmentAccounts, documentedPayout } from '../src/config/crosschecks'
 import * as Route from '../src/proxy/Route'
 import { configOf, payout } from './harness/config'
 import { executable } from './harness/executable'
@@ -223,6 +223,11 @@ describe('options', () => {
       'wallet of the test mnemonic',
       { payout: developmentAccounts[1] },
       '--payout is a public development account that anyone can empty: write a wallet of yours',
+    ],
+    [
+      'wallet of the documents',
+      { payout: documentedPayout },
+      '--payout is the example of the documents: write a wallet of yours',
     ],
     [
       'wallet of an unset name',

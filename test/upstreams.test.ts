@@ -5,6 +5,7 @@ import { routes, startUpstreams } from '../src/demo/upstreams'
 import * as Route from '../src/proxy/Route'
 import * as Tail from '../src/proxy/Tail'
 import * as Example from '../src/web/Example'
+import { payout } from './harness/config'
 import { misfitsOf } from './harness/shape'
 
 const upstreams = await startUpstreams({ eventGapMs: 1 })
@@ -12,7 +13,7 @@ afterAll(() => upstreams.stop())
 
 const file = 'merchants.toml'
 const text = await Bun.file(join(import.meta.dir, '..', file)).text()
-const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
 const { config, faults } = parse(text, { file, env })
 if (!config) throw new Error(JSON.stringify(faults))
 const matcher = Route.compile(config.merchants)

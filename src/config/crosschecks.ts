@@ -44,6 +44,9 @@ const burnAddresses: readonly Address[] = [
   '0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF',
 ]
 
+/** The wallet in the samples of the documents, which readers copy. */
+export const documentedPayout: Address = '0x5C1F3a86D2E04b7795A1c0De34f6B8927E1d4a03'
+
 type Parsed = Omit<Config, 'hash'>
 
 /** Checks that need the whole file. */
@@ -112,6 +115,7 @@ function payoutFault(
   if (tokensOf(config).includes(payout)) return 'is a token contract: write a wallet of yours'
   if (contractsOf(config).includes(payout))
     return 'is a contract, not a wallet: write a wallet of yours'
+  if (payout === documentedPayout) return 'is the example of the documents: write a wallet of yours'
   if (relayers.includes(payout)) {
     return 'is a relayer of this gateway, which only pays gas: write another wallet'
   }

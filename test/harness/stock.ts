@@ -1,10 +1,11 @@
 import { parse } from '../../src/config/merchants'
+import { payout } from './config'
 
 /** `[stock]` of the shipped file and its network. */
 export async function shipped() {
   const file = 'merchants.toml'
   const text = await Bun.file(`${import.meta.dir}/../../${file}`).text()
-  const env = { PAYOUT: '0x5c1f3a86d2e04b7795a1c0de34f6b8927e1d4a03', ASSISTANT_KEY: 'key' }
+  const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
   const { config, faults } = parse(text, { file, env })
   const network = config?.networks.find(({ id }) => id === config.stock?.network)
   if (config?.stock === undefined || network === undefined) throw new Error(JSON.stringify(faults))
