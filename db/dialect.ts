@@ -1,6 +1,6 @@
 /**
- * Where the SQL of the books differs between SQLite and PostgreSQL. Statements of `sales-sql.ts` and
- * `admin-sql.ts` are one text for both, with these parts and with parameters such as `$from`.
+ * Where the SQL of reads differs between SQLite and PostgreSQL. Their statements are one text for both,
+ * with these parts and with parameters such as `$from`.
  */
 export type Dialect = {
   /** A decimal column as a number. */
@@ -18,6 +18,8 @@ export type Dialect = {
    * chooses another order, as PostgreSQL would without statistics, and read the whole table.
    */
   join(table: string, alias: string, condition: string): string
+  /** Whether a JSON array of texts in a parameter has the value of a column. */
+  isIn(column: string, parameter: string): string
   /** A column that grows with each inserted row of `transactions`. */
   serial: string
 }
@@ -30,6 +32,7 @@ export const sqlite: Dialect = {
   any: (address) => address,
   opaque: (column) => `+${column}`,
   join: (table, alias, condition) => `CROSS JOIN ${table} AS ${alias} ON ${condition}`,
+  isIn: (column, parameter) => `${column} IN (SELECT value FROM json_each(${parameter}))`,
   serial: 'rowid',
 }
 
@@ -41,5 +44,8 @@ export const postgres: Dialect = {
   opaque: (column) => `(${column} || '')`,
   join: (table, alias, condition) =>
     `CROSS JOIN LATERAL (SELECT * FROM ${table} AS ${alias} WHERE ${condition} OFFSET 0) AS ${alias}`,
+  // An array, because the planner joins a subquery, and without statistics it reads the whole table.
+  isIn: (column, parameter) =>
+    `${column} = ANY (ARRAY(SELECT jsonb_array_elements_text(CAST(${parameter} AS JSONB))))`,
   serial: 'seq',
 }

@@ -2,7 +2,6 @@ import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Hex } from 'viem'
 import { MigrationError } from '../db/schemas'
 import { createJobs } from '../db/sqlite/jobs'
 import { DatabaseLockedError } from '../db/sqlite/lock'
@@ -10,7 +9,9 @@ import { migrate, migrations } from '../db/sqlite/migrate'
 import { createOffers } from '../db/sqlite/offers'
 import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
 import { createPayments } from '../db/sqlite/payments'
+import { selectsOf } from '../db/sqlite/statement'
 import { isDuplicate, write } from '../db/sqlite/write'
+import { createJobReads } from '../db/transaction-reads'
 import { temporary } from './harness/settlement'
 import { wholeSchema } from './harness/wholeschema'
 
@@ -56,6 +57,12 @@ const payment: Readonly<Record<string, string | number | null>> = {
   transaction_hash: hash('a'),
   created_at: 1,
 }
+const money = {
+  network: 'eip155:4663',
+  asset: '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168',
+  payer: '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
+  nonce: hash('1') as `0x${string}`,
+} as const
 const confirmed = { state: 'confirmed', log_index: 0, block_number: 7, confirmed_at: 2 }
 
 function insert(changes: Readonly<Record<string, string | number | null>> = {}): void {
@@ -194,7 +201,7 @@ describe('open', () => {
     expect(rows).toEqual([{ state: 'sent', first_sent_at: 5 }])
   })
 
-  test('behavior: the jobs of an older program and their transactions are kept', () => {
+  test('behavior: the jobs of an older program and their transactions are kept', async () => {
     writeOld('0014_jobs', (old) => {
       for (const [id, digit, nonce] of [
         ['swap:1', '2', 7],
@@ -211,10 +218,11 @@ describe('open', () => {
       }
     })
     const jobs = createJobs(db)
-    expect(jobs.find('swap:1')).toMatchObject({ kind: 'swap', nonce: 7, state: 'broadcast' })
-    expect(jobs.find('refund:1')).toMatchObject({ kind: 'refund', nonce: 8, createdAt: 5 })
+    const { find } = createJobReads(selectsOf(db))
+    expect(await find('swap:1')).toMatchObject({ kind: 'swap', nonce: 7, state: 'broadcast' })
+    expect(await find('refund:1')).toMatchObject({ kind: 'refund', nonce: 8, createdAt: 5 })
     expect(jobs.transactionsOf('swap:1').map((row) => row.hash as string)).toEqual([hash('2')])
-    expect(jobs.findByTransaction(hash('1') as Hex)).toBe('refund:1')
+    expect(jobs.transactionsOf('refund:1').map((row) => row.hash as string)).toEqual([hash('1')])
     expect(db.sqlite.query('PRAGMA foreign_key_check').all()).toEqual([])
     const left = db.sqlite.query("SELECT name FROM sqlite_master WHERE sql LIKE '%errand%'").all()
     expect(left).toEqual([])
@@ -363,7 +371,7 @@ describe('the tables', () => {
     const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
     expect(store.renew('pay_1', hash('c') as `0x${string}`, [older])).toBe(false)
     expect(store.revert('pay_1', [older])).toBe(false)
-    expect(store.findById('pay_1')?.state).toBe('broadcast')
+    expect(store.find(money)?.state).toBe('broadcast')
     expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
@@ -386,7 +394,7 @@ describe('the tables', () => {
     expect(log()).toBeGreaterThan(before + 10_000_000)
     const reserved = log()
     const store = createPayments(db)
-    expect(store.findById('pay_1')?.state).toBe('broadcast')
+    expect(store.find(money)?.state).toBe('broadcast')
     insert({ id: 'pay_2', nonce: hash('2'), transaction_hash: hash('b') })
     // As after kill -9: the copy has the log as it stands.
     const copy = temporary()

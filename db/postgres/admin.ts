@@ -2,7 +2,8 @@ import type { AdminLedger, Pause } from '../AdminLedger'
 import { createAdminLedger, type StoryReads } from '../admin-reads'
 import { adminSql } from '../admin-sql'
 import { postgres } from '../dialect'
-import { positional, type Values } from './named'
+import type { Values } from '../select'
+import { positional } from './named'
 import type { Parts } from './parts'
 
 /** Statements of the pages for operators. */

@@ -14,11 +14,12 @@ import {
 } from '../AuthorizationLedger'
 import { fromRow, toRow } from '../authorization-rows'
 import { authorizations } from '../authorizations'
+import { rowOf } from '../select'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { type Parts, payerLock } from './parts'
 import type { Reader } from './reader'
-import { fromJson, type Json, toJson } from './rows'
+import { type Json, toJson } from './rows'
 import { readTogether } from './together'
 
 type Selected = { row: Json }
@@ -169,7 +170,7 @@ function readAuthorizations(reader: Reader, gateway: string): Reads {
 }
 
 function decode({ row }: Selected): Authorization {
-  return fromRow(fromJson(authorizations, row))
+  return fromRow(rowOf(authorizations, row))
 }
 
 function limitsOf({ unsettledAtomic, fundsAtomic, relayerMax, payerMax }: CeilingLimits): Json {

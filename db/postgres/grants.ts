@@ -2,8 +2,9 @@ import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { GrantLedger } from '../GrantLedger'
 import { grants, grantTopUps } from '../grants'
+import { rowOf } from '../select'
 import type { Parts } from './parts'
-import { fromJson, type Json } from './rows'
+import type { Json } from './rows'
 
 type Selected = { row: Json }
 
@@ -26,11 +27,11 @@ export function createGrants({ commits, reader }: Pick<Parts, 'commits' | 'reade
   return {
     async find(network, address) {
       const found = await one(grantOf, network, address)
-      return found && fromJson(grants, found.row)
+      return found && rowOf(grants, found.row)
     },
     async findTopUp(network, address) {
       const found = await one(topUpOf, network, address)
-      return found && fromJson(grantTopUps, found.row)
+      return found && rowOf(grantTopUps, found.row)
     },
     setFee: ({ network, address, isTopUp }, feeWei) =>
       commits.add({

@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import { type Lane, lanesOfOthers } from '../LaneLedger'
 import type { ChangeListener, Ledger, SettlingCommits } from '../Ledger'
 import type { TransactionRow } from '../schema'
+import { createJobReads, createTransactionReads } from '../transaction-reads'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
@@ -13,7 +14,6 @@ import { type Fence, type Fences, keeper } from './fences'
 import { startGas } from './gas'
 import type { Gateways } from './gateways'
 import { createGrants } from './grants'
-import { createJobReads } from './jobs'
 import type { Lines } from './lines'
 import type { ChangedIds } from './notifier'
 import { createOffers } from './offers'
@@ -22,12 +22,11 @@ import { createOutbox } from './outbox'
 import { createPaymentReads } from './payments'
 import { productRows } from './product-rows'
 import { startPruning } from './prune'
-import { createReader } from './reader'
+import { createReader, selectsOf } from './reader'
 import { createSales } from './sales'
 import { createSettling } from './settling'
 import type { SettlingParts } from './settling-parts'
 import { startStatistics } from './statistics'
-import { createTransactionReads } from './transactions'
 import { createWebhooks } from './webhooks'
 
 export type LedgerOptions = {
@@ -63,6 +62,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const { changed } = changes
   const commits = createCommits({ lines, gateway, messages: outbox, changed, signal, monotonic })
   const reader = createReader(lines)
+  const selects = selectsOf(reader)
   const gas = await startGas(reader, now)
   const parts = { commits, reader, changes: changes.listener, gateway }
   const failures = await startFailures(parts, now)
@@ -74,8 +74,8 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   return {
     ledger: {
       payments,
-      transactions: createTransactionReads(reader),
-      jobs: createJobReads(reader),
+      transactions: createTransactionReads(selects),
+      jobs: createJobReads(selects),
       settling: createFencedSettling({ ...parts, gas, spent: outbox.spent }, gateways),
       deliveries: createDeliveries(parts),
       gas: gas.totals,

@@ -1,5 +1,4 @@
-/** Values of the parameters of a statement, by name. */
-export type Values = Readonly<Record<string, string | number | null>>
+import type { Values } from '../select'
 
 type Positional = { text: string; names: readonly string[] }
 

@@ -1,8 +1,9 @@
 import type { MerchantRow, OfferLedger } from '../OfferLedger'
 import { offers } from '../offers'
 import { merchants } from '../schema'
+import { rowOf } from '../select'
 import type { Parts } from './parts'
-import { fromJson, type Json, toJson } from './rows'
+import { type Json, toJson } from './rows'
 
 /** Retired offers, and the mirror of the configuration. */
 export function createOffers(
@@ -13,7 +14,7 @@ export function createOffers(
     merchants: () => reader.all<MerchantRow>('SELECT slug, title, hash, json FROM merchants'),
     async retired() {
       const rows = await reader.all<{ row: Json }>('SELECT to_jsonb(offers) AS row FROM offers')
-      return rows.map(({ row }) => fromJson(offers, row))
+      return rows.map(({ row }) => rowOf(offers, row))
     },
     replace: ({ merchants: rows, ended, keptFrom, now }) =>
       commits.add({

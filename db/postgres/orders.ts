@@ -6,12 +6,13 @@ import type { OrderLedger, OrderMove, OrderRide } from '../OrderLedger'
 import { toOrder } from '../order-rows'
 import { assertKnown, givenBy, type Rule, rules, type Value } from '../order-rules'
 import { orders } from '../orders'
+import { rowOf } from '../select'
 import * as Event from '../WebhookEvent'
 import type { WebhookEvent } from '../WebhookLedger'
 import type { Change } from './commits'
 import type { Parts } from './parts'
 import type { Reader } from './reader'
-import { fromJson, type Json } from './rows'
+import type { Json } from './rows'
 
 /** The orders of the stock desk. */
 export function createOrders({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): OrderLedger {
@@ -88,7 +89,7 @@ function countOrders(reader: Reader): Counts {
 }
 
 function decode({ row }: Selected): Order {
-  return toOrder(fromJson(orders, row))
+  return toOrder(rowOf(orders, row))
 }
 
 function changeOf(move: OrderMove): Change<Order | undefined> {

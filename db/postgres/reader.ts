@@ -1,6 +1,8 @@
-import { drizzle, type PgRemoteDatabase } from 'drizzle-orm/pg-proxy'
+import { postgres as dialect } from '../dialect'
+import type { Selects } from '../select'
 import type { Query } from './Line'
 import type { Lines } from './lines'
+import { positional } from './named'
 
 /** Reads outside of commits. Each statement sees what was committed before it began. */
 export type Reader = {
@@ -10,8 +12,6 @@ export type Reader = {
   one<Row>(text: string, values?: readonly unknown[]): Promise<Row | undefined>
   /** Several statements of one state of the database. */
   snapshot<T>(read: (reader: Reader) => Promise<T>): Promise<T>
-  /** Selects by drizzle over the same connections. Change nothing by it. */
-  orm: PgRemoteDatabase
 }
 
 export function createReader(lines: Lines): Reader {
@@ -36,13 +36,17 @@ function readerOf(run: Run): Reader {
           await query('COMMIT')
         }
       }),
-    orm: drizzle(async (text, values) => ({
-      rows: [
-        ...(await run((query) =>
-          query<unknown[]>(text, values, { name: nameOf(text), rowMode: 'array' }),
-        )),
-      ],
-    })),
+  }
+}
+
+/** The reads that both databases have. */
+export function selectsOf({ all }: Pick<Reader, 'all'>): Selects {
+  return {
+    dialect,
+    select:
+      <Row>(text: string) =>
+      (values = {}) =>
+        all<Row>(...positional(text, values)),
   }
 }
 

@@ -1,4 +1,5 @@
-import { type Column, getTableColumns, getTableName, type Table } from 'drizzle-orm'
+import type { Column, Table } from 'drizzle-orm'
+import { columnsOf } from '../select'
 import { storable } from './named'
 
 /** A value of JSON, as PostgreSQL takes and gives it. */
@@ -26,18 +27,6 @@ export function toJson<T extends Table>(
   return json
 }
 
-/** The row of a JSON object that `to_jsonb` made of it. Throws when a column is missing. */
-export function fromJson<T extends Table>(table: T, json: Json): T['$inferSelect'] {
-  const values = json as Readonly<Record<string, unknown>>
-  const row: Record<string, unknown> = {}
-  for (const { key, column } of columnsOf(table)) {
-    const value = values[column.name]
-    if (value === undefined) throw new Error(`${getTableName(table)} has no ${column.name}`)
-    row[key] = value === null ? null : column.mapFromDriverValue(value)
-  }
-  return row as T['$inferSelect']
-}
-
 /** Values as the text of an array of PostgreSQL, which it reads in a fraction of the time of JSON. */
 export function arrayText(values: readonly (string | number | boolean)[]): string {
   return `{${values.map(elementOf).join(',')}}`
@@ -57,19 +46,6 @@ export function rowText<T extends Table>(table: T, row: T['$inferInsert']): stri
     text += value === null ? ',' : `,${fieldOf(value)}`
   }
   return `(${text.slice(1)})`
-}
-
-type Columns = readonly { key: string; column: Column }[]
-
-const columns = new WeakMap<Table, Columns>()
-
-/** In the order of the declaration. Each payment asks for them several times, and drizzle copies them. */
-function columnsOf(table: Table): Columns {
-  const known = columns.get(table)
-  if (known !== undefined) return known
-  const made = Object.entries(getTableColumns(table)).map(([key, column]) => ({ key, column }))
-  columns.set(table, made)
-  return made
 }
 
 /** What the column stores for a value. */

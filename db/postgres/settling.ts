@@ -1,5 +1,6 @@
 import type { SettlingCommits } from '../Ledger'
 import { transactions } from '../schema'
+import { rowOf } from '../select'
 import * as Event from '../WebhookEvent'
 import { createEnds } from './ends'
 import { fenceOf, fenceOfJob, fenceOfTransaction, laneKey } from './fences'
@@ -7,7 +8,6 @@ import { createLaunches } from './launches'
 import { decode } from './payments'
 import { type Json, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
-import { decodeTransaction } from './transactions'
 
 export function createSettling(parts: SettlingParts): SettlingCommits {
   return { ...createLaunches(parts), ...createChanges(parts), ...createEnds(parts) }
@@ -75,7 +75,7 @@ function createChanges(parts: SettlingParts): Changes {
         call: 'resend_job',
         input: { fence: await fenceOfJob(parts, id), id },
         key: id,
-        read: (rows) => (rows as readonly Json[]).map(decodeTransaction),
+        read: (rows) => (rows as readonly Json[]).map((row) => rowOf(transactions, row)),
       }),
   }
 }

@@ -1,3 +1,4 @@
+import { rowOf } from '../select'
 import { createSweep, deletedMax, type SweepBase } from '../sweep'
 import type { Attempt, Message, WebhookLedger } from '../WebhookLedger'
 import { webhooks } from '../webhooks'
@@ -5,7 +6,7 @@ import type { Commits } from './commits'
 import { storable } from './named'
 import type { Outbox } from './outbox'
 import type { Parts } from './parts'
-import { fromJson, type Json } from './rows'
+import type { Json } from './rows'
 
 type Options = Pick<Parts, 'commits' | 'reader'> & {
   outbox: Outbox
@@ -136,5 +137,5 @@ function change(call: string, input: Json, seq = 0) {
 }
 
 function toMessage(row: Json): Message {
-  return fromJson(webhooks, row)
+  return rowOf(webhooks, row)
 }

@@ -30,11 +30,11 @@ export function createEnds(parts: Parts): Ends {
 
 /** Ends everything at the nonce, and the job of the transaction. */
 function end(
-  { statements: { transactions, jobs, gas, recent }, changes, outbox }: Parts,
+  { statements: { payments, transactions, jobs, gas }, changes, outbox }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
 ): void {
   for (const hash of transactions.displaceOthers(included)) {
-    for (const id of recent.openOf(included.network, hash)) changes.payment(id)
+    for (const id of payments.openOf(included.network, hash)) changes.payment(id)
     const displaced = jobs.reopen(hash)
     if (displaced !== undefined) {
       // Its bytes can never be included again, which its relayer finds out and ends it.

@@ -8,20 +8,6 @@ import { later, parameter, placeholders } from './statement'
 /** Statements on jobs. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createJobs(db: Db) {
   const { orm } = db
-  const byId = later(orm, () =>
-    orm
-      .select()
-      .from(jobs)
-      .where(eq(jobs.id, parameter('id')))
-      .prepare(),
-  )
-  const byTransaction = later(orm, () =>
-    orm
-      .select({ id: jobTransactions.jobId })
-      .from(jobTransactions)
-      .where(eq(jobTransactions.transactionHash, parameter('hash')))
-      .prepare(),
-  )
   const carrying = later(orm, () =>
     orm
       .select()
@@ -38,9 +24,6 @@ export function createJobs(db: Db) {
   return {
     ...changeJobs(db),
     ...reopenJobs(db),
-    find: (id: string): JobRow | undefined => byId.get({ id }),
-    /** Id of the job that a transaction is of. */
-    findByTransaction: (hash: Hex): string | undefined => byTransaction.get({ hash })?.id,
     /** Every transaction of a job, oldest first. */
     transactionsOf: (id: string): TransactionRow[] => carrying.all({ id }),
   }

@@ -1,6 +1,8 @@
 import { ownFailures } from '../FailureLedger'
 import { ownLanes } from '../LaneLedger'
 import type { ChangeListener, Ledger } from '../Ledger'
+import { createPaymentReads } from '../payment-reads'
+import { createJobReads, createTransactionReads } from '../transaction-reads'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
@@ -11,9 +13,9 @@ import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
 import { createOutbox } from './outbox'
-import { createJobReads, createPaymentReads, createTransactionReads } from './reads'
 import { createSales } from './sales-writes'
 import { createSettling } from './settling'
+import { selectsOf } from './statement'
 import { createStatements } from './statements'
 import { createWebhooks } from './webhooks'
 
@@ -29,17 +31,18 @@ export function createLedger(db: Db): Ledger {
     },
   }
   const group = createGroup(db)
+  const selects = selectsOf(db)
   const statements = createStatements(db)
   const outbox = createOutbox(db)
   const orders = createOrders(db, outbox)
   const grants = createGrants(db, outbox)
   const riders = { orders: orders.riders, grants: grants.riders }
-  const payments = createPaymentReads(db, statements)
+  const payments = createPaymentReads(selects)
   const authorizations = createAuthorizations(group, statements.authorizations)
   return {
     payments,
-    transactions: createTransactionReads(statements),
-    jobs: createJobReads(statements),
+    transactions: createTransactionReads(selects),
+    jobs: createJobReads(selects),
     settling: createSettling({ db, group, statements, changes, riders, outbox }),
     deliveries: createDeliveries(group, statements, outbox),
     gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },

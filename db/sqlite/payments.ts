@@ -1,10 +1,10 @@
-import { and, desc, eq, inArray, ne, sql } from 'drizzle-orm'
+import { and, eq, inArray, isNotNull, type SQL, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { Money } from '../../src/protocol/Transfer'
-import type { Arrival, Assignment, DeliveryCommits, PayerOfAsset } from '../Ledger'
-import { type KeyScope, type Payment, type State, transitions } from '../Payment'
+import type { Assignment, DeliveryCommits } from '../Ledger'
+import { type Payment, type State, transitions } from '../Payment'
 import { fromRow } from '../payment-rows'
 import { type PaymentRow, payments } from '../schema'
 import type { Db } from './open'
@@ -12,115 +12,52 @@ import { later, parameter, placeholders } from './statement'
 
 /** Statements on payments. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createPayments(db: Db) {
-  return { ...readPayments(db), ...searchPayments(db), ...changePayments(db) }
+  return { ...readPayments(db), ...changePayments(db) }
 }
 
-function readPayments(db: Db) {
-  const { orm } = db
-  const one = (condition: ReturnType<typeof and>) =>
-    later(orm, () => orm.select().from(payments).where(condition).prepare())
-  const byMoney = one(
-    and(
-      eq(payments.network, parameter('network')),
-      eq(payments.asset, parameter('asset')),
-      eq(payments.payer, parameter('payer')),
-      eq(payments.nonce, parameter('nonce')),
-    ),
-  )
-  const byId = one(eq(payments.id, parameter('id')))
-  const byRedeem = one(eq(payments.redeemTokenHash, parameter('hash')))
-  const byLog = one(
-    and(
-      eq(payments.network, parameter('network')),
-      eq(payments.transactionHash, parameter('hash')),
-      eq(payments.logIndex, parameter('index')),
-    ),
-  )
-  const unfinished = one(sql`state IN ('broadcast', 'reverted')`)
-  const broadcast = later(orm, () =>
-    orm
-      .select({ network: payments.network, count: sql<number>`count(*)` })
-      .from(payments)
-      // The states must equal those of the partial index as text, or SQLite does not use it.
-      .where(sql`state IN ('broadcast', 'reverted') AND state = 'broadcast'`)
-      .groupBy(payments.network)
-      .prepare(),
-  )
-  return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toPayment(byId.get({ id })),
-    findByRedeemToken: (hash: string) => toPayment(byRedeem.get({ hash })),
-    /** Id of the payment that a Transfer log is assigned to. */
-    logOwner: (network: Network.Id, hash: Hex, index: number): string | undefined =>
-      byLog.get({ network, hash, index })?.id,
-    arrivalOf(id: string): Arrival {
-      const row = byId.get({ id })
-      if (!row) throw new Error(`no payment ${id}`)
-      return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
-    },
-    unfinishedPayments: () => unfinished.all().map(fromRow),
-    /** Counts the payments that are `broadcast`, by network. */
-    countBroadcast: (): Map<Network.Id, number> =>
-      new Map(broadcast.all().map(({ network, count }) => [network, count])),
-  }
-}
-
-/** Reads of payments by columns that are not unique. */
-function searchPayments(db: Db) {
-  const { orm } = db
-  const byKey = later(orm, () =>
+function readPayments({ orm }: Db) {
+  const byMoney = later(orm, () =>
     orm
       .select()
-      .from(payments)
-      .where(
-        and(
-          eq(payments.merchant, parameter('merchant')),
-          eq(payments.route, parameter('route')),
-          eq(payments.payer, parameter('payer')),
-          eq(payments.idempotencyKey, parameter('key')),
-          ne(payments.state, 'expired'),
-        ),
-      )
-      .orderBy(desc(payments.createdAt))
-      .limit(1)
-      .prepare(),
-  )
-  const paid = later(orm, () =>
-    orm
-      .select({ id: payments.id })
       .from(payments)
       .where(
         and(
           eq(payments.network, parameter('network')),
           eq(payments.asset, parameter('asset')),
           eq(payments.payer, parameter('payer')),
-          eq(payments.state, 'confirmed'),
-        ),
-      )
-      .limit(1)
-      .prepare(),
-  )
-  const taken = later(orm, () =>
-    orm
-      .select({ index: payments.logIndex })
-      .from(payments)
-      .where(
-        and(
-          eq(payments.network, parameter('network')),
-          eq(payments.transactionHash, parameter('hash')),
+          eq(payments.nonce, parameter('nonce')),
         ),
       )
       .prepare(),
   )
+  const ofTransaction = (condition: SQL) =>
+    later(orm, () =>
+      orm
+        .select({ id: payments.id, index: payments.logIndex })
+        .from(payments)
+        .where(
+          and(
+            eq(payments.network, parameter('network')),
+            eq(payments.transactionHash, parameter('hash')),
+            condition,
+          ),
+        )
+        .prepare(),
+    )
+  const paidBy = ofTransaction(isNotNull(payments.logIndex))
+  const openOf = ofTransaction(eq(payments.state, 'broadcast'))
   return {
-    findByIdempotencyKey: (scope: KeyScope) => toPayment(byKey.get(scope)),
+    find: ({ network, asset, payer, nonce }: Money) =>
+      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
     /** Indexes of the logs of a transaction that pay for payments. */
     takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
-      new Set(taken.all({ network, hash }).flatMap(({ index }) => index ?? [])),
-    /** Whether a payment of the payer is confirmed. */
-    hasPaid: ({ network, asset, payer }: PayerOfAsset): boolean =>
-      paid.get({ network, asset, payer }) !== undefined,
+      new Set(paidBy.all({ network, hash }).flatMap(({ index }) => index ?? [])),
+    /** Payments that a transaction confirmed. */
+    paidBy: (network: Network.Id, hash: Hex): string[] =>
+      paidBy.all({ network, hash }).map(({ id }) => id),
+    /** Payments that a transaction contained last and that the chain does not confirm. */
+    openOf: (network: Network.Id, hash: Hex): string[] =>
+      openOf.all({ network, hash }).map(({ id }) => id),
   }
 }
 

@@ -14,7 +14,7 @@ type Changes = Pick<
 >
 
 function createChanges({ db, statements, changes, outbox }: Parts): Changes {
-  const { payments, transactions, jobs, recent } = statements
+  const { payments, transactions, jobs } = statements
   /** Changes the state of one payment, and reports a change. */
   const change = (id: string, make: () => boolean) => {
     if (write(db, make)) changes.payment(id)
@@ -42,7 +42,7 @@ function createChanges({ db, statements, changes, outbox }: Parts): Changes {
       change(id, () => payments.revert(id, hashes))
     },
     async reopen(network, hash) {
-      const paid = recent.paidBy(network, hash)
+      const paid = payments.paidBy(network, hash)
       const job = write(db, () => {
         transactions.reopen(network, hash)
         return jobs.reopen(hash)

@@ -1,5 +1,7 @@
 import { getTableColumns, type Placeholder, sql } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
+import { sqlite as dialect } from '../dialect'
+import type { Selects, Values } from '../select'
 import type { Db } from './open'
 
 /** A parameter that is written as it is given, without a column's encoder. */
@@ -43,6 +45,17 @@ export function later<S extends Statement>(
     },
     get get() {
       return bound(statement(), 'get')
+    },
+  }
+}
+
+/** The reads that both databases have. They are done when the call returns. */
+export function selectsOf({ orm, sqlite }: Pick<Db, 'orm' | 'sqlite'>): Selects {
+  return {
+    dialect,
+    select<Row>(text: string) {
+      const statement = later(orm, () => sqlite.prepare<Row, [Values]>(text))
+      return async (values = {}) => statement.all(values)
     },
   }
 }

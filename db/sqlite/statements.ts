@@ -3,7 +3,6 @@ import { createGas } from './gas'
 import { createJobs } from './jobs'
 import type { Db } from './open'
 import { createPayments } from './payments'
-import { createRecent } from './recent'
 import { createTransactions } from './transactions'
 
 /** The prepared statements on payments and transactions. */
@@ -16,6 +15,5 @@ export function createStatements(db: Db) {
     transactions: createTransactions(db),
     jobs: createJobs(db),
     gas: createGas(db),
-    recent: createRecent(db),
   }
 }

@@ -11,7 +11,6 @@ export function createTransactions(db: Db) {
     ...insertTransactions(db),
     ...endTransactions(db),
     ...reopenTransactions(db),
-    ...readTransactions(db),
   }
 }
 
@@ -124,43 +123,5 @@ function reopenTransactions({ orm }: Db) {
       for (const each of displaced) unconfirm.run({ network, hash: each })
       return displaced
     },
-  }
-}
-
-function readTransactions({ orm }: Db) {
-  const unfinished = later(orm, () =>
-    orm
-      .select()
-      .from(transactions)
-      .where(sql`state IN ('signed', 'sent')`)
-      .orderBy(transactions.nonce, transactions.createdAt)
-      .prepare(),
-  )
-  const members = later(orm, () =>
-    orm
-      .select({ id: transactionMembers.paymentId })
-      .from(transactionMembers)
-      .where(eq(transactionMembers.transactionHash, parameter('hash')))
-      .orderBy(transactionMembers.position)
-      .prepare(),
-  )
-  const carrying = later(orm, () =>
-    orm
-      .select({
-        hash: transactions.hash,
-        state: transactions.state,
-        relayer: transactions.relayer,
-        nonce: transactions.nonce,
-      })
-      .from(transactionMembers)
-      .innerJoin(transactions, eq(transactions.hash, transactionMembers.transactionHash))
-      .where(eq(transactionMembers.paymentId, parameter('id')))
-      .prepare(),
-  )
-  return {
-    unfinishedTransactions: (): TransactionRow[] => unfinished.all(),
-    membersOf: (hash: Hex): string[] => members.all({ hash }).map((row) => row.id),
-    /** Every transaction that ever contained the payment. */
-    transactionsOf: (id: string) => carrying.all({ id }),
   }
 }

@@ -15,8 +15,9 @@ import { createOffers as offersOnPostgres } from '../../db/postgres/offers'
 import { createOrders as ordersOnPostgres } from '../../db/postgres/orders'
 import { productRows } from '../../db/postgres/product-rows'
 import { createReader } from '../../db/postgres/reader'
-import { fromJson, type Json, toJson } from '../../db/postgres/rows'
+import { type Json, toJson } from '../../db/postgres/rows'
 import { type PaymentRow, payments } from '../../db/schema'
+import { rowOf } from '../../db/select'
 import { createAnswers } from '../../db/sqlite/answers'
 import { createAuthorizations } from '../../db/sqlite/authorizations'
 import { createGrants } from '../../db/sqlite/grants'
@@ -184,7 +185,7 @@ export async function postgresProducts(url: string): Promise<Products> {
     async rows(table) {
       const name = getTableName(table)
       const found = await reader.all<{ row: Json }>(`SELECT to_jsonb(${name}) AS row FROM ${name}`)
-      return found.map(({ row }) => fromJson(table, row))
+      return found.map(({ row }) => rowOf(table, row))
     },
     events() {
       const found = events

@@ -6,15 +6,14 @@ import { PostgresError } from '../../db/postgres/errors'
 import type { Fences } from '../../db/postgres/fences'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { startGas } from '../../db/postgres/gas'
-import { createJobReads } from '../../db/postgres/jobs'
 import { type Lines, openLines } from '../../db/postgres/lines'
 import { createPaymentReads } from '../../db/postgres/payments'
 import { productRows } from '../../db/postgres/product-rows'
-import { createReader } from '../../db/postgres/reader'
+import { createReader, selectsOf } from '../../db/postgres/reader'
 import { createSettling } from '../../db/postgres/settling'
-import { createTransactionReads } from '../../db/postgres/transactions'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
+import { createJobReads, createTransactionReads } from '../../db/transaction-reads'
 import * as Event from '../../db/WebhookEvent'
 import type { Subscriptions } from '../../db/WebhookLedger'
 import { eventTypes } from '../../src/protocol/Webhook'
@@ -114,8 +113,8 @@ export async function openGateway(
   const parts = { commits, reader, changes, gateway }
   const ledger: Settling = {
     payments: createPaymentReads(reader),
-    transactions: createTransactionReads(reader),
-    jobs: createJobReads(reader),
+    transactions: createTransactionReads(selectsOf(reader)),
+    jobs: createJobReads(selectsOf(reader)),
     settling: createSettling({
       ...parts,
       gas,
