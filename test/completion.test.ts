@@ -14,7 +14,10 @@ const directory = mkdtempSync(join(tmpdir(), 'turnpike-completion-'))
 beforeAll(() => {
   for (const name of ['merchants.toml', 'my shop.toml']) writeFileSync(join(directory, name), '')
   mkdirSync(join(directory, 'mine'))
-  for (const shell of shells) writeFileSync(join(directory, shell), completion(shell, commands))
+  for (const shell of shells) writeFileSync(join(directory, shell), completion(shell))
+  const main = join(import.meta.dir, '../src/main.ts')
+  const program = `#!/bin/sh\nexec '${process.execPath}' '${main}' "$@"\n`
+  writeFileSync(join(directory, 'turnpike'), program, { mode: 0o755 })
 })
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
@@ -79,7 +82,7 @@ async function offered(shell: Shell, path: string, lines: readonly string[]): Pr
   const child = Bun.spawn([...command, ...lines], {
     cwd: directory,
     // A home without a configuration, which fish also writes to.
-    env: { PATH: process.env.PATH ?? '', HOME: join(directory, 'mine'), TERM: 'dumb' },
+    env: { PATH: `${directory}:${process.env.PATH}`, HOME: join(directory, 'mine'), TERM: 'dumb' },
     stdin: shell === 'bash' ? new Blob([driver]) : 'ignore',
     stdout: 'pipe',
     stderr: 'pipe',
@@ -142,7 +145,7 @@ describe('completion', () => {
   }
 
   test('error: another shell has no script, and the command says which there are', () => {
-    expect(() => completion('tcsh', commands)).toThrow('no completion for tcsh')
+    expect(() => completion('tcsh')).toThrow('no completion for tcsh')
     expect(Object.keys(commands.completion.verbs ?? {})).toEqual([...shells])
   })
 })

@@ -248,7 +248,7 @@ fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
   examples: ['completion bash', 'completion fish'],
   async run({ word }) {
     const { completion } = await import('./completion')
-    process.stdout.write(completion(word, commands))
+    process.stdout.write(completion(word))
     return 0
   },
 }

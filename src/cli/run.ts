@@ -3,6 +3,16 @@ import { commands } from './commands'
 
 /** Runs the command of a command line. Returns the exit code. */
 export async function run(argv: string[]): Promise<number> {
+  // The completion scripts of the shells call this; it is for no person.
+  if (argv[0] === '__complete') {
+    const { complete } = await import('./completion')
+    process.stdout.write(
+      complete(argv.slice(1), commands)
+        .map((line) => `${line}\n`)
+        .join(''),
+    )
+    return 0
+  }
   const parsed = parse(argv, commands)
   switch (parsed.kind) {
     case 'run':
