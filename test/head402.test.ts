@@ -343,6 +343,13 @@ describe('any file with three networks', () => {
     // Such a host name is unlikely, but must not stop all sales.
     if (file.host.length > 60) return
     expect(networksOf(required.accepts)).toEqual(ids)
+    // Python's clients read the header only, and pay by EIP-3009 without an approval.
+    const byAuthorization = required.accepts.filter(
+      ({ extra }) => extra.assetTransferMethod === 'eip3009',
+    )
+    expect(networksOf(byAuthorization)).toEqual(
+      ids.filter((_, index) => `${file.transfers[index]}`.includes('a')),
+    )
     expect(told.accepts).toEqual(expect.arrayContaining(required.accepts))
     expect(told.accepts).toHaveLength(file.transfers.join('').length)
     expect(required.error).toBe(told.error)

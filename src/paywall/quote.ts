@@ -219,9 +219,8 @@ function refuse(
   const error = problem.reason ?? problem.code
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
-  const isX402 = more['payment-response'] !== undefined
   const hasDigest = fresh.digest !== undefined
-  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
+  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes })
   const body = {
     ...toBody(compiled.required, url),
     ...compiled.beside,
