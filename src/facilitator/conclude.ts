@@ -5,7 +5,7 @@ import * as Refusals from '../settlement/refusals'
 import type { Settlement } from '../settlement/settlement'
 import { type CheckedRequest, expectedSigner, isSame, isUnderWay, used } from './verification'
 
-/** The answer to a settlement. `transaction` is empty when none is known. */
+/** The answer to a settlement. `transaction` is empty when this call has none. */
 export type Settled =
   | { kind: 'success'; payment: Payment; isReplay: boolean }
   /** Nothing is charged from a ceiling, and nothing ever will be. */
@@ -112,9 +112,14 @@ export const overShare: Settled = {
   retryAfterSeconds: 600,
 }
 
+/**
+ * A refused call sends nothing, so its `transaction` is empty: x402 specification 2, section 5.3.2. The
+ * message names the transaction of the call before, for a server that lost its success.
+ */
 export function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
   const { reason, detail } = used(transfer)
-  return failed(reason, detail, payment?.transaction)
+  if (payment === undefined) return failed(reason, detail)
+  return failed(reason, `${detail} The first call sent it in ${payment.transaction}.`)
 }
 
 export function notSigned(subject: CheckedRequest): Settled {
