@@ -21,7 +21,16 @@ const others = [
   'logo.ts',
 ]
 /** Texts that are no messages. */
-const values = ['Each path is an independent paid endpoint.', 'slug title tag description']
+const values = [
+  'Each path is an independent paid endpoint.',
+  'slug title tag description',
+  // What the parser of TOML says.
+  'Invalid TOML document: ',
+  'expected comma or end of structure',
+  'illegal character in key',
+  'not allowed in strings',
+  'trying to redefine an already defined table or value',
+]
 const literal = /'((?:[^'\\\n]|\\.)*)'|`((?:[^`\\\n]|\\.)*)`/g
 const inserted = /\$\{(?:[^{}]|\{[^{}]*\})*\}/
 const comments = /\/\*[\s\S]*?\*\/|^\s*\/\/.*$/gm

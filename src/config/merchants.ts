@@ -13,6 +13,7 @@ import { close, isTable, open, type Fault as Reported, type Source } from './rea
 import { selectNetworks } from './selection'
 import { readService } from './service'
 import { substitute } from './substitute'
+import { explain } from './syntax'
 import { readWebhooks } from './webhooks'
 
 /** A fault in the file: its place, and the correction. It contains no value of the environment. */
@@ -74,10 +75,8 @@ export function parse(
     document = parseToml(text, { unsafeKeyBehaviour: 'throw', maxDepth: 64 })
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
-    // Only the first line: the excerpt below it may show a secret.
-    const [reason = ''] = error.message.split('\n')
-    const message = `column ${error.column}: ${reason.replace('Invalid TOML document: ', '')}`
-    return { config: undefined, faults: [{ file, line: error.line, message }] }
+    const fault = { file, line: error.line, message: explain(text, error) }
+    return { config: undefined, faults: [fault] }
   }
   let lines: Source['lines'] | undefined
   const source: Source = {

@@ -3,8 +3,40 @@
  * replacement. Below, a text of the line at fault and the pattern of its message.
  */
 const table = String.raw`
-syntax | slug = "two" | slug = two"
-  slug = two" | ^column \d+:
+text without a quote | slug = "two" | slug = two"
+  slug = two" | ^column 8: a value is text in straight quotes, a number, true or false$
+string without an end | slug = "two" | slug = "two
+  slug = "two | ^column 8: this string has no end: write " behind it$
+string behind another | ["GET", "POST"] | ["GET", 'POST]
+  POST | ^column 19: this string has no end: write ' behind it$
+long string without an end | slug = "two" | slug = """two
+  "two | ^column 8: this string has no end: write """ behind it$
+typographic quotes | slug = "two" | slug = \u201ctwo\u201d
+  \u201ctwo | ^column 8: \u201c is a typographic quote: write straight ones, such as "text"$
+typographic single quotes | slug = "two" | slug = \u2018two\u2019
+  \u2018two | ^column 8: \u2018 is a typographic quote
+typographic quote at the end | slug = "two" | slug = "two\u201d
+  \u201d | ^column 8: this string has no end: write " behind it, because \u201d is no quote of TOML$
+typographic quotes of a header | [stock] | [\u201cstock\u201d]
+  \u201cstock | ^column 2: \u201c is a typographic quote
+list header without a bracket | [[stock.tokens]] | [[stock.tokens] # NVDA
+  # NVDA | ^column 16: both ends of a header have the same brackets: write \[\[stock.tokens\]\]$
+list header with one bracket in front | [[stock.tokens]] | [stock.tokens]]
+  stock.tokens | ^column 15: both ends .* write \[\[stock.tokens\]\]$
+header without an end | [facilitator] | [facilitator
+  [facilitator | ^column 13: both ends .* write \[facilitator\]$
+header of two kinds | [facilitator] | [[facilitator]
+  [[facilitator] | ^column \d+: both ends .* write \[facilitator\]$
+key with a colon | slug = "two" | slug: "two"
+  slug: | ^column 5: a key has letters, digits, _ and -, and = follows it$
+key twice | slug = "two" | slug = "two"\nslug = "three"
+  "three" | ^column 1: this key or table is in the file above, too: remove one of them$
+table twice | [facilitator] | [service]\n[facilitator]
+  [service]\n[facil | ^column 2: this key or table is in the file above
+list without a comma | ["GET", "POST"] | ["GET" "POST"]
+  ["GET" "POST"] | ^column 18: write a comma or the closing bracket in front of this$
+other syntax | slug = "two" | slug = "\q"
+  "\q" | ^column 10: unrecognised escape sequence
 unknown key | price = "1" | prize = "1"\nprice = "1"
   prize | unknown key prize; did you mean price\?
 unknown table | [facilitator] | [facilitators]
@@ -276,7 +308,10 @@ facilitator asset | pay_to = "own" | assets = ["0x111111111111111111111111111111
 export type Case = { from: string; to: string; at: string; message: RegExp; isMore: boolean }
 
 function unescaped(text: string): string {
-  return text.replace(/\\(n|\\)/g, (_, char) => (char === 'n' ? '\n' : char))
+  return text.replace(/\\(n|\\|u(?<code>[0-9a-f]{4}))/g, (_, char: string, code?: string) => {
+    if (code !== undefined) return String.fromCharCode(Number.parseInt(code, 16))
+    return char === 'n' ? '\n' : char
+  })
 }
 
 /** Every case by its name. */
