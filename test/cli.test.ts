@@ -332,7 +332,8 @@ describe('the command line', () => {
     expect(flagged).toEqual(asked)
   })
 
-  test('error: a missing or invalid operand of a command is reported', async () => {
+  test('error: a wrong command, operand or option is reported with what may be meant', async () => {
+    const listen = ': write listen = "127.0.0.1:4020" below [service]; with --domain: --https-port'
     const cases: [string[], string][] = [
       [['receipt'], 'receipt needs verify'],
       [['receipt', 'show', 'x'], 'unknown command "receipt show"'],
@@ -347,7 +348,19 @@ describe('the command line', () => {
       ],
       [['orders'], 'orders needs list or show or retry'],
       [['orders', 'show'], 'orders show needs the id of an order'],
-      [['help', 'nothing'], 'unknown command "nothing"'],
+      [['help', 'nothing'], 'unknown command "nothing"\nRun'],
+      [['srve'], 'unknown command "srve"; did you mean serve?'],
+      [['webhooks', 'lst'], 'unknown command "webhooks lst"; did you mean webhooks list?'],
+      [['serve', '--port', '1'], `serve does not take --port${listen}`],
+      [['--host=::'], `serve does not take --host${listen}`],
+      [['-p', '1'], `serve does not take -p${listen}`],
+      [['--onlin', 'check'], 'check does not take --onlin; did you mean --online?'],
+      [
+        ['serve', '--domains', 'a.example'],
+        'serve does not take --domains; did you mean --domain?',
+      ],
+      [['check', '--port', '1'], 'check does not take --port\nRun'],
+      [['check', '--config'], "'--config <value>' argument missing"],
     ]
     const runs = await Promise.all(cases.map(([args]) => run(args)))
     for (const [index, [, message]] of cases.entries())

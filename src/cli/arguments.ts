@@ -1,3 +1,4 @@
+import { nearest } from '../config/nearest'
 import type { Arguments, Command, Option } from './Command'
 
 export type Parsed =
@@ -22,7 +23,7 @@ export function parse(argv: string[], commands: Commands): Parsed {
     if (isHelp && word === undefined) return { kind: 'help' }
     const name = word ?? (version === true ? 'version' : 'serve')
     const command = Object.hasOwn(commands, name) ? commands[name] : undefined
-    if (command === undefined) throw new ArgumentError(`unknown command ${JSON.stringify(name)}`)
+    if (command === undefined) throw unknownCommand(name, Object.keys(commands))
     if (isHelp) return { kind: 'help', about: { name, command } }
     assertOptions(name, command, rest)
     return {
@@ -39,6 +40,13 @@ class ArgumentError extends Error {
   override readonly name = 'ArgumentError'
 }
 
+/** `before`: the command of a verb, with a blank. */
+function unknownCommand(word: string, known: readonly string[], before = ''): ArgumentError {
+  const near = nearest(word, known)
+  const hint = near === undefined ? '' : `; did you mean ${before}${near}?`
+  return new ArgumentError(`unknown command ${JSON.stringify(before + word)}${hint}`)
+}
+
 /** An option means the same type in each command, so that it may stand before the command. */
 function split(argv: string[], commands: Commands): { values: Values; positionals: string[] } {
   // A start without options does not load the parser.
@@ -53,7 +61,13 @@ function split(argv: string[], commands: Commands): { values: Values; positional
     help: { type: 'boolean', short: 'h' },
     version: { type: 'boolean' },
   } as const
-  const { values, positionals } = parseArgs({ args: argv, allowPositionals: true, options })
+  const { values, positionals } = (() => {
+    try {
+      return parseArgs({ args: argv, allowPositionals: true, options })
+    } catch (error) {
+      throw unknownOption(error, argv, commands) ?? error
+    }
+  })()
   const joined = Object.entries(values).map(([name, value]) => [
     name,
     Array.isArray(value) ? value.join(',') : value,
@@ -63,10 +77,32 @@ function split(argv: string[], commands: Commands): { values: Values; positional
 
 function assertOptions(name: string, command: Command, values: object): void {
   const wrong = Object.keys(values).find((option) => !Object.hasOwn(command.options, option))
-  if (wrong === undefined) return
-  // The request body of `pay` had this name, which means the data directory everywhere else.
-  const hint = name === 'pay' && wrong === 'data' ? ': the request body is --body' : ''
-  throw new ArgumentError(`${name} does not take --${wrong}${hint}`)
+  if (wrong !== undefined) throw wrongOption(name, command, wrong)
+}
+
+/** The fault of an option that no command takes; undefined for other errors. */
+function unknownOption(error: unknown, argv: readonly string[], commands: Commands) {
+  const text = error instanceof Error ? error.message : ''
+  const [, dashes, option] = /^Unknown option '(--?)([^']+)'/.exec(text) ?? []
+  if (option === undefined) return undefined
+  const name = argv.find((word) => Object.hasOwn(commands, word)) ?? 'serve'
+  const command = commands[name]
+  return command && wrongOption(name, command, option, dashes)
+}
+
+const listen = ': write listen = "127.0.0.1:4020" below [service]; with --domain: --https-port'
+
+/** Options of other programs, and of earlier versions, by command: what is meant. */
+const meant: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  // It means the data directory everywhere else.
+  pay: { data: ': the request body is --body' },
+  serve: { port: listen, p: listen, listen, host: listen, address: listen, bind: listen },
+}
+
+function wrongOption(name: string, { options }: Command, option: string, dashes = '--') {
+  const near = nearest(option, Object.keys(options))
+  const hint = meant[name]?.[option] ?? (near === undefined ? '' : `; did you mean --${near}?`)
+  return new ArgumentError(`${name} does not take ${dashes}${option}${hint}`)
 }
 
 function readOperands(name: string, command: Command, operands: string[]) {
@@ -80,7 +116,7 @@ function readOperands(name: string, command: Command, operands: string[]) {
   const known = Object.keys(verbs)
   if (word === '') throw new ArgumentError(`${name} needs ${known.join(' or ')}`)
   if (!known.includes(word)) {
-    throw new ArgumentError(`unknown command ${JSON.stringify(`${name} ${word}`)}`)
+    throw unknownCommand(word, known, `${name} `)
   }
   assertCount(`${name} ${word}`, verbs[word] ?? [], rest)
   return { word, operand }

@@ -1,6 +1,7 @@
 import * as Webhook from '../protocol/Webhook'
 import type { Webhook as Endpoint } from './Config'
 import { keyOf } from './lines'
+import { nearest } from './nearest'
 import {
   at,
   children,
@@ -8,7 +9,6 @@ import {
   field,
   isEmptyList,
   list,
-  nearest,
   type Read,
   report,
   required,
