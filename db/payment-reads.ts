@@ -3,9 +3,8 @@ import type * as Network from '../src/protocol/Network'
 import type { PayeeGas, PaymentReads } from './Ledger'
 import { fromRow } from './payment-rows'
 import { type PaymentRow, payments } from './schema'
-import { columnsIn, rowOf, type Selects, type Values } from './select'
+import { rowsOf, type Selects } from './select'
 
-const columns = columnsIn(payments)
 /** As in the partial indexes, so that it is clear that they have these rows. */
 const isUnfinished = "state IN ('broadcast', 'reverted')"
 
@@ -29,24 +28,17 @@ export const externalFrom = `SELECT DISTINCT transaction_hash AS hash, block_num
 export function createPaymentReads(selects: Selects): PaymentReads {
   const { dialect, select } = selects
   const isOf = (column: string) => `${dialect.fold(column)} = ${dialect.fold(`$${column}`)}`
-  const rows = (rest: string) => {
-    const found = select(`SELECT ${columns} FROM payments WHERE ${rest}`)
-    return async (values?: Values) => (await found(values)).map((row) => rowOf(payments, row))
-  }
-  const one = (condition: string) => {
-    const found = rows(condition)
-    return async (values: Values) => {
-      const [row] = await found(values)
-      return row && fromRow(row)
-    }
-  }
+  const { all, one } = rowsOf(selects, payments, fromRow)
   const isOfPayer = `network = $network AND ${isOf('asset')} AND ${isOf('payer')}`
   const isOfTransaction = 'network = $network AND transaction_hash = $hash'
-  const byMoney = one(`${isOfPayer} AND nonce = $nonce`)
-  const byId = rows('id = $id')
-  const byKey = one(`merchant = $merchant AND route = $route AND ${isOf('payer')}
+  const byMoney = one(`WHERE ${isOfPayer} AND nonce = $nonce`)
+  const byId = one('WHERE id = $id')
+  const byKey = one(`WHERE merchant = $merchant AND route = $route AND ${isOf('payer')}
     AND idempotency_key = $key AND state <> 'expired' ORDER BY created_at DESC LIMIT 1`)
-  const byToken = one('redeem_token_hash = $hash')
+  const byToken = one('WHERE redeem_token_hash = $hash')
+  const arrived = select<{ receivedAt: number; knownBlock: number }>(
+    'SELECT received_at AS "receivedAt", known_block AS "knownBlock" FROM payments WHERE id = $id',
+  )
   const byLog = select<{ id: string }>(
     `SELECT id FROM payments WHERE ${isOfTransaction} AND log_index = $index`,
   )
@@ -54,7 +46,7 @@ export function createPaymentReads(selects: Selects): PaymentReads {
     `SELECT log_index AS "index" FROM payments WHERE ${isOfTransaction} AND log_index IS NOT NULL`,
   )
   const paid = select(`SELECT 1 FROM payments WHERE ${isOfPayer} AND state = 'confirmed' LIMIT 1`)
-  const unfinished = rows(isUnfinished)
+  const unfinished = all(`WHERE ${isUnfinished}`)
   const broadcast = select<{ network: Network.Id; count: number }>(
     `SELECT network, count(*) AS count FROM payments
      WHERE ${isUnfinished} AND state = 'broadcast' GROUP BY network`,
@@ -66,10 +58,7 @@ export function createPaymentReads(selects: Selects): PaymentReads {
   return {
     find: ({ network, asset, payer, nonce }) =>
       byMoney({ network, asset, payer, nonce: nonce.toLowerCase() }),
-    async findById(id) {
-      const [row] = await byId({ id })
-      return row && fromRow(row)
-    },
+    findById: (id) => byId({ id }),
     findByRedeemToken: (hash) => byToken({ hash }),
     findByIdempotencyKey: ({ merchant, route, payer, key }) =>
       byKey({ merchant, route, payer, key }),
@@ -79,11 +68,11 @@ export function createPaymentReads(selects: Selects): PaymentReads {
     hasPaid: async ({ network, asset, payer }) =>
       (await paid({ network, asset, payer })).length > 0,
     async arrivalOf(id) {
-      const [row] = await byId({ id })
+      const [row] = await arrived({ id })
       if (row === undefined) throw new Error(`no payment ${id}`)
-      return { receivedAt: row.receivedAt, knownBlock: row.knownBlock }
+      return { receivedAt: row.receivedAt, knownBlock: BigInt(row.knownBlock) }
     },
-    unfinished: async () => (await unfinished()).map(fromRow),
+    unfinished: () => unfinished(),
     countBroadcast: async () =>
       new Map((await broadcast()).map(({ network, count }) => [network, count])),
     pending: readPending(selects),

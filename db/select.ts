@@ -11,6 +11,26 @@ export type Selects = {
   select<Row = object>(text: string): (values?: Values) => Promise<readonly Row[]>
 }
 
+/** Statements that select from one table; `rest` is what follows its name. */
+export function rowsOf<T extends Table, Item>(
+  { select }: Selects,
+  table: T,
+  read: (row: T['$inferSelect']) => Item,
+) {
+  const text = `SELECT ${columnsIn(table)} FROM ${getTableName(table)}`
+  const all = (rest: string) => {
+    const found = select(`${text} ${rest}`)
+    return async (values?: Values) => (await found(values)).map((row) => read(rowOf(table, row)))
+  }
+  return {
+    all,
+    one(rest: string) {
+      const found = all(rest)
+      return async (values?: Values): Promise<Item | undefined> => (await found(values))[0]
+    },
+  }
+}
+
 /** All columns of a table in a statement, which `rowOf` reads. */
 export function columnsIn(table: Table): string {
   const name = getTableName(table)

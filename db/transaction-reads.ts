@@ -5,7 +5,7 @@ import type { Payment } from './Payment'
 import { externalFrom } from './payment-reads'
 import { fromRow } from './payment-rows'
 import { payments, transactions } from './schema'
-import { columnsIn, rowOf, type Selects } from './select'
+import { columnsIn, rowOf, rowsOf, type Selects } from './select'
 
 type Carrying = Awaited<ReturnType<TransactionReads['ofPayment']>>[number]
 type InBlock = { hash: Hex; blockNumber: number }
@@ -74,12 +74,7 @@ export function createTransactionReads({ dialect, select }: Selects): Transactio
   }
 }
 
-export function createJobReads({ select }: Selects): JobReads {
-  const byId = select(`SELECT ${columnsIn(jobs)} FROM jobs WHERE id = $id`)
-  return {
-    async find(id) {
-      const [row] = await byId({ id })
-      return row && rowOf(jobs, row)
-    },
-  }
+export function createJobReads(selects: Selects): JobReads {
+  const byId = rowsOf(selects, jobs, (row) => row).one('WHERE id = $id')
+  return { find: (id) => byId({ id }) }
 }

@@ -1,35 +1,26 @@
-import type { Address } from 'viem'
-import {
-  type Authorization,
-  type Charge,
-  type Delivered,
-  type State,
-  sourcesOf,
-} from '../Authorization'
-import {
-  type AuthorizationLedger,
-  type CeilingLimits,
-  type CeilingRefusal,
-  standingRowsMax,
-} from '../AuthorizationLedger'
+import { type Charge, type Delivered, type State, sourcesOf } from '../Authorization'
+import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
+import { createAuthorizationReads } from '../authorization-reads'
 import { fromRow, toRow } from '../authorization-rows'
 import { authorizations } from '../authorizations'
 import { rowOf } from '../select'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { type Parts, payerLock } from './parts'
-import type { Reader } from './reader'
+import { selectsOf } from './reader'
 import { type Json, toJson } from './rows'
 import { readTogether } from './together'
 
-type Selected = { row: Json }
+/** What a living gateway forwards is not left behind: only it knows what the answer cost. */
+const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $gateway
+  OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
 
-const select = 'SELECT to_jsonb(authorizations) AS row FROM authorizations'
-const newest = 'ORDER BY created_at DESC LIMIT 1'
-const isOpen = "state IN ('authorized', 'metered')"
-const isOfMoney =
-  'network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3) AND nonce = lower($4)'
-const isOfKey = 'merchant = $1 AND route = $2 AND lower(payer) = lower($3) AND idempotency_key = $4'
+const byIds = `SELECT found.row FROM unnest($1::text[]) WITH ORDINALITY AS asked (id, place)
+  LEFT JOIN LATERAL (
+    SELECT to_jsonb(authorizations) AS row FROM authorizations
+    WHERE authorizations.id = asked.id LIMIT 1
+  ) AS found ON true
+  ORDER BY asked.place`
 
 /** Authorizations of the scheme `upto`. */
 export function createAuthorizations({
@@ -38,7 +29,13 @@ export function createAuthorizations({
   gateway,
 }: Pick<Parts, 'commits' | 'reader' | 'gateway'>): AuthorizationLedger {
   return {
-    ...readAuthorizations(reader, gateway),
+    ...createAuthorizationReads(selectsOf(reader), { condition: isLeft, values: { gateway } }),
+    // Each gateway reads the payments that others report. Those of one commit share a read.
+    findById: readTogether(async (ids: readonly string[]) =>
+      (await reader.all<{ row: Json }>(byIds, [ids])).map(({ row }) =>
+        row === null ? undefined : fromRow(rowOf(authorizations, row)),
+      ),
+    ),
     async insert(authorization, limits) {
       const { id, transfer } = authorization
       const row = { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway }
@@ -75,102 +72,6 @@ export function createAuthorizations({
       await commits.add(changeOf(id, null, { failed_at: at }))
     },
   }
-}
-
-type Reads = Pick<
-  AuthorizationLedger,
-  | 'find'
-  | 'findById'
-  | 'findByIdempotencyKey'
-  | 'findVoid'
-  | 'open'
-  | 'hasFailedSince'
-  | 'lossesSince'
-  | 'standingOf'
->
-
-/** What a living gateway forwards is not left behind: only it knows what the answer cost. */
-const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $1
-  OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = authorized_by))`
-
-const isFailed = `lower(payer) = lower($1) AND failed_at > $2 AND state <> 'void'
-  AND NOT EXISTS (SELECT 1 FROM payments
-    WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
-
-const byIds = `SELECT found.row FROM unnest($1::text[]) WITH ORDINALITY AS asked (id, place)
-  LEFT JOIN LATERAL (
-    SELECT to_jsonb(authorizations) AS row FROM authorizations
-    WHERE authorizations.id = asked.id LIMIT 1
-  ) AS found ON true
-  ORDER BY asked.place`
-
-const isLost = `failed_at IS NOT NULL AND product = 'gateway' AND NOT EXISTS (
-  SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
-const lost =
-  "CASE WHEN coalesce(charge_atomic, '0') = '0' THEN ceiling_atomic ELSE charge_atomic END"
-const losses = `SELECT id, merchant, payer, ${lost} AS atomic, failed_at AS at
-  FROM authorizations WHERE ${isLost} AND failed_at > $1`
-const standing = `SELECT (
-    SELECT coalesce(sum(amount_atomic::numeric), 0)::text FROM (
-      SELECT amount_atomic, merchant, product, state FROM payments
-      WHERE network = $1 AND lower(asset) = lower($2) AND lower(payer) = lower($3)
-      LIMIT ${standingRowsMax}) AS paid
-    WHERE merchant = $4 AND product = 'gateway' AND state = 'confirmed'
-  ) AS paid, (
-    SELECT coalesce(sum(lost::numeric), 0)::text FROM (
-      SELECT ${lost} AS lost FROM authorizations
-      WHERE ${isLost} AND lower(payer) = lower($3) AND merchant = $4
-      ORDER BY failed_at DESC LIMIT ${standingRowsMax}) AS losses
-  ) AS lost`
-
-type LossRow = { id: string; merchant: string; payer: Address; atomic: string; at: string }
-
-function readAuthorizations(reader: Reader, gateway: string): Reads {
-  const one = async (where: string, values: readonly unknown[]) => {
-    const found = await reader.one<Selected>(`${select} WHERE ${where}`, values)
-    return found && decode(found)
-  }
-  return {
-    find: ({ network, asset, payer, nonce }) => one(isOfMoney, [network, asset, payer, nonce]),
-    // Each gateway reads the payments that others report. Those of one commit share a read.
-    findById: readTogether(async (ids: readonly string[]) =>
-      (await reader.all<Selected>(byIds, [ids])).map((found) =>
-        found.row === null ? undefined : decode(found),
-      ),
-    ),
-    findByIdempotencyKey: ({ merchant, route, payer, key }) =>
-      one(`${isOfKey} AND ${isOpen} ${newest}`, [merchant, route, payer, key]),
-    findVoid: ({ merchant, route, payer, key }) =>
-      one(`${isOfKey} AND state = 'void' ${newest}`, [merchant, route, payer, key]),
-    open: async () =>
-      (
-        await reader.all<Selected>(
-          `${select} WHERE ${isOpen} AND ${isLeft} ORDER BY created_at DESC`,
-          [gateway],
-        )
-      ).map(decode),
-    hasFailedSince: async (payer, at) =>
-      (await one(`${isFailed} LIMIT 1`, [payer, at])) !== undefined,
-    lossesSince: async (at) =>
-      (await reader.all<LossRow>(losses, [at])).map((row) => ({
-        ...row,
-        atomic: BigInt(row.atomic),
-        at: Number(row.at),
-      })),
-    async standingOf({ network, asset, payer, merchant }) {
-      const row = await reader.one<{ paid: string; lost: string }>(standing, [
-        network,
-        asset,
-        payer,
-        merchant,
-      ])
-      return { paidAtomic: BigInt(row?.paid ?? 0), lostAtomic: BigInt(row?.lost ?? 0) }
-    },
-  }
-}
-
-function decode({ row }: Selected): Authorization {
-  return fromRow(rowOf(authorizations, row))
 }
 
 function limitsOf({ unsettledAtomic, fundsAtomic, relayerMax, payerMax }: CeilingLimits): Json {

@@ -3,6 +3,7 @@ import type { Hex } from 'viem'
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Order } from '../Order'
 import type { OrderLedger, OrderMove, OrderRide } from '../OrderLedger'
+import { createOrderReads } from '../order-reads'
 import { toOrder } from '../order-rows'
 import { assertKnown, givenBy, type Rule, rules, type Value } from '../order-rules'
 import { orders } from '../orders'
@@ -11,84 +12,19 @@ import * as Event from '../WebhookEvent'
 import type { WebhookEvent } from '../WebhookLedger'
 import type { Change } from './commits'
 import type { Parts } from './parts'
-import type { Reader } from './reader'
+import { selectsOf } from './reader'
 import type { Json } from './rows'
 
 /** The orders of the stock desk. */
 export function createOrders({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): OrderLedger {
   for (const rule of Object.values(rules)) assertKnown(rule)
   return {
-    ...findOrders(reader),
-    ...countOrders(reader),
+    ...createOrderReads(selectsOf(reader)),
     move: (move) => commits.add(changeOf(move)),
   }
 }
 
-type Selected = { row: Json }
-
-/** The newest orders, which a reorganisation can reach. */
-const recentMax = 10_000
-const select = 'SELECT to_jsonb(orders) AS row FROM orders'
-const isUnfinished = "state IN ('settling', 'settled', 'swapping', 'refunding', 'held')"
-/** Hides an order from others until its payment is on a chain. */
-const feed = `${select} WHERE state NOT IN ('settling', 'failed') AND id < $1`
-const newestFirst = 'ORDER BY id DESC LIMIT $2'
-const hasJob = (id: string, state: string) =>
-  `EXISTS (SELECT FROM jobs WHERE jobs.id = ${id} AND jobs.state ${state})`
-const swapJob = "'swap:' || orders.id"
-const refundJob = `CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id
-  ELSE 'refund:' || orders.id || ':' || refund_attempts END`
-/** Orders whose end was premature, because its job is not confirmed or another one is. */
-const doubtful = `SELECT id FROM orders
-  WHERE id IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${recentMax}) AND (
-    state = 'delivered' AND ${hasJob(swapJob, "<> 'confirmed'")}
-    OR state = 'refunded' AND ${hasJob(swapJob, "= 'confirmed'")}
-    OR state = 'refunded' AND ${hasJob(refundJob, "<> 'confirmed'")})`
-
-type Finds = Pick<OrderLedger, 'find' | 'findByPayment' | 'open' | 'toRecheck' | 'history'>
-
-function findOrders(reader: Reader): Finds {
-  const one = async (where: string, value: string) => {
-    const found = await reader.one<Selected>(`${select} WHERE ${where}`, [value])
-    return found && decode(found)
-  }
-  const all = async (text: string, values: readonly unknown[] = []) =>
-    (await reader.all<Selected>(text, values)).map(decode)
-  // Above every id.
-  const newest = 'ord_~'
-  return {
-    find: (id) => one('id = $1', id),
-    findByPayment: (id) => one('payment_id = $1', id),
-    open: () => all(`${select} WHERE ${isUnfinished} ORDER BY id`),
-    toRecheck: async () => (await reader.all<{ id: string }>(doubtful)).map(({ id }) => id),
-    history: ({ payer, limit, before = newest }) =>
-      payer === undefined
-        ? all(`${feed} ${newestFirst}`, [before, limit])
-        : all(`${feed} AND lower(payer) = lower($3) ${newestFirst}`, [before, limit, payer]),
-  }
-}
-
-type Counts = Pick<OrderLedger, 'countOpen' | 'countRefunds' | 'countUnderWay' | 'countRefundable'>
-
-function countOrders(reader: Reader): Counts {
-  const count = async (where: string, values: readonly unknown[] = []) =>
-    (await reader.one<{ count: number }>(`SELECT count(*) FROM orders WHERE ${where}`, values))
-      ?.count ?? 0
-  return {
-    countOpen: () => count(`${isUnfinished} AND state <> 'held'`),
-    countRefunds: (payer, since) =>
-      count('lower(payer) = lower($1) AND id > $2 AND refund_reason IS NOT NULL', [payer, since]),
-    countUnderWay: (payer) =>
-      count("lower(payer) = lower($1) AND state IN ('settling', 'settled', 'swapping')", [payer]),
-    countRefundable: (since) =>
-      count(
-        `id > $1 AND refund_reason IS NOT NULL OR state IN ('settling', 'settled', 'swapping')`,
-        [since],
-      ),
-  }
-}
-
-function decode({ row }: Selected): Order {
+function decode(row: Json): Order {
   return toOrder(rowOf(orders, row))
 }
 
@@ -169,5 +105,5 @@ export function eventsOf(kind: OrderMove['kind'], changed: Json): readonly Webho
 
 function decodeChanged(changed: Json): { order: Order; asset: Hex | '' } {
   const { order, asset } = changed as { order: Json; asset: Hex | null }
-  return { order: decode({ row: order }), asset: asset ?? '' }
+  return { order: decode(order), asset: asset ?? '' }
 }

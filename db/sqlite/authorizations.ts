@@ -1,7 +1,5 @@
-import { and, desc, eq, gt, inArray, ne, type SQL, sql } from 'drizzle-orm'
+import { and, eq, inArray, sql } from 'drizzle-orm'
 import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
-import type { Address } from 'viem'
-import type { Money } from '../../src/protocol/Transfer'
 import {
   type Authorization,
   type Charge,
@@ -9,16 +7,10 @@ import {
   type State,
   sourcesOf,
 } from '../Authorization'
-import {
-  type AuthorizationLedger,
-  type Buyer,
-  type Loss,
-  type Standing,
-  standingRowsMax,
-} from '../AuthorizationLedger'
+import type { AuthorizationLedger } from '../AuthorizationLedger'
+import type { AuthorizationReads } from '../authorization-reads'
 import { fromRow, toRow } from '../authorization-rows'
 import { type AuthorizationRow, authorizations } from '../authorizations'
-import type { KeyScope } from '../Payment'
 import type { Group } from './group'
 import type { Db } from './open'
 import { later, parameter, placeholders } from './statement'
@@ -26,53 +18,8 @@ import { isBarred, isDuplicate } from './write'
 
 export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
-/** Prepared statements on authorizations. Call those that change one inside `write`. */
-export function createAuthorizationStatements(db: Db) {
-  return { ...readAuthorizations(db), ...changeAuthorizations(db) }
-}
-
-function readAuthorizations({ orm }: Db) {
-  // The conditions are made with the statement: a start needs few of them.
-  const select = (condition: () => SQL | undefined) =>
-    later(orm, () =>
-      orm
-        .select()
-        .from(authorizations)
-        .where(condition())
-        .orderBy(desc(authorizations.createdAt))
-        .prepare(),
-    )
-  // Literal text, as in the partial indexes, or SQLite does not use them.
-  const isOpen = sql`state IN ('authorized', 'metered')`
-  const byMoney = select(() =>
-    and(
-      eq(authorizations.network, parameter('network')),
-      eq(authorizations.asset, parameter('asset')),
-      eq(authorizations.payer, parameter('payer')),
-      eq(authorizations.nonce, parameter('nonce')),
-    ),
-  )
-  const byId = select(() => eq(authorizations.id, parameter('id')))
-  const isOfKey = () =>
-    and(
-      eq(authorizations.merchant, parameter('merchant')),
-      eq(authorizations.route, parameter('route')),
-      eq(authorizations.payer, parameter('payer')),
-      eq(authorizations.idempotencyKey, parameter('key')),
-    )
-  const byKey = select(() => and(isOfKey(), isOpen))
-  const voidByKey = select(() => and(isOfKey(), eq(authorizations.state, 'void')))
-  const open = select(() => isOpen)
-  const isUnpaid = sql`NOT EXISTS (
-    SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`
-  const failed = select(() =>
-    and(
-      eq(authorizations.payer, parameter('payer')),
-      gt(authorizations.failedAt, parameter('at')),
-      ne(authorizations.state, 'void'),
-      isUnpaid,
-    ),
-  )
+/** Prepared statements that change authorizations. Call them inside `write`. */
+export function createAuthorizationStatements({ orm }: Db) {
   const lastFailed = later(orm, () =>
     orm
       .select({ at: sql<number | null>`max(${authorizations.failedAt})` })
@@ -80,61 +27,6 @@ function readAuthorizations({ orm }: Db) {
       .where(sql`failed_at IS NOT NULL`)
       .prepare(),
   )
-  const isLost = sql.raw(`failed_at IS NOT NULL AND product = 'gateway' AND NOT EXISTS (
-    SELECT 1 FROM payments WHERE payments.id = authorizations.id AND payments.state = 'confirmed')`)
-  const losses = later(orm, () =>
-    orm
-      .select({
-        id: authorizations.id,
-        merchant: authorizations.merchant,
-        payer: authorizations.payer,
-        at: authorizations.failedAt,
-        ceiling: authorizations.ceilingAtomic,
-        charge: authorizations.chargeAtomic,
-      })
-      .from(authorizations)
-      .where(and(isLost, gt(authorizations.failedAt, parameter('at'))))
-      .prepare(),
-  )
-  const standing = later(orm, () =>
-    orm
-      .select({
-        paid: sql<number>`(SELECT coalesce(sum(CAST(amount_atomic AS INTEGER)), 0) FROM (
-          SELECT amount_atomic, merchant, product, state FROM payments
-          WHERE network = ${parameter('network')} AND asset = ${parameter('asset')}
-            AND payer = ${parameter('payer')} LIMIT ${sql.raw(String(standingRowsMax))})
-          WHERE merchant = ${parameter('merchant')} AND product = 'gateway' AND state = 'confirmed')`,
-        lost: sql<number>`(SELECT coalesce(sum(CAST(lost AS INTEGER)), 0) FROM (
-          SELECT CASE state WHEN 'void' THEN ceiling_atomic ELSE charge_atomic END AS lost
-          FROM authorizations
-          WHERE ${isLost} AND payer = ${parameter('payer')} AND merchant = ${parameter('merchant')}
-          ORDER BY failed_at DESC LIMIT ${sql.raw(String(standingRowsMax))}))`,
-      })
-      .from(sql`(SELECT 1)`)
-      .prepare(),
-  )
-  return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toAuthorization(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
-    findById: (id: string) => toAuthorization(byId.get({ id })),
-    findByIdempotencyKey: (scope: KeyScope) => toAuthorization(byKey.get(scope)),
-    findVoid: (scope: KeyScope) => toAuthorization(voidByKey.get(scope)),
-    open: () => open.all().map(fromRow),
-    hasFailedSince: (payer: Address, at: number) => failed.get({ payer, at }) !== undefined,
-    lossesSince: (since: number): Loss[] =>
-      losses.all({ at: since }).map(({ id, merchant, payer, at, ceiling, charge }) => {
-        return { id, merchant, payer, atomic: charge || ceiling, at: at ?? since }
-      }),
-    standingOf({ network, asset, payer, merchant }: Buyer): Standing {
-      const { paid = 0, lost = 0 } = standing.get({ network, asset, payer, merchant }) ?? {}
-      return { paidAtomic: BigInt(paid), lostAtomic: BigInt(lost) }
-    },
-    /** When a settlement of any payer failed last, unix ms; 0 for never. */
-    lastFailedAt: () => lastFailed.get()?.at ?? 0,
-  }
-}
-
-function changeAuthorizations({ orm }: Db) {
   const insert = later(orm, () =>
     orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
   )
@@ -174,6 +66,8 @@ function changeAuthorizations({ orm }: Db) {
     send: (id: string) => toAuthorization(send.get({ id })),
     fail: (id: string) => fail.get({ id }) !== undefined,
     markFailed: (id: string, at: number) => void markFailed.run({ id, at }),
+    /** When a settlement of any payer failed last, unix ms; 0 for never. */
+    lastFailedAt: () => lastFailed.get()?.at ?? 0,
   }
 }
 
@@ -181,18 +75,15 @@ function changeAuthorizations({ orm }: Db) {
 export function createAuthorizations(
   group: Group,
   own: AuthorizationStatements,
+  reads: AuthorizationReads,
 ): AuthorizationLedger {
   /** Read once. Most services have no failure in a day, and then no payment reads any. */
   let lastFailedAt: number | undefined
   return {
-    find: async (money) => own.find(money),
-    findById: async (id) => own.findById(id),
-    findByIdempotencyKey: async (scope) => own.findByIdempotencyKey(scope),
-    findVoid: async (scope) => own.findVoid(scope),
-    open: async () => own.open(),
+    ...reads,
     async hasFailedSince(payer, at) {
       lastFailedAt ??= own.lastFailedAt()
-      return lastFailedAt > at && own.hasFailedSince(payer, at)
+      return lastFailedAt > at && (await reads.hasFailedSince(payer, at))
     },
     async insert(authorization) {
       try {
@@ -213,8 +104,6 @@ export function createAuthorizations(
         : group.add(() => own.meter(id, charge, delivered)),
     void: (id, charge, delivered, lostAt) =>
       group.addSoon(() => own.void(id, charge, delivered, lostAt)),
-    lossesSince: async (at) => own.lossesSince(at),
-    standingOf: async (buyer) => own.standingOf(buyer),
     fail: (id) => group.add(() => own.fail(id)),
     markFailed: (id, at) =>
       group.add(() => {

@@ -1,3 +1,4 @@
+import { createAuthorizationReads } from '../authorization-reads'
 import { ownFailures } from '../FailureLedger'
 import { ownLanes } from '../LaneLedger'
 import type { ChangeListener, Ledger } from '../Ledger'
@@ -38,7 +39,11 @@ export function createLedger(db: Db): Ledger {
   const grants = createGrants(db, outbox)
   const riders = { orders: orders.riders, grants: grants.riders }
   const payments = createPaymentReads(selects)
-  const authorizations = createAuthorizations(group, statements.authorizations)
+  const authorizations = createAuthorizations(
+    group,
+    statements.authorizations,
+    createAuthorizationReads(selects),
+  )
   return {
     payments,
     transactions: createTransactionReads(selects),

@@ -1,16 +1,19 @@
-import { and, desc, eq, gt, lt, or, type SQL, sql } from 'drizzle-orm'
-import type { Address, Hex } from 'viem'
+import { eq } from 'drizzle-orm'
+import type { Hex } from 'viem'
+import { sqlite as dialect } from '../dialect'
 import { jobs } from '../jobs'
-import type { HistoryQuery, OrderLedger, OrderMove } from '../OrderLedger'
+import type { OrderLedger, OrderMove } from '../OrderLedger'
+import { createOrderReads, orderCounts } from '../order-reads'
 import { toOrder, toRow } from '../order-rows'
 import { assertKnown, givenBy, type Rule, rules } from '../order-rules'
 import { type OrderRow, orders } from '../orders'
 import { payments } from '../schema'
+import type { Values } from '../select'
 import type { Db } from './open'
 import { prepareMove } from './order-moves'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
-import { later, parameter, placeholders } from './statement'
+import { later, parameter, placeholders, selectsOf } from './statement'
 import { write } from './write'
 
 /** The orders of the stock desk, and their rows in commits of payments and jobs. */
@@ -22,12 +25,7 @@ export function createOrders(
   const change = reporting(db, changeOrders(db), outbox)
   return {
     ledger: {
-      ...findOrders(db),
-      ...findOpen(db),
-      history: readHistory(db),
-      countRefunds: async (payer, since) => counts.refunds(payer, since),
-      countUnderWay: async (payer) => counts.underWay(payer),
-      countRefundable: async (since) => counts.refundable(since),
+      ...createOrderReads(selectsOf(db)),
       async move(move) {
         const row = write(db, () => change(move) ?? null)
         return row === null ? undefined : toOrder(row)
@@ -37,114 +35,17 @@ export function createOrders(
   }
 }
 
-function findOrders({ orm }: Db): Pick<OrderLedger, 'find' | 'findByPayment'> {
-  const one = (condition: SQL) =>
-    later(orm, () => orm.select().from(orders).where(condition).prepare())
-  const byId = one(eq(orders.id, parameter('id')))
-  const byPayment = one(eq(orders.paymentId, parameter('id')))
-  const orderOf = (row: OrderRow | undefined) => row && toOrder(row)
-  return {
-    find: async (id) => orderOf(byId.get({ id })),
-    findByPayment: async (id) => orderOf(byPayment.get({ id })),
+/** The counts of `createOrderReads`, inside a transaction. */
+function countOrders({ orm, sqlite }: Db) {
+  const texts = orderCounts(dialect)
+  const count = <V extends Values>(text: string) => {
+    const counted = later(orm, () => sqlite.prepare<{ count: number }, [V]>(text))
+    return (values: V) => counted.get(values)?.count ?? 0
   }
-}
-
-/** The newest orders, which a reorganisation can reach. */
-const recentMax = 10_000
-
-/** Reads of orders that have not ended, or whose end is not final. */
-function findOpen({ orm }: Db): Pick<OrderLedger, 'open' | 'countOpen' | 'toRecheck'> {
-  const open = later(orm, () =>
-    orm
-      .select()
-      .from(orders)
-      .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`)
-      .orderBy(orders.id)
-      .prepare(),
-  )
-  const countOpen = later(orm, () =>
-    orm
-      .select({ count: sql<number>`count(*)` })
-      .from(orders)
-      // The states must equal those of the partial index as text, or SQLite does not use it.
-      .where(
-        sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held') AND state <> 'held'`,
-      )
-      .prepare(),
-  )
-  const doubtful = later(orm, () =>
-    orm
-      .select({ id: orders.id })
-      .from(orders)
-      .where(
-        sql`${orders.id} IN (SELECT id FROM orders ORDER BY id DESC LIMIT ${sql.raw(String(recentMax))}) AND (
-          ${orders.state} = 'delivered' AND ${isUndone(sql`'swap:' || orders.id`)} OR
-          ${orders.state} = 'refunded' AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = 'swap:' || orders.id AND jobs.state = 'confirmed') OR
-          ${orders.state} = 'refunded' AND ${isUndone(sql`CASE WHEN refund_attempts <= 1 THEN 'refund:' || orders.id ELSE 'refund:' || orders.id || ':' || refund_attempts END`)})`,
-      )
-      .prepare(),
-  )
   return {
-    open: async () => open.all().map(toOrder),
-    countOpen: async () => countOpen.get()?.count ?? 0,
-    toRecheck: async () => doubtful.all().map(({ id }) => id),
-  }
-}
-
-/** Whether a job is not confirmed, so that the end of its order was premature. */
-function isUndone(id: SQL): SQL {
-  return sql`EXISTS (SELECT 1 FROM jobs WHERE jobs.id = ${id} AND jobs.state <> 'confirmed')`
-}
-
-function readHistory({ orm }: Db): OrderLedger['history'] {
-  // Hide an order from others until its payment is on a chain.
-  const isPublic = sql`state NOT IN ('settling', 'failed')`
-  const feed = (...conditions: Parameters<typeof and>) =>
-    later(orm, () =>
-      orm
-        .select()
-        .from(orders)
-        .where(and(isPublic, lt(orders.id, parameter('before')), ...conditions))
-        .orderBy(desc(orders.id))
-        .limit(sql.placeholder('limit'))
-        .prepare(),
-    )
-  const all = feed()
-  const ofPayer = feed(eq(orders.payer, parameter('payer')))
-  // Above every id.
-  const newest = 'ord_~'
-  return async ({ payer, limit, before = newest }: HistoryQuery) => {
-    const rows =
-      payer === undefined ? all.all({ before, limit }) : ofPayer.all({ before, limit, payer })
-    return rows.map(toOrder)
-  }
-}
-
-/** Counts orders by what they may cost. */
-function countOrders({ orm }: Db) {
-  const count = (...conditions: Parameters<typeof and>) =>
-    later(orm, () =>
-      orm
-        .select({ count: sql<number>`count(*)` })
-        .from(orders)
-        .where(and(...conditions))
-        .prepare(),
-    )
-  const isOfPayer = eq(orders.payer, parameter('payer'))
-  const isRefunded = and(gt(orders.id, parameter('since')), sql`refund_reason IS NOT NULL`)
-  const isUnderWay = sql`state IN ('settling', 'settled', 'swapping')`
-  const refunds = count(isOfPayer, isRefunded)
-  const underWay = count(isOfPayer, isUnderWay)
-  // SQLite uses the index of open orders only for exactly its states.
-  const isOpen = sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`
-  const refundable = count(or(isRefunded, and(isOpen, isUnderWay)))
-  return {
-    /** Orders of a payer since an id that were refunded or will be. */
-    refunds: (payer: Address, since: string): number => refunds.get({ payer, since })?.count ?? 0,
-    /** Orders of a payer that may still be delivered. */
-    underWay: (payer: Address): number => underWay.get({ payer })?.count ?? 0,
-    /** Those of all payers together. */
-    refundable: (since: string): number => refundable.get({ since })?.count ?? 0,
+    refunds: count<{ payer: string; since: string }>(texts.refunds),
+    underWay: count<{ payer: string }>(texts.underWay),
+    refundable: count<{ since: string }>(texts.refundable),
   }
 }
 
@@ -212,9 +113,10 @@ function createRiders(
     insert({ order, quota }, { id: paymentId, transaction: settlementTx }) {
       if (quota !== undefined) {
         const { payer, since, max, all } = quota
-        const count = counts.refunds(payer, since) + counts.underWay(payer)
+        const count = counts.refunds({ payer, since }) + counts.underWay({ payer })
         if (count >= max) throw new RefusedError('order-quota')
-        if (all && counts.refundable(all.since) >= all.max) throw new RefusedError('refund-share')
+        if (all && counts.refundable({ since: all.since }) >= all.max)
+          throw new RefusedError('refund-share')
       }
       insert.run({ ...toRow(order), paymentId, settlementTx })
     },

@@ -2,6 +2,7 @@ import { afterAll, test } from 'bun:test'
 import { getTableName } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
+import { createAuthorizationReads } from '../../db/authorization-reads'
 import type { JobRider, Ledger, OrderRows, RowsRefusal } from '../../db/Ledger'
 import { createAnswers as answersOnPostgres } from '../../db/postgres/answers'
 import { createAuthorizations as authorizationsOnPostgres } from '../../db/postgres/authorizations'
@@ -28,6 +29,7 @@ import { openInMemory } from '../../db/sqlite/open'
 import { createOrders } from '../../db/sqlite/orders'
 import { createOutbox } from '../../db/sqlite/outbox'
 import { RefusedError as SqliteRefusedError } from '../../db/sqlite/riders'
+import { selectsOf } from '../../db/sqlite/statement'
 import { createStatements } from '../../db/sqlite/statements'
 import { write } from '../../db/sqlite/write'
 import * as Event from '../../db/WebhookEvent'
@@ -81,7 +83,11 @@ export function sqliteProducts(): Products {
   return {
     orders: orders.ledger,
     grants: grants.ledger,
-    authorizations: createAuthorizations(createGroup(db), createStatements(db).authorizations),
+    authorizations: createAuthorizations(
+      createGroup(db),
+      createStatements(db).authorizations,
+      createAuthorizationReads(selectsOf(db)),
+    ),
     answers: createAnswers(db),
     offers: createOffers(db),
     insert: async (table, row) => void db.orm.insert(table).values(row).run(),
