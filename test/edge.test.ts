@@ -32,6 +32,8 @@ const read: readonly (readonly [path: string, isOpen: boolean])[] = [
   ['/', false],
   ['/stocks', false],
   ['/admin', false],
+  ['/robots.txt', false],
+  ['/sitemap.xml', false],
   ['/favicon.svg', false],
   ['/healthz', false],
   ['/readyz', false],
@@ -114,7 +116,7 @@ describe('methods', () => {
 })
 
 describe('preconditions', () => {
-  for (const path of ['/openapi.json', '/m/shop/openapi.json', '/llms.txt', '/'])
+  for (const path of ['/openapi.json', '/m/shop/openapi.json', '/llms.txt', '/', '/sitemap.xml'])
     test(`error: ${path} is 412 when the client names another version`, async () => {
       const tag = (await at(path)).headers.get('etag') ?? ''
       const status = async (headers: Record<string, string>, method = 'GET') =>

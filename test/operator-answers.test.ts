@@ -115,7 +115,7 @@ describe('/problems', () => {
   test('behavior: a page that the client has is not sent again', async () => {
     const first = pages.one(get('/problems/paused'), { code: 'paused' })
     const tag = first.headers.get('etag') ?? ''
-    expect(first.headers.get('vary')).toBe('Accept')
+    expect(first.headers.get('vary')).toBe('Accept, Accept-Encoding')
     const again = get('/problems/paused', { 'if-none-match': tag })
     expect(pages.one(again, { code: 'paused' }).status).toBe(304)
     const html = get('/problems/paused', { ...browser, 'if-none-match': tag })

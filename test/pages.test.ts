@@ -6,6 +6,7 @@ import { silent } from '../src/log'
 import { assetsOf } from '../src/web/assets'
 import { linkOf } from '../src/web/catalogue'
 import { publicFacts } from '../src/web/chains'
+import { sitemapOf } from '../src/web/crawlers'
 import { escaped } from '../src/web/html'
 import { createPages, type PagesOptions } from '../src/web/pages'
 import { priceFrom } from '../src/web/parts'
@@ -319,6 +320,68 @@ describe('what a page may do', () => {
       expect(text).not.toContain(controlCharacter)
       expect(withoutTags(text).match(/.{0,40}[<>].{0,40}/)).toBeNull()
     }
+  })
+})
+
+describe('crawlers', () => {
+  /** Whether crawlers may read a path: of the rules that match, the longest counts. RFC 9309. */
+  const isAllowed = (robots: string, path: string) => {
+    const rules = [...robots.matchAll(/^(Allow|Disallow): (\S+)$/gm)].map(([, kind, rule = '']) => {
+      const parts = rule.split('*').map((part) => part.replace(/[.?]/g, '\\$&'))
+      return { kind, rule, isMatch: new RegExp(`^${parts.join('.*')}`).test(path) }
+    })
+    const [longest] = rules
+      .filter(({ isMatch }) => isMatch)
+      .sort((a, b) => b.rule.length - a.rule.length)
+    return longest?.kind !== 'Disallow'
+  }
+
+  test('behavior: crawlers may read each page of the sitemap and the documents, and nothing that is sold', async () => {
+    const read = async (path: string, type: string) => {
+      const response = await fetch(world.url + path)
+      expect([response.status, response.headers.get('content-type')]).toEqual([200, type])
+      const tag = response.headers.get('etag') ?? ''
+      const again = await fetch(world.url + path, { headers: { 'if-none-match': tag } })
+      expect([again.status, again.headers.get('cache-control')]).toEqual([304, 'no-cache'])
+      return response.text()
+    }
+    const robots = await read('/robots.txt', 'text/plain; charset=utf-8')
+    const sitemap = await read('/sitemap.xml', 'application/xml')
+    const { service, merchants } = world.config
+    expect(robots).toContain(`\nSitemap: ${service.baseUrl}/sitemap.xml\n`)
+    const listed = [...sitemap.matchAll(/^<url><loc>(.*)<\/loc><\/url>$/gm)].map(
+      ([, url = '']) => url,
+    )
+    const slugs = merchants.map(({ slug }) => `/merchants/${slug}`)
+    expect(listed).toEqual(
+      ['/', '/stocks', ...slugs, '/problems'].map((path) => service.baseUrl + path),
+    )
+    for (const url of listed) {
+      const path = url.slice(service.baseUrl.length)
+      const { status, headers } = await fetch(world.url + path, {
+        headers: { accept: 'text/html' },
+      })
+      expect([path, status, headers.get('content-type')]).toEqual([
+        path,
+        200,
+        'text/html; charset=utf-8',
+      ])
+      expect([path, isAllowed(robots, path)]).toEqual([path, true])
+    }
+    const documents = ['/openapi.json', '/llms.txt', '/.well-known/x402', '/m/weather/openapi.json']
+    for (const path of [...documents, '/api/openapi.json', '/problems/paused', '/assets/a.js'])
+      expect([path, isAllowed(robots, path)]).toEqual([path, true])
+    const sold = merchants.flatMap(({ slug, routes }) =>
+      routes.map(({ path }) => `/m/${slug}${path}`),
+    )
+    const programs = ['/mcp', '/api/stock/quote?symbol=A', '/metrics', '/healthz', '/readyz']
+    for (const path of [...sold, ...programs, '/admin', '/admin/payments'])
+      expect([path, isAllowed(robots, path)]).toEqual([path, false])
+  })
+
+  test('behavior: without stocks the sitemap lists no page of them', () => {
+    expect(sitemapOf({ ...configOf(small), stock: undefined })).not.toContain('/stocks')
+    expect(sitemapOf(configOf(small))).toContain('<loc>https://pay.example.com/stocks</loc>')
   })
 })
 

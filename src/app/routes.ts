@@ -170,6 +170,14 @@ function addPages(add: ReturnType<typeof adderOf>, people: Handlers['people']): 
   )
   addProblems(add, people)
   add(
+    '/robots.txt',
+    on((pages, { request }) => pages.robots(request)),
+  )
+  add(
+    '/sitemap.xml',
+    on((pages, { request }) => pages.sitemap(request)),
+  )
+  add(
     '/assets/:name',
     on((pages, { request }) => pages.asset(request)),
   )

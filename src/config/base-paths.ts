@@ -22,6 +22,8 @@ const taken = [
   'readyz',
   'metrics',
   'problems',
+  'robots.txt',
+  'sitemap.xml',
 ]
 
 const segments = /^(?:\/[A-Za-z0-9._~-]+)*$/

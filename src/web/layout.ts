@@ -121,12 +121,29 @@ export function respond(
   page: Page,
   { status = 200, headers: more }: { status?: number; headers?: Record<string, string> } = {},
 ): Response {
-  const markup = layout(config, page)
-  const whole = tagOf(markup)
+  const headers = { ...pageHeaders(config.service), ...more }
+  return send(request, layout(config, page), { status, headers })
+}
+
+/** Answers a text of any type, compressed for who takes it, or 304 when the client already has it. */
+export function send(
+  request: Request,
+  text: string,
+  {
+    status = 200,
+    headers: more,
+  }: { status?: number; headers: Readonly<Record<string, string>> & { 'content-type': string } },
+): Response {
+  const whole = tagOf(text)
   // Each encoding is a representation of its own. RFC 9110 section 8.8.3.3.
   const etag = takesGzip(request) ? whole.replace(/"$/, '.gz"') : whole
-  const headers = { ...pageHeaders(config.service), 'cache-control': 'no-cache', etag, ...more }
+  const headers = {
+    'x-content-type-options': 'nosniff',
+    'cache-control': 'no-cache',
+    etag,
+    ...more,
+  }
   if (status === 200 && isKnown(request, etag))
     return new Response(null, { status: 304, headers: withVary(headers) })
-  return sendPacked(request, packed(whole, markup), { status, headers })
+  return sendPacked(request, packed(whole, text), { status, headers })
 }

@@ -5,7 +5,8 @@ import { searchOf } from '../http/url'
 import * as Problem from '../protocol/Problem'
 import { findAsset } from './assets'
 import { createCataloguePage, type Live } from './catalogue'
-import { respond } from './layout'
+import { robotsOf, sitemapOf } from './crawlers'
+import { respond, send } from './layout'
 import { merchantPage, readQuery } from './merchant'
 import { forPeople, problemPage } from './people'
 import type { Point } from './Sparkline'
@@ -77,11 +78,16 @@ export function createPages(options: PagesOptions) {
       throw Problem.of('not-found', 'There is no such file: reload the page that named it.')
     return found
   }
+  const [robots, sitemap] = [robotsOf(config), sitemapOf(config)]
   return {
     home,
     merchant,
     stocks,
     asset,
+    robots: (request: Request) =>
+      send(request, robots, { headers: { 'content-type': 'text/plain; charset=utf-8' } }),
+    sitemap: (request: Request) =>
+      send(request, sitemap, { headers: { 'content-type': 'application/xml' } }),
     /** The answer to a request as a page, where a browser shows it to a person. */
     explain: (request: Request, response: Response) => forPeople(config, request, response),
   }

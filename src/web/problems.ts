@@ -1,9 +1,8 @@
 import type { Config } from '../config/Config'
-import { isKnown, tagOf } from '../http/etag'
 import * as Problem from '../protocol/Problem'
 import { all, type Meaning, meaningOf } from '../protocol/ProblemMeaning'
 import { type Html, html } from './html'
-import { respond } from './layout'
+import { respond, send } from './layout'
 
 /**
  * The pages that the types of problems name: `/problems` lists all codes, `/problems/{code}` says
@@ -12,7 +11,8 @@ import { respond } from './layout'
 export function createProblemPages(config: Config) {
   const answer = (request: Request, title: string, page: { main: Html; text: string }) => {
     const vary = { vary: 'Accept' }
-    if (!wantsHtml(request)) return plain(request, page.text, vary)
+    const type = { 'content-type': 'text/plain; charset=utf-8' }
+    if (!wantsHtml(request)) return send(request, page.text, { headers: { ...vary, ...type } })
     const { main } = page
     return respond(config, request, { title, path: '/problems', main }, { headers: vary })
   }
@@ -30,19 +30,6 @@ export function createProblemPages(config: Config) {
 
 function wantsHtml(request: Request): boolean {
   return /\btext\/html\b/i.test(request.headers.get('accept') ?? '')
-}
-
-function plain(request: Request, text: string, more: Readonly<Record<string, string>>): Response {
-  const etag = tagOf(text)
-  const headers = {
-    'content-type': 'text/plain; charset=utf-8',
-    'x-content-type-options': 'nosniff',
-    'cache-control': 'no-cache',
-    etag,
-    ...more,
-  }
-  if (isKnown(request, etag)) return new Response(null, { status: 304, headers })
-  return new Response(text, { headers })
 }
 
 function pageOf({ code, title, status, meaning, client, operator }: Meaning): Html {

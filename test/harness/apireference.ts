@@ -120,6 +120,18 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       request: '',
       answer: 'scripts, style and logo of the pages',
     },
+    {
+      path: '/robots.txt',
+      methods: 'GET',
+      request: '',
+      answer: 'what crawlers may read: the pages and documents, and nothing that is sold',
+    },
+    {
+      path: '/sitemap.xml',
+      methods: 'GET',
+      request: '',
+      answer: 'the pages: catalogue, merchants, stocks and problems',
+    },
     { path: '/favicon.svg', methods: 'GET', request: '', answer: 'the icon' },
   ],
   'Pages of the operator': [

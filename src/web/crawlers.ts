@@ -1,0 +1,37 @@
+import type { Config } from '../config/Config'
+import { escaped } from './html'
+
+/**
+ * `/robots.txt`: crawlers may read the pages and the documents. They have no reason to ask what is
+ * sold, nor the endpoints of programs and of the operator. RFC 9309: the longest match counts.
+ */
+export function robotsOf({ service }: Config): string {
+  return `User-agent: *
+Disallow: /m/
+Allow: /m/*/openapi.json
+Disallow: /api/
+Allow: /api/openapi.json
+Disallow: /mcp
+Disallow: /admin
+Disallow: /metrics
+Disallow: /healthz
+Disallow: /readyz
+
+Sitemap: ${service.baseUrl}/sitemap.xml
+`
+}
+
+/** `/sitemap.xml`: the pages that this configuration has, as sitemaps.org defines it. */
+export function sitemapOf({ service, merchants, stock }: Config): string {
+  const paths = [
+    '/',
+    ...(stock === undefined ? [] : ['/stocks']),
+    ...merchants.map(({ slug }) => `/merchants/${slug}`),
+    '/problems',
+  ]
+  const urls = paths.map((path) => `<url><loc>${escaped(service.baseUrl + path)}</loc></url>\n`)
+  return `<?xml version="1.0" encoding="UTF-8"?>
+<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">
+${urls.join('')}</urlset>
+`
+}
