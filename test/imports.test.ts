@@ -40,7 +40,7 @@ const ranks: Readonly<Record<string, number>> = {
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
 const clockOwners =
-  /^(src\/(app|main|log|cli\/(data)?commands)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
+  /^(src\/(app|main|log|cli\/run)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */

@@ -1,3 +1,6 @@
+import { BesideError } from '../../db/BesideError'
+import { type Env, EnvironmentError } from '../config/env'
+
 /** Values of the options on a command line; a boolean option is `true` or absent. */
 export type Values = {
   config?: string
@@ -55,6 +58,32 @@ export type Arguments = {
   operand: string
 }
 
+/** What a command works with, besides its own options. */
+export type Context = {
+  /** Path of merchants.toml, and the data directory. */
+  file: string
+  dataDir: string
+  env: Env
+  /** Unix ms. */
+  now: () => number
+  /** Print one line. */
+  out: (line: string) => void
+  err: (line: string) => void
+}
+
+/** Why a command cannot do its work. The message is for the user. */
+export class CommandError extends Error {
+  override readonly name: string = 'CommandError'
+}
+
+/** Prints an error whose message is for the user. Returns the exit code, and throws other errors. */
+export function failed(error: unknown, print: (line: string) => void): 1 {
+  const isForUser = [CommandError, EnvironmentError, BesideError].some((of) => error instanceof of)
+  if (!isForUser || !(error instanceof Error)) throw error
+  print(`turnpike: ${error.message}`)
+  return 1
+}
+
 export type Command = {
   /** It decides itself what happens when its output cannot be written. */
   handlesOutput?: true
@@ -70,5 +99,5 @@ export type Command = {
   /** Command lines for the help, without the word `turnpike`. */
   examples: readonly [string, ...string[]]
   /** Runs the command and answers its exit code. It loads its own modules. */
-  run(args: Arguments): Promise<number>
+  run(args: Arguments & Context): number | Promise<number>
 }

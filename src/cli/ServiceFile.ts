@@ -3,6 +3,7 @@ import { parse } from 'smol-toml'
 import { type Env, readEnv } from '../config/env'
 import { isTable, isWrong, type Read } from '../config/reader'
 import * as V from '../config/values'
+import { CommandError } from './Command'
 
 /** What the file says of the process: nothing else of it is read or checked. */
 export type ServiceFile = {
@@ -10,12 +11,7 @@ export type ServiceFile = {
   stopSeconds: number
 }
 
-/** Why these keys cannot be read; the message is for the operator and shows no value. */
-export class ServiceFileError extends Error {
-  override readonly name = 'ServiceFileError'
-}
-
-/** Reads `listen` and `stop_seconds` of `[service]`. Throws ServiceFileError. */
+/** Reads `listen` and `stop_seconds` of `[service]`. Throws CommandError, which shows no value. */
 export function readServiceFile(file: string, env: Env): ServiceFile {
   const table = serviceTableOf(file)
   const lookup = readEnv(env)
@@ -26,7 +22,7 @@ export function readServiceFile(file: string, env: Env): ServiceFile {
       typeof raw === 'string' ? raw.replace(/\$\{(\w+)\}/g, (_, name) => lookup(name) ?? '') : raw
     const result = reader(value)
     if (!isWrong(result)) return result
-    throw new ServiceFileError(`${file}: ${key} ${result.wrong}: run turnpike check`)
+    throw new CommandError(`${file}: ${key} ${result.wrong}: run turnpike check`)
   }
   return {
     listen: read('listen', V.listen, { hostname: '127.0.0.1', port: 4020 }),
@@ -39,7 +35,7 @@ function serviceTableOf(file: string): Readonly<Record<string, unknown>> {
   try {
     text = readFileSync(file, 'utf8')
   } catch {
-    throw new ServiceFileError(
+    throw new CommandError(
       `${file} cannot be read: name the file with --config, or write one with turnpike init`,
     )
   }
@@ -48,6 +44,6 @@ function serviceTableOf(file: string): Readonly<Record<string, unknown>> {
     return isTable(service) ? service : {}
   } catch {
     // The reason of the parser may show a line with a secret.
-    throw new ServiceFileError(`${file} is not valid TOML: run turnpike check`)
+    throw new CommandError(`${file} is not valid TOML: run turnpike check`)
   }
 }

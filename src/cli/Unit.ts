@@ -1,4 +1,5 @@
 import { dirname } from 'node:path'
+import { CommandError } from './Command'
 
 /** What a systemd unit runs. All paths are absolute. */
 export type Unit = {
@@ -17,8 +18,8 @@ export type Unit = {
   hasLowPort: boolean
 }
 
-/** Why no unit can be printed; the message is for the operator. */
-export class UnitError extends Error {
+/** Why no unit can be printed. */
+export class UnitError extends CommandError {
   override readonly name = 'UnitError'
 }
 

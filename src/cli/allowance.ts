@@ -9,6 +9,7 @@ import * as Json from '../protocol/Json'
 import * as Permit from '../protocol/Permit'
 import * as Grant from '../sponsor/Grant'
 import { readText } from './body'
+import { CommandError } from './Command'
 import { hashText, problemOf, say } from './outcome'
 import type { Terms } from './Terms'
 import * as TokenPermit from './TokenPermit'
@@ -23,17 +24,12 @@ export type Wallet = {
   now: () => number
 }
 
-/** Why the wallet cannot pay by Permit2. The message is for the user. */
-export class AllowanceError extends Error {
-  override readonly name = 'AllowanceError'
-}
-
 const maxUint256 = (1n << 256n) - 1n
 /** Longest wait for a confirmation or a grant, ms. */
 const waitMs = 60_000
 const permitSeconds = 300n
 
-/** Reads the token's nonce and signs a permit of the amount. Throws an AllowanceError. */
+/** Reads the token's nonce and signs a permit of the amount. Throws a CommandError. */
 export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.Info> {
   return withClient(terms, wallet, async (client) => {
     const owner = Crypto.addressOf(wallet.privateKey)
@@ -48,7 +44,7 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.In
 
 /**
  * Approves Permit2 for the token, without an expiry. Requests native coin from the seller when the
- * wallet cannot pay for the approve. Prints each step. Throws an AllowanceError.
+ * wallet cannot pay for the approve. Prints each step. Throws a CommandError.
  */
 export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
   return withClient(terms, wallet, async (client) => {
@@ -117,7 +113,7 @@ async function askForGas(
       redirect: 'manual',
     })
   } catch {
-    throw new AllowanceError(`${url.origin} did not answer the request for gas.`)
+    throw new CommandError(`${url.origin} did not answer the request for gas.`)
   }
   if (response.ok) {
     const { amountWei, transaction, offered } = await granted(response)
@@ -129,7 +125,7 @@ async function askForGas(
     say(`sponsor    ${problem.code}, ${problem.transaction}`)
     return undefined
   }
-  throw new AllowanceError(
+  throw new CommandError(
     `The wallet has no gas to approve Permit2, and none is given: ${problem.code}: ${problem.detail}`,
   )
 }
@@ -147,7 +143,7 @@ async function granted(
       offered: approve && offeredOf(approve),
     }
   } catch {
-    throw new AllowanceError('The answer to the request for gas cannot be read.')
+    throw new CommandError('The answer to the request for gas cannot be read.')
   }
 }
 
@@ -163,7 +159,7 @@ function offeredOf(approve: Json.JsonObject): Offered {
 async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {
   await until(wallet, `${hash} is confirmed`, async () => {
     const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
-    if (receipt?.success === false) throw new AllowanceError('The approve failed on chain.')
+    if (receipt?.success === false) throw new CommandError('The approve failed on chain.')
     return receipt !== undefined
   })
 }
@@ -175,7 +171,7 @@ async function until(
 ): Promise<void> {
   const deadline = now() + waitMs
   while (!(await condition())) {
-    if (now() > deadline) throw new AllowanceError(`Waited too long until ${what}.`)
+    if (now() > deadline) throw new CommandError(`Waited too long until ${what}.`)
     await Bun.sleep(200)
   }
 }
@@ -192,16 +188,16 @@ async function withClient<T>(
   { rpc = publicRpcOf(network) }: Wallet,
   work: (client: Client) => Promise<T>,
 ): Promise<T> {
-  if (rpc === undefined) throw new AllowanceError(`Name an RPC URL of ${network}: --rpc URL.`)
+  if (rpc === undefined) throw new CommandError(`Name an RPC URL of ${network}: --rpc URL.`)
   const client = createClient({ urls: [rpc], timeoutMs: 10_000, log: () => undefined })
   try {
     const found = await quantity(client, 'eth_chainId', [])
     if (found !== BigInt(chainId))
-      throw new AllowanceError(`${client.hosts[0]} is chain ${found}, not ${chainId}.`)
+      throw new CommandError(`${client.hosts[0]} is chain ${found}, not ${chainId}.`)
     return await work(client)
   } catch (error) {
     if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
-    throw new AllowanceError(`${client.hosts[0]}: ${error.message}; --rpc URL names another node.`)
+    throw new CommandError(`${client.hosts[0]}: ${error.message}; --rpc URL names another node.`)
   } finally {
     client.close()
   }

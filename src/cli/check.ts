@@ -16,6 +16,7 @@ import { hostOf } from '../http/url'
 import * as Pointer from '../meter/Pointer'
 import * as Crypto from '../protocol/Crypto'
 import { findMissingProxies, findUnsold } from './byuse'
+import type { Context } from './Command'
 import { deskKeyFault, findTarget } from './database'
 import { readCosts } from './gascost'
 import { domainsOf } from './https'
@@ -25,19 +26,11 @@ import { findOverlaps } from './overlaps'
 import { type Accounts, findUnfunded } from './unfunded'
 import { unreadable, warn } from './words'
 
-export type Options = {
-  /** Path of merchants.toml. */
-  file: string
-  env: Env
+export type Options = Pick<Context, 'file' | 'dataDir' | 'env' | 'now' | 'out'> & {
   /** Value of `--domain`: the file is checked for these domains. */
   domain?: string | undefined
   /** Whether to check every chain, contract, pool and upstream, too. */
   online: boolean
-  dataDir: string
-  /** Unix ms. */
-  now: () => number
-  /** Prints one line. */
-  out: (line: string) => void
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { Command, Option } from './Command'
-import { backup, gateways, move, orders, sales, webhooks } from './datacommands'
-import { config, data, places, print } from './places'
+
+const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
+const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
 
 const domain: Option = {
   value: 'NAME',
@@ -26,20 +27,13 @@ const init: Command = {
     'init',
     'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
   ],
-  async run({ values }) {
+  async run({ values, ...context }) {
     const [{ init }, { terminal }] = await Promise.all([import('./init'), import('./terminal')])
     const { upstream, price, networks, payout, rpc } = values
     const asking = terminal()
     try {
-      return await init({
-        ...places(values),
-        env: process.env,
-        given: { upstream, price, networks, payout, rpc },
-        ask: asking?.ask,
-        now: Date.now,
-        out: print,
-        err: (line) => process.stderr.write(`${line}\n`),
-      })
+      const given = { upstream, price, networks, payout, rpc }
+      return await init({ ...context, given, ask: asking?.ask })
     } finally {
       asking?.close()
     }
@@ -63,11 +57,10 @@ on the ports 443 and 80 of every address. listen of the file is not used then.`,
     'serve --config shop.toml --data /var/lib/turnpike',
     'serve --domain api.example.com',
   ],
-  async run({ values }) {
+  async run({ values, ...context }) {
     const { serve } = await import('./serve')
-    const { env } = process
     // A log that cannot be written must not keep the process running.
-    process.exit(await serve({ ...places(values), env, flags: values }))
+    process.exit(await serve({ ...context, flags: values }))
   },
 }
 
@@ -80,11 +73,10 @@ const check: Command = {
     online: { help: 'ask every chain, contract, pool and upstream too' },
   },
   examples: ['check', 'check --online'],
-  async run({ values }) {
+  async run({ values, ...context }) {
     const { check } = await import('./check')
     const { online = false, domain } = values
-    const { env } = process
-    return check({ ...places(values), env, domain, online, now: Date.now, out: print })
+    return check({ ...context, domain, online })
   },
 }
 
@@ -95,9 +87,9 @@ const demo: Command = {
     once: { help: 'buy with every stock client, show what happened, exit' },
   },
   examples: ['demo', 'demo --once'],
-  async run({ values }) {
+  async run({ values, env }) {
     const { demo } = await import('./demo')
-    return demo({ once: values.once ?? false, file: values.config, env: process.env })
+    return demo({ once: values.once ?? false, file: values.config, env })
   },
 }
 
@@ -125,10 +117,9 @@ const pay: Command = {
     'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
     `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
   ],
-  async run({ values, operand }) {
+  async run({ values, operand, env, now }) {
     const [{ pay }, { question }] = await Promise.all([import('./pay'), import('./terminal')])
-    const { env } = process
-    return pay({ ...values, url: operand, env, now: Date.now, ask: question() })
+    return pay({ ...values, url: operand, env, now, ask: question() })
   },
 }
 
@@ -147,13 +138,10 @@ that PAY_KEY_FILE names. Amounts are dollars.`,
     rpc: { value: 'URL', help: 'node for balances and payments (default: public ones)' },
   },
   examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
-  async run({ values, operand }) {
+  async run({ values, operand, env, now }) {
     const { mcp } = await import('./mcp')
-    const { scheme, network, rpc, state } = values
-    const limits = { maxPerCall: values['max-per-call'], maxPerDay: values['max-per-day'] }
-    const given = { url: operand, scheme, network, rpc, state, ...limits }
     // An open connection to a gateway must not keep the process running.
-    process.exit(await mcp({ ...given, env: process.env, now: Date.now }))
+    process.exit(await mcp({ ...values, url: operand, env, now }))
   },
 }
 
@@ -170,10 +158,10 @@ Name the key by --key or --url.`,
     body: { value: 'TEXT', help: 'of that request; @FILE reads a file' },
   },
   examples: ['receipt verify receipt.txt --url https://api.example.com'],
-  async run({ values, operand }) {
+  async run({ values, operand, out }) {
     const { verifyReceipt } = await import('./receipt')
     const stdin = () => Bun.stdin.text()
-    return verifyReceipt({ ...values, receipt: operand, stdin, out: print })
+    return verifyReceipt({ ...values, receipt: operand, stdin, out })
   },
 }
 
@@ -186,10 +174,9 @@ const meter: Command = {
     request: { value: 'FILE', help: 'the request body (default: any, at the price of the route)' },
   },
   examples: ['meter answer.json --route assistant/chat --request request.json'],
-  async run({ values, operand }) {
+  async run({ values, operand, ...context }) {
     const { meterAnswer } = await import('./meter')
-    const { file } = places(values)
-    return meterAnswer({ ...values, file, env: process.env, answer: operand, out: print })
+    return meterAnswer({ ...values, ...context, answer: operand })
   },
 }
 
@@ -201,9 +188,9 @@ const health: Command = {
     url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
   },
   examples: ['health', 'health --url https://api.example.com'],
-  async run({ values }) {
+  async run({ values, ...context }) {
     const { health } = await import('./health')
-    return health({ file: places(values).file, url: values.url, env: process.env, out: print })
+    return health({ ...context, url: values.url })
   },
 }
 
@@ -221,20 +208,91 @@ account that exists only while it runs, or under the one that --user names.`,
     'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
     'service --config /etc/turnpike/merchants.toml --domain api.example.com',
   ],
-  async run({ values }) {
-    const [{ service }, { ownProgram }] = await Promise.all([
-      import('./service'),
-      import('./program'),
-    ])
-    return service({
-      ...values,
-      file: places(values).file,
-      env: process.env,
-      cwd: process.cwd(),
-      program: ownProgram(),
-      out: (text) => process.stdout.write(text),
-      warn: (line) => process.stderr.write(`${line}\n`),
-    })
+  async run({ values, file, env, err }) {
+    const { service } = await import('./service')
+    const out = (text: string) => process.stdout.write(text)
+    return service({ ...values, file, env, cwd: process.cwd(), out, warn: err })
+  },
+}
+
+const sales: Command = {
+  summary: 'what was paid, delivered and spent on gas; serve may be running',
+  details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
+NAME is merchant, route, payer, network or day (UTC).`,
+  options: {
+    since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
+    by: { value: 'NAME', help: 'how to group (default: merchant)' },
+    csv: { help: 'comma-separated values with a header' },
+    json: { help: 'JSON, with amounts as strings' },
+    data,
+  },
+  examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
+  async run({ values, ...context }) {
+    const { sales } = await import('./sales')
+    return sales({ ...values, ...context, out: (text) => void process.stdout.write(text) })
+  },
+}
+
+const orders: Command = {
+  summary: 'orders of the stock desk: those that are held first',
+  details: `list      the held ones first, then the unfinished and the newest
+show ID   one order with every transaction of it
+retry ID  continue a held order; serve may be running`,
+  verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
+  options: { data },
+  examples: ['orders list', 'orders retry 01a4'],
+  async run({ word, operand, ...context }) {
+    const { orders } = await import('./orders')
+    return orders({ ...context, verb: word, id: operand })
+  },
+}
+
+const webhooks: Command = {
+  summary: 'messages to webhooks: those that wait, failed and were sent last',
+  details: `list       waiting, failed and delivered ones with attempts and the last status
+resend ID  send one again, with the same webhook-id; serve may be running`,
+  verbs: { list: [], resend: ['the id of a message'] },
+  options: { data },
+  examples: ['webhooks list', 'webhooks resend evt_4f0c'],
+  async run({ word, operand, ...context }) {
+    const { webhooks } = await import('./webhooks')
+    return webhooks({ ...context, verb: word, id: operand })
+  },
+}
+
+const gateways: Command = {
+  summary: 'gateways that share a PostgreSQL, with the relayers of each',
+  details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
+relayer on each network, and the network's other duties (keeper), with the gateway that has it.
+It needs DATABASE_URL.`,
+  options: { json: { help: 'JSON, with times in milliseconds' } },
+  examples: ['gateways', 'gateways --json'],
+  async run({ values, ...context }) {
+    const { gateways } = await import('./gateways')
+    return gateways({ ...context, json: values.json })
+  },
+}
+
+const backup: Command = {
+  summary: 'consistent copy of the live database; serve may be running',
+  operands: ['a file'],
+  options: { data },
+  examples: ['backup /var/backups/turnpike.sqlite'],
+  async run({ operand, ...context }) {
+    const { backup } = await import('./backup')
+    return backup({ ...context, file: operand })
+  },
+}
+
+const move: Command = {
+  summary: 'copy a stopped service into the PostgreSQL of DATABASE_URL',
+  details: `The database must be empty. All rows are copied in one transaction and compared. The data
+directory can then be used with DATABASE_URL only.`,
+  options: { data },
+  examples: ['move', 'move --data /var/lib/turnpike'],
+  async run(context) {
+    const { move } = await import('./move')
+    return move(context)
   },
 }
 
@@ -257,9 +315,9 @@ const version: Command = {
   summary: 'print the version and the commit it was built from',
   options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
   examples: ['version', 'version --json'],
-  async run({ values }) {
+  async run({ values, out }) {
     const { describe, ownVersion } = await import('./version')
-    print(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
+    out(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
     return 0
   },
 }

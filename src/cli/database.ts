@@ -7,6 +7,7 @@ import * as File from '../../db/sqlite/beside'
 import type { OpenServer } from '../app/options'
 import type { Config } from '../config/Config'
 import { databaseUrlOf, type Env, EnvironmentError, readEnv, type Secrets } from '../config/env'
+import { type Context, failed } from './Command'
 
 /**
  * What DATABASE_URL names; undefined without it, and then no code for a server is loaded. Throws
@@ -56,32 +57,50 @@ export function deskKeyFault(config: Pick<Config, 'stock'>, env: Env): string | 
   )
 }
 
-type Place = { dataDir: string; env?: Env }
-type Beside<T> = T & { close(): void | Promise<void> }
+/** A command on the database of a service that may be running: a file, unless `env` names a server. */
+export type BesideOptions = Pick<Context, 'dataDir' | 'now' | 'out'> & { env?: Env }
 
-/**
- * The ledger of a service that may be running, for commands of the operator. Throws `BesideError` or
- * `EnvironmentError`.
- */
-export async function openLedgerBeside({
-  dataDir,
-  env = {},
-}: Place): Promise<Beside<{ ledger: Ledger }>> {
-  const target = await findTarget(env)
-  if (target === undefined) return File.openLedgerBeside({ dataDir })
-  const server = await import('../../db/postgres/beside')
-  return await server.openLedgerBeside(target)
+type Use<Opened> = (opened: Opened) => Promise<number>
+
+/** Runs a command on the ledger. Returns its exit code; 1, with a message, when it is not open. */
+export function withLedger(options: BesideOptions, use: Use<Ledger>): Promise<number> {
+  return beside(options, async (target) => {
+    const { ledger, close } =
+      target === undefined
+        ? File.openLedgerBeside(options)
+        : await (await import('../../db/postgres/beside')).openLedgerBeside(target)
+    return { run: () => use(ledger), close }
+  })
 }
 
-/** The figures of sales of such a service. They cannot be written. */
-export async function openSalesBeside({
-  dataDir,
-  env = {},
-}: Place): Promise<Beside<{ sales: SalesReads }>> {
-  const target = await findTarget(env)
-  if (target === undefined) return File.openSalesBeside({ dataDir })
-  const server = await import('../../db/postgres/beside')
-  return await server.openSalesBeside(target)
+/** Runs a command on the figures of sales, which cannot be written. */
+export function withSales(options: BesideOptions, use: Use<SalesReads>): Promise<number> {
+  return beside(options, async (target) => {
+    const { sales, close } =
+      target === undefined
+        ? File.openSalesBeside(options)
+        : await (await import('../../db/postgres/beside')).openSalesBeside(target)
+    return { run: () => use(sales), close }
+  })
+}
+
+async function beside(
+  { env = {}, out }: BesideOptions,
+  open: (target: Target | undefined) => Promise<{
+    run(): Promise<number>
+    close(): void | Promise<void>
+  }>,
+): Promise<number> {
+  try {
+    const { run, close } = await open(await findTarget(env))
+    try {
+      return await run()
+    } finally {
+      await close()
+    }
+  } catch (error) {
+    return failed(error, out)
+  }
 }
 
 /** The gateways that share the database; undefined when it is a file. Nothing is written. */

@@ -1,32 +1,22 @@
-import { BesideError } from '../../db/BesideError'
 import type { Overview } from '../../db/LaneLedger'
-import { type Env, EnvironmentError } from '../config/env'
+import { CommandError, type Context, failed } from './Command'
 import { readGateways } from './database'
 
-export type GatewaysOptions = {
-  env: Env
-  json?: boolean | undefined
-  /** Prints one line. */
-  out: (line: string) => void
-}
+type GatewaysOptions = Pick<Context, 'env' | 'out'> & { json?: boolean | undefined }
 
 /** Prints the gateways that share a database, and the relayers of each. Returns the exit code. */
 export async function gateways({ env, json, out }: GatewaysOptions): Promise<number> {
   try {
     const overview = await readGateways(env)
-    if (overview === undefined) {
-      out(
-        'turnpike: DATABASE_URL is not set: without it one process serves, and there is nothing to list',
+    if (overview === undefined)
+      throw new CommandError(
+        'DATABASE_URL is not set: without it one process serves, and there is nothing to list',
       )
-      return 1
-    }
     if (json) out(JSON.stringify(toJson(overview), null, 2))
     else for (const line of toLines(overview)) out(line)
     return 0
   } catch (error) {
-    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
+    return failed(error, out)
   }
 }
 

@@ -1,24 +1,14 @@
-import { type Env, EnvironmentError } from '../config/env'
 import { hostOf } from '../http/url'
-import { readServiceFile, ServiceFileError } from './ServiceFile'
+import { CommandError, type Context, failed } from './Command'
+import { readServiceFile } from './ServiceFile'
 
-export type HealthOptions = {
-  /** Path of merchants.toml, which names the address. */
-  file: string
-  env: Env
+export type HealthOptions = Pick<Context, 'file' | 'env' | 'out'> & {
   /** Base URL of the service, in place of the address in the file. */
   url?: string | undefined
-  /** Prints one line. */
-  out: (line: string) => void
 }
 
 /** A probe of a container is repeated after seconds: a longer wait would overlap with the next. */
 const timeoutMs = 4_000
-
-/** Why no request was sent; the message is for the operator. */
-class HealthError extends Error {
-  override readonly name = 'HealthError'
-}
 
 /**
  * Asks a running service whether it can sell. Returns the exit code: 0 when it can; 1 when it
@@ -37,12 +27,7 @@ export async function health(options: HealthOptions): Promise<number> {
     else out(`${origin} answers ${response.status}, and not as turnpike does: check the address`)
     return response.status === 200 ? 0 : 1
   } catch (error) {
-    const isKnown = [HealthError, ServiceFileError, EnvironmentError].some(
-      (each) => error instanceof each,
-    )
-    if (!isKnown || !(error instanceof Error)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
+    return failed(error, out)
   }
 }
 
@@ -51,7 +36,9 @@ function target({ file, env, url }: HealthOptions): { url: URL; isOwn: boolean }
   if (url !== undefined) {
     const parsed = URL.parse(url)
     if (parsed === null || !/^https?:$/.test(parsed.protocol))
-      throw new HealthError('--url is the base URL of the service, such as https://api.example.com')
+      throw new CommandError(
+        '--url is the base URL of the service, such as https://api.example.com',
+      )
     return { url: new URL('/healthz', parsed), isOwn: false }
   }
   const { hostname, port } = readServiceFile(file, env).listen
@@ -70,6 +57,6 @@ async function ask(url: URL, isOwn: boolean): Promise<Response> {
       ...(isOwn ? { proxy: false } : {}),
     })
   } catch (cause) {
-    throw new HealthError(`${url.origin} does not answer: is serve running?`, { cause })
+    throw new CommandError(`${url.origin} does not answer: is serve running?`, { cause })
   }
 }

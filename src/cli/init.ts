@@ -2,24 +2,17 @@ import { closeSync, existsSync, mkdirSync, openSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Env } from '../config/env'
 import { parse } from '../config/merchants'
+import type { Context } from './Command'
 import { check } from './check'
 import { type Answers, compose, defaults, networksIn, slugOf } from './template'
 import { self } from './words'
 
-export type InitOptions = {
-  /** Path of the file that is written. */
-  file: string
-  dataDir: string
-  env: Env
+/** `file` is the one that is written. */
+export type InitOptions = Context & {
   /** Answers of the command line. */
   given: Given
   /** Asks on the terminal; undefined at its end. Absent without a terminal. */
   ask: ((question: string) => Promise<string | undefined>) | undefined
-  /** Unix ms. */
-  now: () => number
-  /** Prints one line. */
-  out: (line: string) => void
-  err: (line: string) => void
 }
 
 /** Answers so far. */

@@ -1,33 +1,31 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { networkNamed, networkNames } from '../config/builtin'
-import { type Env, EnvironmentError, readEnv } from '../config/env'
+import { type Env, readEnv } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
-import { KeyError, readKey } from './key'
+import { CommandError, type Context, failed } from './Command'
+import { readKey } from './key'
 import { type Budget, tool as budgetTool, describeBudget } from './mcp/Budget'
 import { createBuyer } from './mcp/buy'
 import { createCatalogue } from './mcp/catalogue'
 import { createGateway } from './mcp/gateway'
 import type { Limits } from './mcp/Sentences'
-import { openSpending, type Spending, SpendingError } from './mcp/spending'
+import { openSpending, type Spending } from './mcp/spending'
 import { say } from './outcome'
 import type { Scheme } from './Terms'
 
-export type McpOptions = {
+export type McpOptions = Pick<Context, 'env' | 'now'> & {
   /** URL of a gateway, or of its MCP endpoint. */
   url: string
   /** Limits in dollars. Both are required. */
-  maxPerCall?: string | undefined
-  maxPerDay?: string | undefined
+  'max-per-call'?: string | undefined
+  'max-per-day'?: string | undefined
   /** SQLite file with the signed payments. */
   state?: string | undefined
   scheme?: string | undefined
   network?: string | undefined
   rpc?: string | undefined
-  env: Env
-  /** Unix ms. */
-  now: () => number
 }
 
 /** How long a call waits for a pending settlement, ms: clients of the SDK give up after a minute. */
@@ -35,11 +33,6 @@ const patienceMs = 45_000
 /** The longest answer of a merchant takes 600 s, but no client waits for it. */
 const requestMs = 150_000
 const graceMs = 5_000
-
-/** Why the server cannot start. The message is for the user. */
-class McpError extends Error {
-  override readonly name = 'McpError'
-}
 
 /**
  * Serves the tools of a gateway to an MCP client on stdio, and pays for their calls within limits.
@@ -54,14 +47,7 @@ export async function mcp(options: McpOptions): Promise<number> {
     await serve(parsed, { privateKey, spending, now: options.now })
     return 0
   } catch (error) {
-    const isForUser =
-      error instanceof McpError ||
-      error instanceof KeyError ||
-      error instanceof EnvironmentError ||
-      error instanceof SpendingError
-    if (!isForUser) throw error
-    say(`turnpike: ${error.message}`)
-    return 1
+    return failed(error, say)
   } finally {
     spending?.close()
   }
@@ -77,26 +63,28 @@ type Parsed = {
 
 function parse({ scheme = 'exact', rpc, ...options }: McpOptions): Parsed {
   const url = URL.parse(options.url)
-  if (url === null) throw new McpError(`${options.url} is not an absolute URL.`)
+  if (url === null) throw new CommandError(`${options.url} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
-    throw new McpError('The gateway needs an http or https URL.')
+    throw new CommandError('The gateway needs an http or https URL.')
   if (url.username !== '' || url.password !== '')
-    throw new McpError('The URL of the gateway takes no user name and no password.')
-  const { maxPerCall: perCall, maxPerDay: perDay } = options
+    throw new CommandError('The URL of the gateway takes no user name and no password.')
+  const { 'max-per-call': perCall, 'max-per-day': perDay } = options
   if (perCall === undefined || perDay === undefined)
-    throw new McpError('Name the limits in dollars, such as --max-per-call 0.05 --max-per-day 2.')
+    throw new CommandError(
+      'Name the limits in dollars, such as --max-per-call 0.05 --max-per-day 2.',
+    )
   const limits = {
     perCall,
     perDay,
     perCallMicros: microsOf('--max-per-call', perCall),
     perDayMicros: microsOf('--max-per-day', perDay),
   }
-  if (scheme !== 'exact' && scheme !== 'upto') throw new McpError('--scheme is exact or upto.')
+  if (scheme !== 'exact' && scheme !== 'upto') throw new CommandError('--scheme is exact or upto.')
   const network = options.network && networkNamed(options.network)
   if (options.network !== undefined && network === undefined)
-    throw new McpError(`--network is ${networkNames}.`)
+    throw new CommandError(`--network is ${networkNames}.`)
   if (rpc !== undefined && !/^https?:\/\//.test(rpc))
-    throw new McpError('--rpc is an http or https URL.')
+    throw new CommandError('--rpc is an http or https URL.')
   if (!/\/mcp\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/+$/, '')}/mcp`
   url.hash = ''
   return { url, limits, scheme, network, rpc }
@@ -104,14 +92,14 @@ function parse({ scheme = 'exact', rpc, ...options }: McpOptions): Parsed {
 
 function microsOf(option: string, text: string): bigint {
   if (!/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(text))
-    throw new McpError(`${option} is an amount in dollars such as 0.05.`)
+    throw new CommandError(`${option} is an amount in dollars such as 0.05.`)
   return Amount.fromDecimal(text, 6)
 }
 
 function keyOf(env: Env): Uint8Array {
   const hex = readEnv(env)('PAY_KEY')
   if (hex === undefined)
-    throw new McpError(
+    throw new CommandError(
       'A private key is needed: set PAY_KEY, or PAY_KEY_FILE to a file that has it. Use a wallet of ' +
         'its own for the agent, with no more money than it may spend.',
     )

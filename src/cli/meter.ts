@@ -1,5 +1,4 @@
 import { readFileSync } from 'node:fs'
-import type { Env } from '../config/env'
 import { format, parse } from '../config/merchants'
 import * as Charge from '../meter/Charge'
 import type { Meter } from '../meter/Meter'
@@ -9,18 +8,15 @@ import type { Usage } from '../meter/Usage'
 import * as Amount from '../protocol/Amount'
 import { quoteFor } from '../proxy/metering'
 import * as Route from '../proxy/Route'
+import type { Context } from './Command'
 
-export type MeterOptions = {
-  /** Path of merchants.toml. */
-  file: string
-  env: Env
+export type MeterOptions = Pick<Context, 'file' | 'env' | 'out'> & {
   /** `MERCHANT/ROUTE`, with the tail of the request where it has one. */
   route?: string
   /** The answer as the upstream sent it: JSON, or an event stream. */
   answer: string
   /** The body of the request. */
   request?: string
-  out: (line: string) => void
 }
 
 /**

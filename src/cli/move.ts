@@ -3,23 +3,17 @@ import { join } from 'node:path'
 import { DataDirectoryError } from '../../db/sqlite/directory'
 import { databaseName } from '../../db/sqlite/open'
 import { databaseUrlOf, type Env, EnvironmentError, loadSecrets } from '../config/env'
+import type { Context } from './Command'
 import { findTarget } from './database'
 import { ownVersion } from './version'
 
-export type MoveCommandOptions = {
-  dataDir: string
-  env: Env
-  /** Unix ms. */
-  now: () => number
-  /** Prints one line. */
-  out: (line: string) => void
-}
+type MoveOptions = Pick<Context, 'dataDir' | 'env' | 'now' | 'out'>
 
 /**
  * Copies the database of a data directory into the empty one that DATABASE_URL names. Returns the
  * exit code: 1 with a message, and the directory is in use as before.
  */
-export async function move({ dataDir, env, now, out }: MoveCommandOptions): Promise<number> {
+export async function move({ dataDir, env, now, out }: MoveOptions): Promise<number> {
   try {
     const target = await findTarget(env)
     const file = join(dataDir, databaseName)

@@ -1,24 +1,15 @@
-import { BesideError } from '../../db/BesideError'
 import type { JobRow } from '../../db/jobs'
 import type { Ledger } from '../../db/Ledger'
 import type { HeldReason, Order as StoredOrder } from '../../db/Order'
-import { type Env, EnvironmentError } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Order from '../stock/Order'
-import { openLedgerBeside } from './database'
+import { type BesideOptions, withLedger } from './database'
 
-export type OrdersOptions = {
-  dataDir: string
-  /** May name a database server by DATABASE_URL; empty by default. */
-  env?: Env
+export type OrdersOptions = BesideOptions & {
   /** `list`, `show` or `retry`. */
   verb: string
   /** Id of an order; ignored by `list`. */
   id: string
-  /** Unix ms. */
-  now: () => number
-  /** Prints one line. */
-  out: (line: string) => void
   /** How long `retry` waits for a running service to act, ms. */
   waitMs?: number
 }
@@ -32,20 +23,8 @@ const listed = 50
  * the database. The service reads it within seconds, or at its next start. Returns the exit code: 1
  * when there is no such order, or when the retry had no effect yet.
  */
-export async function orders(options: OrdersOptions): Promise<number> {
-  const { out } = options
-  try {
-    const { ledger, close } = await openLedgerBeside(options)
-    try {
-      return await answer(ledger, options)
-    } finally {
-      await close()
-    }
-  } catch (error) {
-    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
-  }
+export function orders(options: OrdersOptions): Promise<number> {
+  return withLedger(options, (ledger) => answer(ledger, options))
 }
 
 async function answer(ledger: Ledger, options: OrdersOptions): Promise<number> {

@@ -1,18 +1,19 @@
 import { networkNamed, networkNames } from '../config/builtin'
-import { type Env, EnvironmentError, readEnv } from '../config/env'
+import { readEnv } from '../config/env'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 import * as Json from '../protocol/Json'
-import { AllowanceError, approve, signPermit, type Wallet } from './allowance'
+import { approve, signPermit, type Wallet } from './allowance'
 import { readText } from './body'
+import { CommandError, type Context, failed } from './Command'
 import * as Credential from './Credential'
 import { chooseFunded } from './funds'
-import { KeyError, readKey } from './key'
+import { readKey } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
 
-export type PayOptions = {
+export type PayOptions = Pick<Context, 'env' | 'now'> & {
   url: string
   protocol?: string | undefined
   /** `exact` or `upto`; default exact. */
@@ -33,9 +34,6 @@ export type PayOptions = {
   rpc?: string | undefined
   /** Asks on the terminal; undefined at its end. Absent without a terminal. */
   ask?: ((question: string) => Promise<string | undefined>) | undefined
-  env: Env
-  /** Unix ms. */
-  now: () => number
 }
 
 /** The most that is signed without --max, in dollars: after a question, and without one. */
@@ -44,8 +42,8 @@ const most = { asked: '1', unasked: '0.01' }
 /** How long the same credential is presented again while its settlement is pending, ms. */
 const pendingMs = 60_000
 
-/** Why nothing can be bought. The message is for the user. */
-class PayError extends Error {
+/** Why nothing can be bought. */
+class PayError extends CommandError {
   override readonly name = 'PayError'
   /** What was offered. */
   readonly offered: readonly Terms.Terms[]
@@ -71,16 +69,10 @@ export async function pay(options: PayOptions): Promise<number> {
           undefined,
         )
   } catch (error) {
-    const isForUser =
-      error instanceof PayError ||
-      error instanceof KeyError ||
-      error instanceof EnvironmentError ||
-      error instanceof AllowanceError
-    if (!isForUser) throw error
-    say(`turnpike: ${error.message}`)
+    const code = failed(error, say)
     if (error instanceof PayError)
       for (const terms of error.offered) say(`  ${Terms.describe(terms)}`)
-    return 1
+    return code
   }
 }
 

@@ -6,9 +6,10 @@ import { decodeJson } from '../protocol/Header'
 import * as Json from '../protocol/Json'
 import { isFault } from '../protocol/Problem'
 import * as Receipt from '../protocol/Receipt'
+import { CommandError, type Context, failed } from './Command'
 import { publishedSigner } from './outcome'
 
-export type ReceiptOptions = {
+export type ReceiptOptions = Pick<Context, 'out'> & {
   /** A receipt, the name of a file with one, or `-`. */
   receipt: string
   /** Address of the receipt key. */
@@ -21,13 +22,6 @@ export type ReceiptOptions = {
   body?: string | undefined
   /** Reads all of the standard input. */
   stdin: () => Promise<string>
-  /** Prints one line. */
-  out: (line: string) => void
-}
-
-/** Why the receipt cannot be checked. The message is for the user. */
-class ReceiptError extends Error {
-  override readonly name = 'ReceiptError'
 }
 
 /** Longer than any receipt with the head of an answer around it. */
@@ -42,7 +36,7 @@ export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
   try {
     const text = receiptIn(await read(options))
     const receipt = Receipt.parse(text)
-    if (isFault(receipt)) throw new ReceiptError(receipt.detail)
+    if (isFault(receipt)) throw new CommandError(receipt.detail)
     const wantedKey = await keyOf(options)
     const { network, resourceUrl, payer, issuedAt, transaction } = receipt.payload
     const { request, amount, order } = Receipt.purchaseOf(receipt)
@@ -72,15 +66,13 @@ export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
     out('valid: signed by the receipt key')
     return 0
   } catch (error) {
-    if (!(error instanceof ReceiptError)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
+    return failed(error, out)
   }
 }
 
 async function read({ receipt, stdin }: ReceiptOptions): Promise<string> {
   const text = receipt === '-' ? await stdin() : (fileText(receipt) ?? receipt)
-  if (text.length > textMaxLength) throw new ReceiptError('this is too long for a receipt.')
+  if (text.length > textMaxLength) throw new CommandError('this is too long for a receipt.')
   return text
 }
 
@@ -93,7 +85,7 @@ const usualHeaders = '*/*\n\n\n'
  */
 function hashesOf({ url, method = 'GET', body = '' }: ReceiptOptions, request: string): string[] {
   if (!URL.canParse(request))
-    throw new ReceiptError('--request is a URL, such as https://pay.example.com/m/shop/item?a=1.')
+    throw new CommandError('--request is a URL, such as https://pay.example.com/m/shop/item?a=1.')
   const { pathname, search } = new URL(request)
   const base = url === undefined ? '' : new URL(url).pathname.replace(/\/$/, '')
   const path = pathname.startsWith(`${base}/`) ? pathname.slice(base.length) : pathname
@@ -107,7 +99,7 @@ function fileOf(name: string): Uint8Array {
   try {
     return readFileSync(name)
   } catch {
-    throw new ReceiptError('--body names a file that cannot be read.')
+    throw new CommandError('--body names a file that cannot be read.')
   }
 }
 
@@ -131,17 +123,17 @@ async function keyOf({ key, url }: ReceiptOptions): Promise<Address> {
   if (key !== undefined) {
     const address = AddressText.parse(key)
     // Do not repeat the value: the user may have pasted a private key.
-    if (address === undefined) throw new ReceiptError('--key is the address of the receipt key.')
+    if (address === undefined) throw new CommandError('--key is the address of the receipt key.')
     return address
   }
   // The key that the receipt itself names proves nothing, because anyone can sign and publish
   // another key.
   if (url === undefined)
-    throw new ReceiptError('name the receipt key by --key ADDRESS, or its service by --url URL.')
+    throw new CommandError('name the receipt key by --key ADDRESS, or its service by --url URL.')
   if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
-    throw new ReceiptError('--url is the base URL of the service, such as https://pay.example.com.')
+    throw new CommandError('--url is the base URL of the service, such as https://pay.example.com.')
   const published = await publishedSigner(new URL(url))
-  if (published === undefined) throw new ReceiptError(`${url} publishes no receipt key.`)
+  if (published === undefined) throw new CommandError(`${url} publishes no receipt key.`)
   return published
 }
 

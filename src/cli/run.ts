@@ -1,4 +1,5 @@
 import { parse } from './arguments'
+import type { Context, Values } from './Command'
 import { commands } from './commands'
 
 /** Runs the command of a command line. Returns the exit code. */
@@ -17,7 +18,7 @@ export async function run(argv: string[]): Promise<number> {
   switch (parsed.kind) {
     case 'run':
       if (!parsed.command.handlesOutput) endWithOutput()
-      return parsed.command.run(parsed.args)
+      return parsed.command.run({ ...parsed.args, ...contextOf(parsed.args.values) })
     case 'help': {
       const { explain, overview } = await import('./help')
       const { about } = parsed
@@ -28,6 +29,17 @@ export async function run(argv: string[]): Promise<number> {
     case 'fault':
       process.stderr.write(`turnpike: ${parsed.message}\nRun turnpike --help.\n`)
       return 2
+  }
+}
+
+function contextOf({ config, data }: Values): Context {
+  return {
+    file: config ?? 'merchants.toml',
+    dataDir: data ?? 'data',
+    env: process.env,
+    now: Date.now,
+    out: (line) => void process.stdout.write(`${line}\n`),
+    err: (line) => void process.stderr.write(`${line}\n`),
   }
 }
 

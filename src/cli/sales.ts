@@ -1,26 +1,18 @@
-import { BesideError } from '../../db/BesideError'
 import { type By, groupings } from '../books/Books'
 import { toCsv } from '../books/csv'
 import { toJson } from '../books/json'
 import { readBooks } from '../books/read'
 import * as Since from '../books/Since'
 import { toText } from '../books/text'
-import { type Env, EnvironmentError } from '../config/env'
 import { attemptsMax, cutAttemptsMax } from '../paywall/undelivered'
-import { openSalesBeside } from './database'
+import { type BesideOptions, withSales } from './database'
 
-export type SalesOptions = {
-  dataDir: string
-  /** May name a database server by DATABASE_URL; empty by default. */
-  env?: Env
+/** `out` prints a text as it is. */
+export type SalesOptions = BesideOptions & {
   since?: string
   by?: string
   csv?: boolean
   json?: boolean
-  /** Unix ms. */
-  now: () => number
-  /** Prints a text as it is. */
-  out: (text: string) => void
 }
 
 /** Shows what was sold while a service may be running; it only reads. Returns the exit code. */
@@ -33,22 +25,14 @@ export async function sales(options: SalesOptions): Promise<number> {
     out(`turnpike: ${fault}\n`)
     return 1
   }
-  try {
-    const { sales, close } = await openSalesBeside(options)
-    try {
-      const attempts = { attemptsMax, cutAttemptsMax }
-      const report = await readBooks({ sales, by, from, to: now, attempts })
-      const format = options.csv ? toCsv : options.json ? toJson : toText
-      out(format(report))
-      return 0
-    } finally {
-      await close()
-    }
-  } catch (error) {
-    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
-    out(`turnpike: ${error.message}\n`)
-    return 1
-  }
+  const place = { ...options, out: (line: string) => out(`${line}\n`) }
+  return withSales(place, async (sales) => {
+    const attempts = { attemptsMax, cutAttemptsMax }
+    const report = await readBooks({ sales, by, from, to: now, attempts })
+    const format = options.csv ? toCsv : options.json ? toJson : toText
+    out(format(report))
+    return 0
+  })
 }
 
 function faultOf({ since, by, csv, json }: SalesOptions, from: number | undefined) {

@@ -13,6 +13,7 @@ import { exposuresOf } from '../config/warnings'
 import { createLog } from '../log'
 import * as Crypto from '../protocol/Crypto'
 import { etherText } from '../settlement/funding'
+import type { Context } from './Command'
 import { deskKeyFault, findTarget, opening, serverFault } from './database'
 import { describe } from './gascost'
 import { type HttpsFlags, readHttps } from './https'
@@ -28,7 +29,7 @@ declare const VERSION: string | undefined
 /** Exit code after the other gateways have removed this one: EX_SOFTWARE of sysexits.h. */
 const fencedCode = 70
 
-export type ServeOptions = { file: string; dataDir: string; env: Env; flags: HttpsFlags }
+type ServeOptions = Pick<Context, 'file' | 'dataDir' | 'env'> & { flags: HttpsFlags }
 
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.

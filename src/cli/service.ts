@@ -1,20 +1,17 @@
 import { existsSync } from 'node:fs'
 import { join, resolve } from 'node:path'
-import { type Env, EnvironmentError } from '../config/env'
-import { readServiceFile, ServiceFileError } from './ServiceFile'
+import { type Context, failed } from './Command'
+import { readServiceFile } from './ServiceFile'
 import { format, UnitError } from './Unit'
 
-export type ServiceOptions = {
-  /** Path of merchants.toml. */
-  file: string
+export type ServiceOptions = Pick<Context, 'file' | 'env'> & {
   /** The data directory, if it is named. */
   data?: string | undefined
   user?: string | undefined
   domain?: string | undefined
-  env: Env
   cwd: string
   /** The program and the arguments before the word `serve`. */
-  program: readonly string[]
+  program?: readonly string[]
   /** Writes the unit. */
   out: (text: string) => void
   /** Prints one line for the operator. */
@@ -25,7 +22,7 @@ const usualData = '/var/lib/turnpike'
 
 /** Prints a systemd unit for this program. Returns the exit code. */
 export function service(options: ServiceOptions): number {
-  const { cwd, env, program, user, domain, out, warn } = options
+  const { cwd, env, program = ownProgram(), user, domain, out, warn } = options
   try {
     const file = resolve(cwd, options.file)
     const { listen, stopSeconds } = readServiceFile(file, env)
@@ -38,12 +35,7 @@ export function service(options: ServiceOptions): number {
     }
     return 0
   } catch (error) {
-    const isKnown = [UnitError, ServiceFileError, EnvironmentError].some(
-      (each) => error instanceof each,
-    )
-    if (!isKnown || !(error instanceof Error)) throw error
-    warn(`turnpike: ${error.message}`)
-    return 1
+    return failed(error, warn)
   }
 }
 
@@ -58,6 +50,12 @@ function dataDirOf({ cwd, data }: ServiceOptions): string {
   throw new UnitError(
     `${used} has the keys and payments of earlier starts: name it with --data and its owner with --user, or name a new directory with --data ${usualData}`,
   )
+}
+
+/** The executable, or the runtime with the sources. Arguments follow it. */
+function ownProgram(): readonly string[] {
+  const isCompiled = Bun.main.startsWith('/$bunfs/')
+  return isCompiled ? [process.execPath] : [process.execPath, Bun.main]
 }
 
 /** Why the account of a service may not see a path. */

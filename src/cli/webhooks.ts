@@ -1,21 +1,12 @@
-import { BesideError } from '../../db/BesideError'
 import type { Ledger } from '../../db/Ledger'
 import type { Message } from '../../db/WebhookLedger'
-import { type Env, EnvironmentError } from '../config/env'
-import { openLedgerBeside } from './database'
+import { type BesideOptions, withLedger } from './database'
 
-export type WebhooksCommandOptions = {
-  dataDir: string
-  /** May name a database server by DATABASE_URL; empty by default. */
-  env?: Env
+export type WebhooksOptions = BesideOptions & {
   /** `list` or `resend`. */
   verb: string
   /** Id of a message; ignored by `list`. */
   id: string
-  /** Unix ms. */
-  now: () => number
-  /** Prints one line. */
-  out: (line: string) => void
   /** How long `resend` waits for a running service to send, ms. */
   waitMs?: number
 }
@@ -30,23 +21,13 @@ const sendMs = 15_000
  * message due again: the service sends it within seconds, or after its next start. Returns the exit
  * code: 1 when there is no such message, or when it was not delivered yet.
  */
-export async function webhooks(options: WebhooksCommandOptions): Promise<number> {
-  const { verb, out } = options
-  try {
-    const { ledger, close } = await openLedgerBeside(options)
-    try {
-      return await (verb === 'list' ? list(ledger, options) : resend(ledger, options))
-    } finally {
-      await close()
-    }
-  } catch (error) {
-    if (!(error instanceof BesideError || error instanceof EnvironmentError)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
-  }
+export function webhooks(options: WebhooksOptions): Promise<number> {
+  return withLedger(options, (ledger) =>
+    options.verb === 'list' ? list(ledger, options) : resend(ledger, options),
+  )
 }
 
-async function list({ webhooks }: Ledger, { out }: WebhooksCommandOptions): Promise<number> {
+async function list({ webhooks }: Ledger, { out }: WebhooksOptions): Promise<number> {
   const messages = await webhooks.list(listed)
   for (const message of messages) out(lineOf(message))
   const waiting = [...(await webhooks.countWaiting()).values()].reduce((sum, each) => sum + each, 0)
@@ -79,7 +60,7 @@ function resultOf({ lastStatus, lastError }: Message): string {
 
 async function resend(
   { webhooks }: Ledger,
-  { id, now, out, waitMs = sendMs }: WebhooksCommandOptions,
+  { id, now, out, waitMs = sendMs }: WebhooksOptions,
 ): Promise<number> {
   const at = now()
   const before = await webhooks.resend(id, { at, expiresAt: at + dayMs })

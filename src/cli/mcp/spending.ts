@@ -2,6 +2,7 @@ import { Database } from 'bun:sqlite'
 import { chmodSync, closeSync, mkdirSync, openSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
+import { CommandError } from '../Command'
 
 /**
  * The signed payments of a wallet, in a SQLite file that several processes may share. A payment is
@@ -88,8 +89,8 @@ export function callOf({ origin, payer }: Buyer, name: string, canonicalArgs: st
 /** `origin`: of the gateway. */
 type Buyer = { origin: string; payer: Address }
 
-/** The file cannot be used. The message is for the user. */
-export class SpendingError extends Error {
+/** The file cannot be used. */
+export class SpendingError extends CommandError {
   override readonly name = 'SpendingError'
 }
 
