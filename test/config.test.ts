@@ -113,6 +113,32 @@ describe('the shipped file', () => {
     }
   })
 
+  test('behavior: the figures beside a body_max are those of the meter of its route', () => {
+    const comment = /^body_max = "(\d+)KiB" +# about ([\d,]+) tokens\D+([\d,]+) of output/gm
+    const said = [...shipped.matchAll(comment)]
+    expect(said.length).toBeGreaterThan(0)
+    for (const { index, 1: kib, 2: input, 3: output } of said) {
+      const above = [...shipped.slice(0, index).matchAll(/^(slug|path) = "(.*)"$/gm)]
+      const last = (key: string) => above.findLast(([, name]) => name === key)?.[2]
+      const { meter } =
+        config.merchants
+          .find(({ slug }) => slug === last('slug'))
+          ?.routes.find(({ path }) => path === last('path')) ?? {}
+      if (meter === undefined) throw new Error(`${last('slug')}${last('path')} has no meter`)
+      const numberOf = (text = '') => Number(text.replace(',', ''))
+      // Four bytes are about one token.
+      expect(Math.abs((Number(kib) * 1024) / 4 / numberOf(input) - 1)).toBeLessThan(0.05)
+      const costs = Object.values(meter.models).map((rates) =>
+        [rates.input, rates.output].map(
+          (rate) => Number(rate?.priceScaled) / 1e6 / (rate?.per ?? 0),
+        ),
+      )
+      const rest = Number(meter.priceAtomic - meter.baseAtomic)
+      const left = costs.map(([of = 0, out = 0]) => (rest - numberOf(input) * of) / out)
+      expect(Math.abs(Math.min(...left) / numberOf(output) - 1)).toBeLessThan(0.01)
+    }
+  })
+
   test('behavior: the proxy accepts every route, and serves its examples', () => {
     const matcher = Route.compile(config.merchants)
     for (const { slug, routes } of config.merchants) {
