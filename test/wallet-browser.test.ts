@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
+import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { mine, setAutomine } from '../src/demo/chains'
@@ -71,6 +72,16 @@ const titleOfPanel = () => page.locator('#pay').textContent()
 const again = () => page.getByRole('button', { name: 'Fetch the answer' })
 const signatures = () => wallet.asked.filter((method) => method === 'eth_signTypedData_v4').length
 const kept = () => page.evaluate('JSON.stringify(Object.keys(localStorage))')
+
+const abi = parseAbi(['function mint(address to, uint256 value)'])
+
+async function mint(network: typeof sepolia, to: Address, value: bigint): Promise<void> {
+  const asset = shop.config.networks.find(({ id }) => id === network)?.asset.address
+  const data = encodeFunctionData({ abi, functionName: 'mint', args: [to, value] })
+  const call = { from: account(9).address, to: asset, data }
+  await shop.chains[network]?.rpc('eth_sendTransaction', [call])
+  await until('the money arrives', async () => (await shop.balance(network, to)) >= value)
+}
 
 /** Whether the upper edge of each element is in the window. */
 function inView(...selectors: string[]): Promise<boolean[]> {
@@ -258,6 +269,44 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     const before = await shop.balance(sepolia, payee)
     expect(await press()).toBe('Paid and delivered.')
     expect(await shop.balance(sepolia, payee)).toBe(before + price)
+    expect(wallet.asked).not.toContain('wallet_switchEthereumChain')
+  })
+
+  for (const [name, chainId, prepare] of [
+    ['has nothing on its network and on another one', 4663, () => undefined],
+    ['does not know the first network', 1, () => wallet.unknown.add(4663)],
+  ] as const)
+    test(`behavior: a wallet that ${name} pays on the one where it has the price`, async () => {
+      wallet.account = account(6).local()
+      wallet.chainId = chainId
+      prepare()
+      await mint(sepolia, wallet.account.address, price)
+      const before = await shop.balance(sepolia, payee)
+      expect(await press()).toBe('Paid and delivered.')
+      expect(await shop.balance(sepolia, payee)).toBe(before + price)
+      expect(signatures()).toBe(1)
+      expect(await page.locator('.wallet select').inputValue()).toBe(sepolia)
+    })
+
+  test('error: a wallet that can pay no offer is told the balance of each network, and asked for no signature', async () => {
+    wallet.account = account(6).local()
+    const before = shop.counts()
+    expect(await press()).toStartWith('0x976E…0aa9 has 0.00 USDC on Base, and the price is 0.005.')
+    const others = await page.locator('.progress .fault').allTextContents()
+    expect(others.map((text) => text.slice(0, text.indexOf(', and')))).toEqual([
+      '0x976E…0aa9 has 0.00 USDG on Robinhood Chain',
+      '0x976E…0aa9 has 0.00 USDC on Base Sepolia',
+    ])
+    expect([shop.counts(), signatures(), await kept()]).toEqual([before, 0, '[]'])
+    // Each of them is asked for again, also after money arrived at one.
+    expect(await page.locator('.wallet select').inputValue()).toBe('')
+  })
+
+  test('error: a wallet that is short on the chosen network is asked for no other one', async () => {
+    wallet.account = account(6).local()
+    await page.selectOption('.wallet select', base)
+    expect(await press()).toContain('Add USDC to it, or choose another network, and try again.')
+    expect(await page.locator('.progress .fault').count()).toBe(0)
     expect(wallet.asked).not.toContain('wallet_switchEthereumChain')
   })
 

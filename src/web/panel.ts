@@ -38,7 +38,7 @@ export function walletPanel({ method, target, body, offers, note = settled }: Pu
 <p class="keeps quiet">You may close this page. This browser keeps the payment for 24 hours: open the page again, and it fetches the answer without a second payment.</p>
 <div class="result"></div>
 <label>Network <select name="network">
-${offers.length > 1 && html`<option value="">The one my wallet is on</option>`}
+${offers.length > 1 && html`<option value="">One that my wallet can pay on</option>`}
 ${offers.map(
   ({ network, amountAtomic }) =>
     html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,

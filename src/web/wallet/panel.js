@@ -37,16 +37,11 @@ async function run(panel, wallet) {
     paidOf.set(panel, JSON.stringify(purchase))
     say(...(orderEnds[state] ?? ['Paid and delivered.', 'good']))
   } catch (error) {
-    const isKnown = error instanceof Stopped
-    say(
-      isKnown ? error.message : `The wallet said: ${String(error?.message ?? error).slice(0, 300)}`,
-      'bad',
-    )
-    const list = (isKnown ? error.details : []).map((text) =>
-      element('p', { class: 'fault' }, text),
-    )
-    status.append(...list)
-    if (error.label) retryOf.set(panel, error.label)
+    say(told(error), 'bad')
+    if (error instanceof Stopped) {
+      status.append(...error.details.map((text) => element('p', { class: 'fault' }, text)))
+      if (error.label) retryOf.set(panel, error.label)
+    }
   } finally {
     panel.dataset.busy = 'false'
     setDisabled(panel, false)

@@ -19,8 +19,11 @@ async function readOffers(response, networks) {
   }
   const { resource, extensions } = required
   const aheadMs = aheadOf(response)
-  return { offers, resource, extensions, aheadMs, invalidParams: body.invalidParams ?? [] }
+  return { offers, resource, extensions, aheadMs, details: faultsOf(body) }
 }
+
+const faultsOf = ({ invalidParams = [] }) =>
+  invalidParams.map(({ name, reason }) => `${name}: ${reason}`)
 
 /** How far the clock of the service is ahead of this one, ms: a payment is valid for minutes. */
 function aheadOf({ headers }) {
@@ -50,8 +53,8 @@ function send({ method, target, body }, headers) {
     credentials: 'omit',
     redirect: 'error',
     cache: 'no-store',
-    headers: { ...(hasBody ? { 'content-type': 'application/json' } : {}), ...headers },
-    ...(hasBody ? { body } : {}),
+    headers: { ...(hasBody && { 'content-type': 'application/json' }), ...headers },
+    ...(hasBody && { body }),
   })
 }
 
@@ -108,10 +111,9 @@ async function finish(purchase, store, say) {
       continue
     }
     if (isLast(response, problem, kept)) store.remove(kept.credential)
-    const details = (problem.invalidParams ?? []).map(({ name, reason }) => `${name}: ${reason}`)
     // The other sentences are for programs; the button does what they say.
-    const [told] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
-    throw new Stopped(told.replace('The upstream', 'The seller'), { details })
+    const [first] = problem.redeem?.token ? detail.split(/(?<=\.) /) : [detail]
+    throw new Stopped(first.replace('The upstream', 'The seller'), { details: faultsOf(problem) })
   }
 }
 
@@ -147,28 +149,21 @@ async function buy(panel, wallet, store, say) {
     throw new Stopped('The connection failed. Nothing was paid.')
   })
   if (quote.status !== 402) {
-    const { detail = `The answer was ${quote.status}.`, invalidParams = [] } =
-      await problemOf(quote)
-    throw new Stopped(detail, {
-      details: invalidParams.map(({ name, reason }) => `${name}: ${reason}`),
-    })
+    const { detail = `The answer was ${quote.status}.`, ...problem } = await problemOf(quote)
+    throw new Stopped(detail, { details: faultsOf(problem) })
   }
   const asked = await readOffers(quote, JSON.parse(panel.dataset.networks))
-  if (asked.invalidParams.length > 0) {
-    const details = asked.invalidParams.map(({ name, reason }) => `${name}: ${reason}`)
+  const { details } = asked
+  if (details.length > 0)
     throw new Stopped('This request would be refused. Nothing was paid.', { details })
-  }
   const { provider } = wallet
   say('Confirm the connection in your wallet ...')
   const refused = 'You did not connect the wallet. Nothing was paid.'
   const [payer] = await ask(provider, 'eth_requestAccounts', [], refused)
   if (!/^0x[0-9a-fA-F]{40}$/.test(payer)) throw new Stopped('The wallet has no account.')
-  const offer = await choose(panel, provider, asked.offers)
-  assertPrice(offer)
-  await selectNetwork(provider, offer.network)
-  await assertFunds(provider, payer, offer, asked.offers.length === 1)
+  const offer = await choose(panel, provider, payer, asked.offers)
   say(`Confirm in your wallet: ${amountOf(offer)}, to ${short(offer.accepted.payTo)}.`)
-  const { credential } = await payOffer(provider, payer, offer, asked)
+  const credential = await payOffer(provider, payer, offer, asked)
   // Another window was faster: its payment is finished, and this one is never sent.
   if (store.read() !== undefined) return finish(purchase, store, say)
   // Kept before it is sent: whatever happens to this page, nothing is signed a second time.
@@ -178,16 +173,32 @@ async function buy(panel, wallet, store, say) {
   return finish(purchase, store, say)
 }
 
-/** The chosen network, or by default the wallet's own if that is offered. */
-async function choose(panel, provider, offers) {
+/**
+ * The first offer that the wallet can pay: of the chosen network, or by default of the wallet's own and
+ * then of the others. A wallet reads balances of one network only, so it switches to each.
+ */
+async function choose(panel, provider, payer, offers) {
   const select = panel.querySelector('select')
   const wanted = select.value
-  const current = wanted === '' ? Number(await provider.request({ method: 'eth_chainId' })) : 0
-  const isWanted = ({ network }) =>
-    wanted === '' ? Number(network.chain) === current : network.id === wanted
-  const offer = offers.find(isWanted) ?? (wanted === '' ? offers[0] : undefined)
-  if (offer === undefined) throw new Stopped('This network is not offered now. Choose another one.')
-  // Shows the user which network a fault is about.
-  select.value = offer.network.id
-  return offer
+  const current = Number(await provider.request({ method: 'eth_chainId' }))
+  const isOwn = ({ network }) => Number(network.chain) === current
+  const able = offers
+    .filter(({ network }) => wanted === '' || network.id === wanted)
+    .sort((one, other) => isOwn(other) - isOwn(one))
+  const faults = []
+  for (const offer of able) {
+    try {
+      assertPrice(offer)
+      await selectNetwork(provider, offer.network)
+      await assertFunds(provider, payer, offer, wanted !== '' && offers.length > 1)
+      select.value = offer.network.id
+      return offer
+    } catch (error) {
+      faults.push(error instanceof Stopped ? error : new Stopped(told(error)))
+    }
+  }
+  const gone = new Stopped('This network is not offered now. Choose another one.')
+  const [first = gone, ...others] = faults
+  first.details = others.map(told)
+  throw first
 }

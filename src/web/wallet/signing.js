@@ -6,8 +6,8 @@ const permit2Proxy = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001'
 /** A page cannot make a wallet sign anything that is valid for longer, seconds. */
 const validMaxSeconds = 300
 
-const encodeJson = (value) =>
-  btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(value))))
+const bytesOf = (text) => new TextEncoder().encode(text)
+const base64 = (text) => btoa(String.fromCharCode(...bytesOf(text)))
 const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
 const random = (bytes) => hex(crypto.getRandomValues(new Uint8Array(bytes)))
 const word = (value) => BigInt(value).toString(16).padStart(64, '0')
@@ -22,10 +22,7 @@ function canonical(value) {
 }
 
 const base64url = (text) =>
-  btoa(String.fromCharCode(...new TextEncoder().encode(text)))
-    .replaceAll('+', '-')
-    .replaceAll('/', '_')
-    .replaceAll('=', '')
+  base64(text).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '')
 
 const types = {
   transfer: [
@@ -127,7 +124,7 @@ async function payOffer(provider, payer, offer, { resource, extensions, aheadMs 
     payload,
     extensions: { ...echoed, ...more },
   }
-  return { credential: encodeJson(payment), validBefore: Number(validBefore) }
+  return base64(JSON.stringify(payment))
 }
 
 async function payByAuthorization(
@@ -161,7 +158,7 @@ async function boundNonce(accepted, resource, extensions) {
   if (crypto.subtle === undefined)
     throw new Stopped('Paying needs a page on https or on localhost.')
   const text = [accepted, resource, extensions].map((part) => base64url(canonical(part))).join('|')
-  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text))
+  const digest = await crypto.subtle.digest('SHA-256', bytesOf(text))
   return `0x${hex(new Uint8Array(digest))}`
 }
 

@@ -10,6 +10,12 @@ class Stopped extends Error {
   }
 }
 
+/** What the page says of a fault. */
+const told = (error) =>
+  error instanceof Stopped
+    ? error.message
+    : `The wallet said: ${String(error?.message ?? error).slice(0, 300)}`
+
 /** Wallets that announced themselves, by their uuid. */
 const wallets = new Map()
 addEventListener('eip6963:announceProvider', ({ detail }) => {
@@ -83,12 +89,12 @@ async function view(provider, to, data) {
   return BigInt(answer === '0x' ? 0 : answer)
 }
 
-async function assertFunds(provider, payer, { network, accepted }, isOnly) {
+async function assertFunds(provider, payer, { network, accepted }, hasOthers) {
   const balance = await view(provider, accepted.asset, `0x70a08231${word(payer)}`)
   if (balance >= BigInt(accepted.amount)) return
   const has = decimal(balance, network.decimals)
   const needs = decimal(accepted.amount, network.decimals)
-  const other = isOnly ? '' : ', or choose another network,'
+  const other = hasOthers ? ', or choose another network,' : ''
   throw new Stopped(
     `${short(payer)} has ${has} ${network.symbol} on ${network.name}, and the price is ${needs}. Nothing was paid. Add ${network.symbol} to it${other} and try again.`,
     { label: (name) => `Try again with ${name}` },
