@@ -13,7 +13,7 @@ import type * as Network from '../protocol/Network'
 import { account } from './accounts'
 import { type Chain, mine, prepareChain, startChain } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
-import { withoutTip } from './tipless'
+import { baseFees, type Fees, robinhoodFees, withFees } from './fees'
 import { startUpstreams, type Upstreams } from './upstreams'
 
 export type World = {
@@ -87,18 +87,17 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     const starting = await Promise.allSettled(
       networks.map(async (network) => {
         const own = port === 0 ? 0 : port + 1 + Math.max(0, chainOrder.indexOf(network.chainId))
-        const isTipless = tiplessChains.includes(network.chainId)
-        const at = isTipless ? 0 : own
-        const node = await (options.chainOf?.(network) ?? startPrepared(network, at))
+        const node = await (options.chainOf?.(network) ?? startPrepared(network))
         endings.push(() => node.stop())
-        const chain = isTipless ? withoutTip(node, own) : node
-        if (chain !== node) endings.push(() => chain.stop())
         // No wallet is sponsored until the balances are old enough.
-        if (network.sponsor) await mine(chain, network.sponsor.minBalanceAgeBlocks)
+        if (network.sponsor) await mine(node, network.sponsor.minBalanceAgeBlocks)
+        const withStock = options.exchange === true && stock?.network === network.id
+        const exchange = withStock && (await tryExchange(node, network.asset.address, stock))
+        const fees = feesOf(network, options.chainOf !== undefined)
+        const chain = fees === undefined ? node : await withFees(node, fees, own)
+        if (chain !== node) endings.push(() => chain.stop())
         progress(`chain ${network.chainId} on ${chain.url}`)
-        if (options.exchange === true && stock?.network === network.id) {
-          progress(await tryExchange(chain, network.asset.address, stock))
-        }
+        if (exchange) progress(exchange)
         return [network.id, chain] as const
       }),
     )
@@ -131,8 +130,8 @@ export async function startWorld(options: WorldOptions): Promise<World> {
   }
 }
 
-async function startPrepared(network: NetworkConfig, port: number): Promise<Chain> {
-  const chain = await startChain({ chainId: network.chainId, port })
+async function startPrepared(network: NetworkConfig): Promise<Chain> {
+  const chain = await startChain({ chainId: network.chainId })
   try {
     await prepareChain(chain, network)
     return chain
@@ -145,8 +144,12 @@ async function startPrepared(network: NetworkConfig, port: number): Promise<Chai
 /** Chains listen on the ports after the gateway's in this order. */
 const chainOrder = [8453, 84532, 4663]
 
-/** Robinhood Chain, whose sequencer takes no tips. */
-const tiplessChains = [4663]
+/** A chain that was given keeps its base fee. */
+function feesOf({ chainId }: NetworkConfig, isGiven: boolean): Fees | undefined {
+  const fees = chainId === 4663 ? robinhoodFees : baseFees
+  if (!isGiven) return fees
+  return fees.tipWei === 0n ? { tipWei: 0n } : undefined
+}
 
 /** Placeholder for the chains while the file is read to find which ones it needs. */
 const anyLoopback = Object.fromEntries(
