@@ -184,8 +184,8 @@ merchant  network  asset  payments      paid  delivered  undelivered  refunded  
 shop      Base     USDC          1  0.005000   0.005000     0.000000  0.000000  0.000000  0.000000    0.000000
 
 USD: 1 stablecoin is 1 USD. margin: delivered, without what was swapped for stock, less gas.
-Gas at the eth_price_usd of the configuration: 4000 a coin on Base.
-Gas of sales on Base: 250000000001000 wei.
+Gas at the eth_price_usd of the configuration: 4000 USD an ETH on Base.
+Gas of sales on Base: 0.000250000000001 ETH.
 
 Requests by merchant, in whole UTC hours
 merchant  402  paid  failed  paid of 402

@@ -109,27 +109,31 @@ function align(rows: readonly (readonly (string | undefined)[])[], left: number)
 }
 
 const kinds: Readonly<Record<string, string>> = {
-  grant: 'grants of native coin',
+  grant: 'grants',
   approve: 'approves',
   cancel: 'cancelled account nonces',
+}
+
+function ether(wei: bigint): string {
+  return `${Amount.toDecimal(wei, 18).replace(/\.?0+$/, '')} ETH`
 }
 
 function gasNotes({ totals, otherGas, unknownGas }: Report): string[] {
   const prices = new Map(
     [...totals, ...otherGas].map(({ asset }) => [asset.networkName, asset.coinUsd]),
   )
-  const priced = [...prices].map(([name, usd]) => `${usd ?? '?'} a coin on ${name}`)
+  const priced = [...prices].map(([name, usd]) => `${usd ?? '?'} USD an ETH on ${name}`)
   return [
     'USD: 1 stablecoin is 1 USD. margin: delivered, without what was swapped for stock, less gas.',
     ...(priced.length > 0
       ? [`Gas at the eth_price_usd of the configuration: ${priced.join(', ')}.`]
       : []),
     ...totals.map(
-      ({ asset, figures }) => `Gas of sales on ${asset.networkName}: ${figures.gasWei} wei.`,
+      ({ asset, figures }) => `Gas of sales on ${asset.networkName}: ${ether(figures.gasWei)}.`,
     ),
     ...otherGas.map(({ asset, kind, gasWei, usd }) => {
       const what = kinds[kind] ?? kind
-      return `Not in the sums: ${what} on ${asset.networkName}, ${gasWei} wei, ${usdCell(usd)} USD.`
+      return `Not in the sums: ${what} on ${asset.networkName}, ${ether(gasWei)}, ${usdCell(usd)} USD.`
     }),
     ...(unknownGas > 0
       ? [`The gas of ${count(unknownGas, 'transaction')} of an earlier version is not known.`]

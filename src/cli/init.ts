@@ -154,7 +154,7 @@ async function finish(options: InitOptions, answers: Answers): Promise<number> {
     return code
   }
   out(`
-Start it. It prints the address that pays gas: send it some native coin.
+Start it. It prints the address that pays gas: send it some ETH.
   ${program} serve${config}
 
 Ask for the price: every path of ${answers.upstream} is sold below this address.

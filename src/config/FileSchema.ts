@@ -97,18 +97,18 @@ const sponsor = Type.Object(
     min_balance: text('Least balance of the asset, in USD.', '0.1'),
     min_balance_age_blocks: integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
     grants_per_day: integer('Grants of a UTC day.', 0, 1_000_000, 200),
-    max_grant_wei: text('Most native coin of a grant.', '20000000000000'),
-    eth_price_usd: number('Price of the native coin; that of the network by default.'),
+    max_grant_wei: text('Most ETH of a grant, in wei.', '20000000000000'),
+    eth_price_usd: number('Price of ETH in USD; that of the network by default.'),
   },
   closed,
 )
 
 const gasPerDayWei = Type.Object(
   {
-    gateway: text('Native coin a day for sales.', '10000000000000000'),
-    facilitator: text('Native coin a day for the facilitator.', '10000000000000000'),
-    desk: text('Native coin a day for the stock desk.', '10000000000000000'),
-    sponsor: text('Native coin a day for grants.', '2000000000000000'),
+    gateway: text('Gas of sales a day, in wei.', '10000000000000000'),
+    facilitator: text('Gas of the facilitator a day, in wei.', '10000000000000000'),
+    desk: text('Gas of the stock desk a day, in wei.', '10000000000000000'),
+    sponsor: text('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
   },
   closed,
 )
@@ -126,7 +126,7 @@ const network = Type.Object(
     fee_cap_gwei: text('Highest price of a unit of gas.', '50'),
     replace_after_seconds: integer('Age at which a fee is raised.', 1, 3600, 20),
     gas_ratio_max: number('Most gas cost as a share of the price; 0: off.', 0),
-    eth_price_usd: number('Price of the native coin, in USD.', 4000),
+    eth_price_usd: number('Price of ETH, in USD.', 4000),
     gas_per_day_wei: optional(gasPerDayWei),
     asset,
     sponsor: optional(sponsor),

@@ -139,10 +139,10 @@ function observer(meter: Meter, sources: Sources): () => void {
   )
   const relayer = ['network', 'relayer']
   const inFlight = meter.gauge('relayer_transactions', 'Transactions under way.', relayer)
-  const balance = meter.gauge('relayer_balance_wei', 'Native balance of a relayer.', relayer)
+  const balance = meter.gauge('relayer_balance_wei', 'Balance of a relayer for gas.', relayer)
   const day = ['network', 'product']
-  const spent = meter.gauge('gas_spent_today_wei', 'Native gas spent this UTC day.', day)
-  const budget = meter.gauge('gas_budget_wei', 'Native gas that a UTC day may cost.', day)
+  const spent = meter.gauge('gas_spent_today_wei', 'Gas spent this UTC day.', day)
+  const budget = meter.gauge('gas_budget_wei', 'Gas that a UTC day may cost.', day)
   const pending = states(
     meter.gauge('pending_payments', 'Payments sent and not confirmed.', ['network']),
   )
