@@ -104,11 +104,11 @@ async function sells(port: number): Promise<boolean> {
   return response?.status === 200
 }
 
-async function chainId(port: number): Promise<unknown> {
+async function ask(port: number, method: string): Promise<unknown> {
   const response = await fetch(`http://127.0.0.1:${port}`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: '{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}',
+    body: JSON.stringify({ jsonrpc: '2.0', id: 1, method, params: [] }),
   })
   const { result } = (await response.json()) as { result?: unknown }
   return result
@@ -119,11 +119,9 @@ describe('turnpike demo', () => {
     const port = freePorts()
     const run = start(checkout, port)
     await until('the demo sells', () => sells(port))
-    expect(await Promise.all([1, 2, 3].map((offset) => chainId(port + offset)))).toEqual([
-      '0x2105',
-      '0x14a34',
-      '0x1237',
-    ])
+    expect(await Promise.all([1, 2, 3].map((offset) => ask(port + offset, 'eth_chainId')))).toEqual(
+      ['0x2105', '0x14a34', '0x1237'],
+    )
     const upstream = await fetch(`http://127.0.0.1:${port + 4}/v1/currencies`)
     expect(upstream.status).toBe(200)
     await until('the instructions are printed', () => run.out.includes('Ctrl-C stops everything'))
@@ -138,6 +136,8 @@ describe('turnpike demo', () => {
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
     expect(commands).toHaveLength(7)
+    const byUse = commands?.find((each) => each.includes('--scheme upto')) ?? ''
+    commands?.push(byUse.replace('{"model"', '{"stream":true,"model"'))
     for (const command of commands ?? []) {
       // The same program, without a download from the registry.
       const local = command
@@ -154,6 +154,30 @@ describe('turnpike demo', () => {
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
       else expect(answer).toMatch(/"temperature_2m"|"choices"|"status":"delivered"/)
     }
+
+    // An operator reads one line for each sale, also for those by use, whole and as a stream.
+    const buyer = String.raw`from 0x7099\u{2026}79C8 in \d+\.\d s$`
+    const salesOf = () => run.out.match(/(?<= INFO {2})sold .*\n/g) ?? []
+    await until('every sale is logged', () => salesOf().length >= 6)
+    const sold = salesOf().map((line) => line.trimEnd())
+    expect(sold).toEqual([
+      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.008\\d+ USDG ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
+      expect.stringMatching(/^sold weather \/forecast 0\.005 USDG from 0x90F7\u{2026}b906 in /u),
+      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USD[CG] ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
+    ])
+
+    // The fees of the real networks: on Base gas is a part of a sale of a cent.
+    expect(
+      await Promise.all([1, 2, 3].map((offset) => ask(port + offset, 'eth_gasPrice'))),
+    ).toEqual([6_000_000, 6_000_000, 36_000_000].map((wei) => `0x${wei.toString(16)}`))
+    const metrics = await (await fetch(`http://localhost:${port}/metrics`, { headers })).text()
+    const spent = /^turnpike_gas_spent_today_wei\{network="eip155:8453",product="gateway"\} (\d+)$/m
+    const usd = (Number(spent.exec(metrics)?.[1]) / 1e18) * 4_000
+    const onBase = sold.filter((line) => line.includes('USDC'))
+    expect(usd / onBase.length).toBeWithin(0.0005, 0.003)
 
     const pids = [run.pid, ...descendants(run.pid)]
     expect(pids.length).toBeGreaterThan(3)

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { cookieOf, formHeaders } from './harness/admin'
@@ -37,6 +37,8 @@ price = "0.005"
 
 type Line = { event: string; ok?: boolean; faults?: string[]; merchants?: number; routes?: number }
 const logged: Line[] = []
+const said: string[] = []
+const adminToken = 'an-admin-token-of-mine'
 let url = ''
 let child: ReturnType<typeof start>
 
@@ -45,7 +47,12 @@ function start() {
   writeFileSync(keyFile, `0x${'11'.repeat(32)}`)
   return Bun.spawn([executable, 'serve'], {
     cwd: directory,
-    env: { PATH: process.env.PATH, RELAYER_KEYS_FILE: keyFile, ONE_KEY: 'b@d"key' },
+    env: {
+      PATH: process.env.PATH,
+      RELAYER_KEYS_FILE: keyFile,
+      ONE_KEY: 'b@d"key',
+      ADMIN_TOKEN: adminToken,
+    },
     stdout: 'pipe',
     stderr: 'pipe',
   })
@@ -55,6 +62,7 @@ beforeAll(async () => {
   child = start()
   void follow(child.stdout, (line) => logged.push(JSON.parse(line)))
   void follow(child.stderr, (line) => {
+    said.push(line)
     url ||= /listens on (http:\S+)/.exec(line)?.[1] ?? ''
   })
   await until('it listens', () => url !== '')
@@ -92,7 +100,6 @@ async function price(): Promise<string | undefined> {
 
 /** A session at `/admin` of the program. `act` returns the page after an action. */
 async function signIn() {
-  const token = readFileSync(join(directory, 'data', 'admin.token'), 'utf8').trim()
   const { host: _, ...headers } = formHeaders
   const post = (path: string, fields: Record<string, string>, cookie = '') =>
     fetch(url + path, {
@@ -101,7 +108,7 @@ async function signIn() {
       headers: { ...headers, cookie },
       redirect: 'manual',
     })
-  const cookie = cookieOf(await post('/admin', { token }))
+  const cookie = cookieOf(await post('/admin', { token: adminToken }))
   const read = async (path = '') =>
     (await fetch(`${url}/admin${path}`, { headers: { cookie } })).text()
   const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read())?.[1] ?? ''
@@ -113,6 +120,12 @@ async function signIn() {
     },
   }
 }
+
+test('behavior: serve prints where its pages are, and that ADMIN_TOKEN signs in', async () => {
+  await until('the banner is printed', () => said.some((line) => line.includes('sells 1 route')))
+  expect(said).toContain(`  pages for buyers http://localhost/`)
+  expect(said).toContain(`  pages for you    http://localhost/admin  sign in with ADMIN_TOKEN`)
+})
 
 describe('SIGHUP', () => {
   test('behavior: SIGHUP applies the file', async () => {

@@ -152,7 +152,13 @@ test('error: a start that cannot read the orders to continue fails', async () =>
 
 describe('a log that is not read', () => {
   test('error: a closed stdout loses lines of the log, and the service continues', async () => {
-    const child = Bun.spawn(command('127.0.0.1:0'), { env, stdout: 'pipe', stderr: 'pipe' })
+    const data = 'unread'
+    const child = Bun.spawn(command('127.0.0.1:0', data), {
+      // An empty value is none, as in files of containers.
+      env: { ...env, ADMIN_TOKEN: '' },
+      stdout: 'pipe',
+      stderr: 'pipe',
+    })
     try {
       let err = ''
       const decoder = new TextDecoder()
@@ -180,7 +186,12 @@ describe('a log that is not read', () => {
       await reading
       const lines = err.split('\n').filter((line) => line.includes('cannot be written'))
       expect(lines).toEqual(['turnpike: the log cannot be written (EPIPE): lines are dropped'])
-      // The banner counts what is sold, and warns of how clients reach it.
+      // The banner counts what is sold, says where the pages are, and warns of how clients reach it.
+      expect(err).toContain('\n  pages for buyers https://pay.test/\n')
+      const token = join(directory, data, 'admin.token')
+      expect(err).toContain(
+        `\n  pages for you    https://pay.test/admin  sign in with the token in ${token}\n`,
+      )
       expect(err).toContain('\n  1 merchant sells 1 route\n')
       const warnings = err.split('\n').filter((line) => line.startsWith('warning'))
       expect(warnings).toEqual([

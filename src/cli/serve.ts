@@ -6,7 +6,14 @@ import { databaseName } from '../../db/sqlite/open'
 import * as App from '../app'
 import type { HttpsOptions } from '../app/options'
 import type { Config } from '../config/Config'
-import { type Env, EnvironmentError, loadSecrets, ownKeys, type Secrets } from '../config/env'
+import {
+  type Env,
+  EnvironmentError,
+  loadSecrets,
+  ownKeys,
+  readEnv,
+  type Secrets,
+} from '../config/env'
 import { format, parse } from '../config/merchants'
 import { salesOf } from '../config/sales'
 import { exposuresOf } from '../config/warnings'
@@ -88,8 +95,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
-  const { ADMIN_TOKEN, ADMIN_TOKEN_FILE } = options.env
-  const isGiven = (ADMIN_TOKEN ?? ADMIN_TOKEN_FILE) !== undefined
+  const isGiven = readEnv(options.env)('ADMIN_TOKEN') !== undefined
   const tokenPlace = isGiven ? 'ADMIN_TOKEN' : `the token in ${join(dataDir, 'admin.token')}`
   say(banner(app, { config, secrets, tokenPlace }) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
