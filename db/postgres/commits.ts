@@ -4,6 +4,7 @@ import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
 import type { Query } from './Line'
 import type { Kind, Lines } from './lines'
 import { type ChangedIds, createNotifier, type Notifier } from './notifier'
+import { nameOf } from './reader'
 import type { Json } from './rows'
 
 /** A change of the ledger: a function of the database and its input. */
@@ -41,6 +42,10 @@ export type Commits = {
   add<T>(change: Change<T>): Promise<T>
   /** The same, but a crash of the server may undo the last ones. */
   addSoon<T>(change: Change<T>): Promise<T>
+  /**
+   * Runs one statement that may run twice, in a transaction of its own. Rejects as `add` does.
+   */
+  run<Row>(kind: Kind, text: string, values: readonly unknown[]): Promise<readonly Row[]>
   /** Commits the waiting changes now. */
   flush(): void
   /** Commits so far. */
@@ -94,7 +99,15 @@ type Uses = CommitsOptions & { notifier: Notifier }
 export function createCommits(options: CommitsOptions): Commits {
   const uses = { ...options, notifier: createNotifier(options.lines, options.gateway) }
   const kinds = { commit: createQueue(uses, 'commit'), soon: createQueue(uses, 'soon') }
+  const single = new Set<Promise<unknown>>()
   return {
+    run<Row>(kind: Kind, text: string, values: readonly unknown[]) {
+      const work = surely(options, kind, (query) =>
+        query<Row>(text, values, { name: nameOf(text) }),
+      )
+      single.add(work)
+      return work.finally(() => single.delete(work))
+    },
     add: (change) => kinds.commit.enter(change),
     addSoon: (change) => kinds.soon.enter(change),
     flush() {
@@ -104,7 +117,7 @@ export function createCommits(options: CommitsOptions): Commits {
     commits: () => kinds.commit.commits() + kinds.soon.commits(),
     oldestMs: () => Math.max(kinds.commit.oldestMs(), kinds.soon.oldestMs()),
     async idle() {
-      await Promise.all([kinds.commit.idle(), kinds.soon.idle()])
+      await Promise.allSettled([kinds.commit.idle(), kinds.soon.idle(), ...single])
     },
   }
 }
@@ -188,7 +201,12 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
   const sorted = entries.toSorted((one, other) => compare(one.change.key, other.change.key))
   let answer: Answer
   try {
-    answer = await commitSurely(options, kind, sorted)
+    // The database runs a commit of an id once. In the order of time, so that the index of commits
+    // grows at its end only.
+    const id = Bun.randomUUIDv7()
+    answer = await surely(options, kind, (query, isRepeat) =>
+      send(options, query, { id, entries: sorted, isRepeat }),
+    )
   } catch (error) {
     // A text that the database cannot read as JSON fails the whole statement: send each change alone.
     if (isUnreadable(error) && sorted.length > 1) {
@@ -217,22 +235,19 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
 }
 
 /**
- * Repeats a commit whose end is unknown under its id, which the database runs once, and one that the
- * server ended for its locks.
+ * Repeats work whose end is unknown, and work that the server ended for its locks.
+ * `isRepeat`: it may have run before.
  */
-async function commitSurely(
-  options: CommitsOptions,
+async function surely<T>(
+  { lines, signal }: Pick<CommitsOptions, 'lines' | 'signal'>,
   kind: Kind,
-  entries: readonly Entry[],
-): Promise<Answer> {
-  const { lines, signal } = options
-  // In the order of time, so that the index of commits grows at its end only.
-  const id = Bun.randomUUIDv7()
+  work: (query: Query, isRepeat: boolean) => Promise<T>,
+): Promise<T> {
   let mayHaveRun = false
   for (let attempt = 1; ; attempt++) {
     try {
       const isRepeat = mayHaveRun
-      return await lines.run(kind, (query) => send(options, query, { id, entries, isRepeat }))
+      return await lines.run(kind, (query) => work(query, isRepeat))
     } catch (error) {
       const isGone = error instanceof DatabaseGoneError
       const isRetried = error instanceof PostgresError && retriedStates.has(error.code)

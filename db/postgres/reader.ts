@@ -53,10 +53,10 @@ export function selectsOf({ all }: Pick<Reader, 'all'>): Selects {
 const names = new Map<string, string>()
 
 /** The name under which a connection keeps a statement. */
-function nameOf(text: string): string {
+export function nameOf(text: string): string {
   const known = names.get(text)
   if (known !== undefined) return known
-  const name = `read_${names.size}`
+  const name = `text_${names.size}`
   names.set(text, name)
   return name
 }
