@@ -32,7 +32,7 @@ export type StorageFaults = {
 
 /** What an opening changed in a database of an earlier schema. */
 export type Upgrade = {
-  /** The last migration before and after, e.g. `0013_transactions_sent`. */
+  /** The last migration before and after, e.g. `0001_ledger`. */
   from: string
   to: string
   /** Names of the migrations that were applied. */

@@ -53,10 +53,7 @@ export const orders = table(
     /** Transaction of the newest attempt. */
     refundTx: hex('refund_tx'),
     deliveredAtomic: decimal('delivered_atomic'),
-    /**
-     * Part of `usdg_atomic` that the pool did not take and the swap returned; the migration has a
-     * CHECK.
-     */
+    /** Part of `usdg_atomic` that the pool did not take and the swap returned. */
     returnedAtomic: decimal('returned_atomic'),
     refundReason: text('refund_reason'),
     heldReason: text('held_reason'),
@@ -100,6 +97,11 @@ export const orders = table(
     check(
       'orders_delivered',
       sql`(${self.state} = 'delivered') = (${self.deliveredAtomic} IS NOT NULL) AND (${self.deliveredAtomic} IS NULL OR (${isDecimal(self.deliveredAtomic)} AND ${self.deliveredAtomic} <> '0'))`,
+    ),
+    // Only a swap that delivered gives change.
+    check(
+      'orders_returned',
+      sql`${self.returnedAtomic} IS NULL OR (${self.state} = 'delivered' AND ${isDecimal(self.returnedAtomic)} AND ${self.returnedAtomic} <> '0')`,
     ),
     check(
       'orders_refunding',

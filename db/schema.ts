@@ -12,6 +12,7 @@ import {
   index,
   integer,
   isAddress,
+  isAtMost,
   isDay,
   isDecimal,
   isDigest,
@@ -36,7 +37,7 @@ import {
 
 export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
 export const deliveryStates = ['none', 'delivering', 'delivered'] as const
-/** States that the table allows; no row is `signed` since the migration 0013. */
+/** States that the table allows; the code writes no row that is `signed`. */
 export const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
 export const transactionKinds = [
   'payment',
@@ -166,6 +167,15 @@ export const payments = table(
       'payments_credential',
       sql`${self.credentialHash} IS NULL OR (${self.protocol} = 'x402' AND ${isDigest(self.credentialHash, 64)})`,
     ),
+    // What was charged is at most what was signed.
+    check(
+      'payments_ceiling',
+      sql`${self.ceilingAtomic} IS NULL OR (${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0' AND ${self.method} = 'permit2' AND ${self.protocol} = 'x402' AND (${isAtMost(self.amountAtomic, self.ceilingAtomic)}))`,
+    ),
+    check(
+      'payments_facilitator',
+      sql`(${self.facilitator} IS NULL) = (${self.ceilingAtomic} IS NULL) AND (${self.facilitator} IS NULL OR (${isAddress(self.facilitator)}))`,
+    ),
     check(
       'payments_flags',
       sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.answered)}`,
@@ -195,10 +205,7 @@ export const transactions = table(
     /** Written before the bytes are sent, which happens as soon as the row is on the disk. */
     firstSentAt: at('first_sent_at'),
     blockNumber: block('block_number'),
-    /**
-     * What an included transaction cost, with the native coin that it gave. NULL before it is
-     * included, and for those that an earlier version recorded; the migration has a CHECK.
-     */
+    /** What it cost, with the native coin that it gave. Written when it is included. */
     costWei: decimal('cost_wei'),
   },
   (self) => [
@@ -232,6 +239,10 @@ export const transactions = table(
     check(
       'transactions_sent',
       sql`${self.state} NOT IN ('sent', 'mined', 'failed') OR ${self.firstSentAt} IS NOT NULL`,
+    ),
+    check(
+      'transactions_cost',
+      sql`${self.costWei} IS NULL OR (${isDecimal(self.costWei)} AND ${self.state} IN ('mined', 'failed'))`,
     ),
     check('transactions_signed', sql`${self.state} <> 'signed' OR ${self.firstSentAt} IS NULL`),
   ],

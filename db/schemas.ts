@@ -5,7 +5,7 @@ export type Migration = { name: string; sql: string }
 /** A migration that a database has. */
 export type Applied = { name: string; hash: string }
 
-/** The database was written by a newer program, or a migration was changed after it ran. */
+/** The database was written by another program, or a migration was changed after it ran. */
 export class MigrationError extends Error {
   override name = 'MigrationError'
 }
@@ -16,30 +16,26 @@ export type About = { file?: string | undefined; program?: string | undefined }
 /** Key of the version of the program that opened the database last, in the table `meta`. */
 export const programKey = 'program'
 
-/** The last migration of a database, and the program that opened it last, as far as it is known. */
-export type Schema = { last: string | undefined; program: string | undefined }
+/** The migrations that a database has, and the program that opened it last if it is known. */
+export type Schema = { applied: readonly Applied[]; program: string | undefined }
+
+/** The last migration of a database; undefined for one without tables. */
+export function lastOf({ applied }: Schema): string | undefined {
+  return applied.at(-1)?.name
+}
 
 /**
- * The migrations that a database does not have, of `list`. Throws `MigrationError` when it has one
+ * The migrations of `list` that a database does not have. Throws `MigrationError` when it has one
  * that is not the same in `list`.
  */
 export function pendingOf<Each extends Migration>(
-  known: readonly Applied[],
-  list: readonly Each[],
   schema: Schema,
+  list: readonly Each[],
   about: About,
 ): readonly Each[] {
-  for (const [index, row] of known.entries()) {
-    const migration = list[index]
-    if (migration?.name !== row.name) throw new MigrationError(unknownTo(schema, list, about))
-    if (hashOf(migration.sql) !== row.hash) {
-      throw new MigrationError(
-        `the migration ${row.name} of ${nameOf(about)} is not the one that was applied: ` +
-          `${useOther(schema)}`,
-      )
-    }
-  }
-  return list.slice(known.length)
+  const refusal = refusalOf(schema, list, about)
+  if (refusal !== undefined) throw new MigrationError(refusal)
+  return list.slice(schema.applied.length)
 }
 
 /**
@@ -51,15 +47,14 @@ export function misfit(
   list: readonly Migration[],
   about: About,
 ): string | undefined {
-  const { last } = schema
-  const own = list.at(-1)?.name ?? ''
-  if (last === own) return undefined
+  const refusal = refusalOf(schema, list, about)
+  if (refusal !== undefined || schema.applied.length === list.length) return refusal
+  const last = lastOf(schema)
   if (last === undefined)
     return `${nameOf(about)} has no tables of turnpike: start serve once, which makes them`
-  if (last > own) return unknownTo(schema, list, about)
   return (
-    `${nameOf(about)} is of an older version (schema ${last}, this program needs ${own}): ` +
-    'start serve once, which brings it up to date'
+    `${nameOf(about)} is of an older version (schema ${last}, this program needs ` +
+    `${list.at(-1)?.name}): start serve once, which brings it up to date`
   )
 }
 
@@ -71,20 +66,48 @@ export function leavesOrphans(table: string, about: About): string {
   )
 }
 
-/** The message for a database that has migrations which this program does not know. */
-function unknownTo(schema: Schema, list: readonly Migration[], about: About): string {
-  const maker = schema.program === undefined ? 'a newer turnpike' : `turnpike ${schema.program}`
+/** Why a database has a migration that is not the one of `list`. */
+function refusalOf(schema: Schema, list: readonly Migration[], about: About): string | undefined {
+  for (const [index, row] of schema.applied.entries()) {
+    const migration = list[index]
+    if (migration?.name !== row.name)
+      return index === 0 ? isOfEarlier(schema, about) : isOfNewer(schema, list, about)
+    if (hashOf(migration.sql) !== row.hash)
+      return (
+        `the migration ${row.name} of ${nameOf(about)} is not the one that was applied: ` +
+        `${useOther(schema)}`
+      )
+  }
+  return undefined
+}
+
+/** The message for migrations that this program does not know. */
+function isOfNewer(schema: Schema, list: readonly Migration[], about: About): string {
   const own =
     about.program === undefined ? 'this turnpike' : `this is turnpike ${about.program} and`
   return (
-    `${nameOf(about)} was made by ${maker} (schema ${schema.last}); ${own} knows ` +
-    `schema ${list.at(-1)?.name}: ${useOther(schema)}`
+    `${nameOf(about)} was made by ${makerOf(schema, 'a newer turnpike')} (schema ${lastOf(schema)}); ` +
+    `${own} knows schema ${list.at(-1)?.name}: ${useOther(schema)}`
   )
 }
 
-function useOther({ program }: Schema): string {
-  const other = program === undefined ? 'the turnpike that made it' : `turnpike ${program}`
+/** The message for a database from before the first release, whose migrations no longer exist. */
+function isOfEarlier(schema: Schema, about: About): string {
+  return (
+    `${nameOf(about)} was made by a turnpike from before the first release (schema ` +
+    `${lastOf(schema)}), and this turnpike cannot read it: sell it out with the turnpike that made ` +
+    'it, until no payment and no order is open, or start anew with another directory in --data ' +
+    'or an empty database in DATABASE_URL'
+  )
+}
+
+function useOther(schema: Schema): string {
+  const other = makerOf(schema, 'the turnpike that made it')
   return `start ${other} or a newer one, or restore a copy from before the upgrade`
+}
+
+function makerOf({ program }: Schema, unknown: string): string {
+  return program === undefined ? unknown : `turnpike ${program}`
 }
 
 function nameOf({ file = 'the database' }: About): string {

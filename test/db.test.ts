@@ -2,18 +2,14 @@ import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import { MigrationError } from '../db/schemas'
-import { createJobs } from '../db/sqlite/jobs'
+import { hashOf, MigrationError, misfit } from '../db/schemas'
 import { DatabaseLockedError } from '../db/sqlite/lock'
-import { migrate, migrations } from '../db/sqlite/migrate'
+import { migrate } from '../db/sqlite/migrate'
 import { createOffers } from '../db/sqlite/offers'
-import { type Db, databaseName, open, openInMemory } from '../db/sqlite/open'
+import { type Db, open, openInMemory } from '../db/sqlite/open'
 import { createPayments } from '../db/sqlite/payments'
-import { selectsOf } from '../db/sqlite/statement'
 import { isDuplicate, write } from '../db/sqlite/write'
-import { createJobReads } from '../db/transaction-reads'
 import { temporary } from './harness/settlement'
-import { wholeSchema } from './harness/wholeschema'
 
 const now = () => 1_700_000_000_000
 let directory: ReturnType<typeof temporary>
@@ -74,35 +70,6 @@ function insert(changes: Readonly<Record<string, string | number | null>> = {}):
   )
 }
 
-/** Opens a database that stopped before the migration `name` and got its rows then. */
-function writeOld(name: string, fill: (old: Database) => void): void {
-  const dataDir = join(directory.path, 'old')
-  mkdirSync(dataDir, { mode: 0o700 })
-  const old = new Database(join(dataDir, databaseName))
-  const index = migrations.findIndex((migration) => migration.name === name)
-  expect(index).toBeGreaterThan(0)
-  migrate(old, 1, migrations.slice(0, index))
-  fill(old)
-  old.close()
-  db.close()
-  db = open({ dataDir, now })
-}
-
-function addTransaction(old: Database, row: { state: 'signed' | 'sent'; hash?: string }): void {
-  old.run(
-    `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
-     max_fee_wei, max_tip_wei, state, created_at, first_sent_at)
-     VALUES (?, 'eip155:4663', ?, 0, 'payment', 'gateway', ?, '0x02', '1', '1', '1', ?, 5, ?)`,
-    [
-      row.hash ?? hash('1'),
-      String(payment.payer),
-      String(payment.asset),
-      row.state,
-      row.state === 'sent' ? 5 : null,
-    ],
-  )
-}
-
 describe('open', () => {
   test('behavior: a commit is durable, and the directory is for its owner only', () => {
     const pragma = (name: string) => Object.values(db.sqlite.query(`PRAGMA ${name}`).get() ?? {})[0]
@@ -137,24 +104,6 @@ describe('open', () => {
     } finally {
       memory.close()
     }
-  })
-
-  test('behavior: a new database is what all migrations leave', async () => {
-    const one = new Database(':memory:')
-    const whole = wholeSchema(one)
-    // `bun run docs` writes the file.
-    expect(await Bun.file(join(import.meta.dir, '../db/migrations/whole.sql')).text()).toBe(whole)
-    const stepwise = new Database(':memory:')
-    migrate(stepwise, now(), [...migrations])
-    const all = ({ sqlite }: Pick<Db, 'sqlite'>) => ({
-      schema: sqlite
-        .query('SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name')
-        .all(),
-      applied: sqlite.query('SELECT * FROM migrations ORDER BY name').all(),
-    })
-    expect(all(db)).toEqual(all({ sqlite: stepwise }))
-    one.close()
-    stepwise.close()
   })
 
   test('error: a second opening names the directory and the process', () => {
@@ -195,64 +144,20 @@ describe('open', () => {
     open({ dataDir: path, now }).close()
   })
 
-  test('behavior: a transaction that an older program signed and did not send counts as sent', () => {
-    writeOld('0013_transactions_sent', (old) => addTransaction(old, { state: 'signed' }))
-    const rows = db.sqlite.query('SELECT state, first_sent_at FROM transactions').all()
-    expect(rows).toEqual([{ state: 'sent', first_sent_at: 5 }])
-  })
-
-  test('behavior: the jobs of an older program and their transactions are kept', async () => {
-    writeOld('0014_jobs', (old) => {
-      for (const [id, digit, nonce] of [
-        ['swap:1', '2', 7],
-        ['refund:1', '1', 8],
-      ] as const) {
-        addTransaction(old, { state: 'sent', hash: hash(digit) })
-        old.run(
-          `INSERT INTO errands (id, kind, product, network, relayer, nonce, "to", value_wei, state,
-           transaction_hash, created_at)
-           VALUES (?, ?, 'desk', 'eip155:4663', ?, ?, ?, '0', 'broadcast', ?, 5)`,
-          [id, id.slice(0, -2), String(payment.payer), nonce, String(payment.asset), hash(digit)],
-        )
-        old.run('INSERT INTO errand_transactions VALUES (?, ?)', [id, hash(digit)])
-      }
-    })
-    const jobs = createJobs(db)
-    const { find } = createJobReads(selectsOf(db))
-    expect(await find('swap:1')).toMatchObject({ kind: 'swap', nonce: 7, state: 'broadcast' })
-    expect(await find('refund:1')).toMatchObject({ kind: 'refund', nonce: 8, createdAt: 5 })
-    expect(jobs.transactionsOf('swap:1').map((row) => row.hash as string)).toEqual([hash('2')])
-    expect(jobs.transactionsOf('refund:1').map((row) => row.hash as string)).toEqual([hash('1')])
-    expect(db.sqlite.query('PRAGMA foreign_key_check').all()).toEqual([])
-    const left = db.sqlite.query("SELECT name FROM sqlite_master WHERE sql LIKE '%errand%'").all()
-    expect(left).toEqual([])
-    expect(() => db.sqlite.run("UPDATE jobs SET state = 'x'")).toThrow('jobs_state')
-    expect(() => db.sqlite.run("DELETE FROM jobs WHERE id = 'swap:1'")).toThrow('FOREIGN KEY')
-  })
-
-  test('behavior: accounts of an older database are own, and what its transactions cost is unknown', () => {
-    writeOld('0016_sales', (old) => {
-      addTransaction(old, { state: 'sent' })
-      old.run("UPDATE transactions SET state = 'mined', block_number = 1")
-      const row = {
-        ...payment,
-        ...confirmed,
-        id: 'pay_00000000000100',
-        payer: `0x${'2'.repeat(40)}`,
-      }
-      const names = Object.keys(row)
-      old.run(
-        `INSERT INTO payments (${names.join(', ')}) VALUES (${names.map(() => '?').join(', ')})`,
-        Object.values(row),
-      )
-      old.run("INSERT INTO transaction_members VALUES (?, 0, 'pay_00000000000100')", [hash('1')])
-    })
-    const own = db.sqlite.query('SELECT address FROM own_accounts ORDER BY address').all()
-    expect(own).toEqual([{ address: payment.payee }, { address: payment.payer }])
-    expect(db.sqlite.query('SELECT cost_wei FROM transactions').get()).toEqual({ cost_wei: null })
-    expect(() =>
-      db.sqlite.run("UPDATE transactions SET cost_wei = '7', state = 'sent', block_number = NULL"),
-    ).toThrow('CHECK constraint failed')
+  test('error: a command names an older, an empty and a foreign database', () => {
+    const list = ['0001_a', '0002_b'].map((name) => ({ name, sql: name }))
+    const applied = list.map(({ name, sql }) => ({ name, hash: hashOf(sql) }))
+    const of = (all: typeof applied) =>
+      misfit({ applied: all, program: '1.0.0' }, list, { file: 'f' })
+    expect(of(applied)).toBeUndefined()
+    expect(of(applied.slice(0, 1))).toBe(
+      'f is of an older version (schema 0001_a, this program needs 0002_b): start serve once, which ' +
+        'brings it up to date',
+    )
+    expect(of([])).toBe('f has no tables of turnpike: start serve once, which makes them')
+    expect(of([{ name: '0001_x', hash: '' }])).toContain('from before the first release')
+    expect(of([...applied, { name: '0003_c', hash: '' }])).toContain('was made by turnpike 1.0.0')
+    expect(of([{ name: '0001_a', hash: '' }])).toContain('is not the one that was applied')
   })
 
   test('error: a newer or a changed database is refused', () => {

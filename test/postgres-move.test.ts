@@ -12,9 +12,9 @@ import { DatabaseMovedError } from '../db/sqlite/moved'
 import { databaseName, open } from '../db/sqlite/open'
 import { move } from '../src/cli/move'
 import { loadSecrets } from '../src/config/env'
-import { fill, read, sumsOf } from './harness/oldrows'
+import { fill, read, sumsOf } from './harness/moneyrows'
 import { outcomeOf } from './harness/outcome'
-import { emptyDatabase, hasPostgres, use } from './harness/postgres'
+import { emptyDatabase, hasPostgres, queryOf, use } from './harness/postgres'
 
 /** `turnpike move`: all rows of a file in an empty PostgreSQL database, or none. */
 
@@ -126,7 +126,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
 
   test('error: a move that meets a lock names it, and the file is used as before', async () => {
     const other = await emptyDatabase()
-    await use(other, (client) => migrate(client, now()))
+    await use(other, (client) => migrate(queryOf(client), now()))
     await use(other, async (client) => {
       await client.query('BEGIN')
       await client.query('LOCK TABLE payments IN ACCESS EXCLUSIVE MODE')

@@ -13,7 +13,7 @@ import { NoPrimaryError, type Place } from '../db/postgres/primary'
 import type { Json } from '../db/postgres/rows'
 import { sessionOf } from '../db/postgres/session'
 import * as Url from '../db/postgres/Url'
-import { type Cluster, hasPostgres, startCluster, use } from './harness/postgres'
+import { type Cluster, hasPostgres, queryOf, startCluster, use } from './harness/postgres'
 import { until } from './harness/settlement'
 
 /** A primary and its standby, which takes its place: which of both a gateway uses, and for what. */
@@ -40,7 +40,7 @@ describe.skipIf(!hasPostgres)('a primary and its standby', () => {
     first = await startCluster({ tcp: true, settings })
     await first.run(`CREATE DATABASE ${database}`)
     await use(first.url(database), async (client) => {
-      await migrate(client, Date.now())
+      await migrate(queryOf(client), Date.now())
       await client.query('CREATE TABLE marks (n int PRIMARY KEY)')
     })
     const lines = await open([first])

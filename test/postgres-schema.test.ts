@@ -8,12 +8,13 @@ import * as grants from '../db/grants'
 import * as jobs from '../db/jobs'
 import * as offers from '../db/offers'
 import * as orders from '../db/orders'
-import { migrate, migrations, misfitOf, noteProgram } from '../db/postgres/migrate'
+import { migrate, migrations, misfitOf, noteProgram, upgrade } from '../db/postgres/migrate'
+import { DatabaseStartError } from '../db/postgres/reach'
 import * as schema from '../db/schema'
 import { MigrationError } from '../db/schemas'
 import { type Db, openInMemory } from '../db/sqlite/open'
 import * as webhooks from '../db/webhooks'
-import { emptyDatabase, freshDatabase, hasPostgres, use } from './harness/postgres'
+import { emptyDatabase, freshDatabase, hasPostgres, queryOf, use } from './harness/postgres'
 import { impossible, rows } from './harness/tablerows'
 
 if (!hasPostgres)
@@ -31,8 +32,6 @@ const tables = [schema.payments, schema.transactions, schema.transactionMembers,
   .concat([getTableConfig(webhooks.webhooks)])
 const names = tables.map(({ name }) => name).sort()
 
-/** CHECKs that SQLite's migrations add without a name. */
-const unnamed = ['payments_ceiling', 'payments_facilitator', 'transactions_cost', 'orders_returned']
 const ownTables = ['commits', 'gateways', 'grant_days', 'lanes', 'payer_failures']
 const ownColumns = [
   'payments.answering_by',
@@ -156,9 +155,8 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
          FROM pg_proc WHERE proname IN ($2, $3)`,
         [table, `${table}_rules`, `${table}_fixed_rules`],
       )
-      const added = unnamed.filter((name) => impossible[name]?.[0] === table)
       const config = tables.find(({ name }) => name === table)
-      const checks = [...(config?.checks.map(({ name }) => name) ?? []), ...added].sort()
+      const checks = config?.checks.map(({ name }) => name).sort() ?? []
       expect(found.map(({ name }) => name).sort()).toEqual(checks)
       const tried = Object.entries(impossible).filter(([, [of]]) => of === table)
       expect(tried.map(([name]) => name).sort()).toEqual(checks)
@@ -265,9 +263,10 @@ describe.skipIf(!hasPostgres)('migrate', () => {
     const script = `
       const { Client } = await import('pg')
       const { migrate } = await import(${JSON.stringify(join(import.meta.dir, '../db/postgres/migrate.ts'))})
+      const { queryOf } = await import(${JSON.stringify(join(import.meta.dir, 'harness/postgres.ts'))})
       const client = new Client({ connectionString: process.env.DATABASE })
       await client.connect()
-      console.log(JSON.stringify(await migrate(client, 1)))
+      console.log(JSON.stringify(await migrate(queryOf(client), 1)))
       await client.end()`
     const all = await Promise.all(
       [1, 2].map(async () => {
@@ -299,13 +298,15 @@ describe.skipIf(!hasPostgres)('migrate', () => {
       const client = new Client({ connectionString: url })
       client.on('error', () => undefined)
       await client.connect()
-      expect(await migrate(client, 1, { list }).catch((error) => error)).toBeInstanceOf(Error)
+      expect(await migrate(queryOf(client), 1, { list }).catch((error) => error)).toBeInstanceOf(
+        Error,
+      )
       await client.end()
       await use(url, async (later) => expect(await tablesOf(later)).toEqual(['a', 'migrations']))
     }
     await use(url, async (client) => {
       const list = [good, { name: '0002_b', sql: 'CREATE TABLE b (x int)' }]
-      expect(await migrate(client, 2, { list })).toEqual(['0002_b'])
+      expect(await migrate(queryOf(client), 2, { list })).toEqual(['0002_b'])
       expect(await tablesOf(client)).toEqual(['a', 'b', 'migrations'])
     })
   })
@@ -313,26 +314,47 @@ describe.skipIf(!hasPostgres)('migrate', () => {
   test('error: a newer, an older and a changed database are named', async () => {
     const about = { file: 'the database shop', program: '1.0.0' }
     await use(await emptyDatabase(), async (client) => {
-      expect(await misfitOf(client, about)).toContain('start serve once')
-      await migrate(client, 1)
-      await noteProgram(client, '1.1.0')
-      await noteProgram(client, '1.2.0')
-      expect(await misfitOf(client, about)).toBeUndefined()
-      expect(await migrate(client, 1)).toEqual([])
+      expect(await misfitOf(queryOf(client), about)).toContain('start serve once')
+      await migrate(queryOf(client), 1)
+      await noteProgram(queryOf(client), '1.1.0')
+      await noteProgram(queryOf(client), '1.2.0')
+      expect(await misfitOf(queryOf(client), about)).toBeUndefined()
+      expect(await migrate(queryOf(client), 1)).toEqual([])
       await client.query("INSERT INTO migrations VALUES ('0999_future', 'x', 1)")
       const last = migrations.at(-1)?.name
       const newer =
         'the database shop was made by turnpike 1.2.0 (schema 0999_future); this is turnpike 1.0.0 ' +
         `and knows schema ${last}: start turnpike 1.2.0 or a newer one, or restore a copy from before ` +
         'the upgrade'
-      expect(await misfitOf(client, about)).toBe(newer)
-      expect(await migrate(client, 1, about).catch((error) => error)).toEqual(
+      expect(await misfitOf(queryOf(client), about)).toBe(newer)
+      expect(await migrate(queryOf(client), 1, about).catch((error) => error)).toEqual(
         new MigrationError(newer),
       )
       const list = migrations.map((each) => ({ ...each, sql: `${each.sql} ` }))
-      const changed = await migrate(client, 1, { ...about, list }).catch((error) => error)
+      const changed = await migrate(queryOf(client), 1, { ...about, list }).catch((error) => error)
       expect(changed).toBeInstanceOf(MigrationError)
       expect(String(changed)).toContain('is not the one that was applied')
+    })
+  })
+
+  test('error: a database from before the first release is refused, with the way out', async () => {
+    await use(await emptyDatabase(), async (client) => {
+      // As the commits of that time left it, in short.
+      await client.query(`
+        CREATE TABLE payments (id text PRIMARY KEY);
+        CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL, applied_at bigint NOT NULL);
+        INSERT INTO migrations VALUES ('0001_tables', 'a', 1), ('0009_failed_orders', 'b', 1)`)
+      const why =
+        'the database shop was made by a turnpike from before the first release (schema ' +
+        '0009_failed_orders), and this turnpike cannot read it: sell it out with the turnpike that made ' +
+        'it, until no payment and no order is open, or start anew with another directory in --data or ' +
+        'an empty database in DATABASE_URL'
+      const about = { name: 'shop', now: 1, program: '0.1.0' }
+      expect(await upgrade(queryOf(client), about).catch((error) => error)).toEqual(
+        new DatabaseStartError(why),
+      )
+      expect(await misfitOf(queryOf(client), { file: 'the database shop' })).toBe(why)
+      expect(await tablesOf(client)).toEqual(['migrations', 'payments'])
     })
   })
 })

@@ -1,10 +1,7 @@
-import { Database } from 'bun:sqlite'
 import { afterAll, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { migrate, migrations } from '../db/sqlite/migrate'
-import { databaseName } from '../db/sqlite/open'
 import { webhooks } from '../src/cli/webhooks'
 import { account } from '../src/demo/accounts'
 import { executable } from './harness/executable'
@@ -136,16 +133,4 @@ test('error: an unknown message and a missing database are reported', async () =
   expect(lines).toEqual([
     `turnpike: there is no database in ${directory}: name its directory by --data`,
   ])
-})
-
-test('error: a database without the table of messages is reported', async () => {
-  const old = mkdtempSync(join(directory, 'old-'))
-  const sqlite = new Database(join(old, databaseName))
-  const index = migrations.findIndex(({ name }) => name === '0017_webhooks')
-  migrate(sqlite, 1, migrations.slice(0, index))
-  sqlite.close()
-  const lines: string[] = []
-  const options = { dataDir: old, verb: 'list', id: '', now: Date.now }
-  expect(await webhooks({ ...options, out: (line) => void lines.push(line) })).toBe(1)
-  expect(lines).toEqual([expect.stringContaining('is of an older version (schema 0016_sales')])
 })

@@ -10,7 +10,6 @@ import { misfitOf } from './migrate'
 import { DatabaseStartError, reach, startErrorOf } from './reach'
 import { sessionOf } from './session'
 import * as Url from './Url'
-import { clientOf } from './upgrade'
 
 const clocks = { now: Date.now, monotonic: () => performance.now() }
 
@@ -67,7 +66,7 @@ async function openBeside(target: Url.Target): Promise<Lines> {
     const { line, servers } = await reach(target)
     try {
       await line.run(async (query) => {
-        const misfit = await misfitOf(clientOf(query), { file: `the database ${name}` })
+        const misfit = await misfitOf(query, { file: `the database ${name}` })
         if (misfit !== undefined) throw new BesideError(misfit)
         const functions = await query('SELECT 1 FROM pg_namespace WHERE nspname = $1', [
           functionSchema,

@@ -6,9 +6,9 @@ import { type AdmitOptions, type Admitted, admit } from './admit'
 import { type Copied, copyRows } from './copy'
 import { fingerprintsOf, markDatabase, readIdentity, writeIdentity } from './identity'
 import { connect, type Line } from './Line'
+import { upgrade } from './migrate'
 import { DatabaseStartError, startErrorOf } from './reach'
 import * as Url from './Url'
-import { upgrade } from './upgrade'
 
 export type MoveOptions = Omit<AdmitOptions, 'isMove' | 'service'> & {
   /** Only their fingerprints are kept. */

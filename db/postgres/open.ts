@@ -15,11 +15,11 @@ import {
 import type { Line } from './Line'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
+import { upgrade as upgradeSchema } from './migrate'
 import { startErrorOf } from './reach'
 import { watchServer } from './server'
 import { sessionOf } from './session'
 import * as Url from './Url'
-import { upgrade as upgradeSchema } from './upgrade'
 
 export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
   /** Only their fingerprints are kept. */

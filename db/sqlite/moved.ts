@@ -30,7 +30,7 @@ export class DatabaseMovedError extends Error {
 
 /** Where the rows of an open file were moved; undefined when they were not. */
 export function movedOf(sqlite: Database): Moved | undefined {
-  if (schemaOf(sqlite).last === undefined) return undefined
+  if (schemaOf(sqlite).applied.length === 0) return undefined
   const row = sqlite
     .query<{ value: string }, [string]>('SELECT value FROM meta WHERE key = ?')
     .get(movedKey)
@@ -66,7 +66,7 @@ export function fileState(
   const sqlite = new Database(file, { readonly: true })
   try {
     sqlite.run('PRAGMA busy_timeout = 5000')
-    if (schemaOf(sqlite).last === undefined) return undefined
+    if (schemaOf(sqlite).applied.length === 0) return undefined
     const moved = movedOf(sqlite)
     if (moved !== undefined) return { file, moved }
     // A file without transactions has no money in it.

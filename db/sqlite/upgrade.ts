@@ -2,7 +2,7 @@ import type { Database } from 'bun:sqlite'
 import { readdirSync, renameSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Upgrade } from '../Database'
-import type { Schema } from '../schemas'
+import { lastOf, type Schema } from '../schemas'
 import { BackupError, copyTo, removeCopy } from './copy'
 import { migrate, migrations, noteProgram, schemaOf } from './migrate'
 
@@ -36,14 +36,14 @@ const copyName = /^\.backup-\d+(?:-.+)?-(\d{8}T\d{9}Z)$/
 export function upgrade(sqlite: Database, options: UpgradeOptions): Upgrade | undefined {
   const { file, now, program, list = migrations } = options
   const before = schemaOf(sqlite)
-  const { last: from } = before
+  const from = lastOf(before)
   const to = list.at(-1)?.name ?? ''
   const apply = () => {
     const applied = migrate(sqlite, now, list, { file, program })
     if (program !== undefined) noteProgram(sqlite, program)
     return applied
   }
-  if (from === undefined || from >= to) {
+  if (from === undefined || before.applied.length >= list.length) {
     apply()
     return undefined
   }
@@ -74,17 +74,18 @@ function copyBefore(
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : 'unknown'
     throw new UpgradeError(
-      `${file} has schema ${before.last} and needs ${to}. It is copied before it is migrated, ` +
+      `${file} has schema ${lastOf(before)} and needs ${to}. It is copied before it is migrated, ` +
         `and ${cause instanceof BackupError ? reason : `that failed: ${reason}`}. Nothing was changed.`,
       { cause },
     )
   }
 }
 
-/** `.backup-0013-1.4.0-20260102T030405678Z`: the schema, the program if it is known, the time. */
-function nameOf({ last = '', program }: Schema, now: number): string {
+/** `.backup-0001-1.4.0-20260102T030405678Z`: the schema, the program if it is known, the time. */
+function nameOf(schema: Schema, now: number): string {
+  const { program } = schema
   const parts = [
-    last.split('_', 1)[0],
+    lastOf(schema)?.split('_', 1)[0],
     ...(program === undefined ? [] : [program.replace(/[^\w.+-]/g, '_')]),
     new Date(now).toISOString().replace(/[-:.]/g, ''),
   ]

@@ -6,8 +6,8 @@ import { databaseName, open } from '../../db/sqlite/open'
 let migrated: Uint8Array<ArrayBuffer> | undefined
 
 /**
- * Gives a data directory in which nothing is yet a database with the whole schema and no rows. All
- * migrations take three times as long as opening it, and test/db.test.ts is about them.
+ * Gives a data directory in which nothing is yet a database with the whole schema and no rows. Making
+ * its tables takes longer than opening it, and test/db.test.ts is about them.
  */
 export function placeDatabase(dataDir: string): void {
   if (!existsSync(dataDir) || readdirSync(dataDir).length > 0) return

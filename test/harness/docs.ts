@@ -1,19 +1,15 @@
-// `bun run docs` writes the generated pages of docs/, and the schema of a new database.
+// `bun run docs` writes the generated pages of docs/.
 
-import { Database } from 'bun:sqlite'
 import { join } from 'node:path'
 import { renderApi } from './apireference'
 import { renderReference } from './configreference'
 import { renderMetrics } from './metricsreference'
 import { renderTroubleshooting } from './troubleshooting'
-import { wholeSchema } from './wholeschema'
 import { testWorld } from './world'
 
 const root = join(import.meta.dir, '../..')
 const read = (path: string) => Bun.file(join(root, path)).text()
 const write = (path: string, text: string) => Bun.write(join(root, path), text)
-
-await write('db/migrations/whole.sql', wholeSchema(new Database(':memory:')))
 
 // Only a running gateway has registered all of its metrics.
 const world = await testWorld({ exchange: true })

@@ -1,14 +1,14 @@
 import { renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { migrate } from '../../db/postgres/migrate'
-import { finish, postgresBin, startCluster, use, withFunctions } from './postgres'
+import { finish, postgresBin, queryOf, startCluster, use, withFunctions } from './postgres'
 
 /** A server of its own, which a copy that lacks the last commits can replace at the same address. */
 export async function startFailover(settings: Readonly<Record<string, string>> = {}) {
   const server = await startCluster({ settings })
   await server.run('CREATE DATABASE turnpike')
   const url = server.url('turnpike')
-  await use(url, (client) => migrate(client, Date.now()))
+  await use(url, (client) => migrate(queryOf(client), Date.now()))
   await withFunctions(url)
   const [data, copy] = ['data', 'copy'].map((name) => join(server.directory, name)) as [
     string,

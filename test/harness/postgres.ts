@@ -4,6 +4,7 @@ import { cpus, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Client } from 'pg'
 import { installFunctions } from '../../db/postgres/functions'
+import type { Query } from '../../db/postgres/Line'
 import { migrate } from '../../db/postgres/migrate'
 
 /** A PostgreSQL of this machine, for one test process. */
@@ -318,7 +319,7 @@ async function createTemplates(): Promise<void> {
   const cluster = await sharedCluster()
   const { tables, functions } = templates
   await cluster.run(`CREATE DATABASE ${tables}`)
-  await use(cluster.url(tables), (client) => migrate(client, Date.now()))
+  await use(cluster.url(tables), (client) => migrate(queryOf(client), Date.now()))
   await cluster.run(`CREATE DATABASE ${functions} TEMPLATE ${tables} STRATEGY FILE_COPY`)
   await withFunctions(cluster.url(functions))
   await use(cluster.url(functions), (client) => client.query(arrivals))
@@ -343,12 +344,15 @@ const arrivals = `CREATE SCHEMA tests;
 
 /** Installs the functions of this program in a database that has the tables. */
 export async function withFunctions(url: string): Promise<void> {
-  await use(url, (client) =>
-    installFunctions(async <Row>(text: string, values: readonly unknown[] = []) => {
-      const { rows } = await client.query(text, [...values])
-      return rows as Row[]
-    }),
-  )
+  await use(url, (client) => installFunctions(queryOf(client)))
+}
+
+/** A client as the code uses a connection. */
+export function queryOf(client: Client): Query {
+  return async <Row>(text: string, values: readonly unknown[] = []) => {
+    const { rows } = await client.query(text, [...values])
+    return rows as Row[]
+  }
 }
 
 /** Connects to a database, and disconnects afterwards. */

@@ -1,9 +1,6 @@
 import type { Database } from 'bun:sqlite'
 
-/**
- * Rows of every table that an earlier program could have written: each state of money that must
- * survive an upgrade. A schema takes the columns that it has.
- */
+/** Rows of every table of money, in each state that must survive an upgrade and a move. */
 type Value = string | number | null
 type Row = Readonly<Record<string, Value>>
 
@@ -206,7 +203,6 @@ const jobs: readonly Row[] = [
 ]
 const jobTransactions: readonly Row[] = jobs.map(({ id = '', transaction_hash = '' }) => ({
   job_id: id,
-  errand_id: id,
   transaction_hash,
 }))
 
@@ -233,23 +229,28 @@ const order = {
   updated_at: 2,
   settled_at: 2,
 }
-const grant = {
+const topUp = {
   network: 'eip155:4663',
   address: account('8'),
+  transaction_hash: hash('5'),
+  amount_wei: '7',
+  fee_wei: '21000',
+  created_at: 4,
+}
+const grant = {
+  ...topUp,
   token: account('5'),
   kind: 'grant',
   transaction_hash: hash('4'),
   amount_wei: '300000000000000',
-  fee_wei: '21000',
-  created_at: 4,
 }
 
-/** In an order that foreign keys and triggers accept. Two tables have had another name. */
-const rows: readonly (readonly [tables: readonly string[], rows: readonly Row[]])[] = [
-  [['authorizations'], authorizations],
-  [['payments'], payments],
+/** In an order that foreign keys and triggers accept. */
+const tables: readonly (readonly [table: string, rows: readonly Row[]])[] = [
+  ['authorizations', authorizations],
+  ['payments', payments],
   [
-    ['answers'],
+    'answers',
     [
       {
         payment_id: 'pay_delivered',
@@ -261,15 +262,15 @@ const rows: readonly (readonly [tables: readonly string[], rows: readonly Row[]]
       },
     ],
   ],
-  [['transactions'], transactions],
-  [['transaction_members'], members],
-  [['jobs', 'errands'], jobs],
-  [['job_transactions', 'errand_transactions'], jobTransactions],
-  [['orders'], [order]],
-  [['grants'], [grant]],
-  [['grant_top_ups'], [{ ...grant, transaction_hash: hash('5'), amount_wei: '7' }]],
+  ['transactions', transactions],
+  ['transaction_members', members],
+  ['jobs', jobs],
+  ['job_transactions', jobTransactions],
+  ['orders', [order]],
+  ['grants', [grant]],
+  ['grant_top_ups', [topUp]],
   [
-    ['gas_spent'],
+    'gas_spent',
     [
       {
         network: 'eip155:4663',
@@ -281,7 +282,7 @@ const rows: readonly (readonly [tables: readonly string[], rows: readonly Row[]]
     ],
   ],
   [
-    ['offers'],
+    'offers',
     [
       {
         merchant: 'weather',
@@ -294,25 +295,21 @@ const rows: readonly (readonly [tables: readonly string[], rows: readonly Row[]]
       },
     ],
   ],
-  [['merchants'], [{ slug: 'weather', title: 'W', hash: 'h', json: '{}', updated_at: 1 }]],
-  [['meta'], [{ key: 'kept', value: 'yes' }]],
+  ['merchants', [{ slug: 'weather', title: 'W', hash: 'h', json: '{}', updated_at: 1 }]],
+  ['meta', [{ key: 'kept', value: 'yes' }]],
 ]
 
-/** Writes the rows into every table of them that a database has. */
+/** Writes the rows into every table of them. */
 export function fill(sqlite: Database): void {
-  for (const [names, all] of rows) {
-    const table = names.find((name) => columnsOf(sqlite, name).length > 0)
-    if (table === undefined) continue
-    const columns = columnsOf(sqlite, table)
-    for (const row of all) {
-      const entries = Object.entries(row).filter(([name]) => columns.includes(name))
+  for (const [table, rows] of tables)
+    for (const row of rows) {
+      const names = Object.keys(row)
       sqlite.run(
-        `INSERT INTO ${table} (${entries.map(([name]) => `"${name}"`).join(', ')})
-         VALUES (${entries.map(() => '?').join(', ')})`,
-        entries.map(([, value]) => value),
+        `INSERT INTO ${table} (${names.map((name) => `"${name}"`).join(', ')})
+         VALUES (${names.map(() => '?').join(', ')})`,
+        Object.values(row),
       )
     }
-  }
 }
 
 /** Columns that hold money. */
@@ -320,16 +317,13 @@ const amounts = /_atomic$|_wei$|^wei$/
 
 /** All rows of a database: of each table its rows as objects, in the order of their text. */
 export function read(sqlite: Database): Map<string, Row[]> {
-  const tables = sqlite
+  const names = sqlite
     .query<{ name: string }, []>("SELECT name FROM sqlite_schema WHERE type = 'table'")
     .all()
     .map(({ name }) => name)
     .filter((name) => name !== 'migrations' && !name.startsWith('sqlite_'))
   return new Map(
-    tables.map((table) => [
-      currentName(table),
-      sqlite.query<Row, []>(`SELECT * FROM ${table}`).all().map(renamed),
-    ]),
+    names.map((table) => [table, sqlite.query<Row, []>(`SELECT * FROM ${table}`).all()]),
   )
 }
 
@@ -344,19 +338,4 @@ export function sumsOf(all: ReadonlyMap<string, readonly Row[]>): Map<string, bi
         sums.set(name, (sums.get(name) ?? 0n) + BigInt(value))
       }
   return sums
-}
-
-function currentName(table: string): string {
-  return rows.find(([names]) => names.includes(table))?.[0][0] ?? table
-}
-
-function renamed({ errand_id, ...row }: Row): Row {
-  return errand_id === undefined ? row : { job_id: errand_id, ...row }
-}
-
-function columnsOf(sqlite: Database, table: string): string[] {
-  return sqlite
-    .query<{ name: string }, [string]>('SELECT name FROM pragma_table_info(?)')
-    .all(table)
-    .map(({ name }) => name)
 }

@@ -1,3 +1,5 @@
+-- The first schema. drizzle-kit wrote the tables and indexes from the files of db/. Written by hand are
+-- `WITHOUT ROWID` of `hours`, whose rows are read by their key only, and the triggers at the end.
 CREATE TABLE `answers` (
 	`payment_id` text PRIMARY KEY NOT NULL,
 	`status` integer NOT NULL,
@@ -10,15 +12,18 @@ CREATE TABLE `answers` (
 	CONSTRAINT "answers_headers" CHECK(json_valid("answers"."headers")),
 	CONSTRAINT "answers_times" CHECK("answers"."expires_at" > "answers"."created_at")
 );
+CREATE INDEX `answers_expiry` ON `answers` (`expires_at`);
 CREATE TABLE `gas_spent` (
 	`network` text NOT NULL,
 	`product` text NOT NULL,
 	`day` text NOT NULL,
-	`wei` text NOT NULL, `wasted_wei` text DEFAULT '0' NOT NULL CHECK (typeof(`wasted_wei`) = 'text' AND `wasted_wei` <> '' AND `wasted_wei` NOT GLOB '*[^0-9]*' AND (`wasted_wei` = '0' OR `wasted_wei` NOT GLOB '0*')),
+	`wei` text NOT NULL,
+	`wasted_wei` text DEFAULT '0' NOT NULL,
 	PRIMARY KEY(`network`, `product`, `day`),
 	CONSTRAINT "gas_spent_product" CHECK("gas_spent"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
 	CONSTRAINT "gas_spent_day" CHECK("gas_spent"."day" GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'),
-	CONSTRAINT "gas_spent_wei" CHECK(typeof("gas_spent"."wei") = 'text' AND "gas_spent"."wei" <> '' AND "gas_spent"."wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wei" = '0' OR "gas_spent"."wei" NOT GLOB '0*'))
+	CONSTRAINT "gas_spent_wei" CHECK(typeof("gas_spent"."wei") = 'text' AND "gas_spent"."wei" <> '' AND "gas_spent"."wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wei" = '0' OR "gas_spent"."wei" NOT GLOB '0*')),
+	CONSTRAINT "gas_spent_wasted_wei" CHECK(typeof("gas_spent"."wasted_wei") = 'text' AND "gas_spent"."wasted_wei" <> '' AND "gas_spent"."wasted_wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wasted_wei" = '0' OR "gas_spent"."wasted_wei" NOT GLOB '0*'))
 );
 CREATE TABLE `merchants` (
 	`slug` text PRIMARY KEY NOT NULL,
@@ -52,6 +57,7 @@ CREATE TABLE `payments` (
 	`resource` text NOT NULL,
 	`idempotency_key` text,
 	`challenge_id` text,
+	`credential_hash` text,
 	`bound` integer NOT NULL,
 	`received_at` integer NOT NULL,
 	`known_block` integer NOT NULL,
@@ -66,9 +72,15 @@ CREATE TABLE `payments` (
 	`answered` integer DEFAULT false NOT NULL,
 	`redeem_token_hash` text,
 	`redeem_until` integer,
+	`permit2612_value` text,
+	`permit2612_deadline` text,
+	`permit2612_signature` text,
+	`ceiling_atomic` text,
+	`facilitator` text COLLATE NOCASE,
+	`nonce_used` integer DEFAULT false NOT NULL,
 	`created_at` integer NOT NULL,
 	`confirmed_at` integer,
-	`delivered_at` integer, `permit2612_value` text, `permit2612_deadline` text, `permit2612_signature` text, `nonce_used` integer DEFAULT false NOT NULL, `credential_hash` text CHECK (`credential_hash` IS NULL OR (`protocol` = 'x402' AND length(`credential_hash`) = 64 AND `credential_hash` NOT GLOB '*[^0-9a-f]*')), `ceiling_atomic` text CHECK (`ceiling_atomic` IS NULL OR (typeof(`ceiling_atomic`) = 'text' AND `ceiling_atomic` NOT GLOB '*[^0-9]*' AND `ceiling_atomic` NOT GLOB '0*' AND `method` = 'permit2' AND `protocol` = 'x402' AND (length(`amount_atomic`) < length(`ceiling_atomic`) OR (length(`amount_atomic`) = length(`ceiling_atomic`) AND `amount_atomic` <= `ceiling_atomic`)))), `facilitator` text COLLATE NOCASE CHECK ((`facilitator` IS NULL) = (`ceiling_atomic` IS NULL) AND (`facilitator` IS NULL OR (length(`facilitator`) = 42 AND `facilitator` GLOB '0x*' AND substr(`facilitator`, 3) NOT GLOB '*[^0-9a-fA-F]*'))),
+	`delivered_at` integer,
 	CONSTRAINT "payments_method" CHECK("payments"."method" IN ('eip3009', 'permit2')),
 	CONSTRAINT "payments_network" CHECK("payments"."network" = 'eip155:' || "payments"."chain_id" AND "payments"."chain_id" > 0),
 	CONSTRAINT "payments_addresses" CHECK(length("payments"."asset") = 42 AND "payments"."asset" GLOB '0x*' AND substr("payments"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("payments"."payer") = 42 AND "payments"."payer" GLOB '0x*' AND substr("payments"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("payments"."payee") = 42 AND "payments"."payee" GLOB '0x*' AND substr("payments"."payee", 3) NOT GLOB '*[^0-9a-fA-F]*'),
@@ -84,8 +96,17 @@ CREATE TABLE `payments` (
 	CONSTRAINT "payments_attempts" CHECK("payments"."attempts" >= 0 AND ("payments"."delivery" = 'none' OR "payments"."attempts" > 0)),
 	CONSTRAINT "payments_delivered" CHECK(("payments"."delivery" = 'delivered') = ("payments"."delivered_at" IS NOT NULL)),
 	CONSTRAINT "payments_redeemable" CHECK(("payments"."redeem_token_hash" IS NULL) = ("payments"."redeem_until" IS NULL)),
+	CONSTRAINT "payments_credential" CHECK("payments"."credential_hash" IS NULL OR ("payments"."protocol" = 'x402' AND length("payments"."credential_hash") = 64 AND "payments"."credential_hash" NOT GLOB '*[^0-9a-f]*')),
+	CONSTRAINT "payments_ceiling" CHECK("payments"."ceiling_atomic" IS NULL OR (typeof("payments"."ceiling_atomic") = 'text' AND "payments"."ceiling_atomic" <> '' AND "payments"."ceiling_atomic" NOT GLOB '*[^0-9]*' AND ("payments"."ceiling_atomic" = '0' OR "payments"."ceiling_atomic" NOT GLOB '0*') AND "payments"."ceiling_atomic" <> '0' AND "payments"."method" = 'permit2' AND "payments"."protocol" = 'x402' AND (length("payments"."amount_atomic") < length("payments"."ceiling_atomic") OR (length("payments"."amount_atomic") = length("payments"."ceiling_atomic") AND "payments"."amount_atomic" <= "payments"."ceiling_atomic")))),
+	CONSTRAINT "payments_facilitator" CHECK(("payments"."facilitator" IS NULL) = ("payments"."ceiling_atomic" IS NULL) AND ("payments"."facilitator" IS NULL OR (length("payments"."facilitator") = 42 AND "payments"."facilitator" GLOB '0x*' AND substr("payments"."facilitator", 3) NOT GLOB '*[^0-9a-fA-F]*'))),
 	CONSTRAINT "payments_flags" CHECK("payments"."bound" IN (0, 1) AND "payments"."truncated" IN (0, 1) AND "payments"."answered" IN (0, 1))
 );
+CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`) WHERE redeem_token_hash IS NOT NULL;
+CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');
+CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
+CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);
+CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`);
 CREATE TABLE `transaction_members` (
 	`transaction_hash` text NOT NULL,
 	`position` integer NOT NULL,
@@ -95,6 +116,8 @@ CREATE TABLE `transaction_members` (
 	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
 	CONSTRAINT "transaction_members_position" CHECK("transaction_members"."position" >= 0)
 );
+CREATE INDEX `transaction_members_payment` ON `transaction_members` (`payment_id`);
+CREATE UNIQUE INDEX `transaction_members_once` ON `transaction_members` (`transaction_hash`,`payment_id`);
 CREATE TABLE `transactions` (
 	`hash` text PRIMARY KEY NOT NULL,
 	`network` text NOT NULL,
@@ -110,7 +133,8 @@ CREATE TABLE `transactions` (
 	`state` text NOT NULL,
 	`created_at` integer NOT NULL,
 	`first_sent_at` integer,
-	`block_number` integer, `cost_wei` text CHECK (`cost_wei` IS NULL OR (typeof(`cost_wei`) = 'text' AND `cost_wei` <> '' AND `cost_wei` NOT GLOB '*[^0-9]*' AND (`cost_wei` = '0' OR `cost_wei` NOT GLOB '0*') AND `state` IN ('mined', 'failed'))),
+	`block_number` integer,
+	`cost_wei` text,
 	CONSTRAINT "transactions_hash" CHECK(length("transactions"."hash") = 66 AND "transactions"."hash" GLOB '0x*' AND substr("transactions"."hash", 3) NOT GLOB '*[^0-9a-f]*'),
 	CONSTRAINT "transactions_network" CHECK("transactions"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "transactions_nonce_range" CHECK("transactions"."nonce" >= 0),
@@ -122,129 +146,14 @@ CREATE TABLE `transactions` (
 	CONSTRAINT "transactions_state" CHECK("transactions"."state" IN ('signed', 'sent', 'mined', 'failed', 'replaced')),
 	CONSTRAINT "transactions_included_block" CHECK(("transactions"."state" IN ('mined', 'failed')) = ("transactions"."block_number" IS NOT NULL)),
 	CONSTRAINT "transactions_sent" CHECK("transactions"."state" NOT IN ('sent', 'mined', 'failed') OR "transactions"."first_sent_at" IS NOT NULL),
+	CONSTRAINT "transactions_cost" CHECK("transactions"."cost_wei" IS NULL OR (typeof("transactions"."cost_wei") = 'text' AND "transactions"."cost_wei" <> '' AND "transactions"."cost_wei" NOT GLOB '*[^0-9]*' AND ("transactions"."cost_wei" = '0' OR "transactions"."cost_wei" NOT GLOB '0*') AND "transactions"."state" IN ('mined', 'failed'))),
 	CONSTRAINT "transactions_signed" CHECK("transactions"."state" <> 'signed' OR "transactions"."first_sent_at" IS NULL)
 );
-CREATE TABLE `offers` (
-	`merchant` text NOT NULL,
-	`route` text NOT NULL,
-	`network` text NOT NULL,
-	`asset` text COLLATE NOCASE NOT NULL,
-	`pay_to` text COLLATE NOCASE NOT NULL,
-	`amount_atomic` text NOT NULL,
-	`retired_at` integer NOT NULL,
-	PRIMARY KEY(`merchant`, `route`, `network`, `asset`, `pay_to`, `amount_atomic`),
-	CONSTRAINT "offers_addresses" CHECK(length("offers"."asset") = 42 AND "offers"."asset" GLOB '0x*' AND substr("offers"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "offers_payee" CHECK(length("offers"."pay_to") = 42 AND "offers"."pay_to" GLOB '0x*' AND substr("offers"."pay_to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "offers_amount" CHECK(typeof("offers"."amount_atomic") = 'text' AND "offers"."amount_atomic" <> '' AND "offers"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("offers"."amount_atomic" = '0' OR "offers"."amount_atomic" NOT GLOB '0*'))
-);
-CREATE TABLE `orders` (
-	`id` text PRIMARY KEY NOT NULL,
-	`payment_id` text NOT NULL,
-	`network` text NOT NULL,
-	`symbol` text NOT NULL,
-	`token` text COLLATE NOCASE NOT NULL,
-	`pool` text COLLATE NOCASE NOT NULL,
-	`pool_fee` integer NOT NULL,
-	`payer` text COLLATE NOCASE NOT NULL,
-	`recipient` text COLLATE NOCASE NOT NULL,
-	`usdg_atomic` text NOT NULL,
-	`total_atomic` text NOT NULL,
-	`quoted_atomic` text NOT NULL,
-	`floor_atomic` text NOT NULL,
-	`state` text NOT NULL,
-	`settlement_tx` text NOT NULL,
-	`swap_tx` text,
-	`refund_tx` text,
-	`delivered_atomic` text,
-	`refund_reason` text,
-	`held_reason` text,
-	`refund_attempts` integer DEFAULT 0 NOT NULL,
-	`retry_at` integer,
-	`created_at` integer NOT NULL,
-	`updated_at` integer NOT NULL,
-	`settled_at` integer, `returned_atomic` text CHECK (`returned_atomic` IS NULL OR (`state` = 'delivered' AND typeof(`returned_atomic`) = 'text' AND `returned_atomic` NOT GLOB '*[^0-9]*' AND `returned_atomic` NOT GLOB '0*' AND `returned_atomic` <> '')),
-	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
-	CONSTRAINT "orders_id" CHECK(length("orders"."id") = 36 AND "orders"."id" GLOB 'ord_*'),
-	CONSTRAINT "orders_network" CHECK("orders"."network" GLOB 'eip155:[1-9]*'),
-	CONSTRAINT "orders_addresses" CHECK(length("orders"."token") = 42 AND "orders"."token" GLOB '0x*' AND substr("orders"."token", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."pool") = 42 AND "orders"."pool" GLOB '0x*' AND substr("orders"."pool", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."payer") = 42 AND "orders"."payer" GLOB '0x*' AND substr("orders"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."recipient") = 42 AND "orders"."recipient" GLOB '0x*' AND substr("orders"."recipient", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "orders_amounts" CHECK(typeof("orders"."usdg_atomic") = 'text' AND "orders"."usdg_atomic" <> '' AND "orders"."usdg_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."usdg_atomic" = '0' OR "orders"."usdg_atomic" NOT GLOB '0*') AND "orders"."usdg_atomic" <> '0' AND typeof("orders"."total_atomic") = 'text' AND "orders"."total_atomic" <> '' AND "orders"."total_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."total_atomic" = '0' OR "orders"."total_atomic" NOT GLOB '0*') AND "orders"."total_atomic" <> '0' AND typeof("orders"."quoted_atomic") = 'text' AND "orders"."quoted_atomic" <> '' AND "orders"."quoted_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."quoted_atomic" = '0' OR "orders"."quoted_atomic" NOT GLOB '0*') AND typeof("orders"."floor_atomic") = 'text' AND "orders"."floor_atomic" <> '' AND "orders"."floor_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."floor_atomic" = '0' OR "orders"."floor_atomic" NOT GLOB '0*') AND "orders"."floor_atomic" <> '0'),
-	CONSTRAINT "orders_state" CHECK("orders"."state" IN ('settling', 'settled', 'swapping', 'delivered', 'refunding', 'refunded', 'held', 'failed')),
-	CONSTRAINT "orders_settlement" CHECK(length("orders"."settlement_tx") = 66 AND "orders"."settlement_tx" GLOB '0x*' AND substr("orders"."settlement_tx", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "orders_swap" CHECK("orders"."swap_tx" IS NULL OR length("orders"."swap_tx") = 66 AND "orders"."swap_tx" GLOB '0x*' AND substr("orders"."swap_tx", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "orders_refund" CHECK("orders"."refund_tx" IS NULL OR length("orders"."refund_tx") = 66 AND "orders"."refund_tx" GLOB '0x*' AND substr("orders"."refund_tx", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "orders_unsent" CHECK("orders"."state" NOT IN ('settling', 'settled', 'failed') OR ("orders"."swap_tx" IS NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
-	CONSTRAINT "orders_swapped" CHECK("orders"."state" NOT IN ('swapping', 'delivered') OR ("orders"."swap_tx" IS NOT NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
-	CONSTRAINT "orders_delivered" CHECK(("orders"."state" = 'delivered') = ("orders"."delivered_atomic" IS NOT NULL) AND ("orders"."delivered_atomic" IS NULL OR (typeof("orders"."delivered_atomic") = 'text' AND "orders"."delivered_atomic" <> '' AND "orders"."delivered_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."delivered_atomic" = '0' OR "orders"."delivered_atomic" NOT GLOB '0*') AND "orders"."delivered_atomic" <> '0'))),
-	CONSTRAINT "orders_refunding" CHECK("orders"."state" NOT IN ('refunding', 'refunded') OR "orders"."refund_reason" IS NOT NULL),
-	CONSTRAINT "orders_refunded" CHECK("orders"."state" <> 'refunded' OR ("orders"."refund_tx" IS NOT NULL AND "orders"."refund_attempts" > 0)),
-	CONSTRAINT "orders_attempts" CHECK("orders"."refund_attempts" >= 0 AND ("orders"."refund_tx" IS NULL OR ("orders"."refund_reason" IS NOT NULL AND "orders"."refund_attempts" > 0))),
-	CONSTRAINT "orders_held" CHECK(("orders"."state" = 'held') = ("orders"."held_reason" IS NOT NULL)),
-	CONSTRAINT "orders_retry" CHECK("orders"."retry_at" IS NULL OR "orders"."state" = 'held'),
-	CONSTRAINT "orders_settled" CHECK("orders"."state" IN ('settling', 'failed') OR "orders"."settled_at" IS NOT NULL)
-);
-CREATE TABLE `grants` (
-	`network` text NOT NULL,
-	`address` text COLLATE NOCASE NOT NULL,
-	`token` text COLLATE NOCASE NOT NULL,
-	`kind` text NOT NULL,
-	`transaction_hash` text NOT NULL,
-	`amount_wei` text NOT NULL,
-	`fee_wei` text NOT NULL,
-	`approve_hash` text,
-	`created_at` integer NOT NULL,
-	PRIMARY KEY(`network`, `address`),
-	CONSTRAINT "grants_kind" CHECK("grants"."kind" IN ('grant', 'approval')),
-	CONSTRAINT "grants_network" CHECK("grants"."network" GLOB 'eip155:[1-9]*'),
-	CONSTRAINT "grants_addresses" CHECK(length("grants"."address") = 42 AND "grants"."address" GLOB '0x*' AND substr("grants"."address", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("grants"."token") = 42 AND "grants"."token" GLOB '0x*' AND substr("grants"."token", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "grants_transaction" CHECK(length("grants"."transaction_hash") = 66 AND "grants"."transaction_hash" GLOB '0x*' AND substr("grants"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "grants_amounts" CHECK(typeof("grants"."amount_wei") = 'text' AND "grants"."amount_wei" <> '' AND "grants"."amount_wei" NOT GLOB '*[^0-9]*' AND ("grants"."amount_wei" = '0' OR "grants"."amount_wei" NOT GLOB '0*') AND "grants"."amount_wei" <> '0' AND typeof("grants"."fee_wei") = 'text' AND "grants"."fee_wei" <> '' AND "grants"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grants"."fee_wei" = '0' OR "grants"."fee_wei" NOT GLOB '0*')),
-	CONSTRAINT "grants_approve" CHECK(("grants"."kind" = 'approval') = ("grants"."approve_hash" IS NOT NULL) AND ("grants"."approve_hash" IS NULL OR (length("grants"."approve_hash") = 66 AND "grants"."approve_hash" GLOB '0x*' AND substr("grants"."approve_hash", 3) NOT GLOB '*[^0-9a-f]*')))
-);
-CREATE TABLE `grant_top_ups` (
-	`network` text NOT NULL,
-	`address` text COLLATE NOCASE NOT NULL,
-	`transaction_hash` text NOT NULL,
-	`amount_wei` text NOT NULL,
-	`fee_wei` text NOT NULL,
-	`created_at` integer NOT NULL,
-	PRIMARY KEY(`network`, `address`),
-	FOREIGN KEY (`network`,`address`) REFERENCES `grants`(`network`,`address`) ON UPDATE no action ON DELETE no action,
-	CONSTRAINT "grant_top_ups_transaction" CHECK(length("grant_top_ups"."transaction_hash") = 66 AND "grant_top_ups"."transaction_hash" GLOB '0x*' AND substr("grant_top_ups"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "grant_top_ups_amounts" CHECK(typeof("grant_top_ups"."amount_wei") = 'text' AND "grant_top_ups"."amount_wei" <> '' AND "grant_top_ups"."amount_wei" NOT GLOB '*[^0-9]*' AND "grant_top_ups"."amount_wei" NOT GLOB '0*' AND typeof("grant_top_ups"."fee_wei") = 'text' AND "grant_top_ups"."fee_wei" <> '' AND "grant_top_ups"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grant_top_ups"."fee_wei" = '0' OR "grant_top_ups"."fee_wei" NOT GLOB '0*'))
-);
-CREATE TABLE `jobs` (
-	`id` text PRIMARY KEY NOT NULL,
-	`kind` text NOT NULL,
-	`product` text NOT NULL,
-	`network` text NOT NULL,
-	`relayer` text COLLATE NOCASE NOT NULL,
-	`nonce` integer NOT NULL,
-	`to` text COLLATE NOCASE NOT NULL,
-	`value_wei` text NOT NULL,
-	`state` text NOT NULL,
-	`transaction_hash` text NOT NULL,
-	`block_number` integer,
-	`receipt` text,
-	`created_at` integer NOT NULL,
-	`ended_at` integer,
-	CONSTRAINT "jobs_kind" CHECK("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance')),
-	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
-	CONSTRAINT "jobs_network" CHECK("jobs"."network" GLOB 'eip155:[1-9]*'),
-	CONSTRAINT "jobs_nonce" CHECK("jobs"."nonce" >= 0),
-	CONSTRAINT "jobs_addresses" CHECK(length("jobs"."relayer") = 42 AND "jobs"."relayer" GLOB '0x*' AND substr("jobs"."relayer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("jobs"."to") = 42 AND "jobs"."to" GLOB '0x*' AND substr("jobs"."to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "jobs_value" CHECK(typeof("jobs"."value_wei") = 'text' AND "jobs"."value_wei" <> '' AND "jobs"."value_wei" NOT GLOB '*[^0-9]*' AND ("jobs"."value_wei" = '0' OR "jobs"."value_wei" NOT GLOB '0*')),
-	CONSTRAINT "jobs_state" CHECK("jobs"."state" IN ('broadcast', 'confirmed', 'failed', 'replaced')),
-	CONSTRAINT "jobs_transaction" CHECK(length("jobs"."transaction_hash") = 66 AND "jobs"."transaction_hash" GLOB '0x*' AND substr("jobs"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "jobs_included" CHECK(("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."block_number" IS NOT NULL) AND ("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."receipt" IS NOT NULL)),
-	CONSTRAINT "jobs_ended" CHECK(("jobs"."state" = 'broadcast') = ("jobs"."ended_at" IS NULL)),
-	CONSTRAINT "jobs_receipt" CHECK("jobs"."receipt" IS NULL OR json_valid("jobs"."receipt"))
-);
-CREATE TABLE `job_transactions` (
-	`job_id` text NOT NULL,
-	`transaction_hash` text PRIMARY KEY NOT NULL,
-	FOREIGN KEY (`job_id`) REFERENCES `jobs`(`id`) ON UPDATE no action ON DELETE no action,
-	FOREIGN KEY (`transaction_hash`) REFERENCES `transactions`(`hash`) ON UPDATE no action ON DELETE no action
-);
+CREATE UNIQUE INDEX `transactions_included` ON `transactions` (`network`,`relayer`,`nonce`) WHERE state IN ('mined', 'failed');
+CREATE INDEX `transactions_nonce` ON `transactions` (`network`,`relayer`,`nonce`);
+CREATE INDEX `transactions_block` ON `transactions` (`network`,`block_number`) WHERE block_number IS NOT NULL;
+CREATE INDEX `transactions_unfinished` ON `transactions` (`state`) WHERE state IN ('signed', 'sent');
+CREATE INDEX `transactions_unpaid` ON `transactions` (`created_at`) WHERE kind NOT IN ('payment', 'batch');
 CREATE TABLE `authorizations` (
 	`id` text PRIMARY KEY NOT NULL,
 	`network` text NOT NULL,
@@ -293,6 +202,140 @@ CREATE TABLE `authorizations` (
 	CONSTRAINT "authorizations_delivered" CHECK("authorizations"."is_delivered" = ("authorizations"."upstream_status" IS NOT NULL) AND ("authorizations"."is_delivered" = 0 OR "authorizations"."state" <> 'authorized')),
 	CONSTRAINT "authorizations_flags" CHECK("authorizations"."bound" IN (0, 1) AND "authorizations"."truncated" IN (0, 1) AND "authorizations"."is_delivered" IN (0, 1))
 );
+CREATE INDEX `authorizations_open` ON `authorizations` (`state`) WHERE state IN ('authorized', 'metered');
+CREATE INDEX `authorizations_failed` ON `authorizations` (`payer`,`failed_at`) WHERE failed_at IS NOT NULL;
+CREATE INDEX `authorizations_idempotency` ON `authorizations` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX `authorizations_money` ON `authorizations` (`network`,`asset`,`payer`,`nonce`);
+CREATE TABLE `job_transactions` (
+	`job_id` text NOT NULL,
+	`transaction_hash` text PRIMARY KEY NOT NULL,
+	FOREIGN KEY (`job_id`) REFERENCES `jobs`(`id`) ON UPDATE no action ON DELETE no action,
+	FOREIGN KEY (`transaction_hash`) REFERENCES `transactions`(`hash`) ON UPDATE no action ON DELETE no action
+);
+CREATE INDEX `job_transactions_job` ON `job_transactions` (`job_id`);
+CREATE TABLE `jobs` (
+	`id` text PRIMARY KEY NOT NULL,
+	`kind` text NOT NULL,
+	`product` text NOT NULL,
+	`network` text NOT NULL,
+	`relayer` text COLLATE NOCASE NOT NULL,
+	`nonce` integer NOT NULL,
+	`to` text COLLATE NOCASE NOT NULL,
+	`value_wei` text NOT NULL,
+	`state` text NOT NULL,
+	`transaction_hash` text NOT NULL,
+	`block_number` integer,
+	`receipt` text,
+	`created_at` integer NOT NULL,
+	`ended_at` integer,
+	CONSTRAINT "jobs_kind" CHECK("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance')),
+	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
+	CONSTRAINT "jobs_network" CHECK("jobs"."network" GLOB 'eip155:[1-9]*'),
+	CONSTRAINT "jobs_nonce" CHECK("jobs"."nonce" >= 0),
+	CONSTRAINT "jobs_addresses" CHECK(length("jobs"."relayer") = 42 AND "jobs"."relayer" GLOB '0x*' AND substr("jobs"."relayer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("jobs"."to") = 42 AND "jobs"."to" GLOB '0x*' AND substr("jobs"."to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "jobs_value" CHECK(typeof("jobs"."value_wei") = 'text' AND "jobs"."value_wei" <> '' AND "jobs"."value_wei" NOT GLOB '*[^0-9]*' AND ("jobs"."value_wei" = '0' OR "jobs"."value_wei" NOT GLOB '0*')),
+	CONSTRAINT "jobs_state" CHECK("jobs"."state" IN ('broadcast', 'confirmed', 'failed', 'replaced')),
+	CONSTRAINT "jobs_transaction" CHECK(length("jobs"."transaction_hash") = 66 AND "jobs"."transaction_hash" GLOB '0x*' AND substr("jobs"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "jobs_included" CHECK(("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."block_number" IS NOT NULL) AND ("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."receipt" IS NOT NULL)),
+	CONSTRAINT "jobs_ended" CHECK(("jobs"."state" = 'broadcast') = ("jobs"."ended_at" IS NULL)),
+	CONSTRAINT "jobs_receipt" CHECK("jobs"."receipt" IS NULL OR json_valid("jobs"."receipt"))
+);
+CREATE INDEX `jobs_unfinished` ON `jobs` (`state`) WHERE state = 'broadcast';
+CREATE TABLE `offers` (
+	`merchant` text NOT NULL,
+	`route` text NOT NULL,
+	`network` text NOT NULL,
+	`asset` text COLLATE NOCASE NOT NULL,
+	`pay_to` text COLLATE NOCASE NOT NULL,
+	`amount_atomic` text NOT NULL,
+	`retired_at` integer NOT NULL,
+	PRIMARY KEY(`merchant`, `route`, `network`, `asset`, `pay_to`, `amount_atomic`),
+	CONSTRAINT "offers_addresses" CHECK(length("offers"."asset") = 42 AND "offers"."asset" GLOB '0x*' AND substr("offers"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "offers_payee" CHECK(length("offers"."pay_to") = 42 AND "offers"."pay_to" GLOB '0x*' AND substr("offers"."pay_to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "offers_amount" CHECK(typeof("offers"."amount_atomic") = 'text' AND "offers"."amount_atomic" <> '' AND "offers"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("offers"."amount_atomic" = '0' OR "offers"."amount_atomic" NOT GLOB '0*'))
+);
+CREATE TABLE `orders` (
+	`id` text PRIMARY KEY NOT NULL,
+	`payment_id` text NOT NULL,
+	`network` text NOT NULL,
+	`symbol` text NOT NULL,
+	`token` text COLLATE NOCASE NOT NULL,
+	`pool` text COLLATE NOCASE NOT NULL,
+	`pool_fee` integer NOT NULL,
+	`payer` text COLLATE NOCASE NOT NULL,
+	`recipient` text COLLATE NOCASE NOT NULL,
+	`usdg_atomic` text NOT NULL,
+	`total_atomic` text NOT NULL,
+	`quoted_atomic` text NOT NULL,
+	`floor_atomic` text NOT NULL,
+	`state` text NOT NULL,
+	`settlement_tx` text NOT NULL,
+	`swap_tx` text,
+	`refund_tx` text,
+	`delivered_atomic` text,
+	`returned_atomic` text,
+	`refund_reason` text,
+	`held_reason` text,
+	`refund_attempts` integer DEFAULT 0 NOT NULL,
+	`retry_at` integer,
+	`created_at` integer NOT NULL,
+	`updated_at` integer NOT NULL,
+	`settled_at` integer,
+	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
+	CONSTRAINT "orders_id" CHECK(length("orders"."id") = 36 AND "orders"."id" GLOB 'ord_*'),
+	CONSTRAINT "orders_network" CHECK("orders"."network" GLOB 'eip155:[1-9]*'),
+	CONSTRAINT "orders_addresses" CHECK(length("orders"."token") = 42 AND "orders"."token" GLOB '0x*' AND substr("orders"."token", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."pool") = 42 AND "orders"."pool" GLOB '0x*' AND substr("orders"."pool", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."payer") = 42 AND "orders"."payer" GLOB '0x*' AND substr("orders"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."recipient") = 42 AND "orders"."recipient" GLOB '0x*' AND substr("orders"."recipient", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "orders_amounts" CHECK(typeof("orders"."usdg_atomic") = 'text' AND "orders"."usdg_atomic" <> '' AND "orders"."usdg_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."usdg_atomic" = '0' OR "orders"."usdg_atomic" NOT GLOB '0*') AND "orders"."usdg_atomic" <> '0' AND typeof("orders"."total_atomic") = 'text' AND "orders"."total_atomic" <> '' AND "orders"."total_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."total_atomic" = '0' OR "orders"."total_atomic" NOT GLOB '0*') AND "orders"."total_atomic" <> '0' AND typeof("orders"."quoted_atomic") = 'text' AND "orders"."quoted_atomic" <> '' AND "orders"."quoted_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."quoted_atomic" = '0' OR "orders"."quoted_atomic" NOT GLOB '0*') AND typeof("orders"."floor_atomic") = 'text' AND "orders"."floor_atomic" <> '' AND "orders"."floor_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."floor_atomic" = '0' OR "orders"."floor_atomic" NOT GLOB '0*') AND "orders"."floor_atomic" <> '0'),
+	CONSTRAINT "orders_state" CHECK("orders"."state" IN ('settling', 'settled', 'swapping', 'delivered', 'refunding', 'refunded', 'held', 'failed')),
+	CONSTRAINT "orders_settlement" CHECK(length("orders"."settlement_tx") = 66 AND "orders"."settlement_tx" GLOB '0x*' AND substr("orders"."settlement_tx", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "orders_swap" CHECK("orders"."swap_tx" IS NULL OR length("orders"."swap_tx") = 66 AND "orders"."swap_tx" GLOB '0x*' AND substr("orders"."swap_tx", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "orders_refund" CHECK("orders"."refund_tx" IS NULL OR length("orders"."refund_tx") = 66 AND "orders"."refund_tx" GLOB '0x*' AND substr("orders"."refund_tx", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "orders_unsent" CHECK("orders"."state" NOT IN ('settling', 'settled', 'failed') OR ("orders"."swap_tx" IS NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
+	CONSTRAINT "orders_swapped" CHECK("orders"."state" NOT IN ('swapping', 'delivered') OR ("orders"."swap_tx" IS NOT NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
+	CONSTRAINT "orders_delivered" CHECK(("orders"."state" = 'delivered') = ("orders"."delivered_atomic" IS NOT NULL) AND ("orders"."delivered_atomic" IS NULL OR (typeof("orders"."delivered_atomic") = 'text' AND "orders"."delivered_atomic" <> '' AND "orders"."delivered_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."delivered_atomic" = '0' OR "orders"."delivered_atomic" NOT GLOB '0*') AND "orders"."delivered_atomic" <> '0'))),
+	CONSTRAINT "orders_returned" CHECK("orders"."returned_atomic" IS NULL OR ("orders"."state" = 'delivered' AND typeof("orders"."returned_atomic") = 'text' AND "orders"."returned_atomic" <> '' AND "orders"."returned_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."returned_atomic" = '0' OR "orders"."returned_atomic" NOT GLOB '0*') AND "orders"."returned_atomic" <> '0')),
+	CONSTRAINT "orders_refunding" CHECK("orders"."state" NOT IN ('refunding', 'refunded') OR "orders"."refund_reason" IS NOT NULL),
+	CONSTRAINT "orders_refunded" CHECK("orders"."state" <> 'refunded' OR ("orders"."refund_tx" IS NOT NULL AND "orders"."refund_attempts" > 0)),
+	CONSTRAINT "orders_attempts" CHECK("orders"."refund_attempts" >= 0 AND ("orders"."refund_tx" IS NULL OR ("orders"."refund_reason" IS NOT NULL AND "orders"."refund_attempts" > 0))),
+	CONSTRAINT "orders_held" CHECK(("orders"."state" = 'held') = ("orders"."held_reason" IS NOT NULL)),
+	CONSTRAINT "orders_retry" CHECK("orders"."retry_at" IS NULL OR "orders"."state" = 'held'),
+	CONSTRAINT "orders_settled" CHECK("orders"."state" IN ('settling', 'failed') OR "orders"."settled_at" IS NOT NULL)
+);
+CREATE INDEX `orders_payer` ON `orders` (`payer`,`id`);
+CREATE INDEX `orders_unfinished` ON `orders` (`state`) WHERE state IN ('settling', 'settled', 'swapping', 'refunding', 'held');
+CREATE UNIQUE INDEX `orders_payment` ON `orders` (`payment_id`);
+CREATE TABLE `grant_top_ups` (
+	`network` text NOT NULL,
+	`address` text COLLATE NOCASE NOT NULL,
+	`transaction_hash` text NOT NULL,
+	`amount_wei` text NOT NULL,
+	`fee_wei` text NOT NULL,
+	`created_at` integer NOT NULL,
+	PRIMARY KEY(`network`, `address`),
+	FOREIGN KEY (`network`,`address`) REFERENCES `grants`(`network`,`address`) ON UPDATE no action ON DELETE no action,
+	CONSTRAINT "grant_top_ups_transaction" CHECK(length("grant_top_ups"."transaction_hash") = 66 AND "grant_top_ups"."transaction_hash" GLOB '0x*' AND substr("grant_top_ups"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "grant_top_ups_amounts" CHECK(typeof("grant_top_ups"."amount_wei") = 'text' AND "grant_top_ups"."amount_wei" <> '' AND "grant_top_ups"."amount_wei" NOT GLOB '*[^0-9]*' AND ("grant_top_ups"."amount_wei" = '0' OR "grant_top_ups"."amount_wei" NOT GLOB '0*') AND "grant_top_ups"."amount_wei" <> '0' AND typeof("grant_top_ups"."fee_wei") = 'text' AND "grant_top_ups"."fee_wei" <> '' AND "grant_top_ups"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grant_top_ups"."fee_wei" = '0' OR "grant_top_ups"."fee_wei" NOT GLOB '0*'))
+);
+CREATE INDEX `grant_top_ups_day` ON `grant_top_ups` (`network`,`created_at`);
+CREATE TABLE `grants` (
+	`network` text NOT NULL,
+	`address` text COLLATE NOCASE NOT NULL,
+	`token` text COLLATE NOCASE NOT NULL,
+	`kind` text NOT NULL,
+	`transaction_hash` text NOT NULL,
+	`amount_wei` text NOT NULL,
+	`fee_wei` text NOT NULL,
+	`approve_hash` text,
+	`created_at` integer NOT NULL,
+	PRIMARY KEY(`network`, `address`),
+	CONSTRAINT "grants_kind" CHECK("grants"."kind" IN ('grant', 'approval')),
+	CONSTRAINT "grants_network" CHECK("grants"."network" GLOB 'eip155:[1-9]*'),
+	CONSTRAINT "grants_addresses" CHECK(length("grants"."address") = 42 AND "grants"."address" GLOB '0x*' AND substr("grants"."address", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("grants"."token") = 42 AND "grants"."token" GLOB '0x*' AND substr("grants"."token", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "grants_transaction" CHECK(length("grants"."transaction_hash") = 66 AND "grants"."transaction_hash" GLOB '0x*' AND substr("grants"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "grants_amounts" CHECK(typeof("grants"."amount_wei") = 'text' AND "grants"."amount_wei" <> '' AND "grants"."amount_wei" NOT GLOB '*[^0-9]*' AND ("grants"."amount_wei" = '0' OR "grants"."amount_wei" NOT GLOB '0*') AND "grants"."amount_wei" <> '0' AND typeof("grants"."fee_wei") = 'text' AND "grants"."fee_wei" <> '' AND "grants"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grants"."fee_wei" = '0' OR "grants"."fee_wei" NOT GLOB '0*')),
+	CONSTRAINT "grants_approve" CHECK(("grants"."kind" = 'approval') = ("grants"."approve_hash" IS NOT NULL) AND ("grants"."approve_hash" IS NULL OR (length("grants"."approve_hash") = 66 AND "grants"."approve_hash" GLOB '0x*' AND substr("grants"."approve_hash", 3) NOT GLOB '*[^0-9a-f]*')))
+);
+CREATE INDEX `grants_day` ON `grants` (`network`,`created_at`);
 CREATE TABLE `assets` (
 	`network` text NOT NULL,
 	`address` text COLLATE NOCASE NOT NULL,
@@ -340,62 +383,11 @@ CREATE TABLE `webhooks` (
 	CONSTRAINT "webhooks_state" CHECK("webhooks"."state" IN ('waiting', 'delivered', 'failed')),
 	CONSTRAINT "webhooks_ended_at" CHECK(("webhooks"."state" = 'waiting') = ("webhooks"."ended_at" IS NULL))
 );
-CREATE INDEX `answers_expiry` ON `answers` (`expires_at`);
-CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');
-CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
-CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);
-CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`);
-CREATE INDEX `transaction_members_payment` ON `transaction_members` (`payment_id`);
-CREATE UNIQUE INDEX `transaction_members_once` ON `transaction_members` (`transaction_hash`,`payment_id`);
-CREATE UNIQUE INDEX `transactions_included` ON `transactions` (`network`,`relayer`,`nonce`) WHERE state IN ('mined', 'failed');
-CREATE INDEX `transactions_nonce` ON `transactions` (`network`,`relayer`,`nonce`);
-CREATE INDEX `transactions_unfinished` ON `transactions` (`state`) WHERE state IN ('signed', 'sent');
-CREATE INDEX `orders_payer` ON `orders` (`payer`,`id`);
-CREATE INDEX `orders_unfinished` ON `orders` (`state`) WHERE state IN ('settling', 'settled', 'swapping', 'refunding', 'held');
-CREATE UNIQUE INDEX `orders_payment` ON `orders` (`payment_id`);
-CREATE TRIGGER `orders_agreed` BEFORE UPDATE ON `orders`
-WHEN old.id IS NOT new.id
- OR old.payment_id IS NOT new.payment_id
- OR old.network IS NOT new.network
- OR old.symbol IS NOT new.symbol
- OR old.token IS NOT new.token
- OR old.pool IS NOT new.pool
- OR old.pool_fee IS NOT new.pool_fee
- OR old.payer IS NOT new.payer
- OR old.recipient IS NOT new.recipient
- OR old.usdg_atomic IS NOT new.usdg_atomic
- OR old.total_atomic IS NOT new.total_atomic
- OR old.quoted_atomic IS NOT new.quoted_atomic
- OR old.floor_atomic IS NOT new.floor_atomic
- OR old.created_at IS NOT new.created_at
-BEGIN
-	SELECT RAISE(ABORT, 'what an order was agreed on does not change');
-END;
-CREATE TRIGGER `orders_swapped_once` BEFORE UPDATE OF `swap_tx` ON `orders`
-WHEN old.swap_tx IS NOT NULL AND new.swap_tx IS NULL
-BEGIN
-	SELECT RAISE(ABORT, 'a swap that was written is not forgotten');
-END;
-CREATE TRIGGER `orders_kept` BEFORE DELETE ON `orders`
-BEGIN
-	SELECT RAISE(ABORT, 'an order is never deleted');
-END;
-CREATE TRIGGER `orders_swap_not_refunded` BEFORE UPDATE OF `state` ON `orders`
-WHEN old.state = 'held' AND new.state = 'refunding' AND old.refund_reason IS NULL
-BEGIN
-	SELECT RAISE(ABORT, 'a swap that succeeded is not refunded');
-END;
-CREATE INDEX `grants_day` ON `grants` (`network`,`created_at`);
-CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`) WHERE redeem_token_hash IS NOT NULL;
-CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
-CREATE INDEX `transactions_block` ON `transactions` (`network`,`block_number`) WHERE block_number IS NOT NULL;
-CREATE INDEX `grant_top_ups_day` ON `grant_top_ups` (`network`,`created_at`);
-CREATE INDEX `jobs_unfinished` ON `jobs` (`state`) WHERE state = 'broadcast';
-CREATE INDEX `job_transactions_job` ON `job_transactions` (`job_id`);
-CREATE INDEX `authorizations_open` ON `authorizations` (`state`) WHERE state IN ('authorized', 'metered');
-CREATE INDEX `authorizations_failed` ON `authorizations` (`payer`,`failed_at`) WHERE failed_at IS NOT NULL;
-CREATE INDEX `authorizations_idempotency` ON `authorizations` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
-CREATE UNIQUE INDEX `authorizations_money` ON `authorizations` (`network`,`asset`,`payer`,`nonce`);
+CREATE UNIQUE INDEX `webhooks_id` ON `webhooks` (`id`);
+CREATE INDEX `webhooks_due` ON `webhooks` (`endpoint`,`due_at`) WHERE state = 'waiting';
+CREATE INDEX `webhooks_subject` ON `webhooks` (`endpoint`,`subject`,`seq`) WHERE state = 'waiting';
+CREATE INDEX `webhooks_ended` ON `webhooks` (`endpoint`,`ended_at`) WHERE ended_at IS NOT NULL;
+-- Money is authorized or paid once. Only the payment with the id of a sent authorization settles its money.
 CREATE TRIGGER `payments_authorized` BEFORE INSERT ON `payments`
 WHEN EXISTS (SELECT 1 FROM `authorizations` AS a WHERE a.`network` = NEW.`network` AND a.`asset` = NEW.`asset` AND a.`payer` = NEW.`payer` AND a.`nonce` = NEW.`nonce` AND NOT (a.`id` = NEW.`id` AND a.`state` = 'sent' AND a.`charge_atomic` = NEW.`amount_atomic`))
 BEGIN
@@ -406,6 +398,7 @@ WHEN EXISTS (SELECT 1 FROM `payments` AS p WHERE p.`network` = NEW.`network` AND
 BEGIN
 	SELECT RAISE(ABORT, 'money-paid');
 END;
+-- The states of db/Authorization.ts. What the payer signed, and what it was charged, does not change.
 CREATE TRIGGER `authorizations_transitions` BEFORE UPDATE OF `state` ON `authorizations`
 WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
 	('authorized', 'metered'),
@@ -427,11 +420,8 @@ CREATE TRIGGER `authorizations_kept` BEFORE DELETE ON `authorizations`
 BEGIN
 	SELECT RAISE(ABORT, 'an authorization is never deleted');
 END;
-CREATE INDEX `transactions_unpaid` ON `transactions` (`created_at`) WHERE kind NOT IN ('payment', 'batch');
-CREATE UNIQUE INDEX `webhooks_id` ON `webhooks` (`id`);
-CREATE INDEX `webhooks_due` ON `webhooks` (`endpoint`,`due_at`) WHERE state = 'waiting';
-CREATE INDEX `webhooks_subject` ON `webhooks` (`endpoint`,`subject`,`seq`) WHERE state = 'waiting';
-CREATE INDEX `webhooks_ended` ON `webhooks` (`endpoint`,`ended_at`) WHERE ended_at IS NOT NULL;
+-- The states of db/Order.ts. A failed order settles again when its transaction is mined after all: the desk has
+-- the money then.
 CREATE TRIGGER `orders_transitions` BEFORE UPDATE OF `state` ON `orders`
 WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
 	('settling', 'settled'),
@@ -455,4 +445,37 @@ WHEN old.state <> new.state AND (old.state, new.state) NOT IN (VALUES
 )
 BEGIN
 	SELECT RAISE(ABORT, 'an order does not change its state like that');
+END;
+-- What was agreed does not change, and what may have been swapped is not refunded.
+CREATE TRIGGER `orders_agreed` BEFORE UPDATE ON `orders`
+WHEN old.id IS NOT new.id
+ OR old.payment_id IS NOT new.payment_id
+ OR old.network IS NOT new.network
+ OR old.symbol IS NOT new.symbol
+ OR old.token IS NOT new.token
+ OR old.pool IS NOT new.pool
+ OR old.pool_fee IS NOT new.pool_fee
+ OR old.payer IS NOT new.payer
+ OR old.recipient IS NOT new.recipient
+ OR old.usdg_atomic IS NOT new.usdg_atomic
+ OR old.total_atomic IS NOT new.total_atomic
+ OR old.quoted_atomic IS NOT new.quoted_atomic
+ OR old.floor_atomic IS NOT new.floor_atomic
+ OR old.created_at IS NOT new.created_at
+BEGIN
+	SELECT RAISE(ABORT, 'what an order was agreed on does not change');
+END;
+CREATE TRIGGER `orders_swapped_once` BEFORE UPDATE OF `swap_tx` ON `orders`
+WHEN old.swap_tx IS NOT NULL AND new.swap_tx IS NULL
+BEGIN
+	SELECT RAISE(ABORT, 'a swap that was written is not forgotten');
+END;
+CREATE TRIGGER `orders_swap_not_refunded` BEFORE UPDATE OF `state` ON `orders`
+WHEN old.state = 'held' AND new.state = 'refunding' AND old.refund_reason IS NULL
+BEGIN
+	SELECT RAISE(ABORT, 'a swap that succeeded is not refunded');
+END;
+CREATE TRIGGER `orders_kept` BEFORE DELETE ON `orders`
+BEGIN
+	SELECT RAISE(ABORT, 'an order is never deleted');
 END;

@@ -1,1 +1,0 @@
-ALTER TABLE `payments` ADD `nonce_used` integer DEFAULT false NOT NULL;

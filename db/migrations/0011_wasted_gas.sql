@@ -1,1 +1,0 @@
-ALTER TABLE `gas_spent` ADD `wasted_wei` text DEFAULT '0' NOT NULL CHECK (typeof(`wasted_wei`) = 'text' AND `wasted_wei` <> '' AND `wasted_wei` NOT GLOB '*[^0-9]*' AND (`wasted_wei` = '0' OR `wasted_wei` NOT GLOB '0*'));
