@@ -48,14 +48,6 @@ function filesIn(text: string): Set<string> {
   return new Set([...text.matchAll(reference)].map(([, path = '']) => path))
 }
 
-/** The files below the stages, from the table that lists them by folder. */
-function listed(): string[] {
-  return linesOf('### What the stages call').flatMap((line) => {
-    const [, folder, names = ''] = /^\| `([\w/]+)` \| (.*) \|$/.exec(line) ?? []
-    return folder === undefined ? [] : names.split(', ').map((name) => `${folder}/${name}.ts`)
-  })
-}
-
 /** Imports of a stage by a later one; types do not count. */
 function upward(order: readonly string[], files: readonly Source[]): string[] {
   const byPath = new Map(files.map((source) => [source.path, source]))
@@ -85,16 +77,6 @@ test('behavior: the stages of a paid request are in few files', () => {
   const files = filesIn(linesOf('## A paid request').join('\n'))
   expect(files.size).toBeGreaterThan(30)
   expect(files.size).toBeLessThanOrEqual(stageFilesMax)
-  expect(page).toContain(`The table above names ${files.size} files.`)
-})
-
-test('behavior: the files that the stages call exist, and each is named once', () => {
-  const files = listed()
-  expect(files.filter((path) => !sources.has(path))).toEqual([])
-  expect(new Set(files).size).toBe(files.length)
-  const named = filesIn(linesOf('## A paid request').join('\n'))
-  expect(files.filter((path) => named.has(path))).toEqual([])
-  expect(page).toContain(`They call ${files.length} more`)
 })
 
 for (const [heading, least] of [
