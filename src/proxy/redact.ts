@@ -1,5 +1,6 @@
 import { zlib } from '../http/runtime'
 import { compile, createRedactor, type Patterns, type Secret, shows } from './redactor'
+import { UnreadableError } from './watch'
 
 /** `info`: the engine says how many bytes it has read. */
 type Options = { maxOutputLength: number; info: true }
@@ -30,14 +31,6 @@ const stepBytes = 16 * 1024
 /** An answer, in part or as a whole. Its headers are changed in place. */
 type Answer<Body> = { headers: Headers; body: Body }
 type Stream = ReadableStream<Uint8Array>
-
-/**
- * The answer cannot be decoded: its encoding is unknown, or nested, or it breaks off. Such an
- * answer is not sent, because a client could decode a secret in it.
- */
-export class UnreadableError extends Error {
-  override readonly name = 'UnreadableError'
-}
 
 /**
  * A whole answer without secrets. An answer that has none is returned unchanged. An answer that had

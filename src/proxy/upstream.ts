@@ -7,14 +7,14 @@ import * as Ip from './Ip'
 import { forwardedBody } from './metering'
 import * as Redirect from './Redirect'
 import * as Route from './Route'
-import { redactAnswer, redactHeaders, redactStream, UnreadableError } from './redact'
+import { redactAnswer, redactHeaders, redactStream } from './redact'
 import type { Secret } from './redactor'
 import { createResolver, type Resolve, type Resolver } from './resolve'
 import { secretsOf } from './secrets'
 import { createSharing, type Sharing } from './sharing'
 import { createStalls, type Stalls } from './stalls'
 import { readStart } from './start'
-import { codeOf, startWatch, UpstreamError, type Watch } from './watch'
+import { codeOf, startWatch, UnreadableError, UpstreamError, type Watch } from './watch'
 
 export type UpstreamOptions = {
   /** Unix ms. */

@@ -1,5 +1,3 @@
-import { UnreadableError } from './redact'
-
 type Kind = 'connect' | 'timeout' | 'cut' | 'refused-address'
 
 /**
@@ -17,6 +15,14 @@ export class UpstreamError extends Error {
     this.kind = kind
     this.code = code
   }
+}
+
+/**
+ * The answer cannot be decoded: its encoding is unknown, or nested, or it breaks off. Such an
+ * answer is not sent, because a client could decode a secret in it.
+ */
+export class UnreadableError extends Error {
+  override readonly name = 'UnreadableError'
 }
 
 /** Ends an exchange that takes too long, and stores why it ended. */
