@@ -3,7 +3,7 @@ export {}
 
 // Do this first, because it restarts the process.
 if (mayServe(Bun.argv[2]) && process.env.BUN_CONFIG_MAX_HTTP_REQUESTS === undefined) {
-  const { raiseFetchLimit } = await import('./cli/fetches')
+  const { raiseFetchLimit } = await import('./cli/buy/fetches')
   raiseFetchLimit()
 }
 const { run } = await import('./cli/run')

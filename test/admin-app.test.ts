@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
-import { sales } from '../src/cli/sales'
+import { sales } from '../src/cli/operate/sales'
 import { isIn, operatorOf } from './harness/admin'
 import { ask } from './harness/buyer'
 import { exchange } from './harness/raw'

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
-import type { Details } from '../src/settlement/availability'
+import type { Details } from '../src/settlement/state/availability'
 import { findAsset } from '../src/web/assets'
 import { adminPages, describeAsset, insertPayment, token } from './harness/admin'
 import {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Order } from '../db/Order'
-import type { Details } from '../src/settlement/availability'
+import type { Details } from '../src/settlement/state/availability'
 import type { Actions, Sources } from '../src/web/admin/sources'
 import { type AdminOptions, adminPages, describeAsset, insertPayment, token } from './harness/admin'
 import { configOf, small } from './harness/config'

@@ -54,7 +54,7 @@ test('behavior: the executable starts in a hostile directory with its version an
 })
 
 const mcp = `
-const { serve } = await import(${JSON.stringify(join(import.meta.dir, '../src/proxy/mcp/server'))})
+const { serve } = await import(${JSON.stringify(join(import.meta.dir, '../src/gateway/mcp/server'))})
 const message = { jsonrpc: '2.0', id: 1, method: 'tools/list' }
 const request = new Request('http://localhost/mcp', {
   method: 'POST',

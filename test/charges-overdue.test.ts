@@ -1,8 +1,8 @@
 import { expect, test } from 'bun:test'
 import type { Authorization } from '../db/Authorization'
 import { account } from '../src/demo/accounts'
-import { createOverdue } from '../src/settlement/overdue'
-import { createRelayer } from '../src/settlement/relayer'
+import { createRelayer } from '../src/settlement/send/relayer'
+import { createOverdue } from '../src/settlement/upto/overdue'
 import { authorizationOf } from './harness/authorizations'
 import { networkOf, relayerKey } from './harness/settlement'
 

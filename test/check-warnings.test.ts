@@ -1,7 +1,7 @@
 import { afterAll, expect, test } from 'bun:test'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { check } from '../src/cli/check'
+import { check } from '../src/cli/sell/check'
 import { salesOf } from '../src/config/sales'
 import { exposuresOf } from '../src/config/warnings'
 import { configOf, edited, env, lineWith, small } from './harness/config'

@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { commands } from '../src/cli/commands'
-import { completion } from '../src/cli/completion'
+import { completion } from '../src/cli/completion/completion'
 
 /** Runs the scripts in real shells. */
 

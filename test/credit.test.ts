@@ -1,6 +1,11 @@
 import { describe, expect, test } from 'bun:test'
 import type { Loss } from '../db/AuthorizationLedger'
-import { type Credit, type CreditLimits, createCredit, type Debtor } from '../src/settlement/credit'
+import {
+  type Credit,
+  type CreditLimits,
+  createCredit,
+  type Debtor,
+} from '../src/settlement/upto/credit'
 import { createRandom } from './soak/random'
 
 /** What payers may owe to a merchant by `upto`, without a chain. */

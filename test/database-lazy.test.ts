@@ -22,7 +22,7 @@ test('behavior: outside of db/postgres its files are imported as types, or by a 
   const sources = await read(join(import.meta.dir, '..'))
   expect(eager(sources)).toEqual([])
   // The command that serves does import them.
-  const serving = sources.find(({ path }) => path === 'src/cli/database.ts')
+  const serving = sources.find(({ path }) => path === 'src/cli/operate/database.ts')
   const lazy = serving?.imports.filter(({ dynamic }) => dynamic).map(({ target }) => target)
   expect(lazy).toContain('db/postgres/open.ts')
 })
@@ -39,8 +39,8 @@ test('error: an import that a start would evaluate is found', async () => {
 
 test('behavior: a start without DATABASE_URL loads no module of PostgreSQL', () => {
   const program = `
-    await import(${JSON.stringify(join(import.meta.dir, '../src/cli/serve.ts'))})
-    await import(${JSON.stringify(join(import.meta.dir, '../src/cli/orders.ts'))})
+    await import(${JSON.stringify(join(import.meta.dir, '../src/cli/sell/serve.ts'))})
+    await import(${JSON.stringify(join(import.meta.dir, '../src/cli/operate/orders.ts'))})
     const names = Object.keys(require.cache)
     console.log(names.length > 100)
     console.log(names.filter((name) => /db.postgres|node_modules.pg./.test(name)).join())`

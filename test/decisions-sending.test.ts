@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../db/Payment'
-import { lastOf } from '../src/settlement/confirm'
+import { lastOf } from '../src/settlement/send/confirm'
 import { relayer, type Scripted, scripted } from './harness/scripted'
 import { errorOf } from './harness/scriptednode'
 import { jobOf, networkOf, signTransfer, until } from './harness/settlement'

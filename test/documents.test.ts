@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
+import { createDocuments, type Serve } from '../src/gateway/documents/documents'
+import * as Example from '../src/gateway/documents/Example'
 import type * as Network from '../src/protocol/Network'
 import { ProblemError } from '../src/protocol/Problem'
-import { createDocuments, type Serve } from '../src/proxy/documents'
-import * as Example from '../src/proxy/Example'
 import { config, merchant, param, route } from './harness/merchants'
 
 const receiptAddress = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'

@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { portFault } from '../src/app/https'
 import { parse as parseArguments } from '../src/cli/arguments'
-import { check } from '../src/cli/check'
 import { commands } from '../src/cli/commands'
-import { readHttps } from '../src/cli/https'
+import { check } from '../src/cli/sell/check'
+import { readHttps } from '../src/cli/sell/https'
 import { format, parse } from '../src/config/merchants'
 import { small } from './harness/config'
 import { read } from './harness/sources'
@@ -148,12 +148,12 @@ describe('base_url with --domain', () => {
 test('behavior: a start without --domain loads nothing of ACME', async () => {
   const all = new Map((await read(join(import.meta.dir, '..'))).map((each) => [each.path, each]))
   // The command loads serve.ts; what that loads at once is the program of a plain `serve`.
-  const loaded = new Set(['src/main.ts', 'src/cli/serve.ts'])
+  const loaded = new Set(['src/main.ts', 'src/cli/sell/serve.ts'])
   for (const path of loaded)
     for (const { target, typeOnly, dynamic } of all.get(path)?.imports ?? [])
       if (target !== undefined && !typeOnly && !dynamic) loaded.add(target)
   expect(loaded.size).toBeGreaterThan(200)
   expect([...loaded].filter((path) => /^src\/acme\/|https|steer/.test(path))).toEqual([
-    'src/cli/https.ts',
+    'src/cli/sell/https.ts',
   ])
 })

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import { createLatency } from '../src/gateway/upstream/latency'
 import { createRegistry } from '../src/http/metrics'
-import { createLatency } from '../src/proxy/latency'
 import { createHistory } from '../src/stock/history'
 import type * as Snapshot from '../src/stock/Snapshot'
-import { sparkline } from '../src/web/Sparkline'
+import { sparkline } from '../src/web/public/Sparkline'
 
 const quarterMs = 15 * 60_000
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { health } from '../src/cli/health'
+import { health } from '../src/cli/operate/health'
 import { executable } from './harness/executable'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-health-'))

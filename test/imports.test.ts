@@ -21,13 +21,12 @@ const ranks: Readonly<Record<string, number>> = {
   http: 4,
   paywall: 5,
   acme: 5,
-  proxy: 6,
+  gateway: 6,
   facilitator: 6,
   stock: 6,
   sponsor: 6,
   web: 6,
-  // It sends by the rules of the proxy for addresses.
-  webhooks: 6.5,
+  webhooks: 4.5,
   app: 7,
   demo: 8,
   cli: 9,
@@ -38,14 +37,14 @@ const ranks: Readonly<Record<string, number>> = {
 }
 
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
-const unicode = /^(src\/demo\/upstreams|src\/proxy\/builtin|test)\//
+const unicode = /^(src\/demo\/upstreams|src\/gateway\/builtin|test)\//
 const clockOwners =
   /^(src\/(app|main|log|cli\/run)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/
 const drizzleOwners = /^(db|test)\//
 /** What opens the database or copies its file; all others are given a ledger. */
 const sqliteOwners =
-  /^(db\/sqlite\/.*|db\/postgres\/(admit|move)\.ts|src\/app\/(base|options)\.ts|src\/cli\/(backup|database|move|serve)\.ts|test\/.*)$/
+  /^(db\/sqlite\/.*|db\/postgres\/(admit|move)\.ts|src\/app\/(base|options)\.ts|src\/cli\/(operate\/(backup|database|move)|sell\/serve)\.ts|test\/.*)$/
 const clientOwners = /^(src\/(chain|demo)\/.*|test\/.*)$/
 const clients = /\b(create\w*Client|http|webSocket|fallback|custom)\b/
 
@@ -224,8 +223,8 @@ describe('the rules', () => {
     [
       'directions',
       {
-        'src/stock/a.ts': "import type { B } from '../proxy/B'",
-        'src/proxy/B.ts': '',
+        'src/stock/a.ts': "import type { B } from '../gateway/B'",
+        'src/gateway/B.ts': '',
       },
       1,
     ],
@@ -239,7 +238,7 @@ describe('the rules', () => {
     ],
     ['missing', { 'src/http/a.ts': "import { b } from './b'" }, 1],
     ['packages', { 'src/paywall/a.ts': "import { Elysia } from 'elysia'" }, 1],
-    ['packages', { 'src/proxy/routes.ts': "import { Elysia } from 'elysia'" }, 1],
+    ['packages', { 'src/gateway/routes.ts': "import { Elysia } from 'elysia'" }, 1],
     ['packages', { 'src/app/routes.ts': "import { Elysia } from 'elysia'" }, 0],
     ['packages', { 'src/settlement/a.ts': "import { eq } from 'drizzle-orm'" }, 1],
     ['packages', { 'src/stock/store.ts': "import { eq } from 'drizzle-orm'" }, 1],
@@ -306,8 +305,8 @@ describe('the rules', () => {
     ],
     ['typeCycles', { 'src/cli/a.ts': "import type { B } from './b'", 'src/cli/b.ts': '' }, 0],
     ['dead', { 'src/main.ts': "import './a'", 'src/a.ts': '', 'src/b.ts': '' }, 1],
-    ['clock', { 'src/proxy/a.ts': 'const now = Date.now()' }, 1],
-    ['clock', { 'src/proxy/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],
+    ['clock', { 'src/gateway/a.ts': 'const now = Date.now()' }, 1],
+    ['clock', { 'src/gateway/a.ts': "// Date.now() is text\nconst a = 'new Date()'" }, 0],
     ['purity', { 'src/protocol/A.ts': 'const n = Math.random()' }, 1],
     ['form', { 'test/a.ts': 'await expect(failing()).rejects.toThrow()' }, 1],
     ['form', { 'src/a.ts': '// \u2013' }, 1],

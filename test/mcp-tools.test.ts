@@ -1,9 +1,9 @@
 import { expect, test } from 'bun:test'
+import { createMcp } from '../src/gateway/mcp/endpoint'
 import { createBudget } from '../src/http/body'
 import { createRateLimit } from '../src/http/ratelimit'
 import { silent } from '../src/log'
 import type * as Network from '../src/protocol/Network'
-import { createMcp } from '../src/proxy/mcp/endpoint'
 import { config, merchant, route } from './harness/merchants'
 
 /** Names of the tools that are listed while these networks can settle. */

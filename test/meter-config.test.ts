@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { toBuyer } from '../src/proxy/headers'
+import { toBuyer } from '../src/gateway/upstream/headers'
 import { read } from './harness/config'
 import { meterOf, units, withMeter } from './harness/meter'
 

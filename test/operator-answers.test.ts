@@ -4,7 +4,7 @@ import { createRegistry } from '../src/http/metrics'
 import { createRateLimit } from '../src/http/ratelimit'
 import * as Problem from '../src/protocol/Problem'
 import { all } from '../src/protocol/ProblemMeaning'
-import { createProblemPages } from '../src/web/problems'
+import { createProblemPages } from '../src/web/public/problems'
 import { configOf, linesOf, small } from './harness/config'
 
 /** What operators read: who may read the metrics, and the pages of problems. */

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Logo } from '../src/config/Config'
 import { assetsOf, findAsset } from '../src/web/assets'
-import { layout, respond } from '../src/web/layout'
+import { layout, respond } from '../src/web/public/layout'
 import * as Theme from '../src/web/Theme'
 import { configOf, edited, linesOf, small } from './harness/config'
 

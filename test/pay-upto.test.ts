@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import * as Paid from '../src/cli/Credential'
-import * as Terms from '../src/cli/Terms'
+import * as Paid from '../src/cli/buy/Credential'
+import * as Terms from '../src/cli/buy/Terms'
 import { account } from '../src/demo/accounts'
 import * as Crypto from '../src/protocol/Crypto'
 import { isFault } from '../src/protocol/Problem'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../db/Payment'
-import { createDeliveries } from '../src/paywall/delivery'
-import { createAnswers } from '../src/paywall/store'
+import { createDeliveries } from '../src/paywall/answer/delivery'
+import { createAnswers } from '../src/paywall/answer/store'
 import { cluster, type Process, payAt } from './harness/cluster'
 import { hasPostgres } from './harness/postgres'
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Query } from '../db/postgres/Line'
 import type { Lines } from '../db/postgres/lines'
-import { createFailures, type Payer } from '../src/settlement/payers'
+import { createFailures, type Payer } from '../src/settlement/state/payers'
 import { startGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
 import { until } from './harness/settlement'

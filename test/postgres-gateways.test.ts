@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Lane } from '../db/LaneLedger'
-import { gateways } from '../src/cli/gateways'
+import { gateways } from '../src/cli/operate/gateways'
 import { account } from '../src/demo/accounts'
 import { startGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'

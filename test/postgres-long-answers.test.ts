@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Query } from '../db/postgres/Line'
 import type { Lines } from '../db/postgres/lines'
-import { answerMaxBytes } from '../src/paywall/store'
+import { answerMaxBytes } from '../src/paywall/answer/store'
 import { startGateway } from './harness/gatewaypair'
 import { gatewayDatabase, hasPostgres } from './harness/postgres'
 

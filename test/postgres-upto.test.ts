@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../db/Authorization'
 import { balanceOf, mine, setAutomine } from '../src/demo/chains'
-import { RowsRefusedError } from '../src/settlement/Outcome'
+import { RowsRefusedError } from '../src/settlement/send/Outcome'
 import { failureOf } from './harness/outcome'
 import { hasPostgres } from './harness/postgres'
 import { payee, purposeOf, signTransfer, until } from './harness/settlement'

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
-import * as Ip from '../src/proxy/Ip'
-import { createResolver } from '../src/proxy/resolve'
+import * as Ip from '../src/net/Ip'
+import { createResolver } from '../src/net/resolve'
 import { outcomeOf } from './harness/outcome'
 
 const refused = [

@@ -1,8 +1,8 @@
 import { describe, expect, spyOn, test } from 'bun:test'
 import fc from 'fast-check'
-import { redactHeaders } from '../src/proxy/redact'
-import { compile, createRedactor, type Secret } from '../src/proxy/redactor'
-import { secretsOf } from '../src/proxy/secrets'
+import { redactHeaders } from '../src/gateway/redact/redact'
+import { compile, createRedactor, type Secret } from '../src/gateway/redact/redactor'
+import { secretsOf } from '../src/gateway/redact/secrets'
 import { merchant, route } from './harness/merchants'
 import { runs } from './harness/samples'
 

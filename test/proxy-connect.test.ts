@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import tls from 'node:tls'
-import * as Route from '../src/proxy/Route'
-import { createUpstream, type ForwardInput } from '../src/proxy/upstream'
+import * as Route from '../src/gateway/Route'
+import { createUpstream, type ForwardInput } from '../src/gateway/upstream/upstream'
 import { certificate } from './harness/certificate'
 import {
   connections,

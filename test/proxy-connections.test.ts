@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import net, { type AddressInfo } from 'node:net'
 import type { Merchant } from '../src/config/Config'
-import * as Route from '../src/proxy/Route'
-import { createUpstream } from '../src/proxy/upstream'
+import * as Route from '../src/gateway/Route'
+import { createUpstream } from '../src/gateway/upstream/upstream'
 import { merchant, route } from './harness/merchants'
 import { until } from './harness/world'
 

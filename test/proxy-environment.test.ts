@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test } from 'bun:test'
-import { proxyFor } from '../src/proxy/envproxy'
-import * as Route from '../src/proxy/Route'
-import { createUpstream, type ForwardInput } from '../src/proxy/upstream'
+import * as Route from '../src/gateway/Route'
+import { createUpstream, type ForwardInput } from '../src/gateway/upstream/upstream'
+import { proxyFor } from '../src/net/environment-proxy'
 import { merchant, route } from './harness/merchants'
 import { until } from './harness/settlement'
 

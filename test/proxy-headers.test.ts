@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { toBuyer, toUpstream } from '../src/proxy/headers'
+import { toBuyer, toUpstream } from '../src/gateway/upstream/headers'
 
 const fixed = { meter: undefined, body: undefined }
 

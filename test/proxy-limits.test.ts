@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import { originOf, serveBuiltin } from '../src/gateway/builtin/serve'
+import { createBreaker } from '../src/gateway/upstream/breaker'
+import { createConcurrency } from '../src/gateway/upstream/concurrency'
 import { type Budget, createBudget, readBody } from '../src/http/body'
 import type { ProblemError } from '../src/protocol/Problem'
-import { createBreaker } from '../src/proxy/breaker'
-import { originOf, serveBuiltin } from '../src/proxy/builtin/serve'
-import { createConcurrency } from '../src/proxy/concurrency'
 import { merchant, route } from './harness/merchants'
 import { outcomeOf } from './harness/outcome'
 

@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import type { Merchant, Route as RouteConfig } from '../src/config/Config'
-import * as Route from '../src/proxy/Route'
-import { createUpstream, type Forwarded } from '../src/proxy/upstream'
-import { UpstreamError } from '../src/proxy/watch'
+import * as Route from '../src/gateway/Route'
+import { createUpstream, type Forwarded } from '../src/gateway/upstream/upstream'
+import { UpstreamError } from '../src/net/watch'
 import { merchant, route } from './harness/merchants'
 import { type Arrived, type Reply, type ScriptedUpstream, startScripted } from './harness/upstream'
 

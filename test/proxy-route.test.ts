@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
-import { foldName } from '../src/proxy/Fold'
-import * as Route from '../src/proxy/Route'
+import { foldName } from '../src/gateway/Fold'
+import * as Route from '../src/gateway/Route'
 import { configOf, small } from './harness/config'
 import { merchant, route } from './harness/merchants'
 

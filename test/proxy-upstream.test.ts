@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import type net from 'node:net'
 import zlib from 'node:zlib'
-import { UpstreamError } from '../src/proxy/watch'
+import { UpstreamError } from '../src/net/watch'
 import { failure, forward, raw, readerOf, serve, stopUpstreams, text } from './harness/forward'
 import { outcomeOf } from './harness/outcome'
 

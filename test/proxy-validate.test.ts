@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Route } from '../src/config/Config'
-import { validateParams } from '../src/proxy/validate'
+import { validateParams } from '../src/gateway/validate'
 import { param, route } from './harness/merchants'
 
 const bytes = (text: string) => new TextEncoder().encode(text)

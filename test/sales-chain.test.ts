@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { type Address, type Hex, pad } from 'viem'
-import { sales } from '../src/cli/sales'
+import { sales } from '../src/cli/operate/sales'
 import { account } from '../src/demo/accounts'
 import type { Id } from '../src/protocol/Network'
 import { drain } from './harness/exchange'

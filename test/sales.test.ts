@@ -12,7 +12,7 @@ import { hourMs, startHours } from '../src/books/hours'
 import { readBooks } from '../src/books/read'
 import * as Since from '../src/books/Since'
 import { createTally } from '../src/books/tally'
-import { sales } from '../src/cli/sales'
+import { sales } from '../src/cli/operate/sales'
 import { account } from '../src/demo/accounts'
 import { temporary } from './harness/settlement'
 

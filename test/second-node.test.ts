@@ -9,7 +9,7 @@ import {
   toHex,
 } from 'viem'
 import * as Token from '../src/chain/token'
-import { orders } from '../src/cli/orders'
+import { orders } from '../src/cli/operate/orders'
 import { account } from '../src/demo/accounts'
 import { execute } from '../src/demo/chains'
 import * as Transfer from '../src/protocol/Transfer'

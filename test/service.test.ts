@@ -2,8 +2,8 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { service } from '../src/cli/service'
-import { format, type Unit, UnitError } from '../src/cli/Unit'
+import { service } from '../src/cli/operate/service'
+import { format, type Unit, UnitError } from '../src/cli/operate/Unit'
 import { executable } from './harness/executable'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-service-'))

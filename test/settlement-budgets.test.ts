@@ -4,8 +4,8 @@ import type { NetworkConfig } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
-import type { Outcome } from '../src/settlement/Outcome'
-import { createFailures, type Payer } from '../src/settlement/payers'
+import type { Outcome } from '../src/settlement/send/Outcome'
+import { createFailures, type Payer } from '../src/settlement/state/payers'
 import { isSend, withoutSync } from './harness/ownsettlement'
 import {
   networkOf,

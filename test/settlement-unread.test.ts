@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../db/Payment'
-import { KnownMoneyError, type Outcome } from '../src/settlement/Outcome'
+import { KnownMoneyError, type Outcome } from '../src/settlement/send/Outcome'
 import { failureOf, outcomeOf } from './harness/outcome'
 import { type Scripted, scripted } from './harness/scripted'
 import { purposeOf, until } from './harness/settlement'

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
-import { orders } from '../src/cli/orders'
+import { orders } from '../src/cli/operate/orders'
 import { account } from '../src/demo/accounts'
 import { execute, mine, revert, setAutomine, snapshot } from '../src/demo/chains'
 import { samplePrice } from '../src/demo/exchange'

@@ -1,5 +1,5 @@
 import { expect, test } from 'bun:test'
-import { createTransferRates } from '../src/paywall/transfer-rate'
+import { createTransferRates } from '../src/paywall/answer/transfer-rate'
 import { until } from './harness/world'
 
 const stepMs = 200

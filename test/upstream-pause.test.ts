@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { startWatch } from '../src/proxy/watch'
+import { startWatch } from '../src/net/watch'
 
 /** The time limit of an upstream in a process that was paused, as by SIGSTOP. */
 

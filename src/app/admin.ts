@@ -1,6 +1,6 @@
 import type { Config } from '../config/Config'
-import { availabilityOf, originsOf } from '../proxy/origins'
-import { refusedOf } from '../proxy/refusals'
+import { availabilityOf, originsOf } from '../gateway/origins'
+import { refusedOf } from '../gateway/upstream/refusals'
 import type { Actions, Done, Sources } from '../web/admin/sources'
 import type { Parts } from './parts'
 

@@ -1,12 +1,12 @@
 import type { Config } from '../config/Config'
 import type { Operation } from '../facilitator/answers'
 import { createFacilitator } from '../facilitator/handler'
+import { createDocuments } from '../gateway/documents/documents'
+import { createMcp } from '../gateway/mcp/endpoint'
+import { createGateway } from '../gateway/merchant'
 import { createHealth } from '../http/health'
 import { prefixesOf } from '../http/url'
-import type { RetiredOffers } from '../paywall/retired'
-import { createDocuments } from '../proxy/documents'
-import { createMcp } from '../proxy/mcp/endpoint'
-import { createGateway } from '../proxy/merchant'
+import type { RetiredOffers } from '../paywall/offer/retired'
 import type { Settlement } from '../settlement/settlement'
 import { sponsorApprove } from '../sponsor/handler'
 import { createMarketHandlers } from '../stock/market-handlers'
@@ -72,9 +72,9 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
       // A start does not load the pages.
       const [{ createPages }, { createAdmin }, { createProblemPages }, { createApiDocument }] =
         await Promise.all([
-          import('../web/pages'),
+          import('../web/public/pages'),
           import('../web/admin/start'),
-          import('../web/problems'),
+          import('../web/public/problems'),
           import('./openapi'),
         ])
       return {

@@ -3,7 +3,7 @@ import type { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
-import type { TransferRateMin } from '../paywall/transfer-rate'
+import type { TransferRateMin } from '../paywall/answer/transfer-rate'
 import type { WebhooksOptions } from '../webhooks/start'
 
 export type AppOptions = Limits & {

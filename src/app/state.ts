@@ -1,9 +1,9 @@
 import type { Config, Merchant } from '../config/Config'
+import { availabilityOf, originsOf, outOfService } from '../gateway/origins'
+import { refusedOf } from '../gateway/upstream/refusals'
 import type { Sources } from '../http/health'
 import type * as Network from '../protocol/Network'
-import { availabilityOf, originsOf, outOfService } from '../proxy/origins'
-import { refusedOf } from '../proxy/refusals'
-import type { PagesOptions } from '../web/pages'
+import type { PagesOptions } from '../web/public/pages'
 import type { Parts } from './parts'
 
 /** The state of the service for health endpoints and pages. All values come from memory. */

@@ -28,7 +28,10 @@ const init: Command = {
     'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
   ],
   async run({ values, ...context }) {
-    const [{ init }, { terminal }] = await Promise.all([import('./init'), import('./terminal')])
+    const [{ init }, { terminal }] = await Promise.all([
+      import('./sell/init'),
+      import('./terminal'),
+    ])
     const { upstream, price, networks, payout, rpc } = values
     const asking = terminal()
     try {
@@ -58,7 +61,7 @@ on the ports 443 and 80 of every address. listen of the file is not used then.`,
     'serve --domain api.example.com',
   ],
   async run({ values, ...context }) {
-    const { serve } = await import('./serve')
+    const { serve } = await import('./sell/serve')
     // A log that cannot be written must not keep the process running.
     process.exit(await serve({ ...context, flags: values }))
   },
@@ -74,7 +77,7 @@ const check: Command = {
   },
   examples: ['check', 'check --online'],
   async run({ values, ...context }) {
-    const { check } = await import('./check')
+    const { check } = await import('./sell/check')
     const { online = false, domain } = values
     return check({ ...context, domain, online })
   },
@@ -88,7 +91,7 @@ const demo: Command = {
   },
   examples: ['demo', 'demo --once'],
   async run({ values, env }) {
-    const { demo } = await import('./demo')
+    const { demo } = await import('./sell/demo')
     return demo({ once: values.once ?? false, file: values.config, env })
   },
 }
@@ -118,7 +121,7 @@ const pay: Command = {
     `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
   ],
   async run({ values, operand, env, now }) {
-    const [{ pay }, { question }] = await Promise.all([import('./pay'), import('./terminal')])
+    const [{ pay }, { question }] = await Promise.all([import('./buy/pay'), import('./terminal')])
     return pay({ ...values, url: operand, env, now, ask: question() })
   },
 }
@@ -139,7 +142,7 @@ that PAY_KEY_FILE names. Amounts are dollars.`,
   },
   examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
   async run({ values, operand, env, now }) {
-    const { mcp } = await import('./mcp')
+    const { mcp } = await import('./mcp/mcp')
     // An open connection to a gateway must not keep the process running.
     process.exit(await mcp({ ...values, url: operand, env, now }))
   },
@@ -159,7 +162,7 @@ Name the key by --key or --url.`,
   },
   examples: ['receipt verify receipt.txt --url https://api.example.com'],
   async run({ values, operand, out }) {
-    const { verifyReceipt } = await import('./receipt')
+    const { verifyReceipt } = await import('./buy/receipt')
     const stdin = () => Bun.stdin.text()
     return verifyReceipt({ ...values, receipt: operand, stdin, out })
   },
@@ -175,7 +178,7 @@ const meter: Command = {
   },
   examples: ['meter answer.json --route assistant/chat --request request.json'],
   async run({ values, operand, ...context }) {
-    const { meterAnswer } = await import('./meter')
+    const { meterAnswer } = await import('./sell/meter')
     return meterAnswer({ ...values, ...context, answer: operand })
   },
 }
@@ -189,7 +192,7 @@ const health: Command = {
   },
   examples: ['health', 'health --url https://api.example.com'],
   async run({ values, ...context }) {
-    const { health } = await import('./health')
+    const { health } = await import('./operate/health')
     return health({ ...context, url: values.url })
   },
 }
@@ -209,7 +212,7 @@ account that exists only while it runs, or under the one that --user names.`,
     'service --config /etc/turnpike/merchants.toml --domain api.example.com',
   ],
   async run({ values, file, env, err }) {
-    const { service } = await import('./service')
+    const { service } = await import('./operate/service')
     const out = (text: string) => process.stdout.write(text)
     return service({ ...values, file, env, cwd: process.cwd(), out, warn: err })
   },
@@ -228,7 +231,7 @@ NAME is merchant, route, payer, network or day (UTC).`,
   },
   examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
   async run({ values, ...context }) {
-    const { sales } = await import('./sales')
+    const { sales } = await import('./operate/sales')
     return sales({ ...values, ...context, out: (text) => void process.stdout.write(text) })
   },
 }
@@ -242,7 +245,7 @@ retry ID  continue a held order; serve may be running`,
   options: { data },
   examples: ['orders list', 'orders retry 01a4'],
   async run({ word, operand, ...context }) {
-    const { orders } = await import('./orders')
+    const { orders } = await import('./operate/orders')
     return orders({ ...context, verb: word, id: operand })
   },
 }
@@ -255,7 +258,7 @@ resend ID  send one again, with the same webhook-id; serve may be running`,
   options: { data },
   examples: ['webhooks list', 'webhooks resend evt_4f0c'],
   async run({ word, operand, ...context }) {
-    const { webhooks } = await import('./webhooks')
+    const { webhooks } = await import('./operate/webhooks')
     return webhooks({ ...context, verb: word, id: operand })
   },
 }
@@ -268,7 +271,7 @@ It needs DATABASE_URL.`,
   options: { json: { help: 'JSON, with times in milliseconds' } },
   examples: ['gateways', 'gateways --json'],
   async run({ values, ...context }) {
-    const { gateways } = await import('./gateways')
+    const { gateways } = await import('./operate/gateways')
     return gateways({ ...context, json: values.json })
   },
 }
@@ -279,7 +282,7 @@ const backup: Command = {
   options: { data },
   examples: ['backup /var/backups/turnpike.sqlite'],
   async run({ operand, ...context }) {
-    const { backup } = await import('./backup')
+    const { backup } = await import('./operate/backup')
     return backup({ ...context, file: operand })
   },
 }
@@ -291,7 +294,7 @@ directory can then be used with DATABASE_URL only.`,
   options: { data },
   examples: ['move', 'move --data /var/lib/turnpike'],
   async run(context) {
-    const { move } = await import('./move')
+    const { move } = await import('./operate/move')
     return move(context)
   },
 }
@@ -305,7 +308,7 @@ fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
   options: {},
   examples: ['completion bash', 'completion fish'],
   async run({ word }) {
-    const { completion } = await import('./completion')
+    const { completion } = await import('./completion/completion')
     process.stdout.write(completion(word))
     return 0
   },

@@ -6,7 +6,7 @@ import { commands } from './commands'
 export async function run(argv: string[]): Promise<number> {
   // The completion scripts of the shells call this; it is for no person.
   if (argv[0] === '__complete') {
-    const { complete } = await import('./completion')
+    const { complete } = await import('./completion/completion')
     process.stdout.write(
       complete(argv.slice(1), commands)
         .map((line) => `${line}\n`)

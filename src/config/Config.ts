@@ -180,7 +180,7 @@ export type Route = {
 
 export type Param = {
   name: string
-  /** A query parameter, or the next segment of the tail (proxy/Tail.ts). */
+  /** A query parameter, or the next segment of the tail (gateway/Tail.ts). */
   in: 'query' | 'tail'
   required: boolean
   description: string

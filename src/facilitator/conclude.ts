@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { Payment } from '../../db/Payment'
-import type { Outcome } from '../settlement/Outcome'
-import * as Refusals from '../settlement/refusals'
+import * as Refusals from '../settlement/read/refusals'
+import type { Outcome } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { type CheckedRequest, expectedSigner, isSame, isUnderWay, used } from './verification'
 

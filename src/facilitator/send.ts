@@ -1,5 +1,5 @@
 import type { Purpose } from '../../db/Payment'
-import type { Outcome } from '../settlement/Outcome'
+import type { Outcome } from '../settlement/send/Outcome'
 import { settleByHolderSponsored, settleSponsored } from '../settlement/sponsorship'
 import type { SettleCall } from './conclude'
 import * as Policy from './Policy'

@@ -3,10 +3,10 @@ import { claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
 import { atCeiling, moneyKey } from '../protocol/Transfer'
-import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
-import * as Refusals from '../settlement/refusals'
+import * as Refusals from '../settlement/read/refusals'
+import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { within } from '../settlement/wait'
+import { within } from '../settlement/state/wait'
 import {
   failed,
   finish,

@@ -1,4 +1,4 @@
-import { net } from './runtime'
+import { net } from '../net/runtime'
 
 /**
  * The key under which a client is counted: its IPv4 address, or the /64 of its IPv6 address,

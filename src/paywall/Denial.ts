@@ -1,6 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import type { Outcome } from '../settlement/Outcome'
+import type { Outcome } from '../settlement/send/Outcome'
 
 const retry = { headers: { 'retry-after': '5' } }
 

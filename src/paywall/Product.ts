@@ -3,13 +3,13 @@ import type { Rows, RowsRefusal } from '../../db/Ledger'
 import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
-import type { Outcome } from '../settlement/Outcome'
+import type { Outcome } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import type { RequestClaim } from './claims'
 import type { Named, Presentation } from './credential'
 import type { Presented } from './extract'
-import type { Item } from './Item'
-import type { ChallengeDetails } from './quote'
+import type { Item } from './offer/Item'
+import type { ChallengeDetails } from './offer/quote'
 
 /**
  * A request for something that is sold, in terms common to all products. `R`: the product's own.

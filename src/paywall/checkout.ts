@@ -1,17 +1,17 @@
 import type { Payment, Purpose } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey } from '../protocol/Transfer'
-import type { Authorized } from '../settlement/authorize'
-import { type Outcome, RowsRefusedError } from '../settlement/Outcome'
-import { usedReason } from '../settlement/refusals'
+import { usedReason } from '../settlement/read/refusals'
+import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import { authorizeSponsored, settleSponsored } from '../settlement/sponsorship'
-import { chooseAlternative } from './alternatives'
+import type { Authorized } from '../settlement/upto/authorize'
+import { failingOf, failureHeaders } from './answer/receipts'
 import { createClaim, type RequestClaim, scopeKey } from './claims'
 import { type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
 import { idempotencyKey } from './idempotency'
+import { chooseAlternative } from './offer/alternatives'
 import type { Checkout, Product, Sale } from './Product'
-import { failingOf, failureHeaders } from './receipts'
 import {
   type CheckoutOptions,
   conclude,

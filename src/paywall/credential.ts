@@ -11,10 +11,10 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402Payload from '../protocol/X402Payload'
-import type { Reason } from '../settlement/Outcome'
+import type { Reason } from '../settlement/send/Outcome'
 import type { Presented } from './extract'
 import { credentialHash } from './fingerprint'
-import { type Item, isOutside, offersFor, type RetiredOffer } from './Item'
+import { type Item, isOutside, offersFor, type RetiredOffer } from './offer/Item'
 import { matchesOf, payloadOf } from './payload'
 
 /**

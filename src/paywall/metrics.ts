@@ -1,8 +1,8 @@
 import type { Tally } from '../books/tally'
 import type { Registry } from '../http/metrics'
-import type { Delivered } from '../settlement/delivery'
+import type { Delivered } from '../settlement/send/delivery'
 import type { Settlement } from '../settlement/settlement'
-import type { Quoter } from './quote'
+import type { Quoter } from './offer/quote'
 
 /** Counts the challenges that are sent. All answers 402 pass here, so it only adds to numbers. */
 export function withChallenges(quoter: Quoter, registry: Registry, tally: Tally): Quoter {

@@ -1,7 +1,7 @@
 import type { Fault } from '../protocol/Problem'
 import * as X402Payload from '../protocol/X402Payload'
 import type { Presented } from './extract'
-import { type Item, offersFor } from './Item'
+import { type Item, offersFor } from './offer/Item'
 
 type X402 = Extract<Presented, { kind: 'x402' }>
 type Payload = X402Payload.Parsed | Fault

@@ -1,25 +1,25 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
-import { chargeMs } from '../settlement/ceiling-limits'
-import type { Reason } from '../settlement/Outcome'
-import { type Checkouts, createCheckouts } from './checkout'
-import { mayContinue } from './continuation'
-import * as Denial from './Denial'
+import type { Reason } from '../settlement/send/Outcome'
+import { chargeMs } from '../settlement/upto/ceiling-limits'
 import {
   createDeliveries,
   type Deliveries,
   type DeliveryOptions,
   type DeliveryRequest,
-} from './delivery'
+} from './answer/delivery'
+import { receiptUrl, type Usage } from './answer/receipts'
+import { createTokens, gone } from './answer/undelivered'
+import { type Checkouts, createCheckouts } from './checkout'
+import { mayContinue } from './continuation'
+import * as Denial from './Denial'
 import type { Presented } from './extract'
 import { bodyDigest, fingerprint } from './fingerprint'
-import { type Item, withoutUse } from './Item'
+import { type Item, withoutUse } from './offer/Item'
+import { type ChallengeDetails, challenge } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
-import { type ChallengeDetails, challenge } from './quote'
-import { receiptUrl, type Usage } from './receipts'
 import type { CheckoutOptions } from './resume'
-import { createTokens, gone } from './undelivered'
-import { createUsageDeliveries, type UsageDeliveries } from './usage'
+import { createUsageDeliveries, type UsageDeliveries } from './usage/usage'
 
 /** A request for a merchant's resource with a credential. */
 export type PaidRequest = DeliveryRequest & {

@@ -1,5 +1,5 @@
-import * as Refusals from './refusals'
-import type { QueuedPayment, Verdict } from './state'
+import * as Refusals from './read/refusals'
+import type { QueuedPayment, Verdict } from './state/state'
 
 /**
  * The verdict on a payment whose money is known, or cannot be looked up. It is told at once, whatever node

@@ -1,11 +1,11 @@
 import type { Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
 import type { Transfer } from '../protocol/Transfer'
-import type { Authorized, AuthorizeOptions } from './authorize'
-import type { HolderOptions } from './by-holder'
-import type { Outcome, Reason } from './Outcome'
-import { refuse } from './refusals'
+import { refuse } from './read/refusals'
+import type { Outcome, Reason } from './send/Outcome'
 import type { Settlement, SettleOptions } from './settlement'
+import type { HolderOptions } from './state/by-holder'
+import type { Authorized, AuthorizeOptions } from './upto/authorize'
 
 /** Why a payer's signed approve is not sponsored; `code` is an x402 reason code. */
 export type ApprovalRefusal =

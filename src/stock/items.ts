@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type { NetworkConfig } from '../config/Config'
-import type { Item } from '../paywall/Item'
+import type { Item } from '../paywall/offer/Item'
 import type { Terms } from './Instrument'
 
 /** What is sold: one item for each combination of parameters, because the price depends on them. */

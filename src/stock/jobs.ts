@@ -1,7 +1,7 @@
 import type { Order } from '../../db/Order'
 import * as Creation from '../chain/creation'
 import * as Authorization from '../protocol/Authorization'
-import type { Job } from '../settlement/Job'
+import type { Job } from '../settlement/send/Job'
 import { type Context, tokenOf } from './context'
 import { nonceOf, refundId, swapId } from './Order'
 

@@ -1,7 +1,12 @@
 import type { Order } from '../../db/Order'
 import type { Payment, Protocol } from '../../db/Payment'
+import {
+  failureHeaders,
+  type Issuer,
+  signReceipt,
+  successHeaders,
+} from '../paywall/answer/receipts'
 import * as Denial from '../paywall/Denial'
-import { failureHeaders, type Issuer, signReceipt, successHeaders } from '../paywall/receipts'
 import * as Problem from '../protocol/Problem'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'

@@ -1,24 +1,24 @@
 import type { Logo, Service } from '../config/Config'
 import { pathOf } from '../http/url'
 import admin from './admin/admin.css' with { type: 'text' }
+import answers from './browser/script/answers.js' with { type: 'text' }
+import compose from './browser/script/compose.js' with { type: 'text' }
+import copy from './browser/script/copy.js' with { type: 'text' }
+import elements from './browser/script/elements.js' with { type: 'text' }
+import outcome from './browser/script/outcome.js' with { type: 'text' }
+import stocks from './browser/script/stocks.js' with { type: 'text' }
+import tabs from './browser/script/tabs.js' with { type: 'text' }
+import answer from './browser/wallet/answer.js' with { type: 'text' }
+import kept from './browser/wallet/kept.js' with { type: 'text' }
+import order from './browser/wallet/order.js' with { type: 'text' }
+import panel from './browser/wallet/panel.js' with { type: 'text' }
+import purchase from './browser/wallet/purchase.js' with { type: 'text' }
+import signing from './browser/wallet/signing.js' with { type: 'text' }
+import wallets from './browser/wallet/wallets.js' with { type: 'text' }
 import icon from './icon.svg' with { type: 'text' }
 import { type Packed, pack, sendPacked } from './packed'
-import answers from './script/answers.js' with { type: 'text' }
-import compose from './script/compose.js' with { type: 'text' }
-import copy from './script/copy.js' with { type: 'text' }
-import elements from './script/elements.js' with { type: 'text' }
-import outcome from './script/outcome.js' with { type: 'text' }
-import stocks from './script/stocks.js' with { type: 'text' }
-import tabs from './script/tabs.js' with { type: 'text' }
 import style from './style.css' with { type: 'text' }
 import * as Theme from './Theme'
-import answer from './wallet/answer.js' with { type: 'text' }
-import kept from './wallet/kept.js' with { type: 'text' }
-import order from './wallet/order.js' with { type: 'text' }
-import panel from './wallet/panel.js' with { type: 'text' }
-import purchase from './wallet/purchase.js' with { type: 'text' }
-import signing from './wallet/signing.js' with { type: 'text' }
-import wallets from './wallet/wallets.js' with { type: 'text' }
 
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: Packed; contentType: string; hash: string }

@@ -1,5 +1,5 @@
 import type { SweepReason } from '../../db/WebhookLedger'
-import type { Meter } from '../settlement/metrics'
+import type { Meter } from '../settlement/state/metrics'
 
 /** `retried`: an attempt that another one follows. All others end a message. */
 export type Result = 'delivered' | 'retried' | 'gone' | SweepReason

@@ -1,9 +1,9 @@
 import type { Webhook } from '../config/Config'
-import { net } from '../http/runtime'
-import { type Environment, proxyFor } from '../proxy/envproxy'
-import * as Ip from '../proxy/Ip'
-import { createResolver, type Resolve } from '../proxy/resolve'
-import { codeOf, startWatch, UpstreamError, type Watch } from '../proxy/watch'
+import { type Environment, proxyFor } from '../net/environment-proxy'
+import * as Ip from '../net/Ip'
+import { createResolver, type Resolve } from '../net/resolve'
+import { net } from '../net/runtime'
+import { codeOf, startWatch, UpstreamError, type Watch } from '../net/watch'
 
 export type PostOptions = {
   /** Unix ms. */

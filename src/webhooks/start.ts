@@ -1,7 +1,7 @@
 import type { Subscriptions, WebhookLedger } from '../../db/WebhookLedger'
 import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
-import type { Meter } from '../settlement/metrics'
+import type { Meter } from '../settlement/state/metrics'
 import { createMetrics } from './metrics'
 import { createPost, type PostOptions } from './post'
 import { createSender } from './sender'

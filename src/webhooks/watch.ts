@@ -1,6 +1,6 @@
 import { gasChanged, networkPaused, networkResumed, upstreamChanged } from '../../db/WebhookEvent'
 import type { WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
-import type { Details } from '../settlement/availability'
+import type { Details } from '../settlement/state/availability'
 
 /** Least time between two events of one condition that is not met, ms. */
 const betweenMs = 60_000

@@ -1,14 +1,14 @@
 import net, { type AddressInfo } from 'node:net'
 import tls from 'node:tls'
 import type { Merchant, Route as RouteConfig } from '../../src/config/Config'
-import * as Route from '../../src/proxy/Route'
+import * as Route from '../../src/gateway/Route'
 import {
   createUpstream,
   type Forwarded,
   type ForwardInput,
   type UpstreamOptions,
-} from '../../src/proxy/upstream'
-import { UpstreamError } from '../../src/proxy/watch'
+} from '../../src/gateway/upstream/upstream'
+import { UpstreamError } from '../../src/net/watch'
 import { merchant, route } from './merchants'
 
 const cleanups: (() => void)[] = []

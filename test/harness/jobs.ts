@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
-import type { Job } from '../../src/settlement/Job'
+import type { Job } from '../../src/settlement/send/Job'
 import { ownSettlement } from './ownsettlement'
 import { jobOf, type SettlementFixture, until } from './settlement'
 

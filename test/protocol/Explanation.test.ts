@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import * as Explanation from '../../src/protocol/Explanation'
 import * as PaymentTerms from '../../src/protocol/PaymentTerms'
-import * as Refusals from '../../src/settlement/refusals'
+import * as Refusals from '../../src/settlement/read/refusals'
 
 const payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8'
 const payee = '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955'

@@ -1,4 +1,4 @@
--- Failures of payers that all gateways count. Twin: the buckets of src/settlement/payers.ts.
+-- Failures of payers that all gateways count. Twin: the buckets of src/settlement/state/payers.ts.
 
 -- {failures: [{key, ms}], window, apart, at}. `value`: when each bucket is full again, by key. A stored
 -- time that is later than a whole window by more than `apart`, in which the clocks of gateways may differ,

@@ -1,5 +1,5 @@
+import * as Payment from '../../gateway/mcp/Payment'
 import * as Json from '../../protocol/Json'
-import * as Payment from '../../proxy/mcp/Payment'
 import * as Text from './Text'
 
 /** The gateway's answer to a call of a tool. */

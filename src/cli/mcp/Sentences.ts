@@ -1,6 +1,6 @@
 import * as Amount from '../../protocol/Amount'
-import type { Short } from '../funds'
-import * as Terms from '../Terms'
+import type { Short } from '../buy/funds'
+import * as Terms from '../buy/Terms'
 import type { Problem } from './Answer'
 import type { Stored } from './spending'
 import * as Text from './Text'

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type * as Json from '../../protocol/Json'
-import type * as Terms from '../Terms'
+import type * as Terms from '../buy/Terms'
 import type * as Answer from './Answer'
 import type { Catalogue } from './catalogue'
 import type { Gateway } from './gateway'

@@ -1,6 +1,6 @@
 import type { Pending } from '../../../db/Ledger'
 import type { Config, NetworkConfig } from '../../config/Config'
-import type { Details } from '../../settlement/availability'
+import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import type { Sum } from './figures'
 import { coin, coinAndUsd, duration, percent, qr, scrubbed, type Tone } from './parts'

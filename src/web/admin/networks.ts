@@ -1,5 +1,5 @@
 import type { Config, NetworkConfig } from '../../config/Config'
-import type { Details, RelayerStatus } from '../../settlement/availability'
+import type { Details, RelayerStatus } from '../../settlement/state/availability'
 import { isLocal } from '../chains'
 import { type Html, html } from '../html'
 import { purposeOf } from './names'

@@ -1,7 +1,7 @@
 import type { Line } from '../../books/Books'
 import { dayMs } from '../../books/recent'
 import type { Config } from '../../config/Config'
-import type { Details } from '../../settlement/availability'
+import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'

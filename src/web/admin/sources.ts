@@ -4,7 +4,7 @@ import type { Order } from '../../../db/Order'
 import type { AssetRow } from '../../../db/SalesLedger'
 import type { Recent } from '../../books/recent'
 import type { Merchant } from '../../config/Config'
-import type { Details } from '../../settlement/availability'
+import type { Details } from '../../settlement/state/availability'
 
 /** How an action ended, as a sentence for the operator. */
 export type Done = { ok: boolean; text: string }

@@ -1,6 +1,6 @@
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'
-import { attemptsMax, isExhausted } from '../../paywall/undelivered'
+import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { type Html, html } from '../html'
 import type { Names } from './names'
 import { badge, time } from './parts'

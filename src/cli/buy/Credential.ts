@@ -1,0 +1,188 @@
+import type { Hex } from 'viem'
+import * as Challenge from '../../protocol/Challenge'
+import * as Crypto from '../../protocol/Crypto'
+import { base64url, encodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
+import * as Permit from '../../protocol/Permit'
+import * as Transfer from '../../protocol/Transfer'
+import * as Upto from '../../protocol/Upto'
+import {
+  type MppSource,
+  permitExtension,
+  type Terms,
+  timeoutSecondsMax,
+  type X402Source,
+} from './Terms'
+import type * as TokenPermit from './TokenPermit'
+
+/** The buyer's payment of terms, in the form of a request header. */
+export type Credential = {
+  header: string
+  value: string
+  transfer: Transfer.Transfer
+  terms: Terms
+}
+
+/**
+ * Signs the payment of the terms. `now` in unix ms; `random` are 32 bytes that were never used
+ * before.
+ */
+export function from(
+  terms: Terms,
+  input: {
+    privateKey: Uint8Array
+    now: number
+    random: Uint8Array
+    /** The permit for an x402 payment whose server sponsors the approval by it. */
+    permit?: TokenPermit.Info
+  },
+): Credential {
+  return terms.source.kind === 'mpp'
+    ? payMpp(terms, terms.source, input)
+    : payX402(terms, terms.source, input)
+}
+
+type Input = Parameters<typeof from>[1]
+
+function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
+  const { echo, params } = source
+  const expiresAt = Date.parse(echo.expires ?? '')
+  const latest = input.now + timeoutSecondsMax * 1000
+  const limit = Number.isFinite(expiresAt) ? Math.min(expiresAt, latest) : latest
+  const transfer = sign(terms, input.privateKey, {
+    nonce: Challenge.nonceOf(echo),
+    validBefore: BigInt(Math.floor(limit / 1000)),
+  })
+  const json = {
+    challenge: params,
+    payload: terms.method === 'eip3009' ? mppAuthorization(transfer) : mppPermit(transfer),
+    source: `did:pkh:eip155:${transfer.chainId}:${transfer.payer}`,
+  }
+  return {
+    header: 'authorization',
+    value: `Payment ${base64url(JSON.stringify(json))}`,
+    transfer,
+    terms,
+  }
+}
+
+function mppAuthorization(transfer: Transfer.Transfer) {
+  return { type: 'authorization', ...authorization(transfer), signature: transfer.signature }
+}
+
+function mppPermit(transfer: Transfer.Transfer) {
+  const amount = String(transfer.amountAtomic)
+  return {
+    type: 'permit2',
+    permit: {
+      permitted: [{ token: transfer.asset, amount }],
+      nonce: String(BigInt(transfer.nonce)),
+      deadline: String(transfer.validBefore),
+    },
+    transferDetails: [{ to: transfer.payee, requestedAmount: amount }],
+    witness: { to: transfer.payee, validAfter: String(transfer.validAfter) },
+    signature: transfer.signature,
+  }
+}
+
+function payX402(terms: Terms, source: X402Source, input: Input): Credential {
+  const { accepted, resource } = source
+  const extensions = salted(source.extensions, input.random)
+  const bound = terms.method === 'eip3009' && resource !== undefined && extensions !== undefined
+  const nonce =
+    bound && Object.hasOwn(extensions, 'mppx')
+      ? sha256(
+          [accepted, resource, extensions]
+            .map((part) => base64url(Json.canonicalize(part)))
+            .join('|'),
+        )
+      : Crypto.hex(input.random)
+  const transfer = sign(terms, input.privateKey, {
+    nonce,
+    validBefore: BigInt(Math.floor(input.now / 1000) + source.timeoutSeconds),
+  })
+  const { signature } = transfer
+  const payload =
+    terms.method === 'eip3009'
+      ? { authorization: authorization(transfer), signature }
+      : { permit2Authorization: permit2Authorization(transfer), signature }
+  const sent = input.permit === undefined ? extensions : withPermit(extensions, input.permit)
+  const json = { x402Version: 2, resource, accepted, payload, extensions: sent }
+  return { header: 'payment-signature', value: encodeJson(json), transfer, terms }
+}
+
+function withPermit(
+  extensions: Json.JsonObject | undefined,
+  info: TokenPermit.Info,
+): Json.JsonObject {
+  const declared = extensions && Json.member(extensions, permitExtension)
+  return { ...extensions, [permitExtension]: { ...(Json.isObject(declared) && declared), info } }
+}
+
+/** mppx's route binding: with this salt, the nonce is a hash of everything that is bought. */
+function salted(
+  extensions: Json.JsonObject | undefined,
+  random: Uint8Array,
+): Json.JsonObject | undefined {
+  const mppx = extensions === undefined ? undefined : Json.member(extensions, 'mppx')
+  if (!Json.isObject(mppx)) return extensions
+  const info = Json.member(mppx, 'info')
+  const nonce = Crypto.hex(random).slice(2)
+  return {
+    ...extensions,
+    mppx: { ...mppx, info: { ...(Json.isObject(info) ? info : {}), nonce } },
+  }
+}
+
+function authorization(transfer: Transfer.Transfer) {
+  return {
+    from: transfer.payer,
+    to: transfer.payee,
+    value: String(transfer.amountAtomic),
+    validAfter: String(transfer.validAfter),
+    validBefore: String(transfer.validBefore),
+    nonce: transfer.nonce,
+  }
+}
+
+function permit2Authorization(transfer: Transfer.Transfer) {
+  const { upto } = transfer
+  return {
+    from: transfer.payer,
+    permitted: { token: transfer.asset, amount: String(transfer.amountAtomic) },
+    spender: upto ? Upto.proxyAddress : Permit.proxyAddress,
+    nonce: String(BigInt(transfer.nonce)),
+    deadline: String(transfer.validBefore),
+    witness: {
+      to: transfer.payee,
+      ...(upto && { facilitator: upto.facilitator }),
+      validAfter: String(transfer.validAfter),
+    },
+  }
+}
+
+function sign(
+  terms: Terms,
+  privateKey: Uint8Array,
+  bounds: { nonce: Hex; validBefore: bigint },
+): Transfer.Transfer {
+  const { facilitator, amountAtomic } = terms
+  const unsigned = {
+    method: terms.method,
+    network: terms.network,
+    chainId: terms.chainId,
+    asset: terms.asset.address,
+    payer: Crypto.addressOf(privateKey),
+    payee: terms.payTo,
+    amountAtomic,
+    validAfter: 0n,
+    ...bounds,
+    ...(facilitator && { upto: { ceilingAtomic: amountAtomic, facilitator } }),
+  }
+  const signature = Crypto.sign(Transfer.digest(unsigned, terms.asset), privateKey)
+  return { ...unsigned, signature }
+}
+
+function sha256(text: string): Hex {
+  return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
+}

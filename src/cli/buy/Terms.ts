@@ -1,0 +1,214 @@
+import type { Address } from 'viem'
+import { builtIns } from '../../config/builtin'
+import * as AddressText from '../../protocol/Address'
+import * as Amount from '../../protocol/Amount'
+import type { Asset, TransferMethod } from '../../protocol/Asset'
+import * as Challenge from '../../protocol/Challenge'
+import { decodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
+import * as Network from '../../protocol/Network'
+import * as Permit from '../../protocol/Permit'
+import * as Upto from '../../protocol/Upto'
+
+/** The buyer's side of a 402: its terms. */
+
+export type Protocol = 'mpp' | 'x402'
+
+export type Scheme = 'exact' | 'upto'
+
+/** One way to pay a 402. */
+export type Terms = {
+  protocol: Protocol
+  scheme: Scheme
+  method: TransferMethod
+  network: Network.Id
+  chainId: number
+  asset: KnownAsset
+  payTo: Address
+  /** With the scheme `upto`, the ceiling. */
+  amountAtomic: bigint
+  /** With the scheme `upto`, the only account that may settle. */
+  facilitator: Address | undefined
+  source: MppSource | X402Source
+}
+
+export type MppSource = {
+  kind: 'mpp'
+  echo: Challenge.Echo
+  params: Readonly<Record<string, string>>
+}
+export type X402Source = {
+  kind: 'x402'
+  accepted: Json.JsonObject
+  resource: Json.JsonObject | undefined
+  extensions: Json.JsonObject | undefined
+  timeoutSeconds: number
+}
+
+/** A dollar stablecoin. Only for these assets the dollar value of an amount is known. */
+export type KnownAsset = Pick<Asset, 'symbol' | 'address' | 'decimals' | 'eip712'> & {
+  network: Network.Id
+}
+
+/** The assets of the built-in networks, which are dollar stablecoins. */
+const knownAssets: readonly KnownAsset[] = builtIns.map(({ id, table }) => {
+  const { symbol, address, decimals, eip712 } = table.asset
+  return { network: id, symbol, address, decimals, eip712 }
+})
+
+/** Limits how long a signature is valid, whatever the server requests. */
+export const timeoutSecondsMax = 300
+
+/**
+ * MPP challenges first, each protocol in the order of the server. Unreadable offers are omitted.
+ * `body` is the text of the 402, which has the x402 offers that are too long for its head.
+ */
+export function decode(headers: Headers, body = ''): Terms[] {
+  const required = headers.get('payment-required')
+  return [...ofMpp(headers.get('www-authenticate')), ...ofX402(required, body)]
+}
+
+/** `0.010000 USDG on eip155:4663 by permit2 (x402)`, or `up to 0.010000 USDG ... (x402, upto)`. */
+export function describe(terms: Terms): string {
+  const { scheme, network, method, protocol } = terms
+  const by = `on ${network} by ${method}`
+  return scheme === 'upto'
+    ? `up to ${amountOf(terms)} ${by} (${protocol}, upto)`
+    : `${amountOf(terms)} ${by} (${protocol})`
+}
+
+/** `0.010000 USDG`: the amount of the terms, or another one in their asset. */
+export function amountOf({ asset, amountAtomic }: Terms, atomic = amountAtomic): string {
+  return `${Amount.toDecimal(atomic, asset.decimals)} ${asset.symbol}`
+}
+
+export const permitExtension = 'eip2612GasSponsoring'
+
+/** Whether the server accepts an EIP-2612 permit with the payment instead of an approval. */
+export function takesPermit({ method, source }: Terms): boolean {
+  const extensions = source.kind === 'x402' ? source.extensions : undefined
+  return method === 'permit2' && Json.isObject(extensions?.[permitExtension])
+}
+
+function ofMpp(value: string | null): Terms[] {
+  const terms: Terms[] = []
+  for (const params of Challenge.parseHeader(value ?? '')) {
+    const { id, realm, method, intent, request } = params
+    if (id === undefined || realm === undefined || request === undefined) continue
+    if (method !== 'evm' || intent !== 'charge') continue
+    const { expires, digest, opaque } = params
+    const echo: Challenge.Echo = { id, realm, method, intent, request, expires, digest, opaque }
+    const asked = readable(() => Challenge.parseRequest(request))
+    if (asked === undefined) continue
+    const asset = known(`eip155:${asked.chainId}`, asked.currency)
+    if (asset === undefined) continue
+    const common = {
+      protocol: 'mpp' as const,
+      scheme: 'exact' as const,
+      facilitator: undefined,
+      network: asset.network,
+      chainId: asked.chainId,
+      asset,
+      payTo: asked.recipient,
+      amountAtomic: asked.amountAtomic,
+      source: { kind: 'mpp' as const, echo, params },
+    }
+    for (const type of asked.credentialTypes) {
+      if (type === 'authorization') terms.push({ ...common, method: 'eip3009' })
+      // Without our spender it is the Permit2 method of the draft, whose witness does not bind the
+      // payee.
+      else if (type === 'permit2' && asked.permit2) terms.push({ ...common, method: 'permit2' })
+    }
+  }
+  return terms
+}
+
+function ofX402(value: string | null, body: string): Terms[] {
+  if (value === null) return []
+  const required = readable(() => decodeJson(value, 'either'))
+  if (required === undefined) return []
+  return ofRequired(
+    required,
+    readable(() => Json.parse(body)),
+  )
+}
+
+/** The terms of an x402 `PaymentRequired` object, and of further `accepts` in another one. */
+export function ofRequired(required: Json.JsonObject, further?: Json.JsonObject): Terms[] {
+  const terms: Terms[] = []
+  for (const accepted of [...acceptsOf(required), ...acceptsOf(further)]) {
+    const one = readable(() => ofAccepted(accepted, required))
+    // The head may have an offer in a shorter form than the body.
+    if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
+  }
+  return terms
+}
+
+/** Whether two terms move the same money to the same payee, by any protocol. */
+export function isSame(other: Terms, terms: Terms): boolean {
+  const { scheme, network, asset, method, payTo, amountAtomic } = terms
+  return (
+    other.scheme === scheme &&
+    other.network === network &&
+    other.asset === asset &&
+    other.method === method &&
+    other.payTo === payTo &&
+    other.amountAtomic === amountAtomic
+  )
+}
+
+function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {
+  const accepts = required && Json.member(required, 'accepts')
+  return Array.isArray(accepts) ? accepts.filter(Json.isObject) : []
+}
+
+function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms | undefined {
+  const scheme = Json.member(accepted, 'scheme')
+  if (scheme !== 'exact' && scheme !== 'upto') return undefined
+  const asset = known(Json.text(accepted, 'network'), Json.address(accepted, 'asset'))
+  if (asset === undefined) return undefined
+  const extra = Json.optionalObject(accepted, 'extra') ?? {}
+  const isUpto = scheme === 'upto'
+  const method = Json.optionalText(extra, 'assetTransferMethod') ?? (isUpto ? 'permit2' : 'eip3009')
+  if (method !== 'permit2' && (method !== 'eip3009' || isUpto)) return undefined
+  const spender = Json.optionalText(extra, 'spender')
+  const proxy = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  if (spender !== undefined && !AddressText.equal(spender, proxy)) return undefined
+  const seconds = Json.member(accepted, 'maxTimeoutSeconds')
+  return {
+    protocol: 'x402',
+    scheme,
+    facilitator: isUpto ? Json.address(extra, 'facilitatorAddress') : undefined,
+    method,
+    network: asset.network,
+    chainId: Network.chainIdOf(asset.network) ?? 0,
+    asset,
+    payTo: Json.address(accepted, 'payTo'),
+    amountAtomic: Json.uint(accepted, 'amount'),
+    source: {
+      kind: 'x402',
+      accepted,
+      resource: Json.optionalObject(required, 'resource'),
+      extensions: Json.optionalObject(required, 'extensions'),
+      timeoutSeconds: isTimeout(seconds) ? seconds : timeoutSecondsMax,
+    },
+  }
+}
+
+function isTimeout(value: unknown): value is number {
+  return Number.isInteger(value) && Number(value) > 0 && Number(value) <= timeoutSecondsMax
+}
+
+function known(network: string, address: Address): KnownAsset | undefined {
+  return knownAssets.find((asset) => asset.network === network && asset.address === address)
+}
+
+/** Undefined instead of a JsonError: an invalid offer is omitted. */
+function readable<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,221 @@
+import type { Address, Hex } from 'viem'
+import { type Client, createClient, RpcError, RpcFault } from '../../chain/client'
+import * as Receipt from '../../chain/receipt'
+import * as Token from '../../chain/token'
+import * as Transaction from '../../chain/transaction'
+import { publicRpcOf } from '../../config/builtin'
+import * as Crypto from '../../protocol/Crypto'
+import * as Json from '../../protocol/Json'
+import * as Permit from '../../protocol/Permit'
+import * as Grant from '../../sponsor/Grant'
+import { CommandError } from '../Command'
+import { readText } from './body'
+import { hashText, problemOf, say } from './outcome'
+import type { Terms } from './Terms'
+import * as TokenPermit from './TokenPermit'
+
+/** Ways for a wallet without an approval to pay by Permit2, the cheapest first. */
+
+export type Wallet = {
+  privateKey: Uint8Array
+  /** RPC URL of the network; undefined: its public one. */
+  rpc: string | undefined
+  /** Unix ms. */
+  now: () => number
+}
+
+const maxUint256 = (1n << 256n) - 1n
+/** Longest wait for a confirmation or a grant, ms. */
+const waitMs = 60_000
+const permitSeconds = 300n
+
+/** Reads the token's nonce and signs a permit of the amount. Throws a CommandError. */
+export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.Info> {
+  return withClient(terms, wallet, async (client) => {
+    const owner = Crypto.addressOf(wallet.privateKey)
+    const nonce = await word(client, Token.nonces(terms.asset.address, owner))
+    const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
+    say(
+      `permit     Permit2 may transfer ${terms.amountAtomic} atomic units, by signature (EIP-2612)`,
+    )
+    return TokenPermit.sign(terms, wallet.privateKey, { nonce, deadline })
+  })
+}
+
+/**
+ * Approves Permit2 for the token, without an expiry. Requests native coin from the seller when the
+ * wallet cannot pay for the approve. Prints each step. Throws a CommandError.
+ */
+export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
+  return withClient(terms, wallet, async (client) => {
+    const owner = Crypto.addressOf(wallet.privateKey)
+    const { asset } = terms
+    const allowance = Token.allowance(asset.address, owner, Permit.permit2Address)
+    if ((await word(client, allowance)) >= terms.amountAtomic) return
+    const call = Token.approve(asset.address, Permit.permit2Address, maxUint256)
+    const gas = await quantity(client, 'eth_estimateGas', [{ from: owner, ...call }])
+    let price = await priceOf(client)
+    let balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+    let offered: Offered | undefined
+    if (balanceWei < gas * price) {
+      offered = await askForGas(terms, wallet, shop)
+      await until(wallet, 'the grant has arrived', async () => {
+        price = await priceOf(client)
+        balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+        return balanceWei >= (offered ? offered.gasLimit * offered.maxFeeWei : gas * price)
+      })
+    }
+    const affordable = balanceWei / gas
+    const own = {
+      maxTipWei: 0n,
+      maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
+      gasLimit: gas,
+    }
+    const signed = Transaction.sign(
+      {
+        chainId: terms.chainId,
+        nonce: Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending'])),
+        ...(offered ?? own),
+        ...call,
+        valueWei: 0n,
+      },
+      wallet.privateKey,
+    )
+    await client.call('eth_sendRawTransaction', [signed.raw])
+    say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${signed.hash}`)
+    await assertSucceeded(client, wallet, signed.hash)
+  })
+}
+
+/**
+ * Gas and fees of the approve that the seller has funded. The buyer builds receiver and calldata
+ * itself.
+ */
+type Offered = { gasLimit: bigint; maxFeeWei: bigint; maxTipWei: bigint }
+
+/** The seller's grant of native coin. It is given once, so an earlier grant is accepted, too. */
+async function askForGas(
+  terms: Terms,
+  { privateKey }: Wallet,
+  shop: URL,
+): Promise<Offered | undefined> {
+  const address = Crypto.addressOf(privateKey)
+  const { network } = terms
+  const message = Grant.messageOf(network, address)
+  const signature = Crypto.sign(Grant.digestOf(message), privateKey)
+  const url = new URL('/api/gas/sponsor', shop)
+  let response: Response
+  try {
+    response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ address, network, signature }),
+      redirect: 'manual',
+    })
+  } catch {
+    throw new CommandError(`${url.origin} did not answer the request for gas.`)
+  }
+  if (response.ok) {
+    const { amountWei, transaction, offered } = await granted(response)
+    say(`sponsor    ${amountWei} wei for the approve, ${transaction}`)
+    return offered
+  }
+  const problem = await problemOf(response)
+  if (problem.transaction !== undefined) {
+    say(`sponsor    ${problem.code}, ${problem.transaction}`)
+    return undefined
+  }
+  throw new CommandError(
+    `The wallet has no gas to approve Permit2, and none is given: ${problem.code}: ${problem.detail}`,
+  )
+}
+
+async function granted(
+  response: Response,
+): Promise<{ amountWei: bigint; transaction: string; offered: Offered | undefined }> {
+  try {
+    const json = Json.parse(await readText(response))
+    const approve = Json.optionalObject(json, 'approve')
+    return {
+      amountWei: Json.uint(json, 'amountWei'),
+      transaction: hashText(Json.text(json, 'transaction')),
+      // Sellers other than turnpike may omit `approve`.
+      offered: approve && offeredOf(approve),
+    }
+  } catch {
+    throw new CommandError('The answer to the request for gas cannot be read.')
+  }
+}
+
+/** Uses only gas and fees from the seller, so that the wallet can lose no more than the grant. */
+function offeredOf(approve: Json.JsonObject): Offered {
+  const gasLimit = Json.uint(approve, 'gas')
+  const maxFeeWei = Json.uint(approve, 'maxFeePerGas')
+  const maxTipWei = Json.uint(approve, 'maxPriorityFeePerGas')
+  if (gasLimit === 0n || maxTipWei > maxFeeWei) throw new RangeError('not the fees of an approve')
+  return { gasLimit, maxFeeWei, maxTipWei }
+}
+
+async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {
+  await until(wallet, `${hash} is confirmed`, async () => {
+    const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
+    if (receipt?.success === false) throw new CommandError('The approve failed on chain.')
+    return receipt !== undefined
+  })
+}
+
+async function until(
+  { now }: Wallet,
+  what: string,
+  condition: () => Promise<boolean>,
+): Promise<void> {
+  const deadline = now() + waitMs
+  while (!(await condition())) {
+    if (now() > deadline) throw new CommandError(`Waited too long until ${what}.`)
+    await Bun.sleep(200)
+  }
+}
+
+/** Price of a unit of gas now, in wei, without a tip. */
+async function priceOf(client: Client): Promise<bigint> {
+  const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
+  if (block === undefined) throw new RpcFault('not a block')
+  return block.baseFeeWei
+}
+
+async function withClient<T>(
+  { network, chainId }: Terms,
+  { rpc = publicRpcOf(network) }: Wallet,
+  work: (client: Client) => Promise<T>,
+): Promise<T> {
+  if (rpc === undefined) throw new CommandError(`Name an RPC URL of ${network}: --rpc URL.`)
+  const client = createClient({ urls: [rpc], timeoutMs: 10_000, log: () => undefined })
+  try {
+    const found = await quantity(client, 'eth_chainId', [])
+    if (found !== BigInt(chainId))
+      throw new CommandError(`${client.hosts[0]} is chain ${found}, not ${chainId}.`)
+    return await work(client)
+  } catch (error) {
+    if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
+    throw new CommandError(`${client.hosts[0]}: ${error.message}; --rpc URL names another node.`)
+  } finally {
+    client.close()
+  }
+}
+
+async function word(client: Client, call: { to: Address; data: Hex }): Promise<bigint> {
+  const answer = await client.call('eth_call', [call, 'latest'])
+  const value = Receipt.isHex(answer) ? Token.toUint(answer) : undefined
+  if (value === undefined) throw new RpcFault('the token does not answer')
+  return value
+}
+
+async function quantity(
+  client: Client,
+  method: string,
+  params: readonly unknown[],
+): Promise<bigint> {
+  const answer = await client.call(method, params)
+  if (!Receipt.isHex(answer) || answer.length < 3) throw new RpcFault(`not an answer to ${method}`)
+  return BigInt(answer)
+}

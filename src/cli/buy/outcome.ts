@@ -1,0 +1,300 @@
+import type { Address } from 'viem'
+import * as AddressText from '../../protocol/Address'
+import { decodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
+import { isFault } from '../../protocol/Problem'
+import * as Receipt from '../../protocol/Receipt'
+import { findPayment } from '../operate/payments'
+import { readText } from './body'
+import * as Charge from './Charge'
+import type { Credential } from './Credential'
+import * as Terms from './Terms'
+
+/** Results of a purchase, for the user of `turnpike pay`. */
+
+/** A request and its payment limits. */
+export type Purchase = {
+  url: URL
+  method: string
+  body: string | undefined
+  wanted: {
+    protocol: string | undefined
+    scheme: Terms.Scheme
+    network: string | undefined
+    transfer: string | undefined
+  }
+  /** The most that may be signed, and what to say when more is asked. */
+  max: { amount: string; exceeded: string }
+  now: () => number
+}
+
+/** Prints the answer and checks it. */
+export async function finish(
+  response: Response,
+  purchase: Purchase,
+  credential: Credential | undefined,
+): Promise<number> {
+  const { status } = response
+  const encoded =
+    response.headers.get('payment-receipt') ?? response.headers.get('payment-response') ?? undefined
+  if (status >= 300 && status < 400) {
+    const location = oneLine(response.headers.get('location') ?? 'no location')
+    say(`turnpike: ${status}, redirects to ${location}; ask there.`)
+    return 1
+  }
+  if (isProblem(response) && (credential !== undefined || status >= 500 || status === 402)) {
+    explain(await problemOf(response), status, purchase, credential)
+    return 1
+  }
+  say(`answer     ${status} ${oneLine(response.headers.get('content-type') ?? '')}`.trimEnd())
+  if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
+  if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
+  const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
+  if (credential !== undefined && encoded === undefined) say('receipt    none')
+  const whole = await copyBody(response)
+  return response.ok && genuine && whole ? 0 : 1
+}
+
+/** Prints an answer that is charged by its use. For a stream the charge follows the answer. */
+async function finishByUse(
+  response: Response,
+  purchase: Purchase,
+  credential: Credential,
+): Promise<number> {
+  const { headers, ok } = response
+  const encoded = headers.get('payment-response')
+  const [id, token] = [headers.get('payment-id'), headers.get('payment-token')]
+  if (encoded !== null) {
+    const genuine = await checkCharge(Charge.ofResponse(encoded), encoded, purchase, credential)
+    return (await copyBody(response)) && ok && genuine ? 0 : 1
+  }
+  const whole = await copyBody(response)
+  if (id === null || token === null) {
+    say('receipt    none')
+    return whole && ok ? 0 : 1
+  }
+  const url = new URL(`/api/payments/${encodeURIComponent(id)}`, purchase.url)
+  say(`receipt    GET ${url.href} with the header Payment-Token: ${oneLine(token)}`)
+  const payment = await findPayment(url, token, purchase.now)
+  if (payment === undefined) {
+    say('           the charge is not settled yet, or the server does not answer')
+    return whole && ok ? 0 : 1
+  }
+  const genuine = await checkCharge(payment.charge, payment.receipt, purchase, credential)
+  if (payment.isFailed) say('           it could not be settled, so nothing moved')
+  return genuine && whole && ok ? 0 : 1
+}
+
+/** Prints a charge and its receipt. False when either is wrong. */
+async function checkCharge(
+  charge: Charge.Charge | undefined,
+  receipt: string | undefined,
+  purchase: Purchase,
+  credential: Credential,
+): Promise<boolean> {
+  const { terms } = credential
+  say(`ceiling    ${Terms.amountOf(terms)}`)
+  if (charge !== undefined) say(`charge     ${oneLine(Charge.describe(charge, terms))}`)
+  const isWithin = charge === undefined || charge.amountAtomic <= terms.amountAtomic
+  if (!isWithin) say('           that is above the ceiling that was signed')
+  if (charge?.amountAtomic === 0n) {
+    say('receipt    none: nothing is charged')
+    return true
+  }
+  if (receipt !== undefined) return (await checkReceipt(receipt, purchase, credential)) && isWithin
+  if (charge?.transaction !== undefined) say(`settled by ${hashText(charge.transaction)}`)
+  return isWithin
+}
+
+export type ProblemText = {
+  code: string
+  detail: string
+  reason: string | undefined
+  transaction: string | undefined
+  /** `isLast`: whether no attempt is left. */
+  redeem: { token: string; until: string; isLast: boolean } | undefined
+}
+
+function isProblem(response: Response): boolean {
+  return response.headers.get('content-type')?.startsWith('application/problem+json') ?? false
+}
+
+/** Members of a problem document, or of any other error body. */
+export async function problemOf(response: Response): Promise<ProblemText> {
+  const text = await readText(response)
+  let json: Json.JsonObject = {}
+  try {
+    json = Json.parse(text)
+  } catch {
+    // The body is not a problem document.
+  }
+  const transaction = Json.member(json, 'transaction')
+  const string = (parent: Json.JsonObject, name: string) => {
+    const value = Json.member(parent, name)
+    return typeof value === 'string' ? oneLine(value) : undefined
+  }
+  const redeem = Json.member(json, 'redeem')
+  const token = Json.isObject(redeem) ? string(redeem, 'token') : undefined
+  return {
+    code: string(json, 'code') ?? `status ${response.status}`,
+    detail: string(json, 'detail') ?? '',
+    reason: string(json, 'reason'),
+    transaction: typeof transaction === 'string' ? hashText(transaction) : undefined,
+    redeem:
+      token === undefined || !Json.isObject(redeem)
+        ? undefined
+        : {
+            token,
+            until: string(redeem, 'until') ?? '',
+            isLast: Json.member(redeem, 'attempts') === 0,
+          },
+  }
+}
+
+function explain(
+  problem: ProblemText,
+  status: number,
+  purchase: Purchase,
+  credential: Credential | undefined,
+): void {
+  const { code, detail, reason, transaction, redeem } = problem
+  const because = reason === undefined ? '' : ` (${reason})`
+  say(`refused    ${status} ${code}${because}: ${detail}`)
+  if (transaction !== undefined) say(`settled by ${transaction}`)
+  if (redeem?.isLast) {
+    say('You have paid and were not served, and no attempt is left: contact the operator.')
+  } else if (redeem !== undefined) {
+    say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
+    // With the equals sign a value may begin with a hyphen, as one token in 64 does.
+    const method = purchase.method === 'GET' ? '' : ` --method ${purchase.method}`
+    const body = purchase.body === undefined ? '' : ` --body=${quote(purchase.body)}`
+    say(
+      `  turnpike pay ${quote(purchase.url.href)}${method}${body} --redeem=${quote(redeem.token)}`,
+    )
+  } else if (credential !== undefined && (status === 503 || status === 409)) {
+    say('The payment may still settle: look at the transaction before you pay again.')
+  } else if (isExactPermit(credential) && reason?.includes('allowance')) {
+    say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
+  }
+}
+
+/** Whether the same terms may be paid without an approval. */
+function isExactPermit(credential: Credential | undefined): boolean {
+  return credential?.transfer.method === 'permit2' && credential.transfer.upto === undefined
+}
+
+/** Prints a receipt. False when it is signed and the signature or its content is wrong. */
+async function checkReceipt(
+  encoded: string,
+  purchase: Purchase,
+  credential: Credential | undefined,
+): Promise<boolean> {
+  const receipt = Receipt.parse(encoded)
+  const settled = settlementOf(encoded) ?? (isFault(receipt) ? '' : receipt.payload.transaction)
+  if (settled !== '') say(`settled by ${hashText(settled)}`)
+  if (isFault(receipt)) {
+    say('receipt    not signed')
+    return true
+  }
+  const { payload } = receipt
+  const transfer = credential?.transfer
+  const signer = Receipt.verify(receipt)
+  const published = await publishedSigner(purchase.url)
+  const isOurs =
+    transfer === undefined ||
+    (payload.network === transfer.network &&
+      AddressText.equal(payload.payer, transfer.payer) &&
+      BigInt(Receipt.purchaseOf(receipt).amount ?? 0) <= transfer.amountAtomic)
+  const issued = new Date(payload.issuedAt * 1000).toISOString()
+  say(`receipt    ${oneLine(payload.resourceUrl)}, ${oneLine(payload.network)}, ${issued}`)
+  if (signer === undefined || !isOurs) {
+    say('           its signature is not valid for this payment')
+    return false
+  }
+  if (published === undefined) {
+    say(`           signed by ${signer}; the server publishes no receipt key`)
+    return true
+  }
+  const genuine = AddressText.equal(signer, published)
+  say(`           signed by ${signer}, ${genuine ? 'the' : 'NOT the'} published receipt key`)
+  return genuine
+}
+
+/** Transaction that a receipt of either protocol names. */
+function settlementOf(encoded: string): string | undefined {
+  try {
+    const json = decodeJson(encoded, 'either')
+    return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
+}
+
+/** Address that signs receipts, according to the server's documents. */
+export async function publishedSigner(url: URL): Promise<Address | undefined> {
+  for (const path of ['/.well-known/x402', '/openapi.json']) {
+    try {
+      const response = await fetch(new URL(path, url), {
+        redirect: 'manual',
+        signal: AbortSignal.timeout(10_000),
+      })
+      if (!response.ok) continue
+      const json: unknown = JSON.parse(await readText(response))
+      if (!Json.isObject(json)) continue
+      const info = Json.member(json, 'x-service-info')
+      const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')
+      const address = AddressText.parse(value)
+      if (address !== undefined) return address
+    } catch {
+      // The server has no such document.
+    }
+  }
+  return undefined
+}
+
+/** False when the connection broke before the end of the answer. */
+async function copyBody(response: Response): Promise<boolean> {
+  if (response.body === null) return true
+  try {
+    for await (const chunk of response.body) {
+      if (process.stdout.write(chunk)) continue
+      await new Promise<void>((resolve) => process.stdout.once('drain', () => resolve()))
+    }
+  } catch {
+    say('           the connection broke: the answer is not whole')
+    return false
+  }
+  if (process.stdout.isTTY) process.stdout.write('\n')
+  return true
+}
+
+function quote(text: string): string {
+  if (/^[\w.:/-]+$/.test(text)) return text
+  if (!/\p{Cc}/u.test(text)) return `'${text.replaceAll("'", `'\\''`)}'`
+  const escaped = text.replace(/[\\']/g, '\\$&').replace(/\p{Cc}/gu, (control) => {
+    return [...Buffer.from(control)]
+      .map((byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
+      .join('')
+  })
+  return `$'${escaped}'`
+}
+
+/**
+ * Prints one line for the user. Some of the text comes from a server, so a line feed or a control
+ * character in it is replaced: it must not look like another line of ours.
+ */
+export function say(line: string): void {
+  // stdout is reserved for the bought answer.
+  process.stderr.write(`${line.replace(/\p{C}|[\p{Zl}\p{Zp}]/gu, '?')}\n`)
+}
+
+/** Text of a server for the middle of a line. */
+export function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ')
+}
+
+/** The hash of a transaction that a server names. Other text is not shown. */
+export function hashText(value: string): string {
+  return /^0x[0-9a-f]{64}$/i.test(value) ? value : 'an invalid hash'
+}

@@ -1,0 +1,333 @@
+import { networkNamed, networkNames } from '../../config/builtin'
+import { readEnv } from '../../config/env'
+import * as Amount from '../../protocol/Amount'
+import * as Crypto from '../../protocol/Crypto'
+import * as Json from '../../protocol/Json'
+import { CommandError, type Context, failed } from '../Command'
+import { approve, signPermit, type Wallet } from './allowance'
+import { readText } from './body'
+import * as Credential from './Credential'
+import { chooseFunded } from './funds'
+import { readKey } from './key'
+import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
+import * as Terms from './Terms'
+import type * as TokenPermit from './TokenPermit'
+
+export type PayOptions = Pick<Context, 'env' | 'now'> & {
+  url: string
+  protocol?: string | undefined
+  /** `exact` or `upto`; default exact. */
+  scheme?: string | undefined
+  network?: string | undefined
+  transfer?: string | undefined
+  method?: string | undefined
+  body?: string | undefined
+  /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
+  key?: string | undefined
+  /** The most that may be signed, in dollars. With `upto` that is the ceiling. */
+  max?: string | undefined
+  /** Shows what would be paid, and signs nothing. */
+  'dry-run'?: boolean | undefined
+  /** Token of a failed delivery: repeats the request without paying. */
+  redeem?: string | undefined
+  /** RPC URL of the network, for balances and for an approve of Permit2. */
+  rpc?: string | undefined
+  /** Asks on the terminal; undefined at its end. Absent without a terminal. */
+  ask?: ((question: string) => Promise<string | undefined>) | undefined
+}
+
+/** The most that is signed without --max, in dollars: after a question, and without one. */
+const most = { asked: '1', unasked: '0.01' }
+
+/** How long the same credential is presented again while its settlement is pending, ms. */
+const pendingMs = 60_000
+
+/** Why nothing can be bought. */
+class PayError extends CommandError {
+  override readonly name = 'PayError'
+  /** What was offered. */
+  readonly offered: readonly Terms.Terms[]
+
+  constructor(message: string, offered: readonly Terms.Terms[] = []) {
+    super(message)
+    this.offered = offered
+  }
+}
+
+/**
+ * Buys one request with a private key. The answer's body goes to stdout, everything else to stderr.
+ * Returns the exit code: 0 when the answer was delivered and its receipt, if signed, is valid.
+ */
+export async function pay(options: PayOptions): Promise<number> {
+  try {
+    const purchase = parse(options)
+    return options.redeem === undefined
+      ? await buy(purchase, options)
+      : await finish(
+          await send(purchase, { 'payment-redeem': options.redeem }),
+          purchase,
+          undefined,
+        )
+  } catch (error) {
+    const code = failed(error, say)
+    if (error instanceof PayError)
+      for (const terms of error.offered) say(`  ${Terms.describe(terms)}`)
+    return code
+  }
+}
+
+function parse(options: PayOptions): Purchase {
+  const { protocol, scheme = 'exact', transfer, body, rpc, now } = options
+  if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
+  const url = new URL(options.url)
+  if (url.protocol !== 'http:' && url.protocol !== 'https:')
+    throw new PayError('Only http and https URLs can be bought.')
+  if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
+    throw new PayError('--protocol is mpp or x402.')
+  if (scheme !== 'exact' && scheme !== 'upto') throw new PayError('--scheme is exact or upto.')
+  if (scheme === 'upto' && protocol === 'mpp')
+    throw new PayError('--scheme upto is a scheme of x402: MPP has none. Omit --protocol mpp.')
+  if (scheme === 'upto' && transfer === 'eip3009')
+    throw new PayError('--scheme upto is paid by permit2 only. Omit --transfer eip3009.')
+  if (options.scheme !== undefined && options.redeem !== undefined)
+    throw new PayError('--redeem asks again without paying, so it takes no --scheme.')
+  if (options['dry-run'] && options.redeem !== undefined)
+    throw new PayError('--redeem pays nothing, so it takes no --dry-run.')
+  const network = options.network && networkNamed(options.network)
+  if (options.network !== undefined && network === undefined)
+    throw new PayError(`--network is ${networkNames}.`)
+  if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
+    throw new PayError('--transfer is eip3009 or permit2.')
+  if (rpc !== undefined && !/^https?:\/\//.test(rpc))
+    throw new PayError('--rpc is an http or https URL.')
+  const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
+  if (body !== undefined && (method === 'GET' || method === 'HEAD'))
+    throw new PayError(`${method} takes no --body.`)
+  const max = limitOf(options)
+  return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
+}
+
+function limitOf({ max, ask, 'dry-run': isRehearsal }: PayOptions): Purchase['max'] {
+  if (max !== undefined && !/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
+    throw new PayError('--max is an amount such as 0.25.')
+  if (max !== undefined) return { amount: max, exceeded: `More than --max ${max} is asked` }
+  const amount = isRehearsal || ask !== undefined ? most.asked : most.unasked
+  return { amount, exceeded: `More than ${amount} USD is asked, so --max must allow it` }
+}
+
+async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
+  if (options['dry-run']) return rehearse(purchase, options)
+  const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
+  const asked = await send(purchase, {})
+  if (asked.status !== 402) return finish(asked, purchase, undefined)
+  const offered = await read(asked)
+  const terms = await choose(offered, purchase, wallet)
+  if (!(await isAllowed(terms, options))) return 1
+  const { credential, response } = await payBy(terms, purchase, wallet)
+  if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
+  say('           the wallet has never approved Permit2 for this token')
+  const bySignature = offered.find(
+    (other) => Terms.takesPermit(other) && Terms.isSame(other, terms) && isWanted(other, purchase),
+  )
+  if (bySignature !== undefined) {
+    const permit = await signPermit(bySignature, wallet)
+    const paid = await payBy(bySignature, purchase, wallet, permit)
+    return finish(paid.response, purchase, paid.credential)
+  }
+  await approve(terms, wallet, purchase.url)
+  // The refused credential may not be presented again: its challenge was for another attempt.
+  const again = await send(purchase, {})
+  if (again.status !== 402) return finish(again, purchase, undefined)
+  const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
+  const fresh = await choose(same, purchase, wallet)
+  const paid = await payBy(fresh, purchase, wallet)
+  return finish(paid.response, purchase, paid.credential)
+}
+
+/** Shows what would be paid. Without a key the balances of the wallet are not considered. */
+async function rehearse(purchase: Purchase, options: PayOptions): Promise<number> {
+  const hasKey = options.key !== undefined || readEnv(options.env)('PAY_KEY') !== undefined
+  const wallet = hasKey ? { privateKey: keyOf(options), rpc: options.rpc } : undefined
+  const asked = await send(purchase, {})
+  if (asked.status !== 402) return finish(asked, purchase, undefined)
+  const offered = await read(asked)
+  const terms = await choose(offered, purchase, wallet)
+  say(`402        ${Terms.describe(terms)}`)
+  const payer = wallet === undefined ? 'the wallet' : Crypto.addressOf(wallet.privateKey)
+  say(`would pay  ${payer} -> ${terms.payTo}; nothing is signed`)
+  for (const other of offered) if (other !== terms) say(`or         ${Terms.describe(other)}`)
+  return 0
+}
+
+/** Whether the amount may be signed: above a cent `--max` or the user allows it. */
+async function isAllowed(terms: Terms.Terms, { max, ask }: PayOptions): Promise<boolean> {
+  const { amountAtomic, asset, payTo } = terms
+  if (max !== undefined || amountAtomic <= Amount.fromDecimal(most.unasked, asset.decimals))
+    return true
+  const answer = await ask?.(`Pay ${Terms.describe(terms)} to ${payTo}? [y/N] `)
+  if (/^\s*y(es)?\s*$/i.test(answer ?? '')) return true
+  say('turnpike: nothing was paid')
+  return false
+}
+
+async function payBy(
+  terms: Terms.Terms,
+  purchase: Purchase,
+  { privateKey }: Wallet,
+  permit?: TokenPermit.Info,
+): Promise<{ credential: Credential.Credential; response: Response }> {
+  say(`402        ${Terms.describe(terms)}`)
+  say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
+  const random = crypto.getRandomValues(new Uint8Array(32))
+  const input = { privateKey, now: purchase.now(), random, ...(permit && { permit }) }
+  const credential = Credential.from(terms, input)
+  return { credential, response: await present(purchase, credential) }
+}
+
+/**
+ * Whether the server refused because Permit2 is not approved: nothing was paid then. Leaves the
+ * body readable. Resource servers on the reference middleware answer 412.
+ */
+async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
+  if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
+  return (await readText(response.clone())).includes('permit2_allowance_required')
+}
+
+/** The ways to pay a 402. Throws a PayError when the request itself would be refused. */
+async function read(asked: Response): Promise<Terms.Terms[]> {
+  const body = await readText(asked)
+  const invalid = invalidParams(body)
+  if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
+  return Terms.decode(asked.headers, body)
+}
+
+/** The faults of the request itself, which a 402 names before a payment. */
+function invalidParams(body: string): string {
+  try {
+    const params = Json.member(Json.parse(body), 'invalidParams')
+    if (!Array.isArray(params)) return ''
+    const objects = params.filter(Json.isObject)
+    return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
+  } catch {
+    return ''
+  }
+}
+
+function keyOf({ key, env }: PayOptions): Uint8Array {
+  const hex = key ?? readEnv(env)('PAY_KEY')
+  if (hex === undefined) throw new PayError('A private key is needed: --key HEX or PAY_KEY.')
+  return readKey(hex)
+}
+
+/**
+ * The first terms that are wanted, within the limit, and covered by the wallet. Throws a PayError
+ * that lists what was offered.
+ */
+async function choose(
+  offered: readonly Terms.Terms[],
+  purchase: Purchase,
+  wallet: Pick<Wallet, 'privateKey' | 'rpc'> | undefined,
+): Promise<Terms.Terms> {
+  if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
+  const wanted = offered
+    .filter((terms) => isWanted(terms, purchase))
+    // Prefer terms that need no approval.
+    .toSorted((a, b) => Number(a.method === 'permit2') - Number(b.method === 'permit2'))
+  if (wanted.length === 0) throw new PayError('The 402 does not offer that. It offers:', offered)
+  const { max } = purchase
+  const [first, ...others] = wanted.filter(
+    ({ amountAtomic, asset }) => amountAtomic <= Amount.fromDecimal(max.amount, asset.decimals),
+  )
+  if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
+  if (wallet === undefined) return first
+  const payer = Crypto.addressOf(wallet.privateKey)
+  const chosen = await chooseFunded([first, ...others], payer, wallet.rpc)
+  if ('asset' in chosen) return chosen
+  const held = new Set(
+    chosen.map(({ terms, balanceAtomic }) => {
+      return `${Terms.amountOf(terms, balanceAtomic)} on ${terms.network}`
+    }),
+  )
+  throw new PayError(
+    `The wallet ${payer} has too little: ${[...held].join(', ')}. It is asked for:`,
+    [first, ...others],
+  )
+}
+
+function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
+  const { protocol, scheme, network, transfer } = wanted
+  return (
+    terms.scheme === scheme &&
+    (protocol === undefined || terms.protocol === protocol) &&
+    (network === undefined || terms.network === network) &&
+    (transfer === undefined || terms.method === transfer)
+  )
+}
+
+async function send(
+  purchase: Purchase,
+  headers: Readonly<Record<string, string>>,
+): Promise<Response> {
+  const { url, method, body } = purchase
+  try {
+    return await fetch(url, {
+      method,
+      headers: {
+        'accept-encoding': 'identity',
+        ...(body === undefined ? {} : { 'content-type': typeOf(body) }),
+        ...headers,
+      },
+      // A credential is for this URL, so it must not follow a redirect.
+      redirect: 'manual',
+      ...(body === undefined ? {} : { body }),
+    })
+  } catch (error) {
+    throw new PayError(`${url.origin} did not answer: ${messageOf(error)}`)
+  }
+}
+
+function typeOf(body: string): string {
+  try {
+    JSON.parse(body)
+    return 'application/json'
+  } catch {
+    return 'text/plain; charset=utf-8'
+  }
+}
+
+/**
+ * Sends a credential. Sends the same one again while the server answers that its settlement is
+ * pending or unknown, or when the connection breaks. Never signs a second payment.
+ */
+async function present(purchase: Purchase, credential: Credential.Credential): Promise<Response> {
+  const until = purchase.now() + pendingMs
+  // With the key, a lost answer is sent again instead of being refused as spent.
+  const headers = {
+    [credential.header]: credential.value,
+    'idempotency-key': crypto.randomUUID(),
+  }
+  for (;;) {
+    let waitMs = 2000
+    let response: Response | undefined
+    try {
+      response = await send(purchase, headers)
+      if (response.status !== 503 && response.status !== 409) return response
+      const retryAfter = response.headers.get('retry-after')
+      if (retryAfter === null) return response
+      waitMs = Math.min(Math.max(Number(retryAfter) || 2, 1), 30) * 1000
+    } catch (error) {
+      if (!(error instanceof PayError) || purchase.now() + waitMs >= until) throw error
+      say(`waits      ${error.message}`)
+    }
+    if (response !== undefined) {
+      if (purchase.now() + waitMs >= until) return response
+      const problem = await problemOf(response)
+      say(`waits      ${problem.code}${problem.transaction ? `, ${problem.transaction}` : ''}`)
+    }
+    await Bun.sleep(waitMs)
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : 'unknown error'
+}

@@ -1,0 +1,73 @@
+import type { Overview } from '../../../db/LaneLedger'
+import { CommandError, type Context, failed } from '../Command'
+import { readGateways } from './database'
+
+type GatewaysOptions = Pick<Context, 'env' | 'out'> & { json?: boolean | undefined }
+
+/** Prints the gateways that share a database, and the relayers of each. Returns the exit code. */
+export async function gateways({ env, json, out }: GatewaysOptions): Promise<number> {
+  try {
+    const overview = await readGateways(env)
+    if (overview === undefined)
+      throw new CommandError(
+        'DATABASE_URL is not set: without it one process serves, and there is nothing to list',
+      )
+    if (json) out(JSON.stringify(toJson(overview), null, 2))
+    else for (const line of toLines(overview)) out(line)
+    return 0
+  } catch (error) {
+    return failed(error, out)
+  }
+}
+
+const keeper = 'keeper'
+
+function toJson({ gateways, lanes }: Overview) {
+  return {
+    gateways,
+    lanes: lanes.map(({ network, relayer = keeper, holder = null, epoch, nextNonce }) => ({
+      network,
+      relayer,
+      holder,
+      epoch,
+      nextNonce: relayer === keeper ? null : nextNonce,
+    })),
+  }
+}
+
+function toLines(overview: Overview): string[] {
+  const { gateways, lanes } = toJson(overview)
+  const hosts = new Map(gateways.map(({ id, host }) => [id, host]))
+  const hashes = new Set(gateways.map(({ configHash }) => configHash))
+  const gatewayRows = gateways.map(({ id, host, version, configHash, seenMsAgo }) => [
+    ...[id, host, version || '-', configHash.slice(0, 8) || '-'],
+    `${(seenMsAgo / 1_000).toFixed(1)} s ago`,
+  ])
+  const laneRows = lanes.map(({ network, relayer, holder, epoch, nextNonce }) => [
+    network,
+    relayer,
+    holder === null ? 'free' : `${holder.slice(0, 8)} ${hosts.get(holder) ?? ''}`.trimEnd(),
+    String(epoch),
+    nextNonce === null ? '-' : String(nextNonce),
+  ])
+  return [
+    ...align([['gateway', 'host', 'version', 'configuration', 'seen'], ...gatewayRows]),
+    '',
+    ...align([['network', 'relayer', 'holder', 'epoch', 'next nonce'], ...laneRows]),
+    ...(gateways.length === 0 ? ['', 'no gateway serves'] : []),
+    ...(hashes.size > 1
+      ? ['', 'the configurations differ: give each gateway the same file, and send SIGHUP']
+      : []),
+  ]
+}
+
+/** Lines of a table whose columns are as wide as their widest text. */
+function align(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]?.map((_, i) => Math.max(...rows.map((row) => row[i]?.length ?? 0))) ?? []
+  return rows.map((row) =>
+    row
+      .map((text, i) => text.padEnd(widths[i] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  )
+}

@@ -1,0 +1,90 @@
+import type { Ledger } from '../../../db/Ledger'
+import type { Message } from '../../../db/WebhookLedger'
+import { type BesideOptions, withLedger } from './database'
+
+export type WebhooksOptions = BesideOptions & {
+  /** `list` or `resend`. */
+  verb: string
+  /** Id of a message; ignored by `list`. */
+  id: string
+  /** How long `resend` waits for a running service to send, ms. */
+  waitMs?: number
+}
+
+/** Messages of each state that `list` shows. */
+const listed = 20
+const dayMs = 86_400_000
+const sendMs = 15_000
+
+/**
+ * Shows the messages of webhooks to the operator, while a service may be running. `resend` makes a
+ * message due again: the service sends it within seconds, or after its next start. Returns the exit
+ * code: 1 when there is no such message, or when it was not delivered yet.
+ */
+export function webhooks(options: WebhooksOptions): Promise<number> {
+  return withLedger(options, (ledger) =>
+    options.verb === 'list' ? list(ledger, options) : resend(ledger, options),
+  )
+}
+
+async function list({ webhooks }: Ledger, { out }: WebhooksOptions): Promise<number> {
+  const messages = await webhooks.list(listed)
+  for (const message of messages) out(lineOf(message))
+  const waiting = [...(await webhooks.countWaiting()).values()].reduce((sum, each) => sum + each, 0)
+  out(`${waiting} waiting; the newest ${listed} of each state are shown`)
+  return 0
+}
+
+function lineOf(message: Message): string {
+  const { id, state, type, subject, origin, attempts, createdAt, dueAt } = message
+  const next = state === 'waiting' ? `next ${new Date(dueAt).toISOString()}` : ''
+  const columns = [
+    id,
+    state.padEnd(9),
+    type.padEnd(17),
+    subject,
+    origin,
+    new Date(createdAt).toISOString(),
+    attempts === 1 ? '1 attempt' : `${attempts} attempts`,
+    resultOf(message),
+    next,
+  ]
+  return columns.filter((column) => column !== '').join('  ')
+}
+
+/** The last answer, or why there is none or no further attempt. */
+function resultOf({ lastStatus, lastError }: Message): string {
+  const parts = [lastStatus === null ? '' : `status ${lastStatus}`, lastError ?? '']
+  return parts.filter((part) => part !== '').join(' ')
+}
+
+async function resend(
+  { webhooks }: Ledger,
+  { id, now, out, waitMs = sendMs }: WebhooksOptions,
+): Promise<number> {
+  const at = now()
+  const before = await webhooks.resend(id, { at, expiresAt: at + dayMs })
+  if (before === undefined) {
+    out(`turnpike: there is no message ${id}: see turnpike webhooks list`)
+    return 1
+  }
+  const until = now() + waitMs
+  for (;;) {
+    const current = await webhooks.find(id)
+    if (current === undefined) return 1
+    if (current.attempts > before.attempts || current.state !== 'waiting') {
+      out(lineOf(current))
+      return current.state === 'delivered' ? 0 : 1
+    }
+    if (now() >= until) {
+      out(
+        'No effect yet: no service is running, its file no longer has this endpoint, the endpoint',
+      )
+      out(
+        'is paused after failures, or an older message about the same subject waits. It stays due.',
+      )
+      return 1
+    }
+    await Bun.sleep(100)
+  }
+}

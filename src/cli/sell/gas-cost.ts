@@ -1,0 +1,81 @@
+import { createClient } from '../../chain/client'
+import { createHead, type Head, learnFees, observe, priceOf } from '../../chain/head'
+import * as Receipt from '../../chain/receipt'
+import type { Config, NetworkConfig } from '../../config/Config'
+import * as Amount from '../../protocol/Amount'
+import type * as Network from '../../protocol/Network'
+import { microUsdOf, type SaleCost, usualGasOf } from '../../settlement/state/availability'
+
+const timeoutMs = 10_000
+
+/**
+ * Gas cost of a lone sale now, on each network that answers, in the order of the file. Never
+ * rejects.
+ */
+export async function readCosts(config: Config): Promise<string[]> {
+  const lines = await Promise.all(config.networks.map((network) => lineOf(config, network)))
+  return lines.filter((line) => line !== undefined)
+}
+
+async function lineOf(config: Config, network: NetworkConfig): Promise<string | undefined> {
+  const head = await readHead(network)
+  if (head === undefined) return undefined
+  return describe(config, network, { gas: usualGasOf(network), priceWei: priceOf(head) })
+}
+
+/** The fees of a network now; undefined when no node of it answers. Never rejects. */
+export async function readHead(network: NetworkConfig): Promise<Head | undefined> {
+  const client = createClient({ urls: network.rpcUrls, timeoutMs, log: () => undefined })
+  const head = createHead()
+  try {
+    const said = await Promise.all(
+      client.nodes.map(async (node) => {
+        const ask = (method: string, params: unknown[]) =>
+          node.call(method, params).catch(() => undefined)
+        const [block, tip] = await Promise.all([
+          ask('eth_getBlockByNumber', ['latest', false]),
+          ask('eth_maxPriorityFeePerGas', []),
+        ])
+        return { block: Receipt.parseBlock(block), tip }
+      }),
+    )
+    const blocks = said.flatMap(({ block }) => block ?? [])
+    const [first] = blocks
+    if (first === undefined) return undefined
+    observe(head, first)
+    learnFees(head, {
+      tips: said.flatMap(({ tip }) => (Receipt.isHex(tip) ? [BigInt(tip)] : [])),
+      baseFees: blocks.map(({ baseFeeWei }) => baseFeeWei),
+    })
+    return head
+  } finally {
+    client.close()
+  }
+}
+
+/**
+ * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD an ETH), 4.2
+ * % of the cheapest price (0.005)`.
+ */
+export function describe(config: Config, network: NetworkConfig, cost: SaleCost): string {
+  const microUsd = microUsdOf(cost, network)
+  const gwei = Number((Number(cost.priceWei) / 1e9).toPrecision(3))
+  const usd = (microUsd / 1e6).toFixed(6)
+  const how = `${cost.gas} gas at ${gwei} gwei, ${network.ethPriceUsd} USD an ETH`
+  const cheapest = cheapestOn(config, network.id)
+  const text = `gas on ${network.name}: ${usd} USD a sale now (${how})`
+  if (cheapest === undefined) return text
+  const part = Number(((microUsd / Number(cheapest)) * 100).toPrecision(2))
+  return `${text}, ${part} % of the cheapest price (${Amount.toDecimal(cheapest, 6)})`
+}
+
+/** The lowest price of a route that is sold on a network. */
+function cheapestOn({ merchants }: Config, id: Network.Id): bigint | undefined {
+  let cheapest: bigint | undefined
+  for (const { networks, routes, outOfService } of merchants) {
+    if (outOfService !== undefined || !networks.includes(id)) continue
+    for (const { priceAtomic } of routes)
+      if (cheapest === undefined || priceAtomic < cheapest) cheapest = priceAtomic
+  }
+  return cheapest
+}

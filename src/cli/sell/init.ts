@@ -1,0 +1,163 @@
+import { closeSync, existsSync, mkdirSync, openSync, writeSync } from 'node:fs'
+import { dirname } from 'node:path'
+import type { Env } from '../../config/env'
+import { parse } from '../../config/merchants'
+import type { Context } from '../Command'
+import { self } from '../words'
+import { check } from './check'
+import { type Answers, compose, defaults, networksIn, slugOf } from './template'
+
+/** `file` is the one that is written. */
+export type InitOptions = Context & {
+  /** Answers of the command line. */
+  given: Given
+  /** Asks on the terminal; undefined at its end. Absent without a terminal. */
+  ask: ((question: string) => Promise<string | undefined>) | undefined
+}
+
+/** Answers so far. */
+type Given = { [Name in keyof Answers]?: Answers[Name] | undefined }
+
+type Question = { name: 'upstream' | 'price' | 'networks' | 'payout'; text: string }
+
+const questions: readonly Question[] = [
+  { name: 'upstream', text: 'What API do you sell? Its URL, such as https://api.example.com' },
+  { name: 'price', text: 'What does a request cost, in USD?' },
+  {
+    name: 'networks',
+    text: 'Which networks? Of base, robinhood and base-sepolia (test money), with commas',
+  },
+  { name: 'payout', text: 'Which wallet is paid? Its address, 0x...' },
+]
+
+/** Answers of a terminal where nothing is typed. */
+const usual: Given = { price: '0.01', networks: 'base' }
+
+/**
+ * Writes a configuration that sells one API, from the options or from answers on the terminal, and
+ * checks it. Overwrites nothing. Returns the exit code: 2 for wrong or missing options.
+ */
+export async function init(options: InitOptions): Promise<number> {
+  const { file, ask, err } = options
+  if (existsSync(file)) {
+    err(`turnpike: ${file} is there already, and init overwrites nothing: name another by --config`)
+    return 1
+  }
+  const faults = wrongOptions(options)
+  if (faults.length > 0) {
+    for (const fault of faults) err(`turnpike: ${fault}`)
+    return 2
+  }
+  const missing = questions.filter(({ name }) => options.given[name] === undefined)
+  if (missing.length > 0 && ask === undefined) {
+    err(`turnpike: init has no terminal to ask on; add ${missing.map(optionOf).join(', ')}`)
+    err(
+      `  ${self()} init --upstream https://api.example.com --price 0.01 --networks base --payout 0x...`,
+    )
+    return 2
+  }
+  const answers = await complete(options)
+  if (answers === undefined) {
+    err('turnpike: nothing is written: the answers ended before the last question')
+    return 1
+  }
+  const fault = write(file, compose(answers))
+  if (fault !== undefined) {
+    err(`turnpike: ${fault}`)
+    return 1
+  }
+  return finish(options, answers)
+}
+
+function optionOf({ name }: Question): string {
+  return `--${name}`
+}
+
+/** The faults of every option, each with the options before it. */
+function wrongOptions({ given, env }: InitOptions): string[] {
+  const known: Given = {}
+  return (['upstream', 'price', 'networks', 'rpc', 'payout'] as const).flatMap((name) => {
+    const value = given[name]
+    if (value === undefined) return []
+    const fault = faultOf({ ...known, [name]: value }, name, env)
+    if (fault === undefined) known[name] = value
+    return fault === undefined ? [] : [`--${name}${fault.startsWith(' ') ? '' : ': '}${fault}`]
+  })
+}
+
+/**
+ * Why an answer is wrong; undefined when it is right. The file with this answer is read like any
+ * other, with samples for missing answers. A fault of the key itself begins with a blank.
+ */
+function faultOf(known: Given, name: string, env: Env): string | undefined {
+  if (known.rpc !== undefined && networksIn(known.networks ?? '').length > 1)
+    return name === 'rpc'
+      ? ' is a node of one network: name one by --networks'
+      : ' must be one: --rpc names one node'
+  const text = compose(withDefaults(known))
+  const key = name === 'rpc' ? 'rpc_urls' : name
+  const { faults } = parse(text, { file: '', env })
+  // One answer may be in two places of the file.
+  const fault = faults.find(({ message }) => message.startsWith(key)) ?? faults[0]
+  // A question needs no quotes of TOML.
+  const message = fault?.message.replace(/,? in quotes/, '')
+  return message?.replace(new RegExp(`^${key}(\\[\\d+\\])? `), ' ')
+}
+
+function withDefaults(known: Given): Answers {
+  const given = Object.entries(known).filter(([, answer]) => answer !== undefined)
+  return { ...defaults, ...Object.fromEntries(given) }
+}
+
+/** Asks what the options leave open; undefined when the terminal ends. */
+async function complete({ given, ask, env, out }: InitOptions): Promise<Answers | undefined> {
+  const known: Given = { ...given }
+  for (const { name, text } of questions) {
+    while (known[name] === undefined) {
+      const fallback = usual[name]
+      const typed = await ask?.(`${text}${fallback === undefined ? '' : ` [${fallback}]`}\n> `)
+      if (typed === undefined) return undefined
+      const answer = typed.trim() || (fallback ?? '')
+      const fault = faultOf({ ...known, [name]: answer }, name, env)
+      if (fault === undefined) known[name] = answer
+      else out(`${fault.startsWith(' ') ? `The ${name}` : ''}${fault}.`)
+    }
+  }
+  return withDefaults(known)
+}
+
+/** Writes a new file; a fault when it cannot. Another program may create it at the same time. */
+function write(file: string, text: string): string | undefined {
+  try {
+    mkdirSync(dirname(file), { recursive: true })
+    const descriptor = openSync(file, 'wx')
+    try {
+      writeSync(descriptor, text)
+    } finally {
+      closeSync(descriptor)
+    }
+    return undefined
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown error'
+    return `${file} cannot be written (${code}): name another place by --config`
+  }
+}
+
+async function finish(options: InitOptions, answers: Answers): Promise<number> {
+  const { file, dataDir, env, now, out } = options
+  out(`wrote ${file}`)
+  const code = await check({ file, env, dataDir, online: false, now, out })
+  const config = file === 'merchants.toml' ? '' : ` --config ${file}`
+  const program = self()
+  if (code !== 0) {
+    out(`\nCorrect it, then run ${program} check${config}`)
+    return code
+  }
+  out(`
+Start it. It prints the address that pays gas: send it some ETH.
+  ${program} serve${config}
+
+Ask for the price: every path of ${answers.upstream} is sold below this address.
+  curl -i http://localhost:4020/m/${slugOf(answers.upstream)}`)
+  return 0
+}

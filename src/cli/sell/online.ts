@@ -1,0 +1,371 @@
+import type { Address } from 'viem'
+import { type Client, createClient, RpcFault } from '../../chain/client'
+import * as Multicall from '../../chain/multicall'
+import * as StockToken from '../../chain/stocktoken'
+import * as Token from '../../chain/token'
+import * as Uniswap from '../../chain/uniswap'
+import type { Config, NetworkConfig, Stock } from '../../config/Config'
+import type { Path } from '../../config/lines'
+import * as Route from '../../gateway/Route'
+import { isRefusal, probe } from '../../gateway/upstream/refusals'
+import { createUpstream } from '../../gateway/upstream/upstream'
+import * as Ip from '../../net/Ip'
+import { createResolver, type Resolve } from '../../net/resolve'
+import * as Abi from '../../protocol/Abi'
+import * as AddressText from '../../protocol/Address'
+import * as Authorization from '../../protocol/Authorization'
+import * as Permit from '../../protocol/Permit'
+
+/**
+ * A difference from the file, and the entry that it concerns. It has no URL, which may be secret.
+ */
+export type Finding = { path: Path; message: string }
+
+export type OnlineOptions = {
+  /** Unix ms. */
+  now: () => number
+  /** Addresses of a host name; the system's resolver by default. */
+  resolve?: Resolve
+}
+
+const timeoutMs = 10_000
+
+/**
+ * Checks every RPC URL, every contract that the file names or implies, every pool and every
+ * upstream, concurrently. Writes nothing. Never rejects.
+ */
+export async function findOnline(config: Config, options: OnlineOptions): Promise<Finding[]> {
+  const resolve = createResolver(options)
+  const found = await Promise.all([
+    ...config.networks.map((network) => ofNetwork(config, network)),
+    ...upstreamsOf(config).map((upstream) => ofUpstream(upstream, resolve)),
+  ])
+  return found.flat()
+}
+
+async function ofNetwork(config: Config, network: NetworkConfig): Promise<Finding[]> {
+  const path = ['networks', network.id]
+  const found: Finding[] = []
+  const asked = network.rpcUrls.map((url, index) =>
+    ofRpc(network, url, [...path, 'rpc_urls', index]),
+  )
+  if (network.wsUrl !== '') asked.push(ofSocket(network, network.wsUrl, [...path, 'ws_url']))
+  const verdicts = await Promise.all(asked)
+  const good = network.rpcUrls.filter((_, index) => verdicts[index] === undefined)
+  found.push(...verdicts.filter((finding) => finding !== undefined))
+  if (good.length === 0) return found
+  const client = clientOf(good)
+  try {
+    found.push(...(await ofContracts(client, network, config.stock)))
+  } catch (error) {
+    if (!(error instanceof RpcFault)) throw error
+    found.push({
+      path,
+      message: `the contracts of ${network.id} could not be read: ${error.message}`,
+    })
+  } finally {
+    client.close()
+  }
+  return found
+}
+
+function clientOf(urls: readonly string[]): Client {
+  return createClient({ urls, timeoutMs, log: () => undefined })
+}
+
+async function ofRpc(
+  network: NetworkConfig,
+  url: string,
+  path: Path,
+): Promise<Finding | undefined> {
+  const name = `rpc_urls[${path.at(-1)}] of ${network.id}`
+  const client = clientOf([url])
+  try {
+    const chainId = await client.call('eth_chainId', [])
+    if (chainId === `0x${network.chainId.toString(16)}`) return undefined
+    const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
+    const found = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is not a chain id'
+    return { path, message: `${name}: ${found}, not ${network.chainId}` }
+  } catch {
+    return { path, message: `${name}: no answer to eth_chainId` }
+  } finally {
+    client.close()
+  }
+}
+
+async function ofSocket(
+  network: NetworkConfig,
+  url: string,
+  path: Path,
+): Promise<Finding | undefined> {
+  const message = `ws_url of ${network.id}: no answer to eth_chainId`
+  const answer = await new Promise<string>((resolve) => {
+    const socket = new WebSocket(url)
+    const timer = setTimeout(() => end(''), timeoutMs)
+    const end = (text: string) => {
+      clearTimeout(timer)
+      resolve(text)
+      socket.close()
+    }
+    socket.onopen = () => socket.send('{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}')
+    socket.onmessage = ({ data }) => end(`${data}`)
+    socket.onerror = () => end('')
+    socket.onclose = () => end('')
+  })
+  if (answer.includes(`"0x${network.chainId.toString(16)}"`)) return undefined
+  return { path, message: answer === '' ? message : `ws_url of ${network.id}: another chain` }
+}
+
+/** A read of one contract, with the check of its answer. */
+type Probe = {
+  path: Path
+  /** Name of the contract, for messages. */
+  name: string
+  call: Multicall.Call
+  /** The fault of the first word of the answer; undefined when it is right. */
+  check: (word: string) => string | undefined
+  /** Whether the right answer is empty. */
+  isSilent?: true
+}
+
+async function ofContracts(
+  client: Client,
+  network: NetworkConfig,
+  stock: Stock | undefined,
+): Promise<Finding[]> {
+  const path = ['networks', network.id]
+  const assetPath = [...path, 'asset', 'address']
+  // Reads of these contracts would look the same without any code.
+  const codes: [string, Address, Path][] = [['Multicall3', Multicall.multicallAddress, path]]
+  if (network.asset.transfer.includes('permit2'))
+    codes.push(['x402ExactPermit2Proxy', Permit.proxyAddress, [...path, 'asset', 'transfer']])
+  const missing = (
+    await Promise.all(
+      codes.map(async ([name, address, at]): Promise<Finding[]> => {
+        const code = await client.call('eth_getCode', [address, 'latest'])
+        if (typeof code === 'string' && code.length > 2) return []
+        return [{ path: at, message: `${name}: no contract at ${address} on ${network.id}` }]
+      }),
+    )
+  ).flat()
+  if (missing.some(({ path: at }) => at === path)) return missing
+  const probes = [
+    ...assetProbes(network, assetPath),
+    ...(stock !== undefined && stock.network === network.id ? stockProbes(network, stock) : []),
+  ]
+  const answer = await client.call('eth_call', [
+    Multicall.aggregate(probes.map(({ call }) => call)),
+    'latest',
+  ])
+  const results = Multicall.parseResults(answer, probes.length)
+  if (results === undefined) throw new RpcFault('Multicall3 returns no results')
+  return [
+    ...missing,
+    ...probes.flatMap(({ path: at, name, call, check, isSilent }, index): Finding[] => {
+      const result = results[index]
+      if (isSilent && result?.success) return []
+      const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
+      const fault =
+        word === undefined ? `no such contract at ${call.to} on ${network.id}` : check(word)
+      return fault === undefined ? [] : [{ path: at, message: `${name}: ${fault}` }]
+    }),
+  ]
+}
+
+function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
+  const { symbol, address, decimals, eip712 } = asset
+  const separator = Authorization.domainSeparator(chainId, address, eip712)
+  const probes: Probe[] = [
+    {
+      path,
+      name: symbol,
+      call: StockToken.decimals(address),
+      check: (word) => {
+        const found = Abi.toUint(word)
+        return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
+      },
+    },
+    {
+      path: [...path.slice(0, -1), 'eip712'],
+      name: symbol,
+      call: Token.domainSeparator(address),
+      check: (word: string) =>
+        word === separator
+          ? undefined
+          : `DOMAIN_SEPARATOR is not that of "${eip712.name}" "${eip712.version}"`,
+    },
+  ]
+  if (!asset.transfer.includes('permit2')) return probes
+  const permit2 = {
+    path: [...path.slice(0, -1), 'transfer'],
+    name: 'Permit2',
+    call: Token.domainSeparator(Permit.permit2Address),
+    check: (word: string) =>
+      word === Permit.domainSeparator(chainId) ? undefined : 'DOMAIN_SEPARATOR is another one',
+  }
+  return [...probes, permit2]
+}
+
+function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
+  const { factory, router, quoter, registry } = stock
+  const isFactory = (word: string) =>
+    isAddress(word, factory) ? undefined : `its factory is ${addressIn(word)}`
+  return [
+    {
+      path: ['stock', 'router'],
+      name: 'router',
+      call: Uniswap.factoryOf(router),
+      check: isFactory,
+    },
+    // A router of another kind would turn every order into a refund.
+    {
+      path: ['stock', 'router'],
+      name: 'router, sweepToken',
+      call: Uniswap.changeCall(router, asset.address),
+      check: () => undefined,
+      isSilent: true,
+    },
+    // Without EIP-3009, swaps and refunds move no money.
+    {
+      path: ['stock', 'network'],
+      name: `${asset.symbol}, EIP-3009`,
+      call: Token.authorizationState(asset.address, asset.address, `0x${Abi.uint(0)}`),
+      check: (word) => (Abi.toUint(word) === 0n ? undefined : 'authorizationState() is not false'),
+    },
+    {
+      path: ['stock', 'quoter'],
+      name: 'quoter',
+      call: Uniswap.factoryOf(quoter),
+      check: isFactory,
+    },
+    {
+      path: ['stock', 'registry'],
+      name: 'registry',
+      call: StockToken.isBlocked(registry, asset.address),
+      check: (word) =>
+        StockToken.parseFlag(`0x${word}`) === undefined
+          ? 'isBlocked does not answer yes or no'
+          : undefined,
+    },
+    ...stock.tokens.flatMap((token, index) => tokenProbes(asset, factory, token, index)),
+  ]
+}
+
+function tokenProbes(
+  asset: NetworkConfig['asset'],
+  factory: Address,
+  { symbol, address, pool, fee, feed }: Stock['tokens'][number],
+  index: number,
+): Probe[] {
+  const at = (key: string) => ['stock', 'tokens', index, key]
+  const pair = Uniswap.isFirst(address, asset.address)
+    ? ([address, asset.address] as const)
+    : ([asset.address, address] as const)
+  const [token0, token1, feeOf] = Uniswap.identityOf(pool)
+  const holds = (expected: Address) => (word: string) =>
+    isAddress(word, expected) ? undefined : `the pool has ${addressIn(word)}, not ${expected}`
+  const probes: Probe[] = [
+    {
+      path: at('address'),
+      name: symbol,
+      call: StockToken.decimals(address),
+      check: (word) =>
+        Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is not a number up to 36',
+    },
+    {
+      path: at('pool'),
+      name: `${symbol}: factory`,
+      call: Uniswap.getPool(factory, asset.address, address, fee),
+      check: (word) =>
+        isAddress(word, pool)
+          ? undefined
+          : `its pool of ${asset.symbol}, ${symbol} and ${fee} is ${addressIn(word)}, not ${pool}`,
+    },
+    { path: at('pool'), name: symbol, call: token0, check: holds(pair[0]) },
+    { path: at('pool'), name: symbol, call: token1, check: holds(pair[1]) },
+    {
+      path: at('fee'),
+      name: symbol,
+      call: feeOf,
+      check: (word) =>
+        Abi.toUint(word) === BigInt(fee)
+          ? undefined
+          : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
+    },
+  ]
+  if (feed === undefined) return probes
+  const call = StockToken.latestRoundData(feed)
+  return [...probes, { path: at('feed'), name: `${symbol}: feed`, call, check: () => undefined }]
+}
+
+function isAddress(word: string, expected: Address): boolean {
+  const found = Abi.toAddress(word)
+  return found !== undefined && AddressText.equal(found, expected)
+}
+
+function addressIn(word: string): string {
+  return Abi.toAddress(word) ?? 'not an address'
+}
+
+type Upstream = { url: URL; allowPrivate: boolean; name: string; path: Path }
+
+/** Each origin once, at its first place in the file. */
+function upstreamsOf({ merchants }: Config): Upstream[] {
+  const found = new Map<string, Upstream>()
+  const add = (url: URL | undefined, upstream: Omit<Upstream, 'url'>) => {
+    if (url !== undefined && !found.has(url.origin)) found.set(url.origin, { ...upstream, url })
+  }
+  for (const [
+    index,
+    { slug, upstream, routes, outOfService, allowPrivate },
+  ] of merchants.entries()) {
+    if (outOfService !== undefined) continue
+    const path = ['merchants', index]
+    add(upstream, { allowPrivate, name: slug, path: [...path, 'upstream'] })
+    for (const [number, route] of routes.entries()) {
+      const at = [...path, 'routes', number, 'upstream']
+      add(route.upstream, { allowPrivate, name: slug + route.path, path: at })
+    }
+  }
+  return [...found.values()]
+}
+
+/** Any HTTP answer shows that the upstream is reachable. */
+async function ofUpstream(upstream: Upstream, resolve: Resolve): Promise<Finding[]> {
+  const { url, name, path, allowPrivate } = upstream
+  const fault = (message: string) => [{ path, message: `upstream of ${name}: ${message}` }]
+  try {
+    const hostname = url.hostname.replace(/^\[|\]$/g, '')
+    const addresses = await resolve(hostname)
+    if (!allowPrivate && !addresses.some(Ip.isPublic))
+      return fault('its name leads to a private address only; set allow_private = true to allow it')
+  } catch {
+    return fault('its name cannot be resolved')
+  }
+  try {
+    const signal = AbortSignal.timeout(timeoutMs)
+    await fetch(url, { method: 'HEAD', redirect: 'manual', signal })
+    return []
+  } catch {
+    return fault('no answer')
+  }
+}
+
+/** Merchants whose upstream refuses the example of their first route, as it does with a wrong key. */
+export async function findRefused(
+  { merchants }: Pick<Config, 'merchants'>,
+  options: OnlineOptions,
+): Promise<Finding[]> {
+  const upstream = createUpstream(options)
+  const { all } = Route.compile(merchants)
+  const found = merchants.map(async (merchant, index): Promise<Finding[]> => {
+    const match = all.find((each) => each.merchant === merchant)
+    if (match?.target === undefined || merchant.outOfService !== undefined) return []
+    const status = await probe(upstream, match)
+    if (status === undefined || !isRefusal(status)) return []
+    const path = ['merchants', index, 'routes', merchant.routes.indexOf(match.route)]
+    const what = `${match.route.path} of ${merchant.slug}`
+    return [{ path, message: `the upstream answers ${status} to ${what}: is its key right?` }]
+  })
+  return (await Promise.all(found)).flat()
+}

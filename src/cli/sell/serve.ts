@@ -1,0 +1,230 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Target } from '../../../db/postgres/Url'
+import { DataDirectoryError, openDirectory } from '../../../db/sqlite/directory'
+import { databaseName } from '../../../db/sqlite/open'
+import * as App from '../../app'
+import type { HttpsOptions } from '../../app/options'
+import type { Config } from '../../config/Config'
+import {
+  type Env,
+  EnvironmentError,
+  loadSecrets,
+  ownKeys,
+  readEnv,
+  type Secrets,
+} from '../../config/env'
+import { format, parse } from '../../config/merchants'
+import { salesOf } from '../../config/sales'
+import { exposuresOf } from '../../config/warnings'
+import { createLog } from '../../log'
+import * as Crypto from '../../protocol/Crypto'
+import { etherText } from '../../settlement/state/funding'
+import type { Context } from '../Command'
+import { deskKeyFault, findTarget, opening, serverFault } from '../operate/database'
+import { createOperator } from '../operate/operator'
+import { createMessages, createOutput, isTerminal } from '../output'
+import { unreadable, warn } from '../words'
+import { describe } from './gas-cost'
+import { type HttpsFlags, readHttps } from './https'
+import { reload } from './reload'
+import { startFault } from './start-fault'
+
+/** Version and commit that the build wrote into the executable. */
+declare const VERSION: string | undefined
+
+/** Exit code after the other gateways have removed this one: EX_SOFTWARE of sysexits.h. */
+const fencedCode = 70
+
+type ServeOptions = Pick<Context, 'file' | 'dataDir' | 'env'> & { flags: HttpsFlags }
+
+/**
+ * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
+ */
+export async function serve(options: ServeOptions): Promise<number> {
+  const say = createMessages(Bun.stderr.writer())
+  const configured = await configure(options, say)
+  if (typeof configured === 'string') {
+    say(configured)
+    return 1
+  }
+  const { config, secrets, https, target, warnings } = configured
+  const { log, output } = openLog(say)
+  const droppedLines = output.dropped
+  const { dataDir } = options
+  let app: App.App | undefined
+  const relayers = ownKeys(secrets).map(Crypto.addressOf)
+  const domains = https?.domains
+  const operator = createOperator({
+    file: options.file,
+    dataDir,
+    database: target === undefined ? join(dataDir, databaseName) : undefined,
+    reload: async () =>
+      app === undefined
+        ? ['the service is starting: try again']
+        : reload({ ...options, domains, app, relayers, log }),
+  })
+  // The fault of the lock has its own exit code, so that a supervisor can tell it from a crash.
+  const onFenced = () => {
+    say('turnpike: the other gateways took this one for dead: it ends\n')
+    process.exit(fencedCode)
+  }
+  const warnStart = (line: string) => say(`turnpike: warning: ${line}\n`)
+  const openServer = target && opening(target, { secrets, warn: warnStart, onFenced })
+  try {
+    app = await App.start({
+      config,
+      secrets,
+      dataDir,
+      openServer,
+      log,
+      https,
+      version: typeof VERSION === 'string' ? VERSION : 'development',
+      droppedLines,
+      fetchesMax: fetchesMax(options.env),
+      isLasting: true,
+      operator,
+    })
+  } catch (error) {
+    const cause = target === undefined ? error : await serverFault(target, error)
+    say(`turnpike: ${startFault(cause, config.service)}\n`)
+    return 1
+  }
+  const started = app
+  const onReload = () => void reload({ ...options, domains, app: started, relayers, log })
+  // Install before the banner: a supervisor that reads the banner may send signals at once.
+  process.on('SIGHUP', onReload)
+  const stopped = stopSignal()
+  const isGiven = readEnv(options.env)('ADMIN_TOKEN') !== undefined
+  const tokenPlace = isGiven ? 'ADMIN_TOKEN' : `the token in ${join(dataDir, 'admin.token')}`
+  say(banner(app, { config, secrets, tokenPlace }) + warnings.map((line) => `${line}\n`).join(''))
+  await stopped
+  process.off('SIGHUP', onReload)
+  // Without a listener a late SIGHUP would end the process before paid work is finished.
+  process.on('SIGHUP', () => undefined)
+  log('stopping', { limitSeconds: config.service.stopSeconds })
+  await app.stop()
+  await output.end()
+  // Work that waits for a database server that is away must not keep the process running.
+  if (target !== undefined) process.exit(0)
+  return 0
+}
+
+/**
+ * Opens the log on stdout. When stdout is closed or blocked, stderr gets one line and the service
+ * continues.
+ */
+function openLog(say: (text: string) => void) {
+  const output = createOutput({
+    sink: Bun.stdout.writer(),
+    onLoss(reason) {
+      say(`turnpike: the log cannot be written (${reason}): lines are dropped\n`)
+    },
+    onResumed: (missing) => log('log-lines-dropped', { missing }),
+  })
+  const log = createLog({ write: output.write, pretty: isTerminal() })
+  return { log, output }
+}
+
+type Configured = {
+  config: Config
+  secrets: Secrets
+  https: HttpsOptions | undefined
+  /** The database server; undefined: the database is a file. */
+  target: Target | undefined
+  warnings: readonly string[]
+}
+
+/** Configuration and secrets, or a text with all faults in them. */
+async function configure(
+  options: ServeOptions,
+  say: (text: string) => void,
+): Promise<Configured | string> {
+  const { file, dataDir, env, flags } = options
+  let text: string
+  try {
+    text = await readFile(file, 'utf8')
+  } catch (error) {
+    return `turnpike: ${unreadable(file, error)}\n`
+  }
+  try {
+    const https = readHttps(flags, env)
+    const target = await findTarget(env)
+    let secrets: Secrets | undefined
+    // A file with faults must not cause secrets to be generated.
+    const relayers = () => {
+      for (const warning of openDirectory(dataDir)) say(`turnpike: warning: ${warning}\n`)
+      secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
+      return ownKeys(secrets).map(Crypto.addressOf)
+    }
+    const domains = https?.domains ?? []
+    const { config, faults: found } = parse(text, { file, env, domains, relayers })
+    if (config === undefined || secrets === undefined) return faults(found)
+    const fault = deskKeyFault(config, env)
+    if (fault !== undefined) return `turnpike: ${fault}\n`
+    const hasOwnTls = https !== undefined
+    const warnings = warn(exposuresOf(config, { hasOwnTls }), { file, text })
+    return { config, secrets, https, target, warnings }
+  } catch (error) {
+    if (error instanceof EnvironmentError || error instanceof DataDirectoryError)
+      return `turnpike: ${error.message}\n`
+    throw error
+  }
+}
+
+function faults(found: readonly Parameters<typeof format>[0][]): string {
+  return `${found.map(format).join('\n')}\n`
+}
+
+/** The runtime's limit of fetches, which it read from the environment at its start. */
+function fetchesMax(env: Env): number | undefined {
+  const value = Number(env.BUN_CONFIG_MAX_HTTP_REQUESTS)
+  return Number.isInteger(value) && value > 0 ? value : undefined
+}
+
+function stopSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    process.once('SIGTERM', () => resolve())
+    process.once('SIGINT', () => resolve())
+  })
+}
+
+/** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
+function banner(
+  app: App.App,
+  { config, secrets, tokenPlace }: Pick<Configured, 'config' | 'secrets'> & { tokenPlace: string },
+): string {
+  const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
+  lines.push(`  pages for buyers ${config.service.baseUrl}/`)
+  lines.push(`  pages for you    ${config.service.baseUrl}/admin  sign in with ${tokenPlace}`)
+  for (const { domain, reason } of app.certificateFaults())
+    lines.push(`  ${domain}: ${reason}; the log says when it is issued`)
+  for (const path of secrets.generated) lines.push(`  generated ${path}; back it up`)
+  if (app.upgrade !== undefined) {
+    const { from, to, backup } = app.upgrade
+    const copy = backup === undefined ? '' : `; its copy from before: ${backup}`
+    lines.push(`  migrated the database from ${from} to ${to}${copy}`)
+  }
+  for (const status of app.settlement.status()) {
+    const { network, ready, reason, relayer, balanceWei, relayers } = status
+    const priced = config.networks.find(({ id }) => id === network)
+    const isKnown = balanceWei !== undefined && priced !== undefined
+    const balance = isKnown ? `, ${etherText(balanceWei, priced)}` : ''
+    lines.push(
+      `  ${network}  relayer ${relayer}${balance}  ${ready ? 'ready' : `not ready: ${reason}`}`,
+    )
+    const remedies = new Set([status, ...relayers].map(({ remedy }) => remedy))
+    for (const remedy of remedies) if (remedy !== undefined) lines.push(`    ${remedy}`)
+  }
+  for (const network of config.networks) {
+    const cost = app.settlement.costOf(network.id)
+    // A network that does not answer has no cost line.
+    if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
+  }
+  const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
+  lines.push(`  ${salesOf(served)}`)
+  for (const { slug, outOfService } of config.merchants)
+    if (outOfService !== undefined)
+      lines.push(`  ${slug} is out of service: ${outOfService} is not set`)
+  return `${lines.join('\n')}\n`
+}

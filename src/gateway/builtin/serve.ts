@@ -1,0 +1,77 @@
+import type { Merchant } from '../../config/Config'
+import { withBody } from '../../config/route'
+import type { Fulfilled } from '../../paywall/answer/Fulfilment'
+import * as Problem from '../../protocol/Problem'
+import type { Match } from '../Route'
+import { toBuyer } from '../upstream/headers'
+import { type InvalidParam, missingBody, validateParams } from '../validate'
+import { joke } from './jokes'
+import * as Stocks from './stocks'
+
+type Builtin = NonNullable<Merchant['builtin']>
+
+/** Data from which the program itself answers. */
+export type Stock = {
+  /** Undefined when the file lists no stocks. */
+  stocks?: Stocks.Stocks | undefined
+  /** Unix ms. */
+  now: () => number
+}
+
+/** The request: `search` is '' or has its `?`. */
+export type BuiltinRequest = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
+
+/**
+ * Key under which its failures are counted. Undefined when it cannot be served: then nothing is
+ * sold.
+ */
+export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): string | undefined {
+  const isMissing = builtin === 'chain-stocks' && stocks === undefined
+  return isMissing ? undefined : `builtin ${builtin}`
+}
+
+/**
+ * All invalid inputs, by the route's schemas and by the builtin's own checks. The method is that of
+ * the item: HEAD is GET.
+ */
+export function invalidInputs(
+  { stocks }: Pick<Stock, 'stocks'>,
+  { match: { merchant, route, tail }, search, item }: BuiltinRequest & { item: { method: string } },
+  body: Uint8Array,
+): readonly InvalidParam[] {
+  if (route.bodyRequired && body.byteLength === 0 && withBody.some((each) => each === item.method))
+    return missingBody(route, search, tail)
+  if (merchant.builtin !== 'chain-stocks' || stocks === undefined)
+    return validateParams(route, search, tail, body)
+  return Stocks.invalidParams(stocks, route, { search, tail, body })
+}
+
+/**
+ * The answer of a merchant that the program serves itself, or why there is none. Throws
+ * ProblemError `not-ready` for a merchant that is not configured.
+ */
+export async function serveBuiltin(
+  { stocks, now }: Stock,
+  { match: { merchant, route }, search }: BuiltinRequest,
+  body: Uint8Array,
+): Promise<Fulfilled> {
+  if (merchant.builtin === 'catjoke') return deliver(joke(new URLSearchParams(search), now()))
+  if (stocks === undefined) throw Problem.of('not-ready', 'This merchant is not configured.')
+  const answer = await Stocks.answer(stocks, route, { search, body })
+  if (answer !== undefined) return deliver(answer)
+  return {
+    delivered: false,
+    upstreamStatus: undefined,
+    code: 'upstream-unreachable',
+    detail: 'The network of the stocks does not answer.',
+  }
+}
+
+function deliver(json: unknown): Fulfilled {
+  return {
+    delivered: true,
+    status: 200,
+    headers: toBuyer(new Headers({ 'content-type': 'application/json' }), { passHeaders: [] }),
+    body: new TextEncoder().encode(JSON.stringify(json)),
+  }
+}

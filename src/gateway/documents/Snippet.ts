@@ -1,0 +1,196 @@
+import type { Config, NetworkConfig, Route } from '../../config/Config'
+import * as Catalogue from './Catalogue'
+
+/** Programs that buy here, for `llms.txt`: a reader runs them as they are. */
+
+type Options = {
+  listings: readonly Catalogue.Listing[]
+  networks: readonly NetworkConfig[]
+}
+
+/** The section of the code; '' while nothing can be bought by a plain GET. */
+export function section({ service }: Pick<Config, 'service'>, options: Options): string {
+  const networks = options.networks.filter(({ asset }) => asset.transfer.includes('eip3009'))
+  const turnpike = server(service.baseUrl)
+  const command = [turnpike.command, ...turnpike.args].join(' ')
+  const example = exampleOf(service.baseUrl, options.listings)
+  const programs =
+    example === undefined || networks.length === 0
+      ? ''
+      : `
+Each program buys one request with the private key in PAY_KEY. Keep only the networks on which its
+wallet has money. The signatures (EIP-3009) need no gas and no approval.
+
+### TypeScript, x402
+
+${fenced('ts', x402(example, networks))}
+
+### TypeScript, MPP
+
+${fenced('ts', mpp(example, networks))}
+
+### Python, x402
+
+For version 2 of the package x402. No test of this software runs it.
+
+${fenced('python', python(example, networks))}
+`
+  return `## Code
+${programs}
+### MCP, for any client
+
+The command turnpike mcp is an MCP server on stdio. It lists the tools of this service and pays for
+their calls from a wallet, within limits that the user sets. Claude Desktop
+(claude_desktop_config.json), Cursor (.cursor/mcp.json) and Claude Code (.mcp.json) take:
+
+${fenced('json', jsonOf({ mcpServers: { turnpike } }))}
+
+VS Code (.vscode/mcp.json) takes:
+
+${fenced('json', jsonOf({ servers: { turnpike: { type: 'stdio', ...turnpike } } }))}
+
+Claude Code, by a command:
+
+${fenced('sh', `claude mcp add --env PAY_KEY_FILE=${keyFile} --transport stdio turnpike -- ${command}`)}
+`
+}
+
+const keyFile = '/path/to/private-key'
+
+function server(baseUrl: string) {
+  const args = ['mcp', baseUrl, '--max-per-call', '0.05', '--max-per-day', '2']
+  return { command: 'turnpike', args, env: { PAY_KEY_FILE: keyFile } }
+}
+
+type Example = { url: string; priceAtomic: bigint }
+
+/** The first plain GET that is sold on the most networks, if there is one. */
+function exampleOf(baseUrl: string, listings: readonly Catalogue.Listing[]): Example | undefined {
+  const all = listings.flatMap(({ merchant, networks }) =>
+    merchant.routes
+      .filter(({ methods }) => methods.includes('GET'))
+      .map((route) => ({ merchant, route, networks })),
+  )
+  const most = Math.max(0, ...all.map(({ networks }) => networks.length))
+  const [first] = all.filter(({ networks }) => networks.length === most)
+  if (first === undefined) return undefined
+  const { merchant, route } = first
+  return {
+    url: Catalogue.exampleUrl(baseUrl, merchant, route) + queryOf(route),
+    priceAtomic: route.priceAtomic,
+  }
+}
+
+function queryOf(route: Route): string {
+  const pairs = route.params
+    .filter((param) => param.in === 'query' && (param.required || param.example !== undefined))
+    .map((param) => [param.name, `${Catalogue.exampleOf(param)}`].map(encodeURIComponent).join('='))
+  return pairs.length === 0 ? '' : `?${pairs.join('&')}`
+}
+
+function x402({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]): string {
+  const registered = networks.map(
+    ({ id, name }) => `  .register('${id}', new ExactEvmScheme(account)) // ${comment(name)}`,
+  )
+  const assets = networks.map(
+    ({ id, asset }) =>
+      `      { network: '${id}', asset: '${asset.address}', maxAmountPerPayment: '${priceAtomic}' },`,
+  )
+  return [
+    '// npm install @x402/fetch @x402/evm viem',
+    "import { ExactEvmScheme } from '@x402/evm/exact/client'",
+    "import { wrapFetchWithPayment, x402Client } from '@x402/fetch'",
+    "import type { Hex } from 'viem'",
+    "import { privateKeyToAccount } from 'viem/accounts'",
+    '',
+    'const account = privateKeyToAccount(process.env.PAY_KEY as Hex)',
+    'const client = new x402Client()',
+    ...registered,
+    "  .registerPolicy((_, offers) => offers.filter(({ extra }) => extra?.assetTransferMethod !== 'permit2'))",
+    '  .setSpendControls({',
+    '    allowedAssets: [',
+    ...assets,
+    '    ],',
+    '  })',
+    'const pay = wrapFetchWithPayment(fetch, client)',
+    `const response = await pay(${JSON.stringify(url)})`,
+    'console.log(response.status, await response.text())',
+  ].join('\n')
+}
+
+function mpp({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]): string {
+  const currencies = networks.map(({ id, asset: { address, decimals, eip712 } }) => {
+    const domain = `name: ${JSON.stringify(eip712.name)}, version: ${JSON.stringify(eip712.version)}`
+    return [
+      '    assets.define({',
+      `      address: '${address}',`,
+      `      decimals: ${decimals},`,
+      `      network: '${id}',`,
+      `      transfer: { type: 'eip3009', ${domain} },`,
+      '    }),',
+    ].join('\n')
+  })
+  return [
+    '// npm install mppx viem',
+    "import { Mppx } from 'mppx/client'",
+    "import { assets, charge } from 'mppx/evm/client'",
+    "import type { Hex } from 'viem'",
+    "import { privateKeyToAccount } from 'viem/accounts'",
+    '',
+    'const method = charge({',
+    '  account: privateKeyToAccount(process.env.PAY_KEY as Hex),',
+    `  maxAtomicAmount: '${priceAtomic}',`,
+    '  currencies: [',
+    ...currencies,
+    '  ],',
+    '})',
+    'const client = Mppx.create({ methods: [method], polyfill: false })',
+    `const response = await client.fetch(${JSON.stringify(url)})`,
+    'console.log(response.status, await response.text())',
+  ].join('\n')
+}
+
+function python({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]): string {
+  const registered = networks.map(
+    ({ id, name }) => `client.register("${id}", ExactEvmScheme(signer=signer))  # ${comment(name)}`,
+  )
+  return [
+    '# pip install "x402[evm,requests]"',
+    'import os',
+    '',
+    'from eth_account import Account',
+    'from x402 import x402ClientSync, max_amount',
+    'from x402.http.clients import x402_requests',
+    'from x402.mechanisms.evm import EthAccountSigner',
+    'from x402.mechanisms.evm.exact import ExactEvmScheme',
+    '',
+    '',
+    'def without_permit2(version, offers):',
+    '    return [o for o in offers if (o.extra or {}).get("assetTransferMethod") != "permit2"]',
+    '',
+    '',
+    'signer = EthAccountSigner(Account.from_key(os.environ["PAY_KEY"]))',
+    'client = x402ClientSync()',
+    ...registered,
+    'client.register_policy(without_permit2)',
+    `client.register_policy(max_amount(${priceAtomic}))`,
+    'with x402_requests(client) as session:',
+    `    response = session.get(${JSON.stringify(url)})`,
+    '    print(response.status_code, response.text)',
+  ].join('\n')
+}
+
+/** JSON of several lines, with each list on one line. */
+function jsonOf(value: object): string {
+  const text = JSON.stringify(value, null, 2)
+  return text.replace(/\[\s+([^\]]*?)\s+\]/g, (_, list: string) => `[${list.replace(/\s+/g, ' ')}]`)
+}
+
+/** A name of the configuration in a comment of one line. */
+function comment(text: string): string {
+  return text.replace(/\s+/g, ' ')
+}
+
+function fenced(language: string, text: string): string {
+  return `\`\`\`${language}\n${text}\n\`\`\``
+}

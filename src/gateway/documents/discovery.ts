@@ -1,0 +1,293 @@
+import type { Address } from 'viem'
+import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
+import * as Price from '../../meter/Price'
+import * as ByUse from '../../paywall/usage/ByUse'
+import * as Permit from '../../protocol/Permit'
+import * as Upto from '../../protocol/Upto'
+import * as Catalogue from './Catalogue'
+
+type Json = Record<string, unknown>
+
+export type DiscoveryOptions = {
+  /** Signer of our receipts. */
+  receiptAddress: Address
+  /** Networks that can settle; all of them by default. */
+  isReady?: Catalogue.IsReady
+  /** Relayers that settle the scheme `upto`; none by default. */
+  facilitators?: Catalogue.Facilitators
+}
+
+type Context = {
+  merchant: Merchant
+  route: Route
+  networks: readonly NetworkConfig[]
+  /** Networks on which the scheme `upto` is offered. */
+  byUse: readonly NetworkConfig[]
+}
+type ContextOf = (listing: Catalogue.Listing, route: Route) => Context
+type PaymentInfo = (context: Context) => Json
+type Operation = { id: string; method: Method; form: Catalogue.Form }
+
+/** Registries accept at most five categories of one service. */
+const categoriesMax = 5
+
+/**
+ * OpenAPI 3.1 document of all merchants that can be bought from (specification 2.1). The payment
+ * information is flat. It names the discovery network, or the first network of a merchant without
+ * it.
+ */
+export function aggregate(config: Config, options: DiscoveryOptions): Json {
+  const listings = Catalogue.offered(config, options.isReady)
+  const contextOf = contextFor(config, options)
+  const merchants = listings.map(({ merchant }) => merchant)
+  const { title, baseUrl, guidance, contact, discoveryNetwork } = config.service
+  const flat: PaymentInfo = (context) => {
+    const { networks, merchant, route } = context
+    const network = networks.find(({ id }) => id === discoveryNetwork) ?? networks[0]
+    return {
+      ...priceOf(context, network === undefined ? [] : [network]),
+      ...(network === undefined ? {} : offerOf(merchant, route, network)),
+    }
+  }
+  return {
+    openapi: '3.1.0',
+    info: infoOf({ title, description: guidance, guidance, contact }),
+    servers: [{ url: baseUrl }],
+    security: [],
+    tags: [...new Set(merchants.map(({ tag }) => tag))].map((name) => ({ name })),
+    paths: Object.assign(
+      {},
+      ...listings.map((listing) =>
+        pathsOf(listing, { prefix: `/m/${listing.merchant.slug}`, info: flat, contextOf }),
+      ),
+    ),
+    ...serviceInfo(config, merchants, options),
+  }
+}
+
+/** OpenAPI 3.1 document of one merchant, whose operations list an offer for every network. */
+export function merchant(config: Config, merchant: Merchant, options: DiscoveryOptions): Json {
+  const { baseUrl, guidance, contact } = config.service
+  const { title, description, tag, slug } = merchant
+  const { isReady = () => true } = options
+  const networks = Catalogue.networksOf(config, merchant).filter(({ id }) => isReady(id))
+  const listed: PaymentInfo = (context) => ({
+    ...priceOf(context, context.networks),
+    offers: offersOf(context),
+  })
+  const contextOf = contextFor(config, options)
+  return {
+    openapi: '3.1.0',
+    info: infoOf({ title, description, guidance, contact }),
+    servers: [{ url: `${baseUrl}/m/${slug}` }],
+    security: [],
+    tags: [{ name: tag }],
+    paths: pathsOf({ merchant, networks }, { prefix: '', info: listed, contextOf }),
+    ...serviceInfo(config, [merchant], options),
+  }
+}
+
+function contextFor(config: Config, { facilitators }: DiscoveryOptions): ContextOf {
+  return (listing, route) => {
+    const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
+    return { ...listing, route, byUse }
+  }
+}
+
+function infoOf(info: {
+  title: string
+  description: string
+  guidance: string
+  contact: string | undefined
+}): Json {
+  const { title, description, guidance, contact } = info
+  return {
+    title,
+    version: '1.0.0',
+    description,
+    ...(contact === undefined ? {} : { contact: { email: contact } }),
+    'x-guidance': guidance,
+  }
+}
+
+/** Service metadata in both dialects: draft-payment-discovery-00 and agentcash. */
+function serviceInfo(
+  config: Config,
+  merchants: readonly Merchant[],
+  options: DiscoveryOptions,
+): Json {
+  const { baseUrl, facilitatorUrl } = config.service
+  const counts = new Map<string, number>()
+  for (const { tag } of merchants) {
+    const category = tag.toLowerCase().replace(/[^a-z0-9]+/g, '-')
+    counts.set(category, (counts.get(category) ?? 0) + 1)
+  }
+  const categories = [...counts].sort(([, a], [, b]) => b - a).map(([category]) => category)
+  const llms = `${baseUrl}/llms.txt`
+  return {
+    'x-service-info': {
+      categories: categories.slice(0, categoriesMax),
+      docs: { homepage: baseUrl, apiReference: `${baseUrl}/openapi.json`, llms },
+      receiptSigner: options.receiptAddress,
+      facilitator: facilitatorUrl,
+      ...Catalogue.stockApi(config),
+    },
+    'x-agentcash-guidance': { llmsTxtUrl: llms },
+  }
+}
+
+function pathsOf(
+  listing: Catalogue.Listing,
+  { prefix, info, contextOf }: { prefix: string; info: PaymentInfo; contextOf: ContextOf },
+) {
+  const { merchant } = listing
+  const paths: Json = {}
+  const ids = new Set<string>()
+  for (const route of merchant.routes) {
+    const context = contextOf(listing, route)
+    for (const form of Catalogue.formsOf(route)) {
+      const operations = route.methods.map((method, index) => {
+        const base = Catalogue.operationId(merchant, route, form.suffix)
+        const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
+        const id = Catalogue.unique(named, ids)
+        return [method.toLowerCase(), operationOf({ id, method, form }, context, info)]
+      })
+      paths[`${prefix}${route.path}${form.path}` || '/'] = Object.fromEntries(operations)
+    }
+  }
+  return paths
+}
+
+function operationOf(operation: Operation, context: Context, info: PaymentInfo): Json {
+  const { id, method, form } = operation
+  const { merchant, route } = context
+  return {
+    operationId: id,
+    summary: route.summary,
+    description: route.description,
+    tags: [merchant.tag],
+    parameters: parametersOf(merchant, route, form),
+    ...(Catalogue.takesBody(method) ? { requestBody: requestBodyOf(route) } : {}),
+    responses: {
+      200: {
+        description: 'The answer of the upstream, forwarded verbatim.',
+        ...(context.byUse.length === 0 ? {} : { headers: streamHeaders }),
+        content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
+      },
+      402: { description: 'Payment Required' },
+    },
+    'x-payment-info': info(context),
+  }
+}
+
+function parametersOf(merchant: Merchant, route: Route, form: Catalogue.Form): Json[] {
+  const inPath = form.segments
+    .filter(({ isLiteral }) => !isLiteral)
+    .map(({ name, param }) => ({ ...parameterOf(param, name), in: 'path', required: true }))
+  const inQuery = route.params
+    .filter((param) => param.in === 'query')
+    .map((param) => ({
+      ...parameterOf(param, param.name),
+      in: 'query',
+      required: param.required,
+      // Lists are written with commas.
+      ...([param.schema.type].flat().includes('array') ? { style: 'form', explode: false } : {}),
+    }))
+  const others = inQuery.some(({ name }) => name === anyQuery) ? [] : [othersOf(merchant, route)]
+  return [...inPath, ...inQuery, ...others]
+}
+
+function parameterOf(param: Param, name: string) {
+  const { description, schema, example } = param
+  return {
+    name,
+    ...(description === '' ? {} : { description }),
+    schema,
+    ...(example === undefined ? {} : { example }),
+  }
+}
+
+/** Specification 4.1: the name under which arbitrary query parameters are described. */
+const anyQuery = 'params'
+
+/** An exploded object describes parameters of any name. */
+function othersOf(merchant: Merchant, route: Route): Json {
+  return {
+    name: anyQuery,
+    in: 'query',
+    required: false,
+    description: Catalogue.othersOf(merchant, route),
+    style: 'form',
+    explode: true,
+    schema: { type: 'object', additionalProperties: { type: 'string' } },
+  }
+}
+
+function requestBodyOf(route: Route): Json {
+  const schema = Catalogue.bodySchema(route)
+  const example = Catalogue.exampleBody(route)
+  return { required: route.bodyRequired, content: { 'application/json': { schema, example } } }
+}
+
+const header = (description: string) => ({ description, schema: { type: 'string' } })
+
+/** Headers of an answer that is sent before its charge is settled. */
+const streamHeaders: Json = {
+  'Payment-Id': header('Of a stream that is paid by the scheme upto: the id of its payment.'),
+  'Payment-Token': header(
+    'Of such a stream: GET /api/payments/{Payment-Id} with this header answers its receipt.',
+  ),
+}
+
+/** Price and protocols, which payment indexers read in addition to either form of offers. */
+function priceOf({ route, byUse }: Context, networks: readonly NetworkConfig[]): Json {
+  return {
+    price: priceJson(route, byUse),
+    protocols: [
+      ...networks.map(({ asset }) => ({
+        mpp: { method: 'evm', intent: 'charge', currency: asset.address },
+      })),
+      { x402: byUse.length === 0 ? {} : { schemes: ['exact', 'upto'] } },
+    ],
+  }
+}
+
+/** The `price` of `x-payment-info`, which says how a metered route is sold. */
+export function priceJson(route: Route, byUse: readonly NetworkConfig[]): Json {
+  const price = Price.toJson(route)
+  if (byUse.length === 0) return price
+  return { ...price, description: `${Price.sentence(route)} ${ByUse.sentence}` }
+}
+
+/** Every offer for a route: those of the scheme `exact`, then those of `upto`. */
+export function offersOf({ merchant, route, networks, byUse }: Context): Json[] {
+  return [
+    ...networks.map((network) => offerOf(merchant, route, network)),
+    ...byUse.map(({ id, asset }) => ({
+      amount: route.priceAtomic.toString(),
+      currency: asset.address,
+      network: id,
+      recipient: merchant.payout,
+      scheme: 'upto',
+      extra: { assetTransferMethod: 'permit2', spender: Upto.proxyAddress },
+    })),
+  ]
+}
+
+/** One offer, in the terms of the MPP discovery draft and specification 2.1. */
+function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
+  const { asset } = network
+  const isPermit2 = asset.transfer[0] === 'permit2'
+  return {
+    amount: route.priceAtomic.toString(),
+    currency: asset.address,
+    network: network.id,
+    recipient: merchant.payout,
+    scheme: 'exact',
+    intent: 'charge',
+    method: 'evm',
+    extra: isPermit2
+      ? { assetTransferMethod: 'permit2', spender: Permit.proxyAddress }
+      : { assetTransferMethod: 'eip3009', ...asset.eip712 },
+  }
+}

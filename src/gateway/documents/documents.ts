@@ -1,0 +1,166 @@
+import { Type } from '@sinclair/typebox'
+import type { Address } from 'viem'
+import type { Config } from '../../config/Config'
+import { type Document, respond, seal } from '../../http/document'
+import { byMethod } from '../../http/methods'
+import { searchOf } from '../../http/url'
+import * as Problem from '../../protocol/Problem'
+import * as Schema from '../../protocol/Schema'
+import * as Catalogue from './Catalogue'
+import * as Discovery from './discovery'
+import * as Listing from './listing'
+
+/**
+ * Answers a request for a document: 200 with an ETag, or 304. Answers preflights, too. Throws
+ * ProblemError.
+ */
+export type Serve = (request: Request) => Response
+
+export type Documents = {
+  /** The document at a path below `/m/`, if there is one. */
+  find(pathname: string): Serve | undefined
+  aggregate: Serve
+  wellKnown: Serve
+  llms: Serve
+  /** `GET /discovery/resources?type&limit&offset`. */
+  resources: Serve
+}
+
+export type DocumentsOptions = {
+  /** Signer of our receipts. */
+  receiptAddress: Address
+  /** Whether a network can settle now. Offers that cannot be bought are not listed. */
+  isReady: Catalogue.IsReady
+  facilitators: Catalogue.Facilitators
+  /** Time at which this configuration was loaded, unix ms. */
+  updatedAt: number
+}
+
+/** A complete document may be cached for five minutes, as draft-payment-discovery-00 recommends. */
+const maxAgeSeconds = 300
+/**
+ * A document without one of its networks is cached briefly, because the network may return within
+ * seconds.
+ */
+const partialMaxAgeSeconds = 10
+
+/**
+ * The discovery documents of a configuration. Each is built at its first use, and again only when a
+ * network has become ready or has ceased to be ready, for either scheme.
+ */
+export function createDocuments(config: Config, options: DocumentsOptions): Documents {
+  const networks = config.networks.map(({ id }) => id)
+  const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
+  const facilitators = () => networks.map((id) => options.facilitators(id, 1n).join()).join(';')
+  const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
+  const whole = '1'.repeat(config.networks.length)
+
+  function document(type: string, build: () => string): Serve {
+    let made: Document | undefined
+    let madeFor = ''
+    return readable((request) => {
+      const ready = readiness()
+      const state = ready + facilitators()
+      if (made === undefined || madeFor !== state) {
+        made = seal(build())
+        madeFor = state
+      }
+      return respond(request, made, type, ready === whole ? maxAgeSeconds : partialMaxAgeSeconds)
+    })
+  }
+  const json = (build: () => object) => document('application/json', () => JSON.stringify(build()))
+
+  const perMerchant = new Map<string, Serve>()
+  for (const merchant of config.merchants)
+    perMerchant.set(
+      `/m/${merchant.slug}/openapi.json`,
+      json(() => {
+        const isReady = Catalogue.readyOrAll(merchant.networks, options.isReady)
+        const listings = Catalogue.offered({ ...config, merchants: [merchant] }, isReady)
+        if (listings.length === 0) throw nothingForSale()
+        return Discovery.merchant(config, merchant, { ...options, isReady })
+      }),
+    )
+  let list: readonly string[] = []
+  let listedFor = ''
+  return {
+    find: (pathname) => perMerchant.get(pathname),
+    aggregate: json(() => {
+      if (Catalogue.offered(config, listing.isReady).length === 0) throw nothingForSale()
+      return Discovery.aggregate(config, listing)
+    }),
+    wellKnown: json(() => Listing.wellKnown(config, listing)),
+    llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
+    resources: readable((request) => {
+      const ready = readiness()
+      const state = ready + facilitators()
+      if (listedFor !== state) {
+        list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
+        listedFor = state
+      }
+      const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
+      const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds
+      return respond(request, seal(text), 'application/json', seconds)
+    }),
+  }
+}
+
+/**
+ * An indexer that reads an empty document removes the service. One that reads a 503 tries again.
+ */
+function nothingForSale(): Problem.ProblemError {
+  return Problem.of('not-ready', 'Nothing can be bought at the moment: try again later.', {
+    headers: { 'retry-after': '10' },
+  })
+}
+
+const limitDefault = '20'
+const offsetFault = 'must be an integer from 0'
+
+/** Query of the list of resources, x402 v2 section 8.1. */
+export const resourcesQuery = Type.Object({
+  type: Type.Optional(Type.String({ description: 'Kind of resource: only "http" is sold.' })),
+  limit: Type.Optional(
+    Type.String({
+      description: 'Most resources of a page; 20 by default.',
+      pattern: '^0{0,15}(?:[1-9][0-9]?|100)$',
+      maxLength: 16,
+      fault: 'must be an integer from 1 to 100',
+    }),
+  ),
+  offset: Type.Optional(
+    Type.String({
+      description: 'Resources before the page; 0 by default.',
+      pattern: '^[0-9]{1,16}$',
+      fault: offsetFault,
+    }),
+  ),
+})
+
+/** Reads a page of the list. Throws ProblemError `invalid-parameter`. */
+function pageOf(entries: readonly string[], query: URLSearchParams): string {
+  const { values, wrong } = Schema.readQuery(resourcesQuery, query, {
+    checks: {
+      offset: (text) => (Number.isSafeInteger(Number(text)) ? undefined : offsetFault),
+    },
+  })
+  const [first] = wrong
+  if (first !== undefined)
+    throw Problem.of('invalid-parameter', `Invalid: ${first.name}.`, {
+      members: { invalidParams: [{ name: first.name, in: 'query', reason: first.reason }] },
+    })
+  const limit = Number(values.limit ?? limitDefault)
+  const offset = Number(values.offset ?? 0)
+  const found = (values.type ?? 'http') === 'http' ? entries : []
+  const items = found.slice(offset, offset + limit).join(',')
+  const pagination = JSON.stringify({ limit, offset, total: found.length })
+  return `{"x402Version":2,"items":[${items}],"pagination":${pagination}}`
+}
+
+type Asked = { request: Request }
+
+/** Documents allow GET and HEAD from any origin. */
+function readable(get: (request: Request) => Response): Serve {
+  const handle = byMethod({ GET: ({ request }: Asked) => get(request) }, { isOpen: true })
+  return (request) => handle({ request })
+}

@@ -1,0 +1,122 @@
+import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { type Item, inMppOrder, type RetiredOffer } from '../paywall/offer/Item'
+import type { RetiredOffers } from '../paywall/offer/retired'
+import { mayBeByUse } from '../paywall/usage/ByUse'
+import type { Offer } from '../protocol/Offer'
+import * as Bazaar from './documents/Bazaar'
+
+/** The item that is sold at a route, by method. */
+export type Items = Partial<Record<Method, Item>>
+/** The offers that pay for an item. */
+type Terms = { offers: readonly Offer[]; retired: readonly RetiredOffer[] }
+
+/**
+ * Finds the items of a route of a configuration. They are compiled at the first request: with
+ * thousands of routes a start should not compile all, and most are never requested.
+ */
+export function compileItems(
+  config: Config,
+  retired: RetiredOffers,
+): (merchant: Merchant, route: Route) => Items {
+  const byRoute = new Map<Route, Items>()
+  const networks = new Map<Merchant, readonly NetworkConfig[]>()
+  return (merchant, route) => {
+    const known = byRoute.get(route)
+    if (known !== undefined) return known
+    const offered =
+      networks.get(merchant) ?? config.networks.filter(({ id }) => merchant.networks.includes(id))
+    networks.set(merchant, offered)
+    const offers = offered.map((network) => ({
+      network,
+      payTo: merchant.payout,
+      amountAtomic: route.priceAtomic,
+    }))
+    const before = withoutOffered(retired(merchant.slug, route.path) ?? [], offers)
+    const made = itemsOf(config, merchant, route, { offers, retired: before })
+    byRoute.set(route, made)
+    return made
+  }
+}
+
+function itemsOf(
+  { service }: Config,
+  merchant: Merchant,
+  route: Route,
+  { offers, retired }: Terms,
+): Items {
+  const mppOffers = inMppOrder(offers, service.mppOrder)
+  const items: Items = {}
+  const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
+  for (const method of route.methods) {
+    const twin = twins[method]
+    items[method] = {
+      id: idOf(method),
+      merchant: merchant.slug,
+      route: route.path,
+      method,
+      resource: {
+        url: `${service.baseUrl}/m/${merchant.slug}${route.path}`,
+        description: route.summary,
+        mimeType: 'application/json',
+      },
+      offers,
+      mppOffers,
+      ...(route.meter === undefined
+        ? {}
+        : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
+      extensions: [Bazaar.extension(merchant, route, method)],
+      ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
+      ...(retired.length === 0 ? {} : { retired }),
+    }
+  }
+  return items
+}
+
+/**
+ * Compiled 402s that are kept for one item. A price of 100 times the base has 220 ceilings. With
+ * fewer places any client could have all of them compiled again and again.
+ */
+const ceilingsMax = 256
+const byCeiling = new WeakMap<Item, Map<bigint, Item>>()
+
+/** A metered item as it is sold to a request with this ceiling; the newest ceilings are kept. */
+export function atCeiling(item: Item, ceilingAtomic: bigint): Item {
+  if (item.mostAtomic === undefined || item.mostAtomic === ceilingAtomic) return item
+  const known = byCeiling.get(item) ?? new Map<bigint, Item>()
+  byCeiling.set(item, known)
+  const found = known.get(ceilingAtomic)
+  known.delete(ceilingAtomic)
+  const [oldest] = known.keys()
+  if (oldest !== undefined && known.size >= ceilingsMax) known.delete(oldest)
+  const made = found ?? withAmount(item, ceilingAtomic)
+  known.set(ceilingAtomic, made)
+  return made
+}
+
+function withAmount(item: Item, amountAtomic: bigint): Item {
+  const made = new Map(item.offers.map((offer) => [offer, { ...offer, amountAtomic }]))
+  const same = (offers: readonly Offer[]) =>
+    offers.map((offer) => made.get(offer) ?? { ...offer, amountAtomic })
+  return { ...item, offers: same(item.offers), mppOffers: same(item.mppOffers) }
+}
+
+/**
+ * Specification 4.1: where a route accepts both methods, both have the same price and challenge.
+ */
+const twins: Partial<Record<Method, Method>> = { GET: 'POST', POST: 'GET' }
+
+/** A retired offer that is offered again is not retired. */
+function withoutOffered(
+  retired: readonly RetiredOffer[],
+  offers: readonly Offer[],
+): readonly RetiredOffer[] {
+  return retired.filter(
+    (before) =>
+      !offers.some(
+        ({ network, payTo, amountAtomic }) =>
+          network === before.network &&
+          payTo === before.payTo &&
+          amountAtomic === before.amountAtomic,
+      ),
+  )
+}

@@ -1,0 +1,283 @@
+import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
+import * as Price from '../../meter/Price'
+import * as ByUse from '../../paywall/usage/ByUse'
+import * as Amount from '../../protocol/Amount'
+import * as Catalogue from '../documents/Catalogue'
+import { offersOf, priceJson } from '../documents/discovery'
+import { type Segment, segmentsOf } from '../Tail'
+
+/** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
+
+/** The part of a request that an argument of a tool fills. */
+type Slot =
+  | { kind: 'query'; name: string; param: Param }
+  | { kind: 'segment'; segment: Segment }
+  | { kind: 'rest' }
+  | { kind: 'others' }
+  | { kind: 'body' }
+
+export type Tool = {
+  name: string
+  merchant: Merchant
+  route: Route
+  networks: readonly NetworkConfig[]
+  /** By the name of the argument. */
+  slots: ReadonlyMap<string, Slot>
+}
+
+/** The HTTP request of a call. `path` is absolute, with the query. */
+export type Call = { method: Method; path: string; body: string | undefined }
+
+/** Arguments from which no request can be made. The message names the argument. */
+export class ArgumentError extends Error {
+  override readonly name = 'ArgumentError'
+}
+
+/** Clients refuse longer names, or other characters, in tools and in the members of their input. */
+const nameMax = 64
+const notInNames = /[^A-Za-z0-9_-]+/g
+
+/** Tools of everything that can be sold, by name, in the order of the file. */
+export function compile(config: Config): ReadonlyMap<string, Tool> {
+  const tools = new Map<string, Tool>()
+  const taken = new Set<string>()
+  for (const { merchant, networks } of Catalogue.offered(config))
+    for (const route of merchant.routes) {
+      const id = Catalogue.operationId(merchant, route).replace(notInNames, '-')
+      const name = Catalogue.unique(id.slice(0, nameMax - 6), taken)
+      tools.set(name, { name, merchant, route, networks, slots: slotsOf(route) })
+    }
+  return tools
+}
+
+function slotsOf(route: Route): Map<string, Slot> {
+  const slots = new Map<string, Slot>()
+  const taken = new Set<string>()
+  const add = (name: string, slot: Slot) => {
+    const plain = name.replace(notInNames, '_').replace(/^_+|_+$/g, '') || 'value'
+    slots.set(Catalogue.unique(plain.slice(0, nameMax - 6), taken), slot)
+  }
+  const segments = segmentsOf(route)
+  for (const segment of segments)
+    if (!segment.isLiteral) add(segment.name, { kind: 'segment', segment })
+  if (segments.length === 0 && route.tail !== 'none') add('tail', { kind: 'rest' })
+  for (const param of route.params)
+    if (param.in === 'query') add(param.name, { kind: 'query', name: param.name, param })
+  if (route.methods.some(Catalogue.takesBody)) add('body', { kind: 'body' })
+  add('params', { kind: 'others' })
+  return slots
+}
+
+/**
+ * The tool in the form of `tools/list`, with the networks that can settle, and those on which a call
+ * may be paid by what it uses.
+ */
+export function describe(
+  tool: Tool,
+  networks: readonly NetworkConfig[],
+  byUse: readonly NetworkConfig[] = [],
+) {
+  const { name, merchant, route } = tool
+  const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
+  const required = [...tool.slots].filter(([, slot]) => isRequired(tool, slot)).map(([key]) => key)
+  const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
+  const kinds = coins.join(' or ')
+  const cost =
+    route.meter === undefined
+      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD per call, paid in ${kinds}.`
+      : `${priceOf(route, byUse)} Paid in ${kinds}.`
+  return {
+    name,
+    title: `${merchant.title}: ${route.summary}`,
+    description: [route.description || route.summary, ...answersOf(route), cost].join(' '),
+    inputSchema: {
+      type: 'object' as const,
+      properties: Object.fromEntries(properties),
+      ...(required.length === 0 ? {} : { required }),
+      additionalProperties: false,
+    },
+    // A call moves money, so clients should ask the user before it.
+    annotations: {
+      title: route.summary,
+      readOnlyHint: false,
+      destructiveHint: false,
+      idempotentHint: false,
+      openWorldHint: true,
+    },
+    _meta: {
+      'turnpike/x-payment-info': {
+        price: priceJson(route, byUse),
+        offers: offersOf({ merchant, route, networks, byUse }),
+      },
+    },
+  }
+}
+
+function priceOf(route: Route, byUse: readonly NetworkConfig[]): string {
+  const sentence = Price.sentence(route)
+  return byUse.length === 0 ? sentence : `${sentence} ${ByUse.sentence}`
+}
+
+/** Describes an answer that is not an object, because tools can declare only object outputs. */
+function answersOf({ answer }: Route): string[] {
+  const types = [answer?.type].flat().filter((type) => type !== undefined)
+  return types.length === 0 ? [] : [`Answers with a JSON ${types.join(' or ')}.`]
+}
+
+function schemaOf({ merchant, route }: Tool, slot: Slot): Record<string, unknown> {
+  switch (slot.kind) {
+    case 'query':
+      return described(slot.param)
+    case 'segment':
+      return described(slot.segment.param)
+    case 'rest':
+      return { type: 'string', description: 'Further path segments, separated by slashes.' }
+    case 'others':
+      return {
+        type: 'object',
+        description: Catalogue.othersOf(merchant, route),
+        additionalProperties: { type: ['string', 'number', 'boolean'] },
+      }
+    case 'body': {
+      const { method } = methodsOf(route)
+      const how = method === undefined ? 'JSON body.' : 'JSON body; with it the request is a POST.'
+      return { description: how, ...Catalogue.bodySchema(route) }
+    }
+  }
+}
+
+function described({ description, schema, example }: Param): Record<string, unknown> {
+  return {
+    ...schema,
+    ...(description === '' ? {} : { description }),
+    ...(example === undefined ? {} : { examples: [example] }),
+  }
+}
+
+function isRequired({ route }: Tool, slot: Slot): boolean {
+  switch (slot.kind) {
+    case 'query':
+      return slot.param.required
+    case 'segment':
+      // Parameters of an optional tail describe the tail when it is present.
+      return slot.segment.param.required && route.tail === 'required'
+    case 'rest':
+      return route.tail === 'required'
+    case 'body':
+      return (
+        methodsOf(route).method === undefined &&
+        (route.bodyRequired || Array.isArray(route.body?.required))
+      )
+    default:
+      return false
+  }
+}
+
+function methodsOf(route: Route) {
+  return {
+    method: route.methods.find((method) => !Catalogue.takesBody(method)),
+    withBody: route.methods.find(Catalogue.takesBody),
+  }
+}
+
+/** The request for the arguments. Throws an ArgumentError. The gateway checks the schemas. */
+export function toCall(tool: Tool, args: Readonly<Record<string, unknown>>): Call {
+  const { merchant, route, slots } = tool
+  for (const name of Object.keys(args))
+    if (!slots.has(name)) throw new ArgumentError(`There is no argument ${clip(name)}.`)
+  const query: string[] = []
+  const values = new Map<Segment, unknown>()
+  let rest = ''
+  let body: string | undefined
+  for (const [name, slot] of slots) {
+    const value = args[name]
+    if (value === undefined || value === null) continue
+    if (slot.kind === 'query') query.push(pair(slot.name, textOf(name, value)))
+    else if (slot.kind === 'segment') values.set(slot.segment, value)
+    else if (slot.kind === 'rest') rest = restOf(name, value)
+    else if (slot.kind === 'others') query.push(...others(name, value))
+    else body = JSON.stringify(value)
+  }
+  const { method, withBody } = methodsOf(route)
+  const chosen = body === undefined ? (method ?? withBody) : withBody
+  const path = `/m/${merchant.slug}${route.path}${tailOf(tool, values)}${rest}`
+  const search = query.length === 0 ? '' : `?${query.join('&')}`
+  return { method: chosen ?? 'GET', path: path + search, body }
+}
+
+/** The described segments up to the last one that is given. */
+function tailOf(tool: Tool, values: ReadonlyMap<Segment, unknown>): string {
+  const given = new Map([...values].map(([segment, value]) => [segment.param, value]))
+  const last = lastGiven(tool, given)
+  let tail = ''
+  for (const segment of segmentsOf(tool.route).slice(0, last + 1)) {
+    const { name, prefix, suffix, isLiteral, isRest, param } = segment
+    const value = given.get(param)
+    if (isLiteral) tail += `/${encode(name, name)}`
+    else if (value === undefined) throw new ArgumentError(`The argument ${name} is missing.`)
+    else if (isRest) tail += restOf(name, value)
+    else tail += `/${prefix}${encode(name, textOf(name, value))}${suffix}`
+  }
+  return tail
+}
+
+/** Index of the last described segment in the path. Literals belong to the segments around them. */
+function lastGiven({ route }: Tool, given: ReadonlyMap<Param, unknown>): number {
+  const segments = segmentsOf(route)
+  const last = segments.findLastIndex(({ param }) => given.has(param))
+  if (last === -1 && route.tail !== 'required') return -1
+  return Math.max(
+    last,
+    segments.findLastIndex(({ param }) => param.required),
+  )
+}
+
+function restOf(name: string, value: unknown): string {
+  const text = textOf(name, value).replace(/^\/+/, '')
+  return text === ''
+    ? ''
+    : `/${text
+        .split('/')
+        .map((part) => encode(name, part))
+        .join('/')}`
+}
+
+function others(name: string, value: unknown): string[] {
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw new ArgumentError(`The argument ${name} must be an object.`)
+  return Object.entries(value).flatMap(([key, entry]) =>
+    // A name may be repeated.
+    [entry].flat().map((one) => pair(key, textOf(`${name}.${key}`, one))),
+  )
+}
+
+function textOf(name: string, value: unknown): string {
+  if (typeof value === 'string') return value
+  if (typeof value === 'number' || typeof value === 'boolean') return String(value)
+  // Comma lists, as in a query.
+  if (Array.isArray(value)) return value.map((entry) => textOf(name, entry)).join(',')
+  throw new ArgumentError(`The argument ${clip(name)} must be a string, a number or a boolean.`)
+}
+
+function pair(name: string, value: string): string {
+  return `${percentEncode(name, name)}=${percentEncode(name, value)}`
+}
+
+/** One path segment: a value cannot leave its segment. */
+function encode(name: string, value: string): string {
+  if (value === '' || value === '.' || value === '..')
+    throw new ArgumentError(`The argument ${name} cannot be part of a path.`)
+  return percentEncode(name, value)
+}
+
+function percentEncode(name: string, value: string): string {
+  try {
+    return encodeURIComponent(value)
+  } catch {
+    throw new ArgumentError(`The argument ${clip(name)} is not valid Unicode.`)
+  }
+}
+
+function clip(name: string): string {
+  return JSON.stringify(name.slice(0, nameMax))
+}

@@ -1,0 +1,143 @@
+import type { Envelope } from '../../paywall/answer/remainder'
+import * as Json from '../../protocol/Json'
+import * as Problem from '../../protocol/Problem'
+import { type Content, readContent } from './content'
+import * as Payment from './Payment'
+
+/** An error of JSON-RPC. The SDK sends these members. */
+export class RpcFault extends Error {
+  override readonly name = 'RpcFault'
+  readonly code: number
+  readonly data: unknown
+
+  constructor(code: number, message: string, data?: unknown) {
+    super(message)
+    this.code = code
+    this.data = data
+  }
+}
+
+export const invalidParams = -32602
+export const methodNotFound = -32601
+const paymentRequired = -32042
+const verificationFailed = -32043
+
+export type Result = {
+  content: Content[]
+  isError?: boolean
+  structuredContent?: Record<string, unknown>
+  _meta?: Record<string, unknown>
+}
+
+export type AnswerOptions = {
+  /** How the call paid. */
+  kind: Payment.Kind
+  /** Request payment by an error, as the MPP transport does, not by a tool result. */
+  speaksMpp: boolean
+  /** Absolute URL of the requested resource. */
+  url: string
+  /** Reserves memory until the message is sent; false when there is none. */
+  reserve: Envelope['reserve']
+  /** Result for a replay when no memory is free. */
+  busy: Result
+}
+
+/**
+ * The gateway's answer as the result of a tool call. Throws an RpcFault when payment is required.
+ */
+export async function toResult(response: Response, options: AnswerOptions): Promise<Result> {
+  const receipt = Payment.ofHeader(response.headers.get('payment-receipt'))
+  const settled = Payment.ofHeader(response.headers.get('payment-response'))
+  const meta = {
+    ...(receipt === undefined ? {} : { [Payment.receiptKey]: receipt }),
+    ...(settled === undefined ? {} : { [Payment.x402ResponseKey]: settled }),
+    ...(response.headers.has('idempotency-replayed') ? { [Payment.replayedKey]: true } : {}),
+  }
+  if (receipt !== undefined || settled?.success === true) return bought(response, options, meta)
+  const body = problemOf(await response.text(), response.status)
+  return response.status === 402 ? unpaid(response, options, body, meta) : failed(body, meta)
+}
+
+/** The whole answer of the upstream. */
+async function bought(
+  response: Response,
+  options: AnswerOptions,
+  meta: Record<string, unknown>,
+): Promise<Result> {
+  let held = response
+  // The memory of a new answer is already reserved; that of a stored answer is not.
+  if (Payment.replayedKey in meta) {
+    const bytes = await response.bytes()
+    if (!options.reserve(bytes.byteLength)) return options.busy
+    held = new Response(bytes, response)
+  }
+  const { content, truncated } = await readContent(held, options.url, options.reserve)
+  const _meta = { ...meta, ...(truncated ? { [Payment.truncatedKey]: true } : {}) }
+  if (response.ok) return { content, _meta }
+  // In an error this note comes first. Otherwise x402 clients would pay an upstream that answers
+  // with an offer of its own.
+  const note = { type: 'text' as const, text: `The upstream answered ${response.status}.` }
+  return { isError: true, content: [note, ...content], _meta }
+}
+
+const offerMembers = ['x402Version', 'error', 'resource', 'accepts', 'extensions'] as const
+
+function unpaid(
+  response: Response,
+  options: AnswerOptions,
+  body: Json.JsonObject,
+  meta: Record<string, unknown>,
+): Result {
+  const offers: Record<string, Json.Json> = {}
+  const problem: Record<string, Json.Json> = { ...body }
+  for (const name of offerMembers) {
+    offers[name] = body[name] ?? null
+    delete problem[name]
+  }
+  const header = Payment.ofHeader(response.headers.get('payment-required'))
+  offers.extensions = Payment.withSalt(offers.extensions ?? null, header)
+  const { resource } = offers
+  const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
+  const authenticate = response.headers.get('www-authenticate')
+  const challenges = Payment.challenges(authenticate, problem.challenges, description ?? '')
+  delete problem.challenges
+  const data = { httpStatus: 402, challenges, problem }
+  if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
+    return {
+      isError: true,
+      structuredContent: offers,
+      content: [{ type: 'text', text: JSON.stringify(offers) }],
+      _meta: { ...meta, [Payment.requiredKey]: data },
+    }
+  const { code, detail } = problem
+  if (options.kind !== 'mpp')
+    // x402 clients that read errors expect their offers under this name.
+    throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
+  if (code === 'malformed-credential')
+    throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
+  const failure = { reason: code, detail }
+  throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
+}
+
+/** A problem that this endpoint raises without calling the gateway. */
+export function refused(problem: Problem.ProblemError, baseUrl: string): Result {
+  return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
+}
+
+/** A problem of ours, as text for the model and as data for programs. */
+function failed(problem: Json.JsonObject, meta: Record<string, unknown>): Result {
+  const { title, detail, invalidParams: faults } = problem
+  const named = Array.isArray(faults) ? ` ${JSON.stringify(faults)}` : ''
+  return {
+    isError: true,
+    content: [{ type: 'text', text: `${title}: ${detail}${named}` }],
+    structuredContent: { ...problem },
+    _meta: meta,
+  }
+}
+
+/** Our own problem document, which is always an object. */
+function problemOf(text: string, status: number): Json.JsonObject {
+  const value: Json.Json = text === '' ? {} : JSON.parse(text)
+  return Json.isObject(value) ? value : { status, title: 'Error', detail: 'The request failed.' }
+}

@@ -1,0 +1,67 @@
+import type { Merchant } from '../../config/Config'
+import * as Problem from '../../protocol/Problem'
+
+/** Sales in progress, by merchant and in total. */
+export type Concurrency = {
+  /**
+   * Acquires a slot for the time from before the payment until the answer was sent. Calling the
+   * result releases it. Undefined when the merchant, or all merchants together, have no free slot.
+   */
+  acquire(merchant: string, max: ConcurrencyMax): (() => void) | undefined
+  used(): number
+}
+
+export type ConcurrencyMax = { merchant: number; total: number }
+
+/** The runtime's default limit of concurrent requests by `fetch`. */
+const fetchesMaxDefault = 256
+/**
+ * The other slots are reserved for calls to nodes, so that no payment waits for a slow upstream.
+ */
+const forwardedShare = 3 / 4
+
+/**
+ * Counts sales by merchant, so that a slow upstream or slow buyers of one merchant cannot take the
+ * slots of others. `fetchesMax` is the runtime's limit of concurrent fetches. Upstreams get only a
+ * part of it, whatever the file says, because requests above the limit wait, and every upstream
+ * would seem slow.
+ */
+export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
+  const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))
+  const byMerchant = new Map<string, number>()
+  let used = 0
+  const add = (merchant: string, change: 1 | -1) => {
+    used += change
+    const sum = (byMerchant.get(merchant) ?? 0) + change
+    if (sum > 0) byMerchant.set(merchant, sum)
+    else byMerchant.delete(merchant)
+  }
+  return {
+    used: () => used,
+    acquire(merchant, max) {
+      if (used >= Math.min(max.total, most) || (byMerchant.get(merchant) ?? 0) >= max.merchant)
+        return undefined
+      add(merchant, 1)
+      let isHeld = true
+      return () => {
+        if (isHeld) add(merchant, -1)
+        isHeld = false
+      }
+    },
+  }
+}
+
+/**
+ * Acquires a slot for a sale of the merchant. Throws ProblemError `not-ready` when there is none.
+ */
+export function acquire(
+  concurrency: Concurrency,
+  { slug, concurrencyMax }: Pick<Merchant, 'slug' | 'concurrencyMax'>,
+  total: number,
+): () => void {
+  const free = concurrency.acquire(slug, { merchant: concurrencyMax, total })
+  if (free !== undefined) return free
+  const detail =
+    'Too many requests for this merchant are in progress; nothing is charged. Wait for Retry-After.'
+  throw Problem.of('not-ready', detail, { headers: { 'retry-after': '2' } })
+}

@@ -1,0 +1,134 @@
+import type { AnswerLedger, AnswerUsage } from '../../../db/AnswerLedger'
+import type { Payment } from '../../../db/Payment'
+
+/** An answer as it was delivered. */
+export type Answer = { status: number; headers: Headers; body: Uint8Array }
+
+/**
+ * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
+ * 1 MiB each, capped in total and per payer.
+ */
+export type Answers = {
+  find(paymentId: string, now: number): Promise<Answer | undefined>
+  /** Stores an answer; false when it is too long and was not stored. */
+  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): Promise<boolean>
+  /**
+   * Reserves room for an answer of a payer, until the result is called: when the answer is stored,
+   * or never will be. Undefined when the cap or the payer's share of it is reached. Then nothing
+   * with a key may be charged.
+   */
+  reserve(payer: string, now: number): Promise<(() => void) | undefined>
+}
+
+const keptMs = 24 * 60 * 60 * 1000
+/** Longest body that is kept. */
+export const answerMaxBytes = 1024 * 1024
+
+/** Bytes of a row in addition to headers and body. */
+const rowBytes = 256
+/** Most answers are shorter; longer ones may exceed a share until they are stored. */
+const reservedBytes = 256 * 1024
+/** One payer may use this fraction of the store, so that others can still buy with a key. */
+const shares = 8
+const sweepMs = 60_000
+
+/** The answers of a database. `totalMaxBytes` bounds what clients can store. */
+export async function createAnswers(
+  ledger: AnswerLedger,
+  totalMaxBytes = 256 * answerMaxBytes,
+): Promise<Answers> {
+  const room = createRoom(ledger, totalMaxBytes, await ledger.usage(rowBytes))
+  return {
+    async find(paymentId, now) {
+      const row = await ledger.find(paymentId)
+      if (row === undefined || row.expiresAt <= now) return undefined
+      const pairs: [string, string][] = JSON.parse(row.headers)
+      return { status: row.status, headers: new Headers(pairs), body: row.body }
+    },
+    async store({ id, transfer }, { status, headers, body }, now) {
+      if (body.byteLength > answerMaxBytes) return false
+      const text = JSON.stringify([...headers])
+      await ledger.store(id, {
+        status,
+        headers: text,
+        body,
+        createdAt: now,
+        expiresAt: now + keptMs,
+      })
+      room.use({ payer: transfer.payer, bytes: body.byteLength + text.length + rowBytes })
+      return true
+    },
+    reserve: room.reserve,
+  }
+}
+
+/** The bytes of the answers, in total and by payer, with the reservations of running ones. */
+function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonly AnswerUsage[]) {
+  let usage = createUsage(stored)
+  const reserved = createUsage([])
+  let sweepAt = 0
+  let sweeping: Promise<void> | undefined
+  /** Answers stored while the usage is read again. */
+  let meanwhile: AnswerUsage[] = []
+
+  function hasRoom(payer: string): boolean {
+    const own = usage.of(payer) + reserved.of(payer)
+    return (
+      usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
+      own + Math.min(reservedBytes, totalMaxBytes / shares) <= totalMaxBytes / shares
+    )
+  }
+
+  async function sweep(now: number): Promise<void> {
+    const oldestAt = await ledger.sweep(now)
+    sweepAt = Math.max(oldestAt ?? now, now + sweepMs)
+    meanwhile = []
+    const read = await ledger.usage(rowBytes)
+    // Until the next sweep an answer may count twice, and is never left out.
+    usage = createUsage([...read, ...meanwhile])
+  }
+
+  /** Deletes expired answers, when there may be some: once for all concurrent calls. */
+  function sweepIfDue(now: number): Promise<void> {
+    if (sweeping === undefined && now < sweepAt) return Promise.resolve()
+    sweeping ??= sweep(now).finally(() => {
+      sweeping = undefined
+    })
+    return sweeping
+  }
+
+  return {
+    async reserve(payer: string, now: number): Promise<(() => void) | undefined> {
+      if (!hasRoom(payer)) await sweepIfDue(now)
+      // Check again in the turn that reserves: others may have taken room meanwhile.
+      if (!hasRoom(payer)) return undefined
+      let bytes = reservedBytes
+      reserved.add({ payer, bytes })
+      return () => {
+        reserved.add({ payer, bytes: -bytes })
+        bytes = 0
+      }
+    },
+    use(used: AnswerUsage): void {
+      usage.add(used)
+      if (sweeping !== undefined) meanwhile.push(used)
+    },
+  }
+}
+
+type Usage = { total(): number; of(payer: string): number; add(used: AnswerUsage): void }
+
+/** Bytes in total and by payer. */
+function createUsage(start: readonly AnswerUsage[]): Usage {
+  const byPayer = new Map<string, number>()
+  let total = 0
+  const add = ({ payer, bytes }: AnswerUsage) => {
+    const key = payer.toLowerCase()
+    const own = (byPayer.get(key) ?? 0) + bytes
+    if (own === 0) byPayer.delete(key)
+    else byPayer.set(key, own)
+    total += bytes
+  }
+  for (const used of start) add(used)
+  return { total: () => total, of: (payer) => byPayer.get(payer.toLowerCase()) ?? 0, add }
+}

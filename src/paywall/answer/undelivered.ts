@@ -1,0 +1,121 @@
+import type { Charge } from '../../../db/Authorization'
+import type { Payment, Protocol } from '../../../db/Payment'
+import * as Crypto from '../../protocol/Crypto'
+import { type Code, of, type ProblemError } from '../../protocol/Problem'
+import type { Delivered } from '../../settlement/send/delivery'
+import { failureHeaders } from './receipts'
+
+/** Problems for buyers of answers that were not delivered, and their redeem tokens. */
+
+/** First forward and five redemptions. */
+export const attemptsMax = 6
+/** Attempts in which an answer by use is made again without credit. */
+export const remadeMax = 2
+/** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
+export const cutAttemptsMax = 12
+const redeemableMs = 24 * 60 * 60 * 1000
+
+/**
+ * Whether a paid answer may not be fetched again. Call it while no delivery of the payment is
+ * running: then `delivering` means that the process stopped in the last attempt.
+ */
+export function isExhausted({
+  delivery,
+  attempts,
+}: Pick<Payment, 'delivery' | 'attempts'>): boolean {
+  return attempts >= (delivery === 'delivering' ? cutAttemptsMax : attemptsMax)
+}
+
+export type Undelivered = {
+  delivered: false
+  /** Status of the upstream, if it answered. */
+  upstreamStatus: number | undefined
+  code: Extract<Code, 'upstream-unreachable' | 'upstream-failed' | 'upstream-timeout'>
+  detail: string
+  /** What it costs by `upto` all the same. */
+  cost?: (Charge & { by: string }) | undefined
+}
+
+/** Tokens that show receipts, and redeem nothing. */
+export type Tokens = {
+  receiptTokenOf(paymentId: string): string
+  /** Whether a text is the token of a payment, in constant time. */
+  isReceiptToken(paymentId: string, token: string): boolean
+}
+
+/** The first secret makes tokens, and tokens of every secret are valid. */
+export function createTokens(secrets: readonly Uint8Array[]): Tokens {
+  const [newest] = secrets
+  if (newest === undefined) throw new Error('no challenge secret')
+  const tokenOf = (secret: Uint8Array, id: string) =>
+    new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
+  return {
+    receiptTokenOf: (id) => tokenOf(newest, id),
+    isReceiptToken: (id, token) =>
+      secrets.some((secret) => Crypto.equal(token, tokenOf(secret, id))),
+  }
+}
+
+/** The instruction for a buyer whose answer failed. */
+const redeemNext = 'Send the same request with redeem.token as Payment-Redeem; do not pay again.'
+
+/** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
+export function createRedeeming(secret: Uint8Array, now: () => number) {
+  /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
+  const tokenOf = (paymentId: string): string =>
+    new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
+  const untilOf = (payment: Payment): number => payment.redeemUntil ?? now() + redeemableMs
+
+  return {
+    /** Unix ms until which a payment may be redeemed. */
+    untilOf,
+    undelivered: (payment: Payment, upstreamStatus: number | undefined): Delivered => ({
+      delivered: false,
+      upstreamStatus,
+      redeemTokenHash: sha256(tokenOf(payment.id)),
+      redeemUntil: untilOf(payment),
+    }),
+    /** The problem of a failed delivery, with the redeem token. */
+    problem(payment: Payment, fulfilled: Undelivered, protocol: Protocol): ProblemError {
+      const { code, upstreamStatus } = fulfilled
+      const { transaction, transfer, attempts } = payment
+      const failure = { code, members: { reason: 'delivery_failed', transaction } }
+      return of(code, `${fulfilled.detail} ${redeemNext}`, {
+        ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
+        members: {
+          transaction,
+          network: transfer.network,
+          ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
+          redeem: {
+            token: tokenOf(payment.id),
+            until: new Date(untilOf(payment)).toISOString(),
+            attempts: Math.max(0, attemptsMax - attempts),
+          },
+        },
+      })
+    },
+  }
+}
+
+/** An answer that ended too early and of which the buyer got nothing. */
+export function brokenOff(upstreamStatus: number): Undelivered {
+  const detail = 'The upstream broke its answer off.'
+  return { delivered: false, upstreamStatus, code: 'upstream-failed', detail }
+}
+
+/** The buyer has left and cannot read this: the payment stays undelivered and can be continued. */
+export function left(): ProblemError {
+  return of('payment-in-progress', 'The buyer has left.')
+}
+
+/** The problem of a payment that cannot be redeemed. */
+export function gone(payment: Payment, detail: string): ProblemError {
+  return of('redeem-exhausted', detail, {
+    members: { transaction: payment.transaction, network: payment.transfer.network },
+  })
+}
+
+/** sha256 in hex. */
+export function sha256(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+}

@@ -1,0 +1,93 @@
+import type * as Network from '../../protocol/Network'
+import type { Offer } from '../../protocol/Offer'
+import type { Declaration } from '../../protocol/X402'
+
+/** One thing for sale: a route with one method (HEAD is sold as GET). */
+export type Item = {
+  /**
+   * `slug:GET /path`; part of every MPP challenge, so that a credential pays for no other route.
+   */
+  id: string
+  merchant: string
+  /** Route path below the merchant. */
+  route: string
+  /** HTTP method that it is sold for. */
+  method: string
+  resource: { url: string; description: string; mimeType: string }
+  /** In file order, which is the order of x402 `accepts`. */
+  offers: readonly Offer[]
+  /**
+   * The same offers in the order of MPP challenges: unmodified MPP clients pay the first or fail.
+   */
+  mppOffers: readonly Offer[]
+  /**
+   * Id of a second item with the same offers: its challenges are valid here for requests without
+   * body.
+   */
+  twin?: string
+  /** x402 extensions besides the paywall's own. */
+  extensions: readonly Declaration[]
+  /** The product whose gas budget pays for its settlement; the gateway by default. */
+  product?: 'desk'
+  /** Bytes of other headers that callers add to its 402. */
+  besideBytes?: number
+  /** Offers of this item before the configuration changed. */
+  retired?: readonly RetiredOffer[]
+  /**
+   * For a route whose price depends on the request: the most that any request costs. The offers are
+   * those of one request, and a payment of more than its price pays for it, too.
+   */
+  mostAtomic?: bigint
+  /** Whether its requests may be paid by their use, by the x402 scheme `upto`. */
+  isByUse?: boolean
+}
+
+const exactOnly = new WeakMap<Item, Item>()
+
+/** The same item, which is not sold by its use. */
+export function withoutUse(item: Item): Item {
+  if (item.isByUse !== true) return item
+  const made = exactOnly.get(item) ?? { ...item, isByUse: false }
+  exactOnly.set(item, made)
+  return made
+}
+
+/** An offer that is no longer made. */
+export type RetiredOffer = Offer & {
+  /** Unix ms until which a new payment may use it. A known payment always may. */
+  until: number
+}
+
+/**
+ * The offers that a payment of this amount may use. Where the price depends on the request, these
+ * are all offers, so that a known payment is recognised whatever its request costs now.
+ */
+export function offersFor(
+  { offers, retired = [], mostAtomic }: Item,
+  amountAtomic: bigint,
+): readonly (Offer | RetiredOffer)[] {
+  if (mostAtomic === undefined) return retired.length === 0 ? offers : [...offers, ...retired]
+  const others = retired.filter(
+    (before) => !offers.some((o) => o.network === before.network && o.payTo === before.payTo),
+  )
+  return [...offers, ...others].map((offer) => ({ ...offer, amountAtomic }))
+}
+
+/** Whether an amount does not pay for the request that an item is offered for. */
+export function isOutside({ offers, mostAtomic }: Item, amountAtomic: bigint): boolean {
+  const least = offers[0]?.amountAtomic
+  if (mostAtomic === undefined || least === undefined) return false
+  return amountAtomic < least || amountAtomic > mostAtomic
+}
+
+/** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */
+export function inMppOrder(
+  offers: readonly Offer[],
+  mppOrder: readonly Network.Id[],
+): readonly Offer[] {
+  const rank = (offer: Offer): number => {
+    const index = mppOrder.indexOf(offer.network.id)
+    return index === -1 ? mppOrder.length : index
+  }
+  return offers.toSorted((a, b) => rank(a) - rank(b))
+}

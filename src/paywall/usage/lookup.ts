@@ -1,0 +1,70 @@
+import type { Authorization } from '../../../db/Authorization'
+import type { Payment } from '../../../db/Payment'
+import * as Problem from '../../protocol/Problem'
+import type { Settlement } from '../../settlement/settlement'
+import { type Issuer, signReceipt } from '../answer/receipts'
+import type { Tokens } from '../answer/undelivered'
+
+export type LookupOptions = {
+  settlement: Pick<Settlement, 'findById' | 'authorizations'>
+  tokens: Tokens
+  /** Signs receipts. */
+  issuer: Issuer
+  now: () => number
+}
+
+const tokenHeader = 'payment-token'
+
+/**
+ * `GET /api/payments/{id}`: the cost of an answer, for a client with the token of its header. A
+ * stream is settled after its end, so its head has no receipt. Throws ProblemError.
+ */
+export function createLookup({ settlement, tokens, issuer, now }: LookupOptions) {
+  return async (request: Request, id: string): Promise<Response> => {
+    const given = request.headers.get(tokenHeader)
+    if (given === null) {
+      throw Problem.of('invalid-parameter', 'Payment-Token is missing: send that of the answer.', {
+        members: { field: 'Payment-Token' },
+      })
+    }
+    // Without its token an id causes no read.
+    if (!tokens.isReceiptToken(id, given)) throw unknown()
+    const [payment, authorization] = await Promise.all([
+      settlement.findById(id),
+      settlement.authorizations.findById(id),
+    ])
+    if (payment === undefined && authorization === undefined) throw unknown()
+    const body = {
+      ...(authorization === undefined ? {} : describe(authorization)),
+      ...(payment === undefined ? {} : settled(payment)),
+      ...(payment?.state === 'confirmed' ? { receipt: signReceipt(payment, issuer, now()) } : {}),
+    }
+    return Response.json(body, { headers: { 'cache-control': 'no-store' } })
+  }
+}
+
+function unknown(): Problem.ProblemError {
+  return Problem.of(
+    'not-found',
+    'There is no payment with this id and this Payment-Token: send both as the answer had them.',
+  )
+}
+
+function describe({ id, state, transfer, purpose, charge }: Authorization) {
+  return {
+    id,
+    state,
+    network: transfer.network,
+    asset: transfer.asset,
+    payer: transfer.payer,
+    payTo: transfer.payee,
+    resource: purpose.resource,
+    ceiling: String(transfer.amountAtomic),
+    ...(charge === undefined ? {} : { amount: String(charge.amountAtomic), units: charge.units }),
+  }
+}
+
+/** Members that replace those of the authorization. */
+function settled({ id, state, transfer, transaction }: Payment) {
+  return { id, state, amount: String(transfer.amountAtomic), transaction }
+}

@@ -1,0 +1,505 @@
+import type { Authorization } from '../../../db/Authorization'
+import type { Payment } from '../../../db/Payment'
+import type { WriteEvent } from '../../log'
+import * as Problem from '../../protocol/Problem'
+import * as SettlementResponse from '../../protocol/SettlementResponse'
+import type { Settlement } from '../../settlement/settlement'
+import { chargeMs } from '../../settlement/upto/ceiling-limits'
+import { type Buffered, type Buffering, createBuffer } from '../answer/buffer'
+import type { Deliveries, DeliveryRequest } from '../answer/delivery'
+import type { Cost, Fulfilled, Made } from '../answer/Fulfilment'
+import type { Usage } from '../answer/receipts'
+import { type RecorderOptions, saleOf } from '../answer/recorder'
+import { createKept, type Kept } from '../answer/remainder'
+import type { Answer, Answers } from '../answer/store'
+import type { TransferRates } from '../answer/transfer-rate'
+import { brokenOff, gone, remadeMax, type Tokens } from '../answer/undelivered'
+import * as Denial from '../Denial'
+import { streamByUse } from './usage-stream'
+
+/*
+ * Answers that are paid by what they use (x402 scheme `upto`). The answer is made first. A whole answer
+ * is held until its charge is settled. A stream passes while it comes, and is settled at its end.
+ */
+
+export type UsageOptions = {
+  settlement: Settlement
+  deliveries: Deliveries
+  answers: Answers
+  tokens: Tokens
+  rates: TransferRates
+  /** Bytes of answers that may be held at once. */
+  heldMaxBytes: number
+  /** Longest wait (ms) of a buyer for the settlement. */
+  readonly settleWaitMs: number
+  /** Symbol of the asset of a network, for the line of a sale. */
+  symbolOf?: RecorderOptions['symbolOf']
+  now: () => number
+  log: WriteEvent
+}
+
+export type UsageDeliveries = {
+  /**
+   * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
+   * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
+   */
+  deliver(
+    request: DeliveryRequest,
+    authorization: Authorization,
+    release: () => void,
+  ): Promise<Response>
+  /**
+   * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
+   * the bytes that were charged. Without them it makes the answer again. One that costs more is on the
+   * payer's credit: a buyer could leave a short answer and take a long one for its charge.
+   */
+  repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest>
+  inFlight(): number
+}
+
+type Context = {
+  options: UsageOptions
+  buffer: Buffering
+  /** Answers whose charge has no payment yet, by its id. They count as held. */
+  waiting: Map<string, Answer>
+  open: number
+}
+
+type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
+
+export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
+  const buffer = createBuffer(options.heldMaxBytes)
+  const context: Context = { options, buffer, waiting: new Map(), open: 0 }
+  return {
+    inFlight: () => context.open,
+    async repeating(request, payment) {
+      const kept = await options.answers.find(payment.id, options.now())
+      if (kept !== undefined)
+        return { ...request, fulfil: async () => ({ delivered: true, ...kept }) }
+      const waiting = context.waiting.get(payment.id)
+      return {
+        ...request,
+        keepLost: (answer) => keepLost(context, payment, { request, answer }),
+        fulfil: async ({ attempts }) =>
+          waiting
+            ? { delivered: true, ...waiting, headers: new Headers(waiting.headers) }
+            : makeAgain(context, request, { ...payment, attempts }),
+      }
+    },
+    async deliver(request, authorization, release) {
+      context.open++
+      let isPassedOn = false
+      const finish = () => {
+        context.open--
+        release()
+      }
+      try {
+        const delivery = { request, authorization, release: finish }
+        const making = make(context, delivery)
+        // Computed while the upstream works.
+        const token = options.tokens.receiptTokenOf(authorization.id)
+        const made = await making
+        const buffered = await bufferAnswer(context, delivery, made)
+        isPassedOn = buffered.kind === 'stream'
+        if (buffered.kind === 'stream')
+          return passOn(context, { ...delivery, token }, made, buffered.body)
+        return await settleWhole(context, { request, authorization, release }, made, buffered)
+      } finally {
+        if (!isPassedOn) context.open--
+      }
+    },
+  }
+}
+
+/** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
+async function make(context: Context, delivery: Delivery): Promise<Made> {
+  const { request, authorization } = delivery
+  const { id, transfer } = authorization
+  // An answer must not take longer than the authorization that pays for it is valid.
+  const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
+  let made: Fulfilled
+  try {
+    made = await request.fulfil({ id, transfer, attempts: 1, signal })
+  } catch (error) {
+    await abandon(context, delivery, true)
+    throw error
+  }
+  if (made.delivered) return made
+  const { code, detail, upstreamStatus, cost } = made
+  if (cost !== undefined && !signal.aborted) {
+    await chargeFailed(context, delivery, cost)
+    throw failed(code, `${detail} It costs ${cost.amountAtomic} atomic units.`, upstreamStatus)
+  }
+  await abandon(context, delivery, code !== 'upstream-unreachable')
+  if (signal.aborted) throw uncharged(...failures.late, upstreamStatus)
+  throw uncharged(code, detail, upstreamStatus)
+}
+
+/** Charges for an answer that did not come. Its settlement continues. */
+async function chargeFailed(
+  { options: { settlement, settleWaitMs, log } }: Context,
+  { request, authorization }: Delivery,
+  cost: Cost,
+): Promise<void> {
+  const { authorizations } = settlement
+  const { requestId, client } = request
+  // As if it had been delivered, so that the payment redeems no answer.
+  const delivered = { upstreamStatus: 504, truncated: true }
+  const charged = await authorizations.charge(authorization, cost, { delivered, client })
+  log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
+  authorizations
+    .settleCharge(charged, { waitMs: settleWaitMs, requestId })
+    .catch((error: unknown) => log('settlement-fault', { payment: charged.id, error }))
+}
+
+function uncharged(
+  code: Problem.Code,
+  detail: string,
+  upstreamStatus: number | undefined,
+): Problem.ProblemError {
+  return failed(code, `${detail} Nothing is charged.`, upstreamStatus)
+}
+
+function failed(
+  code: Problem.Code,
+  detail: string,
+  upstreamStatus: number | undefined,
+): Problem.ProblemError {
+  return Problem.of(code, detail, {
+    members: {
+      reason: 'delivery_failed',
+      ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
+    },
+  })
+}
+
+/** `isLost`: the request may have reached the upstream. */
+async function abandon(
+  { options: { settlement, log } }: Context,
+  { authorization, request: { client } }: Delivery,
+  isLost: boolean,
+): Promise<void> {
+  await settlement.authorizations.charge(authorization, nothing, { isLost, client })
+  log('authorization-void', { payment: authorization.id })
+}
+
+const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }
+
+/** Time that an answer that is made again may take, ms. */
+const againMs = 5 * 60_000
+
+/**
+ * The answer of a settled charge. After two attempts, and where it costs more than the charge, it is on
+ * the payer's credit: a crash must not lose a paid answer, and no buyer may get dear ones by fetching
+ * cheap ones again.
+ */
+async function makeAgain(
+  { buffer, options: { settlement } }: Context,
+  request: DeliveryRequest,
+  payment: Payment,
+): Promise<Fulfilled> {
+  const { lend } = settlement.authorizations
+  const { amountAtomic: chargedAtomic } = payment.transfer
+  if (payment.attempts > remadeMax && !(await lend(payment, chargedAtomic)))
+    throw gone(payment, 'The answer was made again twice.')
+  const made = await request.fulfil(payment)
+  if (!made.delivered) return made
+  const { status, headers, onEnd } = made
+  const maxBytes = request.envelope?.maxBytes
+  const buffered = await buffer.read(made.body, { isPassedOn: false, maxBytes, limitMs: againMs })
+  if (buffered.kind !== 'whole') {
+    if (buffered.kind === 'stream') buffered.body.cancel().catch(() => {})
+    onEnd?.(true)
+    return brokenOff(status)
+  }
+  const { amountAtomic, by } = chargeOf(made, payment, buffered.isComplete)
+  const moreAtomic = amountAtomic - chargedAtomic
+  if (by !== 'failed' && (moreAtomic <= 0n || (await lend(payment, moreAtomic)))) {
+    if (isLong(buffered, request)) return { ...made, body: inPieces(buffered) }
+    onEnd?.(false)
+    buffered.release()
+    return { delivered: true, status, headers, body: buffered.bytes }
+  }
+  onEnd?.(true)
+  buffered.release()
+  const detail = 'The answer that was made again is an error, or costs more than was charged.'
+  return { delivered: false, upstreamStatus: status, code: 'upstream-failed', detail }
+}
+
+/** Stores an answer that its buyer has not got, where there is room. Never rejects. */
+async function keepLost(
+  { options: { answers, now, log } }: Context,
+  { id, transfer }: Pick<Payment, 'id' | 'transfer'>,
+  { request: { requestId }, answer }: { request: DeliveryRequest; answer: Answer },
+): Promise<boolean> {
+  try {
+    const free = await answers.reserve(transfer.payer, now())
+    if (free === undefined) return false
+    const isKept = answers.store({ id, transfer }, answer, now())
+    return await isKept.finally(free)
+  } catch (error) {
+    log('answer-not-kept', { requestId, payment: id, error })
+    return false
+  }
+}
+
+/**
+ * Keeps an answer in memory until its authorization ends: a stored one belongs to a payment, and the
+ * charge has none while no node can be asked.
+ */
+function keepWaiting(
+  { waiting, options }: Context,
+  { id, transfer }: Authorization,
+  { answer, release }: { answer: Answer; release: () => void },
+): void {
+  waiting.set(id, answer)
+  const end = () => {
+    waiting.delete(id)
+    release()
+  }
+  setTimeout(end, Number(transfer.validBefore) * 1000 - options.now()).unref()
+}
+
+async function bufferAnswer(
+  context: Context,
+  delivery: Delivery,
+  { body, headers, status, onEnd }: Made,
+): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
+  const { request, authorization } = delivery
+  const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
+  const buffered = await context.buffer.read(body, {
+    isPassedOn: isEvents && !context.options.settlement.authorizations.holdsStream(authorization),
+    maxBytes: request.envelope?.maxBytes,
+    limitMs: leftMs(context, authorization),
+  })
+  if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
+  onEnd?.(true)
+  await abandon(context, delivery, true)
+  const [code, detail] = failures[buffered.kind]
+  throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
+}
+
+const failures = {
+  broken: ['upstream-failed', 'The upstream broke its answer off.'],
+  late: ['upstream-timeout', 'The upstream did not end its answer in time.'],
+  full: ['not-ready', 'There is no room to hold the answer.'],
+} as const
+
+/** Time until the charge of an authorization must be settled, ms. */
+function leftMs({ options }: Context, { transfer }: Authorization): number {
+  return Number(transfer.validBefore) * 1000 - chargeMs - options.now()
+}
+
+/** Settles the charge, then answers. Throws ProblemError when it is not settled. */
+async function settleWhole(
+  context: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+  buffered: Extract<Buffered, { kind: 'whole' }>,
+): Promise<Response> {
+  const { settlement, deliveries, settleWaitMs, log } = context.options
+  const { authorizations } = settlement
+  const { requestId, signal } = request
+  const { status, headers } = made
+  let isWaiting = true
+  let isPassedOn = false
+  let isOwed = false
+  let hasPayment = false
+  const keep = async (answer: Answer) => {
+    isOwed = false
+    await keepLost(context, authorization, { request, answer })
+  }
+  try {
+    const cost = chargeOf(made, authorization, buffered.isComplete)
+    const forwarded = { isLost: isLost(cost), client: request.client }
+    const charged = await authorizations.charge(authorization, cost, forwarded)
+    const { amountAtomic, reason } = cost
+    const isPaid = charged.state !== 'void'
+    // The delivery has the line of the sale.
+    const line = { requestId, payment: charged.id, amountAtomic, reason }
+    log('charge', line, () => (isPaid ? '' : undefined))
+    if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
+    const outcome = await authorizations.settleCharge(charged, {
+      waitMs: settleWaitMs,
+      requestId,
+      onSent: (payment) => deliveries.expect(payment, request.search),
+      deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
+    })
+    isOwed = outcome.kind !== 'refused' && outcome.kind !== 'dead'
+    hasPayment = outcome.kind !== 'unavailable'
+    if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
+    const { payment } = outcome
+    if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
+      throw Denial.unpaid({ kind: 'pending', payment })
+    }
+    const answer = { delivered: true as const, status, headers, body: buffered.bytes }
+    const usage: Usage = { ceilingAtomic: charged.transfer.amountAtomic, units: cost.units }
+    const fulfil = async (): Promise<Made> => {
+      if (!isLong(buffered, request)) return answer
+      isPassedOn = true
+      return { ...answer, body: inPieces(buffered), ...(made.onEnd && { onEnd: made.onEnd }) }
+    }
+    const given = { ...request, usage, fulfil, keepLost: keep }
+    return await deliveries.deliver(given, outcome, 'x402', release)
+  } catch (error) {
+    // Its charge is or will be settled, and the next request gets these bytes.
+    const answer = { status, headers: new Headers(headers), body: buffered.bytes }
+    if (isOwed && hasPayment) await keep(answer)
+    else if (isOwed) {
+      isPassedOn = true
+      made.onEnd?.(false)
+      keepWaiting(context, authorization, { answer, release: buffered.release })
+    }
+    throw error
+  } finally {
+    // The settlement continues: an answer that it confirms later is delivered to the next request.
+    isWaiting = false
+    if (!isPassedOn) {
+      made.onEnd?.(false)
+      buffered.release()
+    }
+  }
+}
+
+/** A longer answer stays in memory for as long as its buyer reads it, so that counts as held. */
+const atOnceMaxBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+function isLong({ bytes }: { bytes: Uint8Array }, { envelope }: DeliveryRequest): boolean {
+  return bytes.byteLength > atOnceMaxBytes && envelope === undefined
+}
+
+/** The bytes as fast as the buyer reads; `release` is called at the end. */
+function inPieces({ bytes, release }: Extract<Buffered, { kind: 'whole' }>) {
+  let at = 0
+  return new ReadableStream<Uint8Array>(
+    {
+      pull(controller) {
+        const piece = bytes.subarray(at, at + pieceBytes)
+        at += piece.byteLength
+        if (piece.byteLength > 0) return controller.enqueue(piece)
+        release()
+        controller.close()
+      },
+      cancel: release,
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+/** The charge of an answer; without a meter, as after a reload, its whole ceiling. */
+function chargeOf(
+  made: Made,
+  { transfer }: Pick<Authorization, 'transfer'>,
+  isComplete: boolean,
+): Cost {
+  const whole = { amountAtomic: transfer.amountAtomic, units: {}, by: 'missing' }
+  return made.chargeOf?.(isComplete) ?? whole
+}
+
+/** Whether nothing is charged although the meter does not say that the answer is free. */
+function isLost({ amountAtomic, by }: Cost): boolean {
+  return amountAtomic === 0n && (by === 'failed' || by === 'missing')
+}
+
+/** An answer that costs nothing. */
+function free(
+  { transfer: { network, payer } }: Authorization,
+  { status, headers }: Made,
+  bytes: Uint8Array,
+  { request, release }: Pick<Delivery, 'request' | 'release'>,
+): Response {
+  const response = SettlementResponse.serialize({
+    success: true,
+    transaction: '',
+    network,
+    payer,
+    amount: '0',
+  })
+  headers.set('payment-response', response)
+  release()
+  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  return new Response(isBodiless ? null : bytes, { status, headers })
+}
+
+/** Passes a stream on, and settles its charge at its end. `token` shows its receipt. */
+function passOn(
+  context: Context,
+  { request, authorization, release, token }: Delivery & { token: string },
+  made: Made,
+  body: ReadableStream<Uint8Array>,
+): Response {
+  const { options } = context
+  const { settlement, answers, rates, now, log } = options
+  const { id, transfer, purpose } = authorization
+  const { status, headers } = made
+  const { requestId } = request
+  headers.set('payment-id', id)
+  headers.set('payment-token', token)
+  const own = new Headers(headers)
+  const isKeyed = purpose.idempotencyKey !== undefined
+  const kept = createKept((bytes) => {
+    const answer = { status, headers: own, body: bytes }
+    if (isKeyed) return answers.store({ id, transfer }, answer, now())
+    return keepLost(context, authorization, { request, answer })
+  })
+  const stream = streamByUse(body, request.signal, {
+    limitMs: leftMs(context, authorization),
+    onEnd: made.onEnd,
+    watch: rates.watch,
+    afterPause: options.deliveries.afterPause,
+    isFresh: settlement.isFresh,
+    kept,
+    // Without a key the bytes are for a buyer that has got none of them.
+    onStart: () => {
+      if (!isKeyed) kept.drop()
+    },
+    async charge({ end, reach }) {
+      const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
+      const delivered =
+        reach === 'nothing'
+          ? undefined
+          : { upstreamStatus: status, truncated: reach === 'truncated' }
+      const forwarded = { delivered, isLost: isLost(cost), client: request.client }
+      const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
+      const { amountAtomic, reason } = cost
+      const line = { requestId, payment: id, amountAtomic, outcome: reach, reason }
+      log('charge', line, () =>
+        amountAtomic === 0n
+          ? undefined
+          : saleOf({ ...authorization, transfer: { ...transfer, amountAtomic } }, reach, options),
+      )
+      return charged
+    },
+    settle: (charged, isWhole) => settle(options, charged, { requestId, status, kept, isWhole }),
+    finish: release,
+    log: (error) => log('settlement-fault', { requestId, payment: id, error }),
+  })
+  return new Response(stream, { status, headers })
+}
+
+/**
+ * Settles a stream. Stores one of which the buyer has got nothing, and a whole one for its key: with a
+ * key that replays it, its credential must not buy another one.
+ */
+async function settle(
+  { settlement, settleWaitMs }: UsageOptions,
+  charged: Authorization,
+  {
+    requestId,
+    status,
+    kept,
+    isWhole,
+  }: { requestId: string; status: number; kept: Kept; isWhole: boolean },
+): Promise<void> {
+  if (charged.state === 'void') return
+  const options = { waitMs: settleWaitMs, requestId }
+  const { kind } = await settlement.authorizations.settleCharge(charged, options)
+  const isLost = charged.delivered === undefined
+  const isOfUse = kind === 'confirmed' ? isWhole || isLost : kind === 'pending' && isLost
+  if (!isOfUse || !(await kept.store()) || !isLost) return
+  if (kind !== 'confirmed' || !isWhole || charged.purpose.idempotencyKey === undefined) return
+  await settlement.beginDelivery(charged.id)
+  const delivered = { delivered: true, upstreamStatus: status, truncated: false } as const
+  await settlement.endDelivery(charged.id, delivered)
+}

@@ -1,0 +1,146 @@
+import type { Address, Hex } from 'viem'
+import { type Node, RpcError, RpcFault } from '../../chain/client'
+import { fees, pollMs } from '../../chain/head'
+import * as Multicall from '../../chain/multicall'
+import * as Receipt from '../../chain/receipt'
+import type * as Network from '../../protocol/Network'
+import { type Context, chainOf } from '../state/context'
+import type { ChainState, Relayer } from '../state/state'
+
+/** What products read from the chains. */
+export type ChainReads = {
+  /**
+   * Read-only calls of products in the state of the newest block. Results are in order, undefined
+   * for each that failed. Throws RpcFault.
+   */
+  read(
+    network: Network.Id,
+    calls: readonly { to: Address; data: Hex }[],
+    options?: { timeoutMs?: number },
+  ): Promise<Read>
+  /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
+  rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
+  /**
+   * Fees of a transaction that would be signed now, the newest base fee, and the suggested tip.
+   * Wei.
+   */
+  fees(network: Network.Id): {
+    maxFeeWei: bigint
+    maxTipWei: bigint
+    baseFeeWei: bigint
+    suggestedTipWei: bigint
+  }
+}
+
+export type Read = { blockNumber: bigint; results: readonly (Hex | undefined)[] }
+
+export function createChainReads(context: Pick<Context, 'chains'>): ChainReads {
+  return {
+    read: (network, calls, options) => read(chainOf(context, network), calls, options),
+    rpc: (network, method, params) => chainOf(context, network).client.call(method, params),
+    fees(network) {
+      const { head, network: config } = chainOf(context, network)
+      const { baseFeeWei, suggestedTipWei } = head
+      return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
+    },
+  }
+}
+
+/** Sends all calls in one eth_call. Throws RpcFault, also when a node refuses the whole call. */
+async function read(
+  { client }: ChainState,
+  calls: readonly { to: Address; data: Hex }[],
+  options: { timeoutMs?: number } = {},
+): Promise<Read> {
+  const { to, data } = Multicall.aggregate([...Multicall.blockNumberCalls, ...calls])
+  const count = calls.length + Multicall.blockNumberCalls.length
+  const answer = await client
+    .call('eth_call', [{ to, data }, 'latest'], options)
+    .catch((error: unknown) => {
+      if (!(error instanceof RpcError)) throw error
+      throw new RpcFault(`the node refuses the call (${error.code})`, { cause: error })
+    })
+  const results = Multicall.parseResults(answer, count)
+  const blockNumber = results && Multicall.blockNumberOf(results)
+  if (blockNumber === undefined) throw new RpcFault('not an answer of Multicall3')
+  return {
+    blockNumber,
+    results: (results ?? [])
+      .slice(Multicall.blockNumberCalls.length)
+      .map((result) => (result.success ? result.data : undefined)),
+  }
+}
+
+/** The node to read from: the URL in use, or a given one. */
+type From = { client: Pick<Node, 'call'> }
+
+/** The receipt of a hash, if the chain has it. Throws RpcFault or RpcError. */
+export async function readReceipt(
+  { client }: From,
+  hash: Hex,
+): Promise<Receipt.Receipt | undefined> {
+  const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
+  // Another receipt does not show that there is none.
+  if (receipt && receipt.hash !== hash) throw new RpcFault('a receipt of another transaction')
+  return receipt
+}
+
+/** The number of included transactions of the relayer. Throws RpcFault or RpcError. */
+export async function readCount(
+  { client }: From,
+  { address }: Relayer,
+  tag: 'latest' | 'pending',
+): Promise<number> {
+  const count = await client.call('eth_getTransactionCount', [address, tag])
+  if (!Receipt.isHex(count)) throw new RpcFault('not a transaction count')
+  return Number(count)
+}
+
+/** Number of the newest block that the node has. Throws RpcFault or RpcError. */
+export async function readTop({ client }: From): Promise<bigint> {
+  const number = await client.call('eth_blockNumber', [])
+  if (!Receipt.isHex(number)) throw new RpcFault('not a block number')
+  return BigInt(number)
+}
+
+type Waiting = { progress: Pick<Context['progress'], 'signal'> }
+
+/**
+ * Waits until a receipt has the configured confirmations. Undefined when it vanished: then the
+ * transaction must be driven again.
+ */
+export async function confirmations(
+  { progress: { signal } }: Waiting,
+  chain: ChainState,
+  receipt: Receipt.Receipt,
+): Promise<Receipt.Receipt | undefined> {
+  const needed = BigInt(chain.network.confirmations) - 1n
+  if (needed <= 0n) return receipt
+  while (!signal.aborted) {
+    try {
+      const number = await chain.client.call('eth_blockNumber', [])
+      if (Receipt.isHex(number) && BigInt(number) >= receipt.blockNumber + needed) {
+        const again = await readReceipt(chain, receipt.hash)
+        if (!again) return undefined
+        if (again.blockNumber === receipt.blockNumber) return again
+        receipt = again
+      }
+    } catch {
+      // Ignore the fault: the next poll may reach a node.
+    }
+    await chain.heads.wait(pollMs(chain.head), signal)
+  }
+  return undefined
+}
+
+/** Waits until an external transaction has the configured confirmations. Throws when it vanished. */
+export async function assertConfirmed(
+  context: Waiting,
+  chain: ChainState,
+  hash: Hex,
+): Promise<void> {
+  if (chain.network.confirmations <= 1) return
+  const receipt = await readReceipt(chain, hash)
+  if (receipt && (await confirmations(context, chain, receipt))) return
+  throw new RpcFault('the settlement is not confirmed yet')
+}

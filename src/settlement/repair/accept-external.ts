@@ -1,0 +1,119 @@
+import type { Arrival, Rows } from '../../../db/Ledger'
+import type { Purpose } from '../../../db/Payment'
+import { moneyKey, type Transfer } from '../../protocol/Transfer'
+import { assertConfirmed } from '../read/reads'
+import * as Refusals from '../read/refusals'
+import { type Outcome, RowsRefusedError } from '../send/Outcome'
+import * as Resolve from '../send/resolve'
+import { rowOf } from '../send/transaction'
+import { about, type Context } from '../state/context'
+import type { ChainState } from '../state/state'
+import * as External from './external'
+
+/**
+ * Credentials that arrived while no network could settle, with the time (unix ms). An external
+ * settlement after that time shows that the credential was unspent when it arrived. Kept in memory
+ * only, so other instances do not have them.
+ */
+export type Unsettled = {
+  note(transfer: Transfer, arrival: Arrival): void
+  find(transfer: Transfer): Arrival | undefined
+}
+
+const unsettledMax = 10_000
+
+export function createUnsettled(max = unsettledMax): Unsettled {
+  const seen = new Map<string, Arrival>()
+  return {
+    note(transfer, arrival) {
+      const key = keyOf(transfer)
+      // Keep the first time. With a later one, an external settlement in between would not count.
+      if (seen.has(key)) return
+      const [oldest] = seen.keys()
+      if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
+      seen.set(key, arrival)
+    },
+    find: (transfer) => seen.get(keyOf(transfer)),
+  }
+}
+
+function keyOf(transfer: Transfer): string {
+  return `${moneyKey(transfer)} ${transfer.payee} ${transfer.amountAtomic}`.toLowerCase()
+}
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
+
+/** The requested payment. */
+type Asked = Parameters<typeof rowOf>[0] & {
+  rows: Rows | undefined
+  requestId: string | undefined
+}
+
+/**
+ * Accepts an external settlement: a transaction of another sender used the nonce before we sent
+ * anything. It counts for orders of the desk, whose account has the money, and with exclusive
+ * payouts. It also counts when this service refused the credential before the settlement. It does
+ * not count when one of our accounts sent it, because another database has answered for it.
+ */
+export async function acceptExternal(
+  context: Uses,
+  chain: ChainState,
+  asked: Asked,
+  before: Arrival | undefined,
+): Promise<Outcome> {
+  const { id, transfer, purpose } = asked
+  const { ledger, now, log } = context
+  if (!mayAccept(context, purpose, before)) return Refusals.refuseUsed(transfer)
+  try {
+    const found = await External.find(context, chain, transfer)
+    if (!found || !(await isAcceptable(context, chain, asked, { found, before }))) {
+      return Refusals.refuseUsed(transfer)
+    }
+    await assertConfirmed(context, chain, found.transaction)
+    const accepted = await ledger.settling.storeExternal({
+      row: {
+        ...rowOf(asked, chain.head.number, now()),
+        state: 'confirmed',
+        transactionHash: found.transaction,
+        logIndex: found.logIndex,
+        blockNumber: found.blockNumber,
+        confirmedAt: now(),
+      },
+      rows: asked.rows,
+    })
+    if (accepted === 'known') return Refusals.refuseUsed(transfer)
+    if (accepted !== 'stored' && accepted.refused === 'money-authorized')
+      return Refusals.refuseUsed(transfer)
+    if (accepted !== 'stored') throw new RowsRefusedError(accepted.refused)
+    log('payment-settled-externally', { ...about(asked), transaction: found.transaction })
+    return Resolve.current(context, { id })
+  } catch (error) {
+    if (error instanceof RowsRefusedError) throw error
+    log('settlement-undecided', { ...about(asked), error })
+    return Refusals.unavailable(error)
+  }
+}
+
+function mayAccept({ policy }: Uses, purpose: Purpose, before: Arrival | undefined): boolean {
+  if (purpose.product === 'desk') return true
+  return purpose.bound && (policy.payoutExclusive() || before !== undefined)
+}
+
+async function isAcceptable(
+  context: Uses,
+  chain: ChainState,
+  asked: Asked,
+  { found, before }: { found: External.Found; before: Arrival | undefined },
+): Promise<boolean> {
+  const isSince = before !== undefined && External.isSince(context, chain, found, before)
+  const counts = External.counts(context, chain, asked, { found, arrival: undefined })
+  if (!counts && !isSince) return false
+  if (asked.purpose.product !== 'desk' && context.policy.payoutExclusive()) return true
+  if (!(await External.isSentByUs(chain, found))) return true
+  context.log('settlement-without-record', {
+    ...about(asked),
+    network: chain.network.id,
+    transaction: found.transaction,
+  })
+  return false
+}

@@ -1,0 +1,222 @@
+import type { Address, Hex } from 'viem'
+import type { Payment } from '../../../db/Payment'
+import type { TransactionRow } from '../../../db/schema'
+import { type AccountCode, splitCode, withCode } from '../../chain/code'
+import * as Multicall from '../../chain/multicall'
+import * as Permit2 from '../../chain/permit2'
+import * as Receipt from '../../chain/receipt'
+import * as Token from '../../chain/token'
+import * as Permit from '../../protocol/Permit'
+import type { Transfer } from '../../protocol/Transfer'
+import { isOfToken, refusalCalls } from '../read/causes'
+import * as EthCall from '../read/ethcall'
+import type { Context } from '../state/context'
+import * as Gas from '../state/gas'
+import type { ChainState } from '../state/state'
+
+/** Most payers that are kept out of shared transactions; the oldest entries are dropped. */
+const unsharedMax = 10_000
+
+type Uses = Pick<Context, 'now' | 'log'>
+
+/** A transaction that was included and did not pay all of its members. */
+export type Failed = {
+  included: TransactionRow
+  receipt: Receipt.Receipt
+  /** All payments in the transaction. */
+  members: readonly Payment[]
+  unpaid: readonly Payment[]
+  /** The payer's code as the simulation read it. */
+  code: AccountCode
+}
+
+/**
+ * Payments whose payer caused a failure, by id, with the code that caused it. The code is `eoa`
+ * where the money explains the failure. Moving money must not block other wallets of the same code.
+ */
+export type Attributed = ReadonlyMap<string, AccountCode>
+
+/**
+ * Attributes a failure to the payments whose payers caused it. In a lone transaction that is the
+ * payer. In a batch it is a payer that has code now (EIP-7702), or one whose money, allowance or
+ * nonce has changed: each passed a simulation just before. A member that failed although gas was
+ * left also counts. These payers never share a transaction again. Never rejects.
+ */
+export async function attributeFailure(
+  context: Uses,
+  chain: ChainState,
+  failed: Failed,
+): Promise<Attributed> {
+  const { included, members, unpaid } = failed
+  const [first] = unpaid
+  // This service itself sends empty transactions, so no payer caused the failure.
+  if (included.kind === 'cancel' || !first) return new Map()
+  const states = await readMembers(chain, failed, context.now())
+  const codeOf = ({ id }: Payment): AccountCode => {
+    const state = states.get(id)
+    if (state?.isMoney && !usedMostGas(failed)) return 'eoa'
+    // Prefer the simulated code to that at the end of the block. A payer can delegate to the code
+    // of others after the transaction, so that the failure counts against them.
+    return failed.code === 'unknown' ? (state?.code ?? 'unknown') : failed.code
+  }
+  const byPayers = unpaid.filter(({ id }) => states.get(id)?.isByToken !== true)
+  if (byPayers.length === 0) return new Map()
+  if (members.length === 1) return new Map([[first.id, codeOf(first)]])
+  if (usedMostGas(failed)) {
+    // Only the unpaid share of the cost is wasted.
+    const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
+    Gas.addWasted(context, chain, first.purpose.product, wei)
+  }
+  const isPayers = hadGas(chain, failed) && isCausedByPayers(failed)
+  let attributed: readonly Payment[] = byPayers.filter(
+    ({ id }) => isPayers || states.get(id)?.isChanged === true,
+  )
+  if (attributed.length === 0) attributed = await findActive(chain, failed)
+  for (const { transfer } of attributed) excludeFromShared(chain, transfer.payer)
+  context.log('batch-failed', {
+    network: chain.network.id,
+    transaction: failed.receipt.hash,
+    unpaid: unpaid.length,
+    attributed: attributed.map(({ transfer }) => transfer.payer),
+  })
+  return new Map(attributed.map((payment) => [payment.id, codeOf(payment)]))
+}
+
+/**
+ * Whether at least half of the gas limit was used. A failing transfer uses less, malicious code
+ * nearly all.
+ */
+function usedMostGas({ included, receipt }: Failed): boolean {
+  return receipt.gasUsed * 2n >= included.gasLimit
+}
+
+function excludeFromShared({ known: { unshared } }: ChainState, payer: Address): void {
+  unshared.delete(payer)
+  unshared.add(payer)
+  const [oldest] = unshared
+  if (unshared.size > unsharedMax && oldest !== undefined) unshared.delete(oldest)
+}
+
+/**
+ * Whether every member had enough gas. The remaining gas only shrinks from call to call. Refunds,
+ * at most a fifth, are subtracted at the end (EIP-3529).
+ */
+function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boolean {
+  if (!receipt.success) return false
+  const left = included.gasLimit - (receipt.gasUsed * 5n) / 4n
+  return unpaid.every(({ transfer }) => left >= Gas.limitOfMember(chain, transfer))
+}
+
+/**
+ * Whether payers caused the failure. When all members of several payers fail, the token refuses.
+ */
+function isCausedByPayers({ members, unpaid }: Failed): boolean {
+  if (unpaid.length < members.length) return true
+  return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
+}
+
+type MemberState = {
+  code: AccountCode
+  isChanged: boolean
+  /** Nonce, balance, allowance or time explain why it did not pay. */
+  isMoney: boolean
+  /** The token refuses everybody's transfers to the payee. */
+  isByToken: boolean
+}
+
+/** State of each payment at the end of the block; empty when the node does not answer. */
+async function readMembers(
+  chain: ChainState,
+  { included, unpaid, receipt }: Failed,
+  now: number,
+): Promise<ReadonlyMap<string, MemberState>> {
+  const owed = new Map<Address, bigint>()
+  for (const { transfer } of unpaid) {
+    owed.set(transfer.payer, (owed.get(transfer.payer) ?? 0n) + transfer.amountAtomic)
+  }
+  const states = await Promise.all(
+    unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
+      const answer = await readMember(chain, transfer, {
+        relayer: included.relayer,
+        tag: tagOf(receipt),
+      })
+      if (!answer) return []
+      const { code, used, balance, allowance, isByToken } = answer
+      const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
+      const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
+      const isMoved = used === true || isShort || isRevoked
+      const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
+      return [
+        [id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver, isByToken }],
+      ]
+    }),
+  )
+  return new Map(states.flat())
+}
+
+/** Nonce, balance, allowance and code of a member, and what its token refuses, in one call. */
+async function readMember(
+  chain: ChainState,
+  transfer: Transfer,
+  { relayer, tag }: { relayer: Address; tag: Hex },
+) {
+  const { asset, payer } = transfer
+  const isPermit = transfer.method === 'permit2'
+  const calls = [
+    ...refusalCalls(transfer, relayer),
+    EthCall.nonceCall(transfer),
+    Token.balanceOf(asset, payer),
+    ...(isPermit
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
+      : []),
+  ]
+  const data = withCode(payer, Multicall.aggregate(calls))
+  try {
+    const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
+    const results = split && Multicall.parseResults(split.data, calls.length)
+    if (!split || !results) return undefined
+    const [nonce, balance, allowance] = results.slice(3).map(EthCall.uintOf)
+    const used = EthCall.isUsed(transfer, nonce)
+    return {
+      code: split.code,
+      used,
+      balance,
+      allowance: isPermit ? allowance : undefined,
+      isByToken: isOfToken(results),
+    }
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * Members whose account was active in the block. Such an account delegated and reverted that, or
+ * moved its money and got it back. Read only where all gas was used and no state shows the cause.
+ */
+async function findActive(
+  chain: ChainState,
+  { unpaid, receipt }: Failed,
+): Promise<readonly Payment[]> {
+  if (receipt.blockNumber === 0n) return []
+  const tags = [`0x${(receipt.blockNumber - 1n).toString(16)}`, tagOf(receipt)]
+  const counts = new Map<Address, Promise<boolean>>()
+  const isActive = async (payer: Address) => {
+    try {
+      const [before, after] = await Promise.all(
+        tags.map((tag) => chain.client.call('eth_getTransactionCount', [payer, tag])),
+      )
+      return Receipt.isHex(before) && Receipt.isHex(after) && BigInt(after) > BigInt(before)
+    } catch {
+      return false
+    }
+  }
+  for (const { transfer } of unpaid) {
+    if (!counts.has(transfer.payer)) counts.set(transfer.payer, isActive(transfer.payer))
+  }
+  const active = await Promise.all(unpaid.map(({ transfer }) => counts.get(transfer.payer)))
+  return unpaid.filter((_, index) => active[index] === true)
+}
+
+function tagOf({ blockNumber }: Receipt.Receipt): Hex {
+  return `0x${blockNumber.toString(16)}`
+}

@@ -1,0 +1,312 @@
+import type { Hex } from 'viem'
+import type { JobRow } from '../../../db/jobs'
+import type { JobRider } from '../../../db/Ledger'
+import type { TransactionRow } from '../../../db/schema'
+import * as Receipt from '../../chain/receipt'
+import * as Crypto from '../../protocol/Crypto'
+import { type Context, chainOf } from '../state/context'
+import * as Gas from '../state/gas'
+import type { ChainState, JobRefusal, Relayer, WaitingJob } from '../state/state'
+import * as Confirm from './confirm'
+import type { Job, JobCall, JobEnd } from './Job'
+import { feesNow, freeNonce, occupy, openMax, pausedBy, sign, vacate } from './relayer'
+
+/** Transactions of our own that carry no payment. */
+export type Jobs = {
+  /**
+   * Sends a transaction of our own, exactly once for its id. The rider is written in the database
+   * transaction that stores the signed bytes, before they are sent. The same id again, with any
+   * content, waits for the running job or returns its end. `waitMs` bounds the wait only: the job
+   * continues in the background and after a restart. `refused`: the rider could not be written, and
+   * nothing was written or sent. Rejects for an account that is no relayer of the network.
+   */
+  run(job: Job, options: RunOptions): Promise<JobEnd>
+  /** The state of a job, from the database. Undefined when it was never written. */
+  job(id: string): Promise<JobStatus | undefined>
+  /**
+   * Calls back with the id after every change of a job's state or newest transaction, also when a
+   * reorganisation returns it to broadcast. May call without a change, so read the state.
+   */
+  onJob(listener: (id: string) => void): void
+}
+
+type RunOptions = { waitMs: number; rider?: JobRider }
+
+type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
+
+const tooBusy = unavailable('The relayer has too much under way; try again.', 2)
+
+/** The state of a job, from the database. */
+export type JobStatus = {
+  state: JobRow['state']
+  /** The included transaction; before, the newest one sent. */
+  transaction: Hex
+  blockNumber: bigint | undefined
+}
+
+const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
+  swap: 'swap',
+  refund: 'refund',
+  grant: 'grant',
+  allowance: 'approve',
+}
+
+export function createJobRunner(context: Context): Jobs {
+  return {
+    run: (job, options) => run(context, job, options),
+    job: (id) => statusOf(context, id),
+    onJob: context.events.jobs.on,
+  }
+}
+
+/** Sends the job unless its id is known, and waits for its end. */
+async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
+  const startedAt = context.now()
+  if (!(await context.ledger.jobs.find(job.id))) {
+    const refusal = await begin(context, job, options)
+    if (refusal) return refusal
+  }
+  const spentMs = Math.max(0, context.now() - startedAt)
+  return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
+}
+
+/** Undefined when the job was never written. */
+async function statusOf({ ledger: { jobs } }: Context, id: string): Promise<JobStatus | undefined> {
+  const row = await jobs.find(id)
+  if (!row) return undefined
+  const { state, transactionHash: transaction, blockNumber } = row
+  return { state, transaction, blockNumber: blockNumber ?? undefined }
+}
+
+/** Queues the job and dispatches; the refusal, or undefined when it is sent. */
+function begin(
+  context: Context,
+  job: Job,
+  { waitMs, rider }: RunOptions,
+): Promise<JobRefusal | undefined> {
+  const chain = chainOf(context, job.network)
+  relayersFor(chain, job)
+  const { promise, resolve, reject } = Promise.withResolvers<JobRefusal | undefined>()
+  const leave = () => {
+    clearTimeout(timer)
+    chain.queue.jobs = chain.queue.jobs.filter((each) => each !== waiting)
+  }
+  const waiting: WaitingJob = {
+    job,
+    rider,
+    isOffered: false,
+    isOver: false,
+    done(refusal) {
+      leave()
+      resolve(refusal)
+    },
+    fail(error) {
+      leave()
+      reject(error)
+    },
+  }
+  const onTime = () => {
+    waiting.isOver = true
+    if (!waiting.isOffered) waiting.done(tooBusy)
+  }
+  const timer = setTimeout(onTime, waitMs)
+  chain.queue.jobs.push(waiting)
+  void dispatch(context, chain)
+  return promise
+}
+
+/**
+ * Sends the jobs that wait for room in a relayer, oldest first. Runs one dispatch of a network at a
+ * time, so that one id makes one transaction for any number of callers. Never rejects.
+ */
+export function dispatch(context: Context, chain: ChainState): Promise<void> {
+  const { queue } = chain
+  queue.isJobsDue = true
+  if (queue.jobs.length > 0) queue.dispatching ??= offerAll(context, chain)
+  return queue.dispatching ?? Promise.resolve()
+}
+
+async function offerAll(context: Context, chain: ChainState): Promise<void> {
+  const { queue } = chain
+  while (queue.isJobsDue) {
+    queue.isJobsDue = false
+    for (const waiting of queue.jobs) {
+      if (!queue.jobs.includes(waiting)) continue
+      waiting.isOffered = true
+      await offer(context, chain, waiting).catch(waiting.fail)
+      waiting.isOffered = false
+      // Only here: while the job is being written, its caller must not conclude that nothing was
+      // sent.
+      if (waiting.isOver) waiting.done(tooBusy)
+    }
+  }
+  queue.dispatching = undefined
+}
+
+/** Sends a job, refuses it, or leaves it waiting. */
+async function offer(context: Context, chain: ChainState, waiting: WaitingJob): Promise<void> {
+  const { job, done } = waiting
+  if (await context.ledger.jobs.find(job.id)) return done(undefined)
+  const relayer = chooseRelayer(context, chain, job)
+  if (relayer === undefined) return
+  if ('kind' in relayer) return done(relayer)
+  // The choice may be outdated after waiting for the turn, so it is made again inside it.
+  const refusal = await relayer.turn(async () => {
+    const again = chooseRelayer(context, chain, job)
+    if (again !== relayer) return again !== undefined && 'kind' in again ? again : 'wait'
+    return launch(context, chain, relayer, waiting)
+  })
+  if (refusal !== 'wait') done(refusal)
+}
+
+/** The relayer that sends it now; undefined while it must wait for room. */
+function chooseRelayer(
+  context: Context,
+  chain: ChainState,
+  job: Job,
+): Relayer | Unavailable | undefined {
+  if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
+    return unavailable('The network cannot be used now; try again.', 5)
+  }
+  if (isOverBudget(context, chain, job)) {
+    return unavailable('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
+  }
+  const costWei = job.gasLimit * feesNow(chain).maxFeeWei
+  const able = relayersFor(chain, job).filter(
+    (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
+  )
+  const [first] = able.sort(
+    (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
+  )
+  if (!first) return unavailable('The relayer cannot pay for gas now; try again later.', 30)
+  return first.open < openMax ? first : undefined
+}
+
+/** Throws for an account that is no relayer of the network. */
+function relayersFor({ relayers, network }: ChainState, { relayer }: Job): Relayer[] {
+  const found = relayers.filter(({ address, isReserved }) =>
+    relayer === undefined ? !isReserved : address.toLowerCase() === relayer.toLowerCase(),
+  )
+  if (found.length === 0) throw new Error(`${relayer} is no relayer of ${network.id}`)
+  return found
+}
+
+/** Native coin of an account, less what its open transactions send. Wei. */
+function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
+  let spare = balanceWei
+  for (const { job } of slots.values()) spare -= job?.valueWei ?? 0n
+  return spare
+}
+
+/** Open transactions count as spent: concurrent ones must not exceed the budget together. */
+function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
+  // Swaps and refunds move money of buyers and run at any cost. The budget is checked when their
+  // payment arrives.
+  if (kind !== 'grant') return false
+  const { network, relayers } = chain
+  let wei = context.ledger.gas.spentOn(network.id, product, context.now())
+  for (const { slots } of relayers) {
+    for (const { job, transactions } of slots.values()) {
+      const newest = transactions.at(-1)
+      if (!newest || job?.product !== product || job.kind === 'refund') continue
+      wei += newest.gasLimit * newest.maxFeeWei + Gas.givenWei(job)
+    }
+  }
+  return wei >= network.gasPerDayWei[product]
+}
+
+/** Decides by one write, then sends. Call in a turn of the relayer. */
+async function launch(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  { job, rider }: WaitingJob,
+): Promise<JobRefusal | undefined> {
+  const { ledger, now } = context
+  const { id, kind, product, network, valueWei, gasLimit } = job
+  const nonce = freeNonce(relayer)
+  if (nonce === undefined) throw new Error('the relayer has no nonce')
+  const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
+  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
+  const signing = { now, network: chain.network }
+  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
+  const row: JobRow = {
+    id,
+    kind,
+    product,
+    network,
+    relayer: relayer.address,
+    nonce,
+    to,
+    valueWei,
+    state: 'broadcast',
+    transactionHash: transaction.hash,
+    blockNumber: null,
+    receipt: null,
+    createdAt: now(),
+    endedAt: null,
+  }
+  const slot = { ...Confirm.slotOf(relayer, transaction, [], row), rider }
+  // Before it is written, so that the budgets count it.
+  occupy(slot)
+  const writing = ledger.settling.launchJob({ transaction, job: row, rider })
+  const reason = await writing.catch(async (error: unknown) => {
+    vacate(slot)
+    // Another process may have written the same id since the read: then wait for that one.
+    if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
+    throw error
+  })
+  if (reason === 'written') return undefined
+  if (reason !== undefined) {
+    vacate(slot)
+    return { kind: 'refused', reason }
+  }
+  context.log('job-sent', { job: id, network, transaction: transaction.hash })
+  Confirm.launch(context, chain, slot)
+  return undefined
+}
+
+function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
+  if (!('compose' in job)) return job
+  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
+  return job.compose({ address, nonce, sign })
+}
+
+async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
+  const { signal } = context.progress
+  const until = context.now() + waitMs
+  for (;;) {
+    const leftMs = until - context.now()
+    if (leftMs <= 0 || signal.aborted) return endOf(context, id)
+    const { changed, end } = context.events.jobs.wait(id, leftMs)
+    const result = await endOf(context, id).catch((error: unknown) => {
+      // After a failover the database may lack the job until its holder has written it again.
+      if (!context.ledger.lanes.isShared) throw error
+      return undefined
+    })
+    if (result !== undefined && result.kind !== 'pending') {
+      end()
+      return result
+    }
+    if (!(await changed)) return endOf(context, id)
+  }
+}
+
+async function endOf({ ledger: { jobs } }: Context, id: string): Promise<JobEnd> {
+  const row = await jobs.find(id)
+  if (!row) throw new Error(`no job ${id}`)
+  const { transactionHash: transaction, state } = row
+  switch (state) {
+    case 'broadcast':
+      return { kind: 'pending', transaction }
+    case 'replaced':
+      return { kind: 'replaced', transaction }
+    case 'confirmed':
+    case 'failed':
+      return { kind: state, transaction, receipt: Receipt.deserialize(row.receipt ?? '') }
+  }
+}
+
+function unavailable(detail: string, retryAfterSeconds: number): Unavailable {
+  return { kind: 'unavailable', detail, retryAfterSeconds }
+}

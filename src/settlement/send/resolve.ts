@@ -1,0 +1,265 @@
+import { storageCode } from '../../../db/fault'
+import type { Assignment } from '../../../db/Ledger'
+import type { Payment } from '../../../db/Payment'
+import { lagBlocks } from '../../chain/head'
+import * as CrossCheck from '../read/cross-check'
+import { readMoney } from '../read/ethcall'
+import { assertConfirmed } from '../read/reads'
+import * as Refusals from '../read/refusals'
+import * as External from '../repair/external'
+import { about, type Context, chainOf } from '../state/context'
+import type { ChainState } from '../state/state'
+import { pause } from '../state/wait'
+import type { Outcome, Reason, Underway } from './Outcome'
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
+
+/**
+ * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
+ * payment's time its used nonce may still be from our own transaction. Until then the same
+ * credential is answered.
+ */
+const unseenSeconds = 86_400n
+/** After this time a configured URL that does not answer at all keeps no payment open. */
+const unansweredSeconds = 600n
+
+/** Registers work on a payment; after a fault the next sweep repeats it. */
+export function track(
+  { progress: { running }, ledger, log }: Pick<Context, 'progress' | 'ledger' | 'log'>,
+  { payment, requestId }: Underway,
+  work: () => Promise<Outcome>,
+): Promise<Outcome> {
+  const { id } = payment
+  const outcome = work()
+    .catch(async (error: unknown): Promise<Outcome> => {
+      log('settlement-fault', { ...about({ id, requestId }), error })
+      // Without the database its state is as it was known.
+      const stored = await ledger.payments.findById(id).catch(() => undefined)
+      return { kind: 'pending', payment: stored ?? payment }
+    })
+    .finally(() => {
+      if (running.get(id) === outcome) running.delete(id)
+    })
+  running.set(id, outcome)
+  return outcome
+}
+
+/**
+ * The outcome of a payment whose transaction did not pay. Reads the chain: an external transaction
+ * may have settled it, it may be over, or it may still pay.
+ */
+export async function decide(
+  context: Uses,
+  { payment: { id }, requestId }: Pick<Underway, 'payment' | 'requestId'>,
+  reason: Reason,
+): Promise<Outcome> {
+  const { payments } = context.ledger
+  const payment = await payments.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  if (payment.state === 'confirmed' || payment.state === 'expired') {
+    return current(context, payment)
+  }
+  try {
+    return await judge(context, { payment, requestId }, reason)
+  } catch (error) {
+    // An unknown result is not a failure: the same credential may be sent again.
+    context.log('settlement-undecided', { ...about({ id, requestId }), error })
+    const state = (await payments.findById(id).catch(() => undefined)) ?? payment
+    // On a storage fault the money may have moved unrecorded, so do not answer `reverted`.
+    return state.state === 'reverted' && storageCode(error) === undefined
+      ? { kind: 'reverted', payment: state, reason }
+      : { kind: 'pending', payment: state }
+  }
+}
+
+type Subject = { payment: Payment; requestId: string | undefined }
+
+/** Throws when the chain does not decide. */
+async function judge(context: Uses, subject: Subject, reason: Reason): Promise<Outcome> {
+  const { payment } = subject
+  const chain = chainOf(context, payment.transfer.network)
+  const own = await confirmOwn(context, chain, payment)
+  if (own) return own
+  const money = await readMoney(chain, payment.transfer)
+  const external = money.used ? await findExternal(context, chain, payment) : undefined
+  if (external?.counts) return confirmExternal(context, subject, external.found)
+  // While a transaction of ours may still be included, that may be what used the nonce.
+  if (payment.state === 'broadcast' && (money.used || !money.isFinal)) {
+    return { kind: 'pending', payment }
+  }
+  if (!money.used && !money.isFinal) return { kind: 'reverted', payment, reason }
+  const sinceSeconds = money.timestamp - payment.transfer.validBefore
+  // A transaction of ours was sent and shows no receipt: a node probably hides the receipt.
+  const isHidden =
+    money.used && sinceSeconds <= unseenSeconds && !(await isFateKnown(context, payment))
+  const others = await askOthers(context, chain, payment)
+  if (others.kind === 'paid') return confirmExternal(context, subject, others.assignment)
+  if (isHidden) return { kind: 'reverted', payment, reason }
+  if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) {
+    return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
+  }
+  // A reorganisation may remove that use, and then what we have sent can still pay.
+  if (!money.isFinal) return withExternal(deadOf(payment, true), external?.found)
+  return expire(context, subject, { isUsed: money.used, found: external?.found })
+}
+
+/** Confirms a transaction of ours that paid after it was abandoned. */
+async function confirmOwn(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<Outcome | undefined> {
+  const own = await CrossCheck.findOwn(context, chain, payment)
+  if (!own) return undefined
+  await assertConfirmed(context, chain, own.transaction)
+  await context.ledger.settling.confirm(payment.id, own, context.now())
+  return current(context, payment)
+}
+
+async function expire(
+  context: Uses,
+  { payment, requestId }: Subject,
+  { isUsed, found }: { isUsed: boolean; found: External.Found | undefined },
+): Promise<Outcome> {
+  const { id } = payment
+  await context.ledger.settling.expire(id, isUsed)
+  const outcome = withExternal(await current(context, payment), found)
+  context.log('payment-expired', {
+    ...about({ id, requestId }),
+    reason: outcome.kind === 'dead' ? outcome.reason : undefined,
+    settledBy: found?.transaction,
+  })
+  return outcome
+}
+
+/**
+ * Ends a payment when the chain proves that it did not pay and is over, though its transaction may
+ * still be open. Never rejects.
+ */
+export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
+  const { id, transfer } = payment
+  const chain = chainOf(context, transfer.network)
+  try {
+    const money = await readMoney(chain, transfer)
+    if (money.used || !money.isFinal) return
+    const others = await askOthers(context, chain, payment)
+    const sinceSeconds = money.timestamp - transfer.validBefore
+    if (others.kind === 'paid') return
+    if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) return
+    await context.ledger.settling.expire(id, false)
+  } catch (error) {
+    context.log('settlement-undecided', { ...about({ id }), error })
+  }
+}
+
+/** The outcome that a payment's stored state means. */
+export async function current(
+  { ledger }: Pick<Context, 'ledger'>,
+  { id }: Pick<Payment, 'id'>,
+): Promise<Outcome> {
+  const payment = await ledger.payments.findById(id)
+  if (!payment) throw new Error(`no payment ${id}`)
+  switch (payment.state) {
+    case 'confirmed':
+      return { kind: 'confirmed', payment }
+    case 'broadcast':
+      return { kind: 'pending', payment }
+    case 'reverted':
+      return { kind: 'reverted', payment, reason: 'invalid_exact_evm_transaction_failed' }
+    case 'expired':
+      return deadOf(payment, payment.nonceUsed)
+  }
+}
+
+function deadOf(payment: Payment, isUsed: boolean): Outcome {
+  const reasonOf = isUsed ? Refusals.usedReason : Refusals.expiredReason
+  return {
+    kind: 'dead',
+    payment,
+    reason: reasonOf(payment.transfer),
+    detail: 'The authorization did not pay and no longer can: sign a new one.',
+  }
+}
+
+/** Whether the chain has shown the result of each account nonce that we sent the payment at. */
+async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> {
+  const sent = await ledger.transactions.ofPayment(id)
+  const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
+  const seen = new Set(
+    sent.filter(({ state }) => state === 'mined' || state === 'failed').map(nonceOf),
+  )
+  return sent.every((each) => seen.has(nonceOf(each)))
+}
+
+/** Calls every URL that is not in use; with a single URL there is none. */
+async function askOthers(
+  context: Uses,
+  chain: ChainState,
+  payment: Payment,
+): Promise<CrossCheck.Answer> {
+  return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
+}
+
+/**
+ * Seconds after its expiry for which a payment stays open because URLs disagree or do not answer.
+ */
+function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
+  return isSilent ? unansweredSeconds : unseenSeconds
+}
+
+async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
+  const { knownBlock } = await ledger.payments.arrivalOf(id)
+  // The node that passed the simulation may have lagged behind.
+  return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
+}
+
+async function confirmExternal(
+  context: Uses,
+  { payment, requestId }: Subject,
+  { transaction, logIndex, blockNumber }: Assignment,
+): Promise<Outcome> {
+  const { id } = payment
+  const { settling, transactions } = context.ledger
+  await settling.confirm(id, { transaction, logIndex, blockNumber }, context.now())
+  if (!(await transactions.hasPayment(transaction, id))) {
+    context.log('payment-settled-externally', { ...about({ id, requestId }), transaction })
+  }
+  return current(context, payment)
+}
+
+/** Adds the transaction that used the nonce: its payee has the money. */
+function withExternal(outcome: Outcome, found: External.Found | undefined): Outcome {
+  if (!found || outcome.kind !== 'dead') return outcome
+  const isTold = outcome.payment?.purpose.product === 'facilitator'
+  const why = isTold
+    ? 'another facilitator may have answered success for it'
+    : 'no record proves that it was unspent when it arrived here'
+  const detail = `transaction ${found.transaction}, which is not ours, settled the authorization: ${why}`
+  return { ...outcome, detail }
+}
+
+/**
+ * An external settlement, and whether it pays for this request. Throws when that cannot be
+ * determined.
+ */
+async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
+  const { transfer, purpose } = payment
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
+  const fromBlock = await searchedFrom(context, payment)
+  let found = await External.find(context, chain, transfer, { fromBlock })
+  if (!found) {
+    // A node may have the state of a block before its logs, so search again before concluding.
+    await pause(Math.max(250, chain.head.blockTimeMs), context.progress.signal)
+    found = await External.find(context, chain, transfer, { fromBlock })
+  }
+  // The desk refunds what it does not swap, so it must not keep a buyer's unreadable settlement.
+  if (!found && purpose.product === 'desk' && transfer.method === 'permit2') {
+    const above = arrival.knownBlock + 1n
+    const search = { fromBlock: above, isOursAlone: true }
+    found = await External.find(context, chain, transfer, search)
+  }
+  if (!found) return undefined
+  const counts = External.counts(context, chain, payment, { found, arrival })
+  if (counts) await assertConfirmed(context, chain, found.transaction)
+  return { found, counts }
+}

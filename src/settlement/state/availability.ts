@@ -1,0 +1,259 @@
+import type { Address } from 'viem'
+import type { Product } from '../../../db/Payment'
+import type { GasProduct } from '../../../db/schema'
+import type { Ahead } from '../../chain/clock'
+import { priceOf } from '../../chain/head'
+import type { NetworkConfig } from '../../config/Config'
+import type { TransferMethod } from '../../protocol/Asset'
+import type * as Network from '../../protocol/Network'
+import { remedyOfReason } from '../read/remedies'
+import { isReady, isUnfunded, pausedBy } from '../send/relayer'
+import { type Context, chainOf } from './context'
+import * as Funding from './funding'
+import * as Gas from './gas'
+import type { Sources } from './metrics'
+import { aheadOf, type ChainState, type Relayer, skewOf } from './state'
+
+type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic'>
+
+/** What can be sold now. No I/O: everything is read from memory. */
+export type Availability = {
+  /** Networks with the reason why one cannot settle. */
+  status(): readonly Status[]
+  /** Whether a network can settle now. */
+  isReady(network: Network.Id): boolean
+  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
+  whyNot(network: Network.Id, sale: Sale): string | undefined
+  /** Cost of a lone payment now. */
+  costOf(network: Network.Id): SaleCost
+  /** What an operator sees of each network. */
+  details(): readonly Details[]
+  /** Whether a product may still spend gas today. */
+  hasBudget(network: Network.Id, product: Product): boolean
+}
+
+export type Status = {
+  network: Network.Id
+  ready: boolean
+  reason?: string
+  /** What an operator must do about the reason, where it is known. */
+  remedy?: string
+  /** The first relayer; `relayers` has all. */
+  relayer: Address
+  balanceWei?: bigint
+  /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
+  clockAheadMs: Ahead
+  relayers: readonly RelayerStatus[]
+}
+
+/** One relayer on one network. */
+export type RelayerStatus = {
+  relayer: Address
+  ready: boolean
+  reason?: string
+  remedy?: string
+  balanceWei?: bigint
+  /** Wei to send to it, where it cannot pay for gas. */
+  fundWei?: bigint
+  /** Its next free account nonce, once that was read. */
+  nonce?: number
+  /** Transactions that wait for a block. */
+  inFlight: number
+}
+
+/** The state of one network for operators. No I/O, and no URLs: hosts only. */
+export type Details = Status & {
+  cost: SaleCost
+  hosts: readonly string[]
+  /** The newest known block, and its age by our clock; undefined before one was read. */
+  block: bigint
+  blockAgeMs: number | undefined
+  baseFeeWei: bigint
+  tipWei: bigint
+  /** Whether a WebSocket announces new blocks. */
+  newHeads: boolean
+  /** Payments and jobs that wait for a relayer. */
+  waiting: number
+  /** Gas of today by product. */
+  gas: readonly { product: GasProduct; spentWei: bigint; budgetWei: bigint }[]
+}
+
+/** A sale: its amount, its product, and its time (unix ms). */
+export type Sale = { product: Product; amountAtomic: bigint; at: number }
+
+/** Cost of a lone payment now: gas, and its price in wei. */
+export type SaleCost = { gas: bigint; priceWei: bigint }
+
+/** Gas of a lone payment, used until one was observed. */
+const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
+
+export function createAvailability(context: Uses): Availability {
+  return {
+    status: () => [...context.chains.values()].map((chain) => statusOf(context, chain)),
+    isReady(network) {
+      const chain = context.chains.get(network)
+      if (context.progress.isStopping || storageFault(context) !== undefined) return false
+      if (context.policy.isPaused(network)) return false
+      return chain !== undefined && isReady(chain)
+    },
+    whyNot(network, sale) {
+      const chain = context.chains.get(network)
+      return chain ? whyNot(context, chain, sale) : 'it is not configured'
+    },
+    costOf: (network) => costOf(chainOf(context, network)),
+    details: () => [...context.chains.values()].map((chain) => detailsOf(context, chain)),
+    hasBudget: (network, product) =>
+      !Gas.isSpent(context, chainOf(context, network), product, context.now()),
+  }
+}
+
+/** A storage fault stops every network, because a payment that is not recorded must not be sent. */
+function storageFault({ ledger }: Uses): string | undefined {
+  return ledger.fault()
+}
+
+function statusOf(context: Uses, chain: ChainState): Status {
+  const relayers = chain.relayers.map((relayer): RelayerStatus => {
+    const reason = pausedBy(relayer)
+    const remedy = remedyFor(chain, relayer)
+    return {
+      relayer: relayer.address,
+      ready: reason === undefined,
+      inFlight: relayer.open,
+      ...(relayer.next === undefined ? {} : { nonce: relayer.next }),
+      ...fundOf(chain, relayer),
+      ...(reason === undefined ? {} : { reason }),
+      ...(remedy === undefined ? {} : { remedy }),
+      ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
+    }
+  })
+  const [first] = relayers
+  if (!first) throw new Error('a network without a relayer')
+  const fault = storageFault(context)
+  const works = isReady(chain)
+  const unwritable = fault && `the database cannot be written (${fault})`
+  const ofNetwork = chain.health.reason ?? (works ? unwritable : undefined)
+  const reason = ofNetwork ?? (works ? undefined : first.reason)
+  const remedy = ofNetwork === undefined ? first.remedy : remedyOfReason(ofNetwork)
+  return {
+    network: chain.network.id,
+    ready: works && fault === undefined,
+    relayer: first.relayer,
+    clockAheadMs: aheadOf(context, chain),
+    ...(reason === undefined ? {} : { reason }),
+    ...(reason === undefined || remedy === undefined ? {} : { remedy }),
+    ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
+    relayers,
+  }
+}
+
+function detailsOf(context: Uses, chain: ChainState): Details {
+  const { head, heads, client, queue, network } = chain
+  const { timestamp } = head
+  const age = context.now() - Number(timestamp) * 1000
+  return {
+    ...statusOf(context, chain),
+    cost: costOf(chain),
+    hosts: client.hosts,
+    block: head.number,
+    blockAgeMs: timestamp === 0n ? undefined : age,
+    baseFeeWei: head.baseFeeWei,
+    tipWei: head.tipWei,
+    newHeads: heads.isLive(),
+    waiting: queue.payments.length + queue.named.length + queue.jobs.length,
+    gas: gasOf(context, network),
+  }
+}
+
+function gasOf(
+  { ledger, now }: Pick<Uses, 'ledger' | 'now'>,
+  { id, gasPerDayWei }: NetworkConfig,
+): Details['gas'] {
+  return Object.entries(gasPerDayWei).map(([name, budgetWei]) => {
+    const product = name as GasProduct
+    return { product, spentWei: ledger.gas.spentOn(id, product, now()), budgetWei }
+  })
+}
+
+/** Leaves a network out of a 402 when its payment would be refused or its gas costs too much. */
+function whyNot(context: Uses, chain: ChainState, sale: Sale): string | undefined {
+  if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
+  if (storageFault(context) !== undefined) return 'the database cannot be written'
+  if (context.policy.isPaused(chain.network.id)) return 'its sales are paused'
+  if (Gas.isSpent(context, chain, sale.product, sale.at)) return 'the gas budget of today is spent'
+  const { gasRatioMax } = chain.network
+  if (gasRatioMax === 0) return undefined
+  const most = gasRatioMax * Number(sale.amountAtomic)
+  return microUsdOf(costOf(chain), chain.network) > most
+    ? 'gas costs too much for this price'
+    : undefined
+}
+
+/** Gas of the newest lone payment by the preferred method, and the gas price now. */
+function costOf({ network, gas, head }: ChainState): SaleCost {
+  const [method] = network.asset.transfer
+  const seen = method && gas.lone.get(method)
+  return { gas: seen ?? usualGasOf(network), priceWei: priceOf(head) }
+}
+
+/** What an operator must do for a relayer that is paused; undefined where nothing is known. */
+export function remedyFor(chain: ChainState, relayer: Relayer): string | undefined {
+  const { address, balanceWei } = relayer
+  if (balanceWei !== undefined && isUnfunded(relayer))
+    return Funding.remedyOf({ address, balanceWei }, chain.network, chain.head, costOf(chain).gas)
+  return remedyOfReason(pausedBy(relayer) ?? '')
+}
+
+function fundOf(chain: ChainState, relayer: Relayer): { fundWei?: bigint } {
+  const { balanceWei } = relayer
+  if (balanceWei === undefined || !isUnfunded(relayer)) return {}
+  const { gas } = costOf(chain)
+  return { fundWei: Funding.amountOf(balanceWei, chain.network, chain.head, gas) }
+}
+
+/** Typical gas by the preferred method, used until a payment was observed. */
+export function usualGasOf({ asset }: Pick<NetworkConfig, 'asset'>): bigint {
+  return usualGas[asset.transfer[0] ?? 'permit2']
+}
+
+/** A cost in millionths of a dollar, the atomic units of the assets. */
+export function microUsdOf(
+  { gas, priceWei }: SaleCost,
+  { ethPriceUsd }: Pick<NetworkConfig, 'ethPriceUsd'>,
+): number {
+  return (Number(gas * priceWei) / 1e18) * ethPriceUsd * 1e6
+}
+
+/** The values that the metrics report. */
+export function sourcesOf({
+  ledger,
+  chains,
+  credit,
+  ...clocks
+}: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): Sources {
+  return {
+    networks: () => {
+      const isWritable = ledger.fault() === undefined
+      return [...chains.values()].map((chain) => ({
+        network: chain.network.id,
+        clockSkewMs: skewOf(clocks, chain),
+        calls: chain.client.counts(),
+        faults: chain.client.faults(),
+        ready: isWritable && isReady(chain),
+        newHeads: chain.heads.isLive(),
+        relayers: chain.relayers.map((relayer) => ({
+          relayer: relayer.address,
+          paused: pausedBy(relayer),
+          inFlight: relayer.open,
+          balanceWei: relayer.balanceWei,
+        })),
+        gas: gasOf({ ledger, ...clocks }, chain.network),
+      }))
+    },
+    risks: credit.risks,
+    pending: async () => {
+      const counts = await ledger.payments.countBroadcast()
+      return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))
+    },
+  }
+}

@@ -1,0 +1,331 @@
+import type { Address, Hex } from 'viem'
+import type { JobRow } from '../../../db/jobs'
+import type { JobRider, Rows, RowsRefusal } from '../../../db/Ledger'
+import type { NewOrder } from '../../../db/OrderLedger'
+import type { Payment, Purpose } from '../../../db/Payment'
+import type { TransactionRow } from '../../../db/schema'
+import type { Client } from '../../chain/client'
+import * as Clock from '../../chain/clock'
+import type { AccountCode } from '../../chain/code'
+import type { Fees, Head } from '../../chain/head'
+import type { Heads } from '../../chain/heads'
+import type { NetworkConfig } from '../../config/Config'
+import type { Transfer } from '../../protocol/Transfer'
+import type { PaymentRefusal } from '../read/refusals'
+import type { Job, JobEnd } from '../send/Job'
+import type { Ending, Outcome, Underway } from '../send/Outcome'
+import type { Signal } from './events'
+import type { Reservation } from './payers'
+import type { Turn } from './turn'
+
+/** State of one network in settlement while the process runs. */
+export type ChainState = {
+  network: NetworkConfig
+  client: Client
+  head: Head
+  heads: Heads
+  /** How far our clock is from the chain's. */
+  clock: Clock.Clock
+  /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
+  relayers: readonly Relayer[]
+  health: Health
+  abilities: Abilities
+  queue: Queue
+  known: KnownPayers
+  gas: GasLearnt
+  /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
+  factories: ReadonlySet<Address>
+  /** Where transactions were included that a reorganisation can still remove. */
+  watch: Watch
+  /** Emits when a relayer may have become free: the queue then assigns waiting payments. */
+  room: Signal
+}
+
+/** Abilities of the nodes of a network, as far as observed. */
+export type Abilities = {
+  /** Blocks that a node searches at once for logs, where it limits them; by host. */
+  logSpans: Map<string, bigint>
+  /** True until a node reports that it has no eth_sendRawTransactionSync (EIP-7966). */
+  hasSync: boolean
+  /** True until a node shows that it does not support block overrides. */
+  hasOverrides: boolean
+  /**
+   * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
+   */
+  readsCode: boolean
+  /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
+  hasUpto: boolean
+}
+
+/** What waits for a relayer of one network. */
+export type Queue = {
+  /** Oldest first. */
+  payments: QueuedPayment[]
+  /** Those that only one relayer may send, in the order of `enqueueNamed` (share.ts). */
+  named: QueuedPayment[]
+  /** Oldest first. */
+  jobs: WaitingJob[]
+  /** Set while the jobs are being offered to the relayers. */
+  dispatching: Promise<void> | undefined
+  /** The jobs must be offered once more. */
+  isJobsDue: boolean
+  /** Set in the turn of the event loop in which a payment has arrived. */
+  arrival: ReturnType<typeof setImmediate> | undefined
+  /** Payments of that turn whose money is to be looked up. */
+  unread: QueuedPayment[]
+  /** Runs while payments collect behind a busy relayer. */
+  collecting: ReturnType<typeof setTimeout> | undefined
+  /** Whether the payments have collected for long enough. */
+  isDue: boolean
+  /** Whether the code of waiting payers is being read. */
+  isProbing: boolean
+}
+
+/** What was observed of payers. */
+export type KnownPayers = {
+  /** Payer code by address, read only when the payer's own key did not sign. */
+  codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
+  /** Payers that had no code when it was read (unix ms until when that counts). */
+  eoas: Map<string, number>
+  /** Payers that made a shared transaction fail: they never share one again. */
+  unshared: Set<string>
+}
+
+/** What was observed of gas. */
+export type GasLearnt = {
+  /** Recent gas of a settling call, by its kind. */
+  used: Map<string, bigint>
+  /** Gas of the newest lone payment, by its method. */
+  lone: Map<string, bigint>
+  /** Wei that failed batches cost, by product and day. */
+  wasted: Map<string, bigint>
+}
+
+/** The last health check of a network. */
+export type Health = {
+  /** Whether the network itself can be used; relayers have reasons of their own. */
+  ready: boolean
+  /** Why it cannot be used. Names hosts and addresses, no URLs. */
+  reason: string | undefined
+  /** Checks so far that reached the node. */
+  checks: number
+  /** Other URLs that answered for this chain at the last check. */
+  others: number
+  /** Logs nothing until this process has looked for its accounts. */
+  isQuiet: boolean
+}
+
+/** An account of ours on one network: its nonces, and every transaction that is not included yet. */
+export type Relayer = {
+  address: Address
+  privateKey: Uint8Array
+  /** Whether it sends only the jobs that name it. */
+  isReserved: boolean
+  /** Whether this process chooses its account nonces. */
+  isHeld: boolean
+  /**
+   * Whether another process gets the account when nothing is open, so that payments use the other
+   * accounts.
+   */
+  isLeaving: boolean
+  /** The next free account nonce; undefined until the chain was read. */
+  next: number | undefined
+  /** A number above every nonce of an open transaction in the database. */
+  floor: number
+  /**
+   * The chain's count of our transactions was below the known included ones. `from`: the lowest
+   * block that a reorganisation could reach when that was first seen.
+   */
+  lag: { count: number; expected: number; isSure: boolean; from: bigint } | undefined
+  /** Nonces that are being written or driven. */
+  slots: Map<number, Slot>
+  /** Those of them that the chain has not included. */
+  open: number
+  /** Those of the open ones, and of the batches that are being simulated, that settle for other servers. */
+  facilitating: number
+  /** Whether a batch is being simulated for this relayer. */
+  isPreparing: boolean
+  /** Payments that name this relayer and are being simulated. */
+  preparing: number
+  /** Covers the time from the choice of an account nonce to the disk. */
+  turn: Turn
+  balanceWei: bigint | undefined
+  /**
+   * Why nothing new is sent: too little balance, refused by the node, or a transaction that stays
+   * out at the fee cap. Earlier transactions are sent again until the reason ends.
+   */
+  poor: string | undefined
+  refused: string | undefined
+  stuck: string | undefined
+}
+
+/** A nonce of a relayer and the transactions that compete for it: the chain includes one. */
+export type Slot = {
+  relayer: Relayer
+  nonce: number
+  /** Oldest first. */
+  transactions: TransactionRow[]
+  /** The payments that share the transaction; none for a job, and none before they are written. */
+  members: readonly Underway[]
+  /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
+  validBefore: bigint | undefined
+  /** Code of the payer of a lone payment, as its simulation read it. */
+  code: AccountCode
+  job: JobRow | undefined
+  /** Rows that were written with new payments, by their ids. */
+  orders?: ReadonlyMap<string, NewOrder> | undefined
+  /** Rows that were written with a new job. */
+  rider?: JobRider | undefined
+  /** Whether it is written, and its transactions are sent. */
+  isDriven?: true
+}
+
+/**
+ * Whether the payer's own key signed. `unchecked`: the signer was not recovered; then only a
+ * simulation that passes counts. `checked`: the key signed, or the payer's code accepted the
+ * signature.
+ */
+export type Signer = { kind: 'checked' } | { kind: 'unchecked'; isKey: () => boolean }
+
+/** Whether the payer's own key is known not to have signed. Recovers the signer if needed. */
+export function isForged(signer: Signer): boolean {
+  return signer.kind === 'unchecked' && !signer.isKey()
+}
+
+/**
+ * What a simulation that passed showed of a payer without code, and when (unix ms). The amounts are
+ * only used with what was reserved since: other payments of the payer are subtracted from them.
+ */
+export type Verified = {
+  balanceAtomic: bigint
+  allowanceAtomic: bigint | undefined
+  at: number
+}
+
+/** A payment that waits for a relayer. */
+export type QueuedPayment = {
+  id: string
+  requestId: string | undefined
+  transfer: Transfer
+  purpose: Purpose
+  /** Unix ms. */
+  receivedAt: number
+  /** The assumed code of the payer. */
+  code: 'eoa' | 'contract' | 'unknown'
+  /** Code of the payer in its simulation; `unknown` before, and where it was not read. */
+  simulatedCode: AccountCode
+  signer: Signer
+  /** Fees that the payer's code was simulated with; undefined for others. */
+  fees: Fees | undefined
+  /** The stored payment, when it is sent again. */
+  payment: Payment | undefined
+  /** Whether it must not share a transaction. */
+  isAlone: boolean
+  /** Whether the caller has left: then it does not wait for another turn. */
+  isGivenUp: boolean
+  /** Whether to send it now, because waiting adds no payment to its batch. */
+  isUrgent: boolean
+  deliverOnConfirm: Underway['deliverOnConfirm']
+  /** Written with the payment. */
+  rows: Rows | undefined
+  /** Reads whether a payment has the money, while it is simulated; undefined where that is known. */
+  findKnown?: (() => Promise<Payment | undefined>) | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
+  /** The payer's funds at the simulation that passed, atomic; undefined for a charge of ours. */
+  fundsAtomic?: bigint | undefined
+  /** Kept from the simulation that passed until the payment is written. */
+  reservation: Reservation | undefined
+  /** Equal for payments whose Transfer logs cannot be distinguished. */
+  logKey: string
+  /** The settling call. */
+  call: { to: Address; data: Hex }
+  done(verdict: Verdict): void
+}
+
+/** The result of the stages for a queued payment. */
+export type Verdict =
+  /** Written and on its way. */
+  { kind: 'sent'; member: Underway; ending: Promise<Ending> } | NotSent
+
+/** The result that the submitter of a queued payment gets. */
+export type Admission = { kind: 'sent'; payment: Payment; outcome: Promise<Outcome> } | NotSent
+
+type NotSent =
+  /** The same money was written before. */
+  | { kind: 'known'; payment: Payment }
+  /** The chain shows the nonce as used or cancelled. */
+  | { kind: 'used' }
+  /** No key of the payer signed it; nothing was written. */
+  | { kind: 'unsigned' }
+  /** Its rows were refused: nothing was written. */
+  | { kind: 'rows-refused'; reason: RowsRefusal }
+  | PaymentRefusal
+
+/** Why a job is not sent. */
+export type JobRefusal = Extract<JobEnd, { kind: 'unavailable' | 'refused' }>
+
+/** A job that is not written yet. */
+export type WaitingJob = {
+  job: Job
+  rider: JobRider | undefined
+  /** Whether it is being offered to a relayer. */
+  isOffered: boolean
+  /** Whether its caller no longer waits. */
+  isOver: boolean
+  /** Called with undefined when it is written and under way. */
+  done(refusal: JobRefusal | undefined): void
+  /** Nothing was written because of a fault. */
+  fail(error: unknown): void
+}
+
+/**
+ * Where transactions were included. Only a cache: the database has what must be checked, and
+ * missing entries are read again.
+ */
+export type Watch = {
+  /** One check of the blocks at a time. */
+  turn: Turn
+  seen: Map<Hex, WatchedInclusion>
+  /** Lowest block whose transactions the next check must cover; undefined before the first one. */
+  from: bigint | undefined
+  /** Bytes of external transactions that a reorganisation removed. */
+  lostRaw: Map<Hex, Hex>
+  /** Checks since the reorganisation, by payment, and the newest block at the second of them. */
+  restores: Map<string, { attempts: number; since: bigint }>
+}
+
+/** Where one transaction was included. */
+export type WatchedInclusion = {
+  blockNumber: bigint
+  /** Undefined while the chain's answer is not understood. */
+  blockHash: Hex | undefined
+  /** Number of checks at which the node had no such block. */
+  misses: number
+  /** Bytes of an external transaction: a node drops what it evicted. */
+  raw: Hex | undefined
+}
+
+type Clocks = { now: () => number; monotonic: () => number }
+
+/** How far our clock may be ahead of the chain's now, by its newest blocks, ms. */
+export function aheadOf(
+  { now, monotonic }: Clocks,
+  { clock }: Pick<ChainState, 'clock'>,
+): Clock.Ahead {
+  return Clock.aheadOf(clock, now(), monotonic())
+}
+
+/** The least error of our clock that the newest blocks prove, ms; negative: behind. */
+export function skewOf(clocks: Clocks, chain: Pick<ChainState, 'clock'>): number {
+  return Clock.skewOf(aheadOf(clocks, chain))
+}
+
+/**
+ * The time of the next block by our clock (unix ms), less the proven lead of our clock. What is
+ * valid by our clock alone would fail on chain.
+ */
+export function chainNow({ now, monotonic }: Clocks, chain: Pick<ChainState, 'clock'>): number {
+  const at = now()
+  return at - Math.max(0, skewOf({ now: () => at, monotonic }, chain))
+}

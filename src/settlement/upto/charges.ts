@@ -1,0 +1,387 @@
+import type { Authorization, Charge, Delivered } from '../../../db/Authorization'
+import { storageCode } from '../../../db/fault'
+import type { Payment } from '../../../db/Payment'
+import { lagBlocks } from '../../chain/head'
+import * as Crypto from '../../protocol/Crypto'
+import { digest, type Transfer } from '../../protocol/Transfer'
+import { isRefusedByToken, mayPass } from '../read/causes'
+import { readMoney } from '../read/ethcall'
+import * as Refusals from '../read/refusals'
+import * as Intake from '../send/intake'
+import type { Outcome, Reason } from '../send/Outcome'
+import * as Resolve from '../send/resolve'
+import { about, type Context, chainOf } from '../state/context'
+import { isOthers, keeps, waitForOther } from '../state/ownership'
+import { payerKey } from '../state/payers'
+import type { ChainState } from '../state/state'
+import { within } from '../state/wait'
+
+export type ChargeOptions = {
+  /** Milliseconds. Bounds the wait only: settlement continues. */
+  waitMs: number
+  requestId?: string | undefined
+  onSent?: Intake.PaymentRequest['onSent']
+  deliverOnConfirm?: Intake.PaymentRequest['deliverOnConfirm']
+}
+
+/** What came of a forwarded request. */
+export type Forwarded = {
+  /** What the buyer has before the charge is settled. */
+  delivered?: Delivered | undefined
+  /** Nothing is charged although the upstream may have worked. */
+  isLost?: boolean
+  /** The address of the client. */
+  client?: string | undefined
+}
+
+/** Writes what an answer costs; see `Authorizations`. */
+export async function writeCharge(
+  context: Context,
+  authorization: Authorization,
+  charge: Charge,
+  { delivered, isLost = false, client }: Forwarded,
+): Promise<Authorization> {
+  const { ledger, ceilings, credit, progress, metrics, now } = context
+  const { id, transfer } = authorization
+  const { amountAtomic } = charge
+  if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
+    throw new Error(`the charge of ${id} is not within its ceiling`)
+  }
+  const { authorizations } = ledger
+  const state = amountAtomic === 0n ? 'void' : 'metered'
+  const lostAt = state === 'void' && isLost ? now() : undefined
+  const write = () =>
+    state === 'void'
+      ? authorizations.void(id, charge, delivered, lostAt)
+      : authorizations.meter(id, charge, delivered)
+  for (;;) {
+    try {
+      if (await write()) break
+      throw new Error(`${id} was charged before`)
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      // The answer, or its end, is kept back until the charge is on the disk.
+      await ledger.writable(progress.signal)
+    }
+  }
+  metrics.charged(transfer.network, state)
+  if (state === 'metered') credit.countCharged(transfer.payer, client)
+  if (lostAt !== undefined) {
+    credit.countUnpaid(transfer.payer, client)
+    lose(context, authorization, transfer.amountAtomic)
+  }
+  if (state === 'void') ceilings.release(id)
+  return { ...authorization, state, charge, delivered, failedAt: lostAt }
+}
+
+/** Counts what a merchant worked for and is not paid. Call it before the ceiling is released. */
+function lose(
+  { credit }: Context,
+  { id, transfer, purpose }: Pick<Authorization, 'id' | 'transfer' | 'purpose'>,
+  atomic: bigint,
+): void {
+  // A facilitator works for nobody.
+  if (purpose.product === 'facilitator') return
+  credit.lose(id, { merchant: purpose.merchant, payer: transfer.payer }, atomic)
+}
+
+/**
+ * Settles a metered charge by a payment of the same id, or waits for the settlement that is running. A
+ * charge whose answer the buyer does not have is given up when it cannot be settled.
+ */
+export async function settleCharge(
+  context: Intake.Intake,
+  authorization: Authorization,
+  { waitMs, ...options }: ChargeOptions,
+): Promise<Outcome> {
+  const { id, transfer, charge } = authorization
+  if (charge === undefined) throw new Error(`${id} has no charge`)
+  const { charging } = context.progress
+  if (isOfAnother(context, transfer)) return awaitCharge(context, authorization, waitMs)
+  const work =
+    charging.get(id) ??
+    drive(context, authorization, { ...transfer, amountAtomic: charge.amountAtomic }, options)
+  if (!charging.has(id)) {
+    charging.set(id, work)
+    void work.finally(() => charging.delete(id))
+  }
+  const until = context.now() + waitMs
+  const outcome = await within(work, waitMs)
+  // Its relayer was given to another process while it waited to be sent.
+  if (outcome?.kind === 'unavailable' && isOfAnother(context, transfer))
+    return awaitCharge(context, authorization, Math.max(0, until - context.now()))
+  if (outcome !== undefined) return outcome
+  const payment = await context.ledger.payments.findById(id)
+  if (payment?.state === 'confirmed') return Resolve.current(context, payment)
+  return payment ? { kind: 'pending', payment } : Refusals.busy
+}
+
+/** Whether the relayer that a payer named belongs to another process, or to none of a shared ledger. */
+export function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
+  return upto !== undefined && isOthers(context, network, upto.facilitator)
+}
+
+/** Waits for a charge whose relayer another process has: that process settles it. */
+async function awaitCharge(
+  context: Intake.Intake,
+  { id, transfer }: Authorization,
+  waitMs: number,
+): Promise<Outcome> {
+  const { ledger, ceilings } = context
+  const isOver = ({ state }: Payment) => state !== 'broadcast'
+  const isGivenUp = async () => (await ledger.authorizations.findById(id))?.state === 'failed'
+  const payment = await waitForOther(context, id, { isOver, isGivenUp, waitMs })
+  if (payment?.state === 'broadcast') return { kind: 'pending', payment }
+  if (payment?.state === 'confirmed') ceilings.release(id)
+  if (await isGivenUp()) return Refusals.refuseUsed(transfer)
+  return payment ? Resolve.current(context, payment) : Refusals.busy
+}
+
+function isKeySigned(context: Context, transfer: Transfer): boolean {
+  const { asset } = chainOf(context, transfer.network).network
+  return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
+}
+
+/** Settles one charge to its end. Never rejects. */
+async function drive(
+  context: Intake.Intake,
+  authorization: Authorization,
+  transfer: Transfer,
+  { requestId, onSent, deliverOnConfirm }: Omit<ChargeOptions, 'waitMs'>,
+): Promise<Outcome> {
+  const { id, purpose, receivedAt, knownBlock, delivered } = authorization
+  const { ledger, ceilings, metrics, now } = context
+  const { chargeAttemptMs: attemptMs } = context.policy
+  const chain = chainOf(context, transfer.network)
+  const startedAt = now()
+  try {
+    const known = await ledger.payments.findById(id)
+    const verified = ceilings.verifiedOf(id)
+    const request = {
+      id,
+      requestId,
+      transfer,
+      purpose,
+      receivedAt,
+      // Of a payer without code the chain accepts only the signature of its key.
+      isKeySigned: verified !== undefined || (() => isKeySigned(context, transfer)),
+      verified,
+      rows: { settles: 'authorization' as const },
+      onSent,
+      deliverOnConfirm,
+    }
+    const settle = () => Intake.settle(context, request, attemptMs)
+    let outcome = known
+      ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
+      : await settle()
+    // A node that is behind may have refused it. While nodes disagree, it is settled later.
+    if (isDoubtful(outcome, authorization) && (await mayPass(context, chain, transfer))) {
+      outcome = await settle()
+      if (isDoubtful(outcome, authorization)) outcome = Refusals.busy
+    }
+    metrics.settled(request, outcome, (now() - startedAt) / 1000)
+    if (outcome.kind === 'confirmed') {
+      ceilings.release(id)
+      context.credit.recover(id)
+    }
+    if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
+      return outcome
+    }
+    // Another process verified it at a block that no node of this one has: it is settled later. A block
+    // that is further ahead was the lie of a node.
+    const { head } = chain
+    const isBehind = head.number < knownBlock && knownBlock <= head.number + lagBlocks
+    if (outcome.kind === 'refused' && isBehind) return Refusals.busy
+    const { reason } = outcome
+    if (await isByPayer(chain, authorization, reason))
+      await ledger.authorizations.markFailed(id, now())
+    // Released after the failure is written, so that it gives no room to another ceiling.
+    lose(context, authorization, transfer.amountAtomic)
+    ceilings.release(id)
+    context.log('charge-failed', { ...about({ id, requestId }), reason })
+    // No buyer has the answer, so nothing is owed: this charge must not be settled later.
+    if (delivered === undefined && (await ledger.authorizations.fail(id)))
+      metrics.charged(transfer.network, 'failed')
+    return outcome
+  } catch (error) {
+    context.log('settlement-fault', { ...about({ id, requestId }), error })
+    const payment = await ledger.payments.findById(id).catch(() => undefined)
+    return payment ? { kind: 'pending', payment } : Refusals.unavailable(error)
+  }
+}
+
+/** Whether a charge failed by the doing of its payer. Our own delay is not. */
+async function isByPayer(
+  chain: ChainState,
+  { transfer, purpose }: Authorization,
+  reason: Reason,
+): Promise<boolean> {
+  // A facilitator gave no credit that the payer broke.
+  if (purpose.product === 'facilitator' || reason === Refusals.expiredReason(transfer)) return false
+  return reason === Refusals.usedReason(transfer) || !(await isRefusedByToken(chain, transfer))
+}
+
+/** Whether a simulation has refused a charge of ours for the first time, while its time lasts. */
+function isDoubtful(outcome: Outcome, { transfer, purpose, failedAt }: Authorization): boolean {
+  if (outcome.kind !== 'refused' || purpose.product === 'facilitator') return false
+  return failedAt === undefined && outcome.reason !== Refusals.expiredReason(transfer)
+}
+
+/**
+ * Ends the ceilings of charges that are decided after their attempt: of those the payment reports the
+ * end, and with one process no sweep looks at them again.
+ */
+export function followEnds(context: Context): void {
+  const { events, ceilings, progress, log } = context
+  events.payments.on((id) => {
+    if (!ceilings.has(id) || progress.charging.has(id)) return
+    end(context, id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+  })
+}
+
+/** Ends the ceiling of a charge whose payment is decided. */
+async function end(context: Context, id: string): Promise<void> {
+  const { ceilings, ledger, now } = context
+  const payment = await ledger.payments.findById(id)
+  if (payment === undefined || payment.state === 'broadcast') return
+  if (payment.state !== 'confirmed') lose(context, payment, payment.transfer.amountAtomic)
+  ceilings.release(id)
+  const { state, nonceUsed, transfer } = payment
+  if (state === 'confirmed' || (state === 'expired' && !nonceUsed)) return
+  if (nonceUsed || !(await isRefusedByToken(chainOf(context, transfer.network), transfer)))
+    await ledger.authorizations.markFailed(id, now())
+}
+
+/**
+ * Ends the ceilings of charges that other processes settle or give up. A charge that fails has no
+ * payment that reports it, and a notification may be lost.
+ */
+async function endOthers(context: Context): Promise<void> {
+  const { ledger, ceilings, progress } = context
+  if (!ledger.lanes.isShared) return
+  for (const id of ceilings.ids()) {
+    if (progress.charging.has(id)) continue
+    const authorization = await ledger.authorizations.findById(id)
+    // Undefined: it is being written.
+    if (authorization === undefined || !isOfAnother(context, authorization.transfer)) continue
+    const { state } = authorization
+    if (state === 'void' || state === 'failed') ceilings.release(id)
+    else if (state === 'sent') await end(context, id)
+  }
+}
+
+/**
+ * Ends what no request is working on: what an earlier process forwarded is void, what is metered is
+ * settled. `isStart`: also reports what no relayer can settle now. Resolves with all that were open,
+ * when each was started.
+ */
+export async function resume(
+  context: Intake.Intake,
+  isStart: boolean,
+): Promise<readonly Authorization[]> {
+  const { ledger, ceilings, progress, chains, metrics, log } = context
+  const isOver = createOver(context)
+  await endOthers(context)
+  await context.credit.refresh()
+  /** Charges that have failed, the oldest last, by payer. */
+  const failing = new Map<string, Authorization[]>()
+  const open = await ledger.authorizations.open()
+  for (const authorization of open) {
+    const { id, state, transfer, failedAt } = authorization
+    if (state === 'authorized') {
+      // Its buyer got no whole answer, and what the answer cost is not known.
+      if (!ceilings.has(id) && (await ledger.authorizations.void(id, nothing, undefined))) {
+        log('authorization-void', about({ id }))
+      }
+      continue
+    }
+    const chain = chains.get(transfer.network)
+    if (!chain || progress.charging.has(id)) continue
+    const own = chain.relayers.find(({ address }) => address === transfer.upto?.facilitator)
+    // Its holder settles it.
+    if (own && !own.isHeld) continue
+    const isOurs = own !== undefined
+    if (!isOurs && !keeps(context, chain)) continue
+    if (isStart && !isOurs) {
+      const relayer = transfer.upto?.facilitator
+      log('charge-without-relayer', { ...about({ id }), network: transfer.network, relayer })
+    }
+    if (await isOver(authorization)) {
+      await ledger.authorizations.fail(id)
+      lose(context, authorization, authorization.charge?.amountAtomic ?? transfer.amountAtomic)
+      ceilings.release(id)
+      metrics.charged(transfer.network, 'lost')
+      log('charge-lost', about({ id }))
+    } else if (isOurs && failedAt !== undefined) {
+      const key = payerKey(transfer)
+      failing.set(key, [...(failing.get(key) ?? []), authorization])
+    } else if (isOurs) settleSoon(context, authorization)
+  }
+  for (const charges of failing.values()) {
+    const fault = (error: unknown) => log('settlement-fault', { error })
+    settleInTurn(context, charges.toReversed()).catch(fault)
+  }
+  return open
+}
+
+/** Starts a settlement. When the database cannot be read, the next look at open charges starts it again. */
+function settleSoon(context: Intake.Intake, authorization: Authorization): void {
+  const fault = (error: unknown) =>
+    context.log('settlement-fault', { ...about({ id: authorization.id }), error })
+  settleCharge(context, authorization, { waitMs: 0 }).catch(fault)
+}
+
+/** Settles what other processes meter for our relayers, as soon as that is known. */
+export function followOthers(context: Intake.Intake): void {
+  const { ledger, events, ceilings, progress, log } = context
+  if (!ledger.lanes.isShared) return
+  const look = async (id: string) => {
+    const charged = await ledger.authorizations.findById(id)
+    if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
+    if (!isOfAnother(context, charged.transfer)) settleSoon(context, charged)
+  }
+  events.payments.on((id) => {
+    // A payment that settles here is not a charge that another process has metered.
+    if (ceilings.has(id) || progress.running.has(id)) return
+    look(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+  })
+}
+
+/**
+ * Settles charges of a payer until one fails again: a payer without money must not cost calls to a node
+ * for each of its charges.
+ */
+async function settleInTurn(
+  context: Intake.Intake,
+  charges: readonly Authorization[],
+): Promise<void> {
+  for (const charge of charges) {
+    const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
+    if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
+  }
+}
+
+const nothing = { amountAtomic: 0n, units: {} }
+
+/**
+ * Whether the chain shows that an authorization can no longer be settled; one read of each network is
+ * enough for all. Never rejects.
+ */
+function createOver(context: Context): (authorization: Authorization) => Promise<boolean> {
+  const times = new Map<string, Promise<bigint>>()
+  const timeOf = async ({ id, transfer }: Authorization) => {
+    try {
+      return (await readMoney(chainOf(context, transfer.network), transfer)).timestamp
+    } catch (error) {
+      context.log('settlement-undecided', { ...about({ id }), error })
+      return 0n
+    }
+  }
+  return async (authorization) => {
+    const { network, validBefore } = authorization.transfer
+    if (validBefore >= BigInt(Math.floor(context.now() / 1000))) return false
+    const time = times.get(network) ?? timeOf(authorization)
+    times.set(network, time)
+    return (await time) > validBefore
+  }
+}

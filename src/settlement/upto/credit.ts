@@ -1,0 +1,353 @@
+import type { Address } from 'viem'
+import type { AuthorizationLedger, Buyer } from '../../../db/AuthorizationLedger'
+import type { LaneLedger } from '../../../db/LaneLedger'
+import type { WriteEvent } from '../../log'
+import * as Refusals from '../read/refusals'
+import { createDebts } from './debts'
+
+/*
+ * By `upto` a merchant works before it is paid. Its risk with a payer is what is open and what was lost,
+ * less what that payer has paid to this merchant. The risk is limited for each payer, and for all payers
+ * of a merchant together within a day. It is counted before a request is forwarded, so that wallets
+ * that ask at the same time cannot exceed the limit together.
+ */
+
+/** The limits of a merchant, atomic. */
+export type CreditLimits = {
+  /** Risk with one payer: what is open, and what was lost within an hour. */
+  payerAtomic: bigint
+  /** Risk with all payers: what is open, and what was lost within a day. */
+  dayAtomic: bigint
+  /** Whether a stream to a payer that never paid to the merchant waits for its charge. */
+  holdsNew: boolean
+}
+
+/** A payer at a merchant, and the address that its request came from. */
+export type Debtor = Buyer & { client: string | undefined }
+
+export type Credit = {
+  /** Reads what is known of a payer, unless it is known to have paid enough for this ceiling. */
+  read(debtor: Debtor, ceilingAtomic: bigint): Promise<void>
+  /** Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before. */
+  refuse(debtor: Debtor, ceilingAtomic: bigint): Refusals.PaymentRefusal | undefined
+  /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
+  open(debtor: Debtor, ceilingAtomic: bigint): () => void
+  /** Whether a payer has paid to the merchant, as far as `read` has shown. No I/O. */
+  hasPaid(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
+  /** Whether a stream to this payer waits for its charge. */
+  holdsStream(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
+  /** A forwarded request was not paid for. */
+  lose(id: string, buyer: Pick<Buyer, 'payer' | 'merchant'>, atomic: bigint): void
+  /** A request ended without a charge; the next ones of its payer and its client may have to wait. */
+  countUnpaid(payer: Address, client: string | undefined): void
+  /** An answer was charged, which ends one of the failures. */
+  countCharged(payer: Address, client: string | undefined): void
+  /** What counted as lost was settled after all. */
+  recover(id: string): void
+  /** Reads the losses that other processes have written. */
+  refresh(): Promise<void>
+  /** Risk by merchant, atomic. */
+  risks(): ReadonlyMap<string, bigint>
+}
+
+export type CreditOptions = {
+  ledger: Pick<AuthorizationLedger, 'lossesSince' | 'standingOf'>
+  lanes: Pick<LaneLedger, 'isShared' | 'gateways'>
+  /** Undefined: nothing is limited. */
+  limitsOf: (merchant: string) => CreditLimits | undefined
+  /** Unix ms. */
+  now: () => number
+  log: WriteEvent
+}
+
+const hourMs = 3_600_000
+const dayMs = 24 * hourMs
+/** Time between two log lines about the same merchant, ms. */
+const quietMs = hourMs
+/** Age at which what other processes may have changed is read again, ms. */
+const staleMs = 60_000
+/** Payers without risk of which the standing is kept, at each merchant. */
+const accountsMax = 10_000
+/** Answers that cost nothing, of one payer and of one address, within ten minutes. */
+const unpaidMax = { payer: 5, client: 30 }
+
+/** One payer at one merchant. */
+type Account = {
+  /** At least this much was paid, by network. */
+  paid: Map<string, { atomic: bigint; readAt: number }>
+  /** All that was ever lost, with what this process has added since it was read. */
+  lostAtomic: bigint
+  openAtomic: bigint
+  /** Losses within a day, by id, and their sum. */
+  losses: Map<string, Loss>
+  dayAtomic: bigint
+  /** What it adds to the risk of the merchant, and the part of it that is not open. */
+  riskAtomic: bigint
+  lossAtomic: bigint
+}
+
+type Loss = { id: string; atomic: bigint; at: number; account: Account; book: Book; isOwn: boolean }
+
+/** One merchant. */
+type Book = {
+  accounts: Map<Address, Account>
+  /** Sums of the accounts: strangers cause accounts, and each request needs the sums. */
+  riskAtomic: bigint
+  lossAtomic: bigint
+  /** Losses within a day that this process has caused or found at its start. */
+  ownAtomic: bigint
+  spentLoggedAt: number | undefined
+}
+
+type State = CreditOptions & {
+  books: Map<string, Book>
+  /** Oldest first. */
+  losses: Map<string, Loss>
+  loaded: Promise<void> | undefined
+}
+
+export function createCredit(options: CreditOptions): Credit {
+  const { now, limitsOf } = options
+  const state: State = { ...options, books: new Map(), losses: new Map(), loaded: undefined }
+  const payers = createDebts(now, unpaidMax.payer)
+  const clients = createDebts(now, unpaidMax.client)
+  return {
+    async read(debtor, ceilingAtomic) {
+      if (limitsOf(debtor.merchant) === undefined) return
+      state.loaded ??= load(state, false)
+      await state.loaded
+      await readStanding(state, debtor, ceilingAtomic)
+    },
+    refuse(debtor, ceilingAtomic) {
+      const { payer, client, merchant } = debtor
+      const limits = limitsOf(merchant)
+      const isCovered = limits !== undefined && covers(state, debtor, ceilingAtomic)
+      // Strangers may share the address, and a payer that has paid for a failure cannot win by it.
+      const ofClient = isCovered || client === undefined ? 0 : clients.waitSeconds(client)
+      const waitSeconds = Math.max(payers.waitSeconds(payer), ofClient)
+      if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
+      if (limits === undefined || isCovered) return undefined
+      return refuse(state, debtor, ceilingAtomic, limits)
+    },
+    open({ merchant, payer }, ceilingAtomic) {
+      const { book, account } = accountOf(state, merchant, payer)
+      const add = (atomic: bigint) => {
+        account.openAtomic += atomic
+        update(book, account)
+      }
+      add(ceilingAtomic)
+      let isOpen = true
+      return () => {
+        if (isOpen) add(-ceilingAtomic)
+        isOpen = false
+      }
+    },
+    hasPaid: (buyer) => hasPaid(state, buyer),
+    holdsStream: (buyer) => limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
+    lose(id, { merchant, payer }, atomic) {
+      addLoss(state, { id, merchant, payer, atomic, at: now() }, true)
+    },
+    countUnpaid(payer, client) {
+      payers.add(payer)
+      if (client !== undefined) clients.add(client)
+    },
+    countCharged(payer, client) {
+      payers.takeBack(payer)
+      if (client !== undefined) clients.takeBack(client)
+    },
+    recover(id) {
+      const loss = state.losses.get(id)
+      if (loss === undefined) return
+      loss.account.lostAtomic -= loss.atomic
+      drop(state, loss)
+    },
+    async refresh() {
+      if (state.lanes.isShared && state.loaded !== undefined) await load(state, true)
+    },
+    risks() {
+      expire(state)
+      return new Map([...state.books].map(([merchant, { riskAtomic }]) => [merchant, riskAtomic]))
+    },
+  }
+}
+
+function hasPaid(
+  { books }: State,
+  { merchant, payer }: Pick<Buyer, 'payer' | 'merchant'>,
+): boolean {
+  const account = books.get(merchant)?.accounts.get(payer)
+  return account !== undefined && paidOf(account) > 0n
+}
+
+async function load(state: State, isAgain: boolean): Promise<void> {
+  try {
+    for (const loss of await state.ledger.lossesSince(state.now() - dayMs))
+      addLoss(state, loss, !isAgain)
+  } catch (error) {
+    // The next request reads them: without them more could be lost than the limit.
+    if (!isAgain) state.loaded = undefined
+    throw error
+  }
+}
+
+/** Reads the standing of a payer. What covers a ceiling is not read again: a payer pays more, not less. */
+async function readStanding(state: State, debtor: Debtor, ceilingAtomic: bigint): Promise<void> {
+  const { ledger, lanes, now } = state
+  const { network, merchant, payer } = debtor
+  const known = state.books.get(merchant)?.accounts.get(payer)
+  const paid = known?.paid.get(network)
+  if (known !== undefined && paid !== undefined) {
+    const isCovered = covers(state, debtor, ceilingAtomic)
+    if (isCovered && !(lanes.isShared && now() - paid.readAt > staleMs)) return
+  }
+  const { paidAtomic, lostAtomic } = await ledger.standingOf(debtor)
+  const { book, account } = accountOf(state, merchant, payer)
+  account.paid.set(network, { atomic: paidAtomic, readAt: now() })
+  // A loss of this moment may not be written yet.
+  if (lostAtomic > account.lostAtomic) account.lostAtomic = lostAtomic
+  update(book, account)
+}
+
+/** Whether what a payer has paid covers a ceiling, and all that is open and was lost. */
+function covers(state: State, { merchant, payer }: Debtor, ceilingAtomic: bigint): boolean {
+  const { account } = accountOf(state, merchant, payer)
+  return account.openAtomic + account.lostAtomic + ceilingAtomic <= paidOf(account)
+}
+
+function refuse(
+  state: State,
+  { merchant, payer }: Debtor,
+  ceilingAtomic: bigint,
+  { payerAtomic, dayAtomic }: CreditLimits,
+): Refusals.PaymentRefusal | undefined {
+  expire(state)
+  const { book, account } = accountOf(state, merchant, payer)
+  const short = (openAtomic: bigint) => openAtomic + account.lostAtomic - paidOf(account)
+  const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic
+  const since = state.now() - hourMs
+  let lately = 0n
+  for (const { atomic, at } of account.losses.values()) if (at > since) lately += atomic
+  const risk = (openAtomic: bigint) => least(openAtomic + lately, short(openAtomic))
+  if (risk(ceilingAtomic) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
+  if (risk(account.openAtomic + ceilingAtomic) > payerAtomic) return Refusals.underWay
+  // Each of several gateways has a part for itself, because it does not know what is open at the others.
+  const share = dayAtomic / BigInt(state.lanes.gateways())
+  const lost = book.lossAtomic
+  const own = book.riskAtomic - lost + book.ownAtomic
+  if (book.riskAtomic + added <= dayAtomic && own + added <= share) return undefined
+  if (lost + added <= dayAtomic && book.ownAtomic + added <= share) return Refusals.newUnderWay
+  report(state, merchant, book, dayAtomic)
+  return Refusals.lossesSpent
+}
+
+/** Logs that a budget is spent, once in a while. */
+function report({ now, log }: State, merchant: string, book: Book, dayAtomic: bigint): void {
+  const at = now()
+  if (book.spentLoggedAt !== undefined && Math.abs(at - book.spentLoggedAt) < quietMs) return
+  book.spentLoggedAt = at
+  log('losses-spent', { merchant, lostAtomic: book.lossAtomic, limitAtomic: dayAtomic })
+}
+
+/** The risk with a payer: what is open and was lost within a day, but at most what it is short of. */
+function riskOf(account: Account, openAtomic: bigint): bigint {
+  const short = openAtomic + account.lostAtomic - paidOf(account)
+  return short <= 0n ? 0n : least(openAtomic + account.dayAtomic, short)
+}
+
+function update(book: Book, account: Account): void {
+  const riskAtomic = riskOf(account, account.openAtomic)
+  book.riskAtomic += riskAtomic - account.riskAtomic
+  account.riskAtomic = riskAtomic
+  const lossAtomic = riskOf(account, 0n)
+  book.lossAtomic += lossAtomic - account.lossAtomic
+  account.lossAtomic = lossAtomic
+}
+
+function addLoss(
+  state: State,
+  {
+    id,
+    merchant,
+    payer,
+    atomic,
+    at,
+  }: { id: string; merchant: string; payer: Address; atomic: bigint; at: number },
+  isOwn: boolean,
+): void {
+  if (state.losses.has(id)) return
+  const { book, account } = accountOf(state, merchant, payer)
+  const loss = { id, atomic, at, account, book, isOwn }
+  state.losses.set(id, loss)
+  account.losses.set(id, loss)
+  account.dayAtomic += atomic
+  account.lostAtomic += atomic
+  if (isOwn) book.ownAtomic += atomic
+  update(book, account)
+}
+
+/** Takes out a loss that no longer counts for the day. It still counts against what its payer paid. */
+function drop(state: State, { id, atomic, account, book, isOwn }: Loss): void {
+  state.losses.delete(id)
+  account.losses.delete(id)
+  account.dayAtomic -= atomic
+  if (isOwn) book.ownAtomic -= atomic
+  update(book, account)
+}
+
+function expire(state: State): void {
+  const since = state.now() - dayMs
+  for (const loss of state.losses.values()) {
+    if (loss.at > since) return
+    drop(state, loss)
+  }
+}
+
+function accountOf(
+  state: State,
+  merchant: string,
+  payer: Address,
+): { book: Book; account: Account } {
+  let book = state.books.get(merchant)
+  if (book === undefined) {
+    book = {
+      accounts: new Map(),
+      riskAtomic: 0n,
+      lossAtomic: 0n,
+      ownAtomic: 0n,
+      spentLoggedAt: undefined,
+    }
+    state.books.set(merchant, book)
+  }
+  let account = book.accounts.get(payer)
+  if (account === undefined) {
+    forget(book)
+    account = {
+      paid: new Map(),
+      lostAtomic: 0n,
+      openAtomic: 0n,
+      losses: new Map(),
+      dayAtomic: 0n,
+      riskAtomic: 0n,
+      lossAtomic: 0n,
+    }
+    book.accounts.set(payer, account)
+  }
+  return { book, account }
+}
+
+/** Makes room for another account. What has risk is kept; the rest can be read again. */
+function forget({ accounts }: Book): void {
+  if (accounts.size < accountsMax) return
+  for (const [payer, { openAtomic, losses }] of accounts)
+    if (openAtomic === 0n && losses.size === 0) accounts.delete(payer)
+}
+
+function paidOf({ paid }: Account): bigint {
+  let sum = 0n
+  for (const { atomic } of paid.values()) sum += atomic
+  return sum
+}
+
+function least(a: bigint, b: bigint): bigint {
+  return a < b ? a : b
+}

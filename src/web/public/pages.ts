@@ -1,0 +1,105 @@
+import type { Config, Route } from '../../config/Config'
+import { clientKey } from '../../http/clientip'
+import * as RateLimit from '../../http/ratelimit'
+import { searchOf } from '../../http/url'
+import * as Problem from '../../protocol/Problem'
+import { findAsset } from '../assets'
+import { robotsOf, sitemapOf } from '../crawlers'
+import { createCataloguePage, type Live } from './catalogue'
+import { respond, send } from './layout'
+import { merchantPage, readQuery } from './merchant'
+import { forPeople, problemPage } from './people'
+import type { Point } from './Sparkline'
+import { stocksPage } from './stocks'
+
+export type PagesOptions = Live & {
+  config: Config
+  /** Whether `GET /api/stock/list` is served. */
+  hasMarket: boolean
+  /** Prices of a stock token in the last day, the oldest first. */
+  pricesOf(symbol: string): readonly Point[]
+  /** Name of the MCP tool of a route. */
+  toolOf(route: Route): string | undefined
+  rateLimit: RateLimit.RateLimit
+  /** Address of the client's end of the connection. */
+  addressOf(request: Request): string | undefined
+  now: () => number
+}
+
+const tooMany = 'Too many requests from this address: wait for Retry-After.'
+const searchesPerMinute = 120
+
+/** The pages for people: the catalogue and the stock tokens. */
+export function createPages(options: PagesOptions) {
+  const { config, rateLimit, now } = options
+  const { trustProxy } = config.service
+  const catalogue = createCataloguePage(config)
+
+  const limit = (request: Request, what: string, perMinute: number) => {
+    const forwarded = request.headers.get('x-forwarded-for')
+    const key = clientKey(options.addressOf(request), forwarded, trustProxy)
+    const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
+    if (verdict.ok) return
+    throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
+  }
+
+  const home = (request: Request): Response => {
+    const searchParams = new URLSearchParams(searchOf(request.url))
+    const text = (searchParams.get('q') ?? '').slice(0, 100)
+    // A search of a large catalogue costs more than a cached page.
+    if (text !== '') limit(request, 'search', searchesPerMinute)
+    const page = Number(searchParams.get('page') ?? 1)
+    const main = catalogue(options, { text, page })
+    const { title } = config.service
+    return respond(config, request, { title, path: '/', main, isWhole: true })
+  }
+  const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
+  const merchant = (request: Request, slug: string): Response => {
+    const found = merchants.get(slug)
+    if (found === undefined) return unknownMerchant(config, request)
+    const query = readQuery(new URLSearchParams(searchOf(request.url)))
+    if (query.text !== '') limit(request, 'search', searchesPerMinute)
+    const main = merchantPage(options, options, found, query)
+    const { title } = found
+    return respond(config, request, { title, path: undefined, main, isPayable: true })
+  }
+  const stocks = (request: Request): Response => {
+    if (config.stock === undefined)
+      throw Problem.of('not-found', 'No stocks are sold here. The catalogue lists what is sold.')
+    const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
+    const { hasMarket, pricesOf } = options
+    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
+    const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
+    return respond(config, request, page)
+  }
+  const asset = (request: Request): Response => {
+    const found = findAsset(config.service, request)
+    if (found === undefined)
+      throw Problem.of('not-found', 'There is no such file: reload the page that named it.')
+    return found
+  }
+  const [robots, sitemap] = [robotsOf(config), sitemapOf(config)]
+  return {
+    home,
+    merchant,
+    stocks,
+    asset,
+    robots: (request: Request) =>
+      send(request, robots, { headers: { 'content-type': 'text/plain; charset=utf-8' } }),
+    sitemap: (request: Request) =>
+      send(request, sitemap, { headers: { 'content-type': 'application/xml' } }),
+    /** The answer to a request as a page, where a browser shows it to a person. */
+    explain: (request: Request, response: Response) => forPeople(config, request, response),
+  }
+}
+
+function unknownMerchant(config: Config, request: Request): Response {
+  const problem = Problem.of(
+    'not-found',
+    'No merchant has this address. The catalogue lists all of them.',
+  )
+  const { title, status, detail, code } = problem
+  const main = problemPage({ title, status, detail, code })
+  const page = { title, path: undefined, main }
+  return respond(config, request, page, { status: 404 })
+}

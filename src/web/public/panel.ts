@@ -1,0 +1,56 @@
+import type { NetworkConfig } from '../../config/Config'
+import { publicFacts } from '../chains'
+import { type Html, html } from '../html'
+import { dollars } from '../parts'
+
+/** A request that can be paid from the page, and what it costs on each network. */
+export type Purchase = {
+  method: string
+  /** Path and query. */
+  target: string
+  /** The body of the request; '' without one. */
+  body: string
+  offers: readonly PageOffer[]
+  /** What happens after a press of the button, for the buyer. */
+  note?: string
+}
+
+const settled =
+  'You sign a transfer in your wallet. When it is settled, the answer appears here with a receipt.'
+
+/** Without an amount it depends on what the user enters. */
+export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
+
+/**
+ * The panel that `wallet.js` fills. The answer comes above the buttons, which then buy it once more. The
+ * script asks for a 402 and signs one of its offers; it refuses an offer above the amount here.
+ */
+export function walletPanel({ method, target, body, offers, note = settled }: Purchase): Html {
+  const networks = offers.map(({ network, amountAtomic }) => {
+    const { id, chainId, name, asset } = network
+    const { address, symbol, decimals } = asset
+    const amount = amountAtomic?.toString()
+    const facts = publicFacts(network)
+    return { id, chain: chainId, name, asset: address, symbol, decimals, amount, ...facts }
+  })
+  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet">
+<div class="progress" role="status">${note}</div>
+<p class="keeps quiet">You may close this page. This browser keeps the payment for 24 hours: open the page again, and it fetches the answer without a second payment.</p>
+<div class="result"></div>
+<label>Network <select name="network">
+${offers.length > 1 && html`<option value="">One that my wallet can pay on</option>`}
+${offers.map(
+  ({ network, amountAtomic }) =>
+    html`<option value="${network.id}">${offerText({ network, amountAtomic })}</option>`,
+)}
+</select></label>
+<div class="wallets"></div>
+</section>
+<p class="notice scriptless">Paying in the browser needs JavaScript. The commands need none.</p>`
+}
+
+/** The assets of networks have 6 decimals. */
+function offerText({ network: { asset, name }, amountAtomic }: PageOffer): string {
+  const coin = `${asset.symbol} on ${name}`
+  return amountAtomic === undefined ? coin : `${dollars(amountAtomic)} ${coin}`
+}
