@@ -107,7 +107,7 @@ describe('the pages over a running service', () => {
       new RegExp(`<th scope="row">${name}</th><td class="number"[^>]*><data value="([^"]*)">`).exec(
         text,
       )?.[1]
-    expect(first('Revenue')).toBe(sum(totals, 'paidAtomic'))
+    expect(first('Paid')).toBe(sum(totals, 'paidAtomic'))
     expect(first('Payments')).toBe(sum(totals, 'payments'))
     expect(Number(first('Payments'))).toBeGreaterThan(2)
     expect(first('Paid requests')).toBe(sum(requests, 'paid'))

@@ -28,7 +28,8 @@ describe('/metrics', () => {
   const adminToken = 'correct-admin-token'
   const peerOf = () => Object.assign(() => '192.0.2.1', { hold: () => undefined })
   const handler = (line: string) => {
-    const { service } = configOf(small.replace('[service]', `[service]\n${line}`))
+    const text = line.startsWith('base_url') ? small.replace(/^base_url.*\n/m, '') : small
+    const { service } = configOf(text.replace('[service]', `[service]\n${line}`))
     const registry = createRegistry()
     registry.counter('sold_total', 'Sales.').inc()
     return createMetricsHandler({
@@ -42,13 +43,16 @@ describe('/metrics', () => {
   }
   const bearer = (token: string) => get('/metrics', { authorization: `Bearer ${token}` })
 
-  test('behavior: everyone reads the metrics by default', async () => {
-    for (const line of ['', 'metrics = "public"'])
+  test('behavior: everyone reads the metrics of a service on this machine, and those that are "public"', async () => {
+    for (const line of ['base_url = "http://localhost:4020"', 'metrics = "public"'])
       expect(await (await handler(line)(get('/metrics'))).text()).toContain('sold_total 1')
   })
 
-  test('behavior: with "token" the metrics need ADMIN_TOKEN as bearer token', async () => {
-    const read = handler('metrics = "token"')
+  test.each([
+    ['with "token"', 'metrics = "token"'],
+    ['of a public service without the key', ''],
+  ])('attack: the metrics %s need ADMIN_TOKEN as bearer token', async (_, line) => {
+    const read = handler(line)
     expect(await (await read(bearer(adminToken))).text()).toContain('sold_total 1')
     for (const request of [get('/metrics'), bearer('wrong'), bearer(`${adminToken}x`)]) {
       const problem = refusal(() => read(request))

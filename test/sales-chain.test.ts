@@ -210,6 +210,8 @@ test('behavior: each grouping has the same sums, and own payments and the facili
   expect(stock).toMatchObject({ payments: 2, undelivered: 0 })
   expect(BigInt(stock?.swappedAtomic ?? 0)).toBe(25_000_000n)
   expect(paid - BigInt(stock?.refundedAtomic ?? 0)).toBe(BigInt(stock?.deliveredAtomic ?? 0))
+  // The principal is no revenue: of 25 USD for shares without a fee nothing is earned.
+  expect(stock).toMatchObject({ revenueUsd: '0.000000', swappedUsd: '25.000000' })
   // The failed delivery, and the payment that reverted.
   const seller = first?.sales.find((line) => line.merchant === 'shop' && line.network === base)
   expect(seller).toMatchObject({

@@ -174,16 +174,16 @@ describe('the figures', () => {
     expect(code).toBe(0)
     expect(text).toBe(`Sales from 2026-10-21 00:00 to 2026-11-20 10:30 UTC, by merchant
 
-merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped   gas USD  margin USD
-shop      Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000  1.000000    0.005000
-total     Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000  1.000000    0.005000
-total     all      USD           2  1.005000                                              1.000000    0.005000
+merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped  revenue USD   gas USD  margin USD
+shop      Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000     1.005000  1.000000    0.005000
+total     Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000     1.005000  1.000000    0.005000
+total     all      USD           2  1.005000                                                 1.005000  1.000000    0.005000
 
 Payments of own accounts, not in the sums
-merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped   gas USD  margin USD
-shop      Base     USDC          1  0.005000   0.005000     0.000000  0.000000  0.000000  0.000000    0.000000
+merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped  revenue USD   gas USD  margin USD
+shop      Base     USDC          1  0.005000   0.005000     0.000000  0.000000  0.000000     0.000000  0.000000    0.000000
 
-USD: 1 stablecoin is 1 USD. margin: delivered, without what was swapped for stock, less gas.
+USD: 1 stablecoin is 1 USD. revenue: delivered, without what was swapped for stock. margin: revenue, less gas.
 Gas at the eth_price_usd of the configuration: 4000 USD an ETH on Base.
 Gas of sales on Base: 0.000250000000001 ETH.
 
@@ -257,8 +257,8 @@ describe('CSV', () => {
     const { text } = await run({ csv: true })
     expect(text).toBe(
       [
-        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed',
-        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,`,
+        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd',
+        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000`,
         '',
       ].join('\r\n'),
     )

@@ -20,7 +20,12 @@ if (isMissing)
 
 const name = 'api.example.test'
 const years = 365 * 24 * 3_600_000
-const env = { RELAYER_KEYS: `0x${'11'.repeat(32)}`, PATH: process.env.PATH ?? '' }
+const adminToken = 'an-admin-token-of-mine'
+const env = {
+  RELAYER_KEYS: `0x${'11'.repeat(32)}`,
+  ADMIN_TOKEN: adminToken,
+  PATH: process.env.PATH ?? '',
+}
 
 const text = `
 [service]
@@ -109,9 +114,9 @@ async function start(
 const to = (port: number) => connected({ port, name, ca: pebble.root })
 
 /** Sends a request and waits for the end of the answer. */
-async function ask(peer: Peer, path: string, method = 'GET'): Promise<string> {
+async function ask(peer: Peer, path: string, method = 'GET', more = ''): Promise<string> {
   const before = peer.received().length
-  peer.send(`${method} ${path} HTTP/1.1\r\nHost: ${name}\r\n\r\n`)
+  peer.send(`${method} ${path} HTTP/1.1\r\nHost: ${name}\r\n${more}\r\n`)
   const answer = () => peer.received().slice(before)
   await until(() => {
     const [head = '', body = ''] = answer().split('\r\n\r\n')
@@ -148,7 +153,11 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     expect(await ask(peer, '/nothing')).toStartWith('HTTP/1.1 404')
     expect((await ask(peer, '/healthz', 'HEAD')).toLowerCase()).toContain('\r\ndate: ')
     expect(await ask(peer, '/readyz')).toContain('"certificates":[]')
-    expect(await ask(peer, '/metrics')).toMatch(/certificate_expires_seconds\{.*\} 1\d{8}\n/)
+    expect(await ask(peer, '/metrics')).toStartWith('HTTP/1.1 401')
+    const bearer = `Authorization: Bearer ${adminToken}\r\n`
+    expect(await ask(peer, '/metrics', 'GET', bearer)).toMatch(
+      /certificate_expires_seconds\{.*\} 1\d{8}\n/,
+    )
     peer.end()
     const plain = await fetch(`http://127.0.0.1:${pebble.httpPort}/a?b`, { redirect: 'manual' })
     expect([plain.status, plain.headers.get('location')]).toEqual([308, `https://${name}/a?b`])

@@ -47,6 +47,7 @@ test('behavior: a paid request is counted at every stage', async () => {
   expect(await more(`settle_seconds_count{network="${base}"}`)).toBe(1)
   expect(await more(`batch_size_bucket{network="${base}",le="1"}`)).toBe(1)
   expect(await more('delivery_attempts_total')).toBe(1)
+  expect(await more(`paid_usd_total{network="${base}",merchant="shop"}`)).toBeCloseTo(0.005, 9)
   await until('the delivery is recorded', async () => {
     return (await more('deliveries_total{outcome="delivered"}')) === 1
   })
@@ -56,6 +57,8 @@ test('behavior: a paid request is counted at every stage', async () => {
   )
   expect(await more(`gas_spent_today_wei{network="${base}",product="gateway"}`)).toBeGreaterThan(0)
   const now = await read()
+  expect(now.get('build_info{version="unknown"}')).toBe(1)
+  expect(now.get('process_resident_memory_bytes')).toBeGreaterThan(10_000_000)
   expect(now.get(`network_ready{network="${base}"}`)).toBe(1)
   expect(now.get(`gas_budget_wei{network="${base}",product="gateway"}`)).toBeGreaterThan(0)
   expect(

@@ -8,7 +8,7 @@ import { createRegistry, type Registry } from '../http/metrics'
 import { createMiddleware, type Middleware } from '../http/middleware'
 import type { Log } from '../log'
 import type { AppOptions, ServerContext } from './options'
-import { reportDroppedLines, reportServer, reportStorage } from './report'
+import { reportDroppedLines, reportProcess, reportServer, reportStorage } from './report'
 import { startingRoutes } from './routes'
 
 /** The values that a reload replaces. Parts that outlive a reload read them for each request. */
@@ -69,6 +69,7 @@ export async function openBase(
   const registry = createRegistry()
   reportStorage(database.storage, registry, log)
   reportServer(database.server, registry)
+  reportProcess(options.version ?? 'unknown', registry)
   reportDroppedLines(options.droppedLines ?? (() => 0), registry)
   return {
     options,

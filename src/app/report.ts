@@ -42,6 +42,17 @@ export function reportServer(server: ServerState | undefined, registry: Registry
   })
 }
 
+/** Reports the memory of this process, and which build it is. */
+export function reportProcess(version: string, registry: Registry): void {
+  const build = registry.gauge('build_info', 'Always 1: the version of the program.', ['version'])
+  build.set(1, { version })
+  const memory = registry.gauge(
+    'process_resident_memory_bytes',
+    'Memory of the process that is in RAM (resident set).',
+  )
+  registry.onRender(() => memory.set(process.memoryUsage.rss()))
+}
+
 /** Reports that clients have too many connections. */
 export function connectionReports(registry: Registry, log: Log) {
   const full = registry.counter(

@@ -32,8 +32,12 @@ export type Asset = Omit<AssetRow, 'decimals' | 'coinUsd'> & {
 export type Usd = {
   /** At 1 stablecoin = 1 USD. */
   paid: bigint | undefined
+  /** What a sale earned before gas: delivered, without what was swapped for stock. Else 0. */
+  revenue: bigint | undefined
+  /** Swapped for stock: the principal, which the buyer has back as shares. */
+  swapped: bigint | undefined
   gas: bigint | undefined
-  /** Of a sale what was delivered, without what was swapped for stock, less gas; else less gas only. */
+  /** Revenue less gas. */
   margin: bigint | undefined
 }
 
@@ -85,7 +89,13 @@ export function create(by: By, assets: readonly AssetRow[]): Books {
       class: row.class,
       asset: assetOf(assets, network, asset),
       figures: { ...noFigures },
-      usd: { paid: undefined, gas: undefined, margin: undefined },
+      usd: {
+        paid: undefined,
+        revenue: undefined,
+        swapped: undefined,
+        gas: undefined,
+        margin: undefined,
+      },
     }
     all.set(key, { ...line, figures: plus(line.figures, row) })
   }
@@ -201,9 +211,10 @@ function valued(line: Line): Line {
   const paid = usdOf(figures.paidAtomic, asset)
   // Only a sale brings money in.
   const sold = line.class === 'sale' ? figures.deliveredAtomic - figures.swappedAtomic : 0n
-  const kept = usdOf(sold, asset)
-  const margin = kept === undefined || gas === undefined ? undefined : kept - gas
-  return { ...line, usd: { paid, gas, margin } }
+  const revenue = usdOf(sold, asset)
+  const swapped = usdOf(figures.swappedAtomic, asset)
+  const margin = revenue === undefined || gas === undefined ? undefined : revenue - gas
+  return { ...line, usd: { paid, revenue, swapped, gas, margin } }
 }
 
 /** Millionths of a USD, at 1 stablecoin = 1 USD. */

@@ -34,6 +34,8 @@ const columns = [
   'requests_402',
   'requests_paid',
   'requests_failed',
+  'revenue_usd',
+  'swapped_usd',
 ] as const
 
 type Row = Partial<Record<(typeof columns)[number], string | number | bigint | undefined>>
@@ -50,6 +52,8 @@ export function toCsv({ lines, otherGas, requests }: Report): string {
       ...ofAsset(asset),
       ...ofFigures(figures),
       gas_usd: usd.gas === undefined ? undefined : usdText(usd.gas),
+      revenue_usd: usd.revenue === undefined ? undefined : usdText(usd.revenue),
+      swapped_usd: usd.swapped === undefined ? undefined : usdText(usd.swapped),
       // A cell must not begin with a minus, so that a margin has two columns.
       ...(usd.margin === undefined
         ? {}

@@ -42,6 +42,8 @@ function lineJson({ class: _, asset, figures, usd, ...group }: Line) {
     symbol,
     decimals,
     ...figuresJson(figures),
+    revenueUsd: usd.revenue === undefined ? undefined : usdText(usd.revenue),
+    swappedUsd: usd.swapped === undefined ? undefined : usdText(usd.swapped),
     gasUsd: usd.gas === undefined ? undefined : usdText(usd.gas),
     marginUsd: usd.margin === undefined ? undefined : usdText(usd.margin),
   }

@@ -37,16 +37,18 @@ const head = ['payments', 'paid', 'delivered', 'undelivered', 'refunded', 'swapp
 
 function salesTable(by: string, sales: readonly Line[], totals: readonly Line[]): string[] {
   const all = totals.map(({ usd }) => usd)
-  const sum = (name: 'paid' | 'gas' | 'margin') =>
+  const sum = (name: 'paid' | 'revenue' | 'gas' | 'margin') =>
     all.reduce<bigint | undefined>((total, usd) => {
       const value = usd[name]
       return total === undefined || value === undefined ? undefined : total + value
     }, 0n)
-  const [paid, gas, margin] = [sum('paid'), sum('gas'), sum('margin')].map(usdCell)
+  const [paid, revenue, gas, margin] = [sum('paid'), sum('revenue'), sum('gas'), sum('margin')].map(
+    usdCell,
+  )
   const payments = totals.reduce((total, { figures }) => total + figures.payments, 0)
   return table(by, sales, [
     ...totals.map((line) => rowOf('total', line)),
-    ['total', 'all', 'USD', String(payments), paid, '', '', '', '', gas, margin],
+    ['total', 'all', 'USD', String(payments), paid, '', '', '', '', revenue, gas, margin],
   ])
 }
 
@@ -59,7 +61,11 @@ function table(
   const rest = lines.length - shown.length
   const label = by === 'network' ? '' : by
   const rows = align(
-    [[label, 'network', 'asset', ...head, 'gas USD', 'margin USD'], ...shown, ...more],
+    [
+      [label, 'network', 'asset', ...head, 'revenue USD', 'gas USD', 'margin USD'],
+      ...shown,
+      ...more,
+    ],
     3,
   )
   return rest > 0 ? [...rows, `${rest} more lines: --csv and --json have all`] : rows
@@ -77,6 +83,7 @@ function rowOf(name: string, { asset, figures, usd }: Line): string[] {
     amount(figures.undeliveredAtomic),
     amount(figures.refundedAtomic),
     amount(figures.swappedAtomic),
+    usdCell(usd.revenue),
     usdCell(usd.gas),
     usdCell(usd.margin),
   ]
@@ -124,7 +131,7 @@ function gasNotes({ totals, otherGas, unknownGas }: Report): string[] {
   )
   const priced = [...prices].map(([name, usd]) => `${usd ?? '?'} USD an ETH on ${name}`)
   return [
-    'USD: 1 stablecoin is 1 USD. margin: delivered, without what was swapped for stock, less gas.',
+    'USD: 1 stablecoin is 1 USD. revenue: delivered, without what was swapped for stock. margin: revenue, less gas.',
     ...(priced.length > 0
       ? [`Gas at the eth_price_usd of the configuration: ${priced.join(', ')}.`]
       : []),

@@ -64,9 +64,8 @@ const service = Type.Object(
     quote_per_minute: integer('Free quotes of one client.', 1, 1_000_000, 120),
     concurrency_max: integer('Most sales in progress.', 1, 12_000, 2_048),
     metrics: oneOf(
-      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client.',
+      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client. Without it "public" where base_url is this machine, else "token".',
       ['public', 'token', 'off'],
-      'public',
     ),
     stalled_streams_max: integer('Streams whose buyers do not read.', 1, 12_000, 16),
   },

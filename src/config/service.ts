@@ -50,7 +50,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     paidPerMinute: field(table, 'paid_per_minute', V.integer(1, 1_000_000), 600),
     quotePerMinute: field(table, 'quote_per_minute', V.integer(1, 1_000_000), 120),
     concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 2_048),
-    metrics: field(table, 'metrics', V.oneOf(['public', 'token', 'off']), 'public'),
+    metrics: field(table, 'metrics', V.oneOf(['public', 'token', 'off']), readersOf(baseUrl)),
     stalledStreamsMax: field(table, 'stalled_streams_max', V.integer(1, 12_000), 16),
   }
   // Read before, to find the tables of the networks.
@@ -59,6 +59,11 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
   checkSizes(table, service)
   checkBasePaths(table, service.facilitatorUrl, service.stockBaseUrl)
   return service
+}
+
+/** The figures of a business are no one else's, once others can reach it. */
+function readersOf(baseUrl: string): Service['metrics'] {
+  return V.isLoopback(new URL(baseUrl)) ? 'public' : 'token'
 }
 
 const leadMaxCharacters = 200

@@ -5,6 +5,7 @@ import { line } from './apireference'
 
 /** What the values of a label are. A label without a row here fails the test of the page. */
 export const labelMeanings: Readonly<Record<string, string>> = {
+  version: 'version of the program, or `unknown`',
   network: 'CAIP-2 id of a network',
   merchant: 'slug of a merchant',
   product: '`gateway`, `facilitator`, `desk` or `sponsor`',

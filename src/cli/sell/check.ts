@@ -148,9 +148,16 @@ function summarize(config: Config): string[] {
     `networks   ${networks.map(describe).join(', ')}`,
     `merchants  ${salesOf(merchants)}: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
+    `metrics    ${readers[service.metrics]}`,
     ...failuresOf(merchants).map((line) => `free       ${line}`),
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
+}
+
+const readers: Readonly<Record<Config['service']['metrics'], string>> = {
+  public: '/metrics is for everyone',
+  token: '/metrics needs Authorization: Bearer ADMIN_TOKEN',
+  off: '/metrics is off',
 }
 
 /** Which answers a meter takes for errors, which cost nothing. */

@@ -76,11 +76,15 @@ async function endOf(
   const confirmed = paid.get(id)
   const reason = unpaid.get(id)
   if (confirmed || reason === undefined) {
-    if (confirmed) failures.recordPaid(payer)
+    if (confirmed) {
+      failures.recordPaid(payer)
+      context.metrics.paid(confirmed)
+    }
     end()
     return confirmed ? { kind: 'confirmed', payment: confirmed } : Resolve.current(context, { id })
   }
   const outcome = await Resolve.decide(context, member, reason)
+  if (outcome.kind === 'confirmed') context.metrics.paid(outcome.payment)
   if (attributed.has(id) && (outcome.kind === 'reverted' || outcome.kind === 'dead')) {
     const code = attributed.get(id) ?? 'unknown'
     failures.record(await payerOf(context.ledger.payments, transfer, code))

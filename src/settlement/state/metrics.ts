@@ -26,6 +26,8 @@ export type Metrics = {
   /** A transaction with this many payments is sent for the first time. */
   batched(network: string, size: number): void
   replaced(network: string): void
+  /** The money of a payment has arrived. Settlements for other servers are not counted. */
+  paid(payment: Pick<Payment, 'transfer' | 'purpose'>): void
   reorged(network: string, payments: number): void
   failed(network: string): void
   /** A charge by use was written, or was given up. */
@@ -81,6 +83,11 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
   const sizes = meter.histogram('batch_size', 'Payments per settling transaction.', sizeBuckets, [
     'network',
   ])
+  const paid = meter.counter(
+    'paid_usd_total',
+    'USD of confirmed payments, as if 1 stablecoin were 1 USD. The merchant stock includes what is swapped for shares.',
+    ['network', 'merchant'],
+  )
   const replaced = meter.counter(
     'replaced_transactions_total',
     'Transactions sent again with higher fees.',
@@ -107,6 +114,13 @@ export function createMetrics(meter: Meter, sources: Sources): Metrics {
       if (outcome.kind === 'confirmed') seconds.observe(Math.max(0, duration), { network })
     },
     batched: (network, size) => sizes.observe(size, { network }),
+    paid({ transfer: { network, amountAtomic }, purpose: { product, merchant } }) {
+      if (product === 'facilitator') return
+      paid.inc(
+        { network, merchant: product === 'desk' ? 'stock' : merchant },
+        Number(amountAtomic) / 1e6,
+      )
+    },
     replaced: (network) => replaced.inc({ network }),
     reorged: (network, count) => reorged.inc({ network }, count),
     failed: (network) => failed.inc({ network }),

@@ -55,6 +55,9 @@ export type Sum = {
   undelivered: number
   /** Those of `undelivered` that buyers can still fetch. */
   redeemable: number
+  /** Earned before gas: without what was swapped for stock, which is `swapped`. */
+  revenue: bigint | undefined
+  swapped: bigint | undefined
   paid: bigint | undefined
   gas: bigint | undefined
   margin: bigint | undefined
@@ -62,7 +65,7 @@ export type Sum = {
 
 /** Of sales on all networks. Amounts are millionths of a USD; undefined where a price is not known. */
 export function sumOf({ totals }: Report): Sum {
-  const usd = (name: 'paid' | 'gas' | 'margin') =>
+  const usd = (name: keyof Line['usd']) =>
     totals.reduce<bigint | undefined>((sum, line) => {
       const value = line.usd[name]
       return sum === undefined || value === undefined ? undefined : sum + value
@@ -73,6 +76,8 @@ export function sumOf({ totals }: Report): Sum {
     payments: number('payments'),
     undelivered: number('undelivered') - number('openOrders'),
     redeemable: number('redeemable'),
+    revenue: usd('revenue'),
+    swapped: usd('swapped'),
     paid: usd('paid'),
     gas: usd('gas'),
     margin: usd('margin'),

@@ -13,7 +13,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
   const rows = sources.merchants().map((state) => {
     const { slug, routes, title } = state.merchant
     const own = report.lines.filter((line) => line.class === 'sale' && line.merchant === slug)
-    const paid = own.reduce((sum, line) => sum + (line.usd.paid ?? 0n), 0n)
+    const revenue = own.reduce((sum, line) => sum + (line.usd.revenue ?? 0n), 0n)
     const requests = report.requests.find((line) => line.merchant === slug)
     const { asked = 0, paid: bought = 0, failed = 0 } = requests ?? {}
     const paused = isPaused(slug)
@@ -24,7 +24,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
         : stateOf(state),
       html`<a href="/admin/actions/${paused ? 'resume' : 'pause'}?subject=merchant:${slug}">${paused ? 'Resume' : 'Pause'}<span class="hidden"> ${title}</span></a>`,
       pricesOf(state.merchant),
-      usd(paid),
+      usd(revenue),
       count(bought),
       percent(bought, asked),
       count(failed),

@@ -57,7 +57,7 @@ function numbers(
   const least = leastGas(networks.filter(({ network }) => !isTest(config, network)))
   const name = config.networks.find(({ id }) => id === least?.network)?.name
   return html`<dl class="numbers">
-<div><dt>Revenue today</dt><dd>${usd(sum?.paid)}</dd></div>
+<div><dt>Revenue today</dt><dd>${usd(sum?.revenue)}</dd></div>
 <div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
 <div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${count(undelivered)}</a>` : count(undelivered)}</dd></div>
 <div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? noGas(networks)}</dd></div>
@@ -120,7 +120,7 @@ function firstSale({ service, merchants }: Config): Html {
 function chart({ periods: all }: Figures, now: number): Html {
   const byDay = new Map<string, bigint>()
   for (const { day = '', class: of, usd: value } of all.at(-1)?.report.lines ?? [])
-    if (of === 'sale') byDay.set(day, (byDay.get(day) ?? 0n) + (value.paid ?? 0n))
+    if (of === 'sale') byDay.set(day, (byDay.get(day) ?? 0n) + (value.revenue ?? 0n))
   const values = Array.from({ length: 30 }, (_, index) => {
     const name = new Date(now - (29 - index) * dayMs).toISOString().slice(0, 10)
     return { name, micro: byDay.get(name) ?? 0n }
@@ -144,7 +144,9 @@ function periodTable({ periods: all }: Figures): Html {
   const worth = (name: Parameters<typeof worthOf>[1]) =>
     all.map(({ report }) => usd(worthOf(report.totals as readonly Line[], name)))
   const rows: readonly (readonly Cell[])[] = [
-    ['Revenue', ...sums.map(({ paid }) => usd(paid))],
+    ['Revenue', ...sums.map(({ revenue }) => usd(revenue))],
+    ['Swapped for stock', ...sums.map(({ swapped }) => usd(swapped))],
+    ['Paid', ...sums.map(({ paid }) => usd(paid))],
     ['Delivered', ...worth('deliveredAtomic')],
     ['Not delivered', ...worth('undeliveredAtomic')],
     ['Refunded', ...worth('refundedAtomic')],
