@@ -393,6 +393,7 @@ describe('turnpike check', () => {
     const { code, text } = await run(shipped, { PAYOUT: payout })
     expect(code).toBe(0)
     expect(text).toMatch(/16 merchants sell 41 routes/)
+    expect(text).toMatch(/^metrics +\/metrics (is for everyone|needs Authorization)/m)
     expect(text).toMatch(/out of service: assistant \(ASSISTANT_KEY is not set\)/)
   })
 

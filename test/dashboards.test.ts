@@ -178,7 +178,7 @@ describe('generated pages', () => {
   test('behavior: troubleshooting has every reason of a pause, and stocks every reason of an order', async () => {
     const page = (await read('docs/troubleshooting.md')).replaceAll('`', '')
     const [health, relayer] = await Promise.all(
-      ['health', 'relayer'].map((name) => read(`src/settlement/${name}.ts`)),
+      ['state/health', 'send/relayer'].map((name) => read(`src/settlement/${name}.ts`)),
     )
     const texts = [
       ...`${health}${relayer}`.matchAll(/(?:return|reason =|\?) `([^`]{20,})`/g),

@@ -289,6 +289,16 @@ describe('a purchase', () => {
     }
   })
 
+  test('behavior: the metrics count the money of orders for the merchant stock', async () => {
+    const text = await (await fetch(`${shop.url}/metrics`)).text()
+    const [sample, usd] = /^turnpike_paid_usd_total\{.*\} (.*)$/m.exec(text) ?? []
+    expect(sample).toContain('{network="eip155:4663",merchant="stock"}')
+    const [paid] = shop.rows(
+      "SELECT sum(amount_atomic) AS atomic FROM payments WHERE state = 'confirmed'",
+    )
+    expect(Number(usd) * 1e6).toBeCloseTo(Number(paid?.atomic), 3)
+  })
+
   test('behavior: the router never has an allowance', async () => {
     const { to, data } = Token.allowance(shop.asset, shop.desk, shop.stock.router)
     expect(BigInt(`${await shop.chain.rpc('eth_call', [{ to, data }, 'latest'])}`)).toBe(0n)
