@@ -38,8 +38,16 @@ async function credential(url: string, by: 'mpp' | 'x402', init?: RequestInit) {
   return { 'payment-signature': await permit(asked.required) }
 }
 
+/** By Permit2 where the head of the 402 has room for that offer. */
 function permit(required: Required): Promise<string> {
-  return payX402(required, buyer, { network: 'eip155:4663', method: 'permit2' })
+  const network = 'eip155:4663'
+  const hasPermit2 = required.accepts.some(
+    (offer) =>
+      offer.scheme === 'exact' &&
+      offer.network === network &&
+      offer.extra.assetTransferMethod === 'permit2',
+  )
+  return payX402(required, buyer, { network, method: hasPermit2 ? 'permit2' : 'eip3009' })
 }
 
 /** The answer with its bytes as they were transmitted. */
