@@ -15,6 +15,7 @@ import { refusedOf } from './gateway/upstream/refusals'
 import type { Sources } from './http/health'
 import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
+import type { Claims } from './paywall/claims'
 import { succeed } from './paywall/offer/retired'
 import type { Settlement } from './settlement/settlement'
 import { within } from './settlement/state/wait'
@@ -26,6 +27,8 @@ export type App = {
   /** Signer of receipts and offers. */
   receiptAddress: `0x${string}`
   settlement: Settlement
+  /** Claims on money, which all products share. */
+  claims: Claims
   /** Every metric that `/metrics` may have. */
   metrics(): Family[]
   /** What the start changed in a database of an earlier schema. */
@@ -96,6 +99,7 @@ async function begin(
     url: server.listener.url,
     receiptAddress: sales.receiptAddress,
     settlement: money.settlement,
+    claims: sales.claims,
     metrics: base.registry.describe,
     reload: (config) => turn(() => reload(base, { ...parts, webhooks }, config)),
     stop: () => stop(base, server, { ...parts, webhooks }),

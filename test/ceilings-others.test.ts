@@ -144,15 +144,15 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
 test('behavior: charges of ours are before those for other servers, and what ends first is before others', () => {
   const queue = { named: [] as QueuedPayment[] }
   const add = (product: string, validBefore: bigint) => {
-    const queued = { purpose: { product }, transfer: { ...transfer, validBefore } }
+    const queued = { request: { purpose: { product } }, transfer: { ...transfer, validBefore } }
     enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
   }
   add('facilitator', 1n)
   add('gateway', 9n)
   add('facilitator', 2n)
   add('gateway', 8n)
-  const order = queue.named.map(({ purpose, transfer: { validBefore } }) => [
-    purpose.product,
+  const order = queue.named.map(({ request, transfer: { validBefore } }) => [
+    request.purpose.product,
     validBefore,
   ])
   expect(order).toEqual([

@@ -31,11 +31,10 @@ const payAt = (
   { clock }: Scripted,
   transfer: ReturnType<Scripted['sign']>,
 ) =>
-  settlement.settle(transfer, purposeOf(), {
-    waitMs: 20_000,
-    receivedAt: clock.ms,
-    isKeySigned: () => true,
-  })
+  settlement.settle(
+    { transfer, purpose: purposeOf(), receivedAt: clock.ms, isKeySigned: () => true },
+    20_000,
+  )
 
 const nodeOf = ({ network }: Scripted) => network.id
 

@@ -80,8 +80,9 @@ describe.concurrent('a start', () => {
       await lose(own)
       const settlement = await own.start()
       await settlement.ready
-      const options = { waitMs: 120_000, receivedAt: own.clock.ms, isKeySigned: true }
-      const paying = settlement.settle(own.sign({ from: 2 }), purposeOf(), options)
+      const transfer = own.sign({ from: 2 })
+      const terms = { receivedAt: own.clock.ms, isKeySigned: true }
+      const paying = settlement.settle({ transfer, purpose: purposeOf(), ...terms }, 120_000)
       await until(() => own.rows().length === 2)
       await settlement.stop(0)
       await paying

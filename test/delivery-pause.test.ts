@@ -26,8 +26,9 @@ test.each(kinds)(
     })
     for (const wasPaused of [false, true]) {
       const transfer = signTransfer(own.network)
-      const options = { waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true }
-      const outcome = await fixture.settlement.settle(transfer, purposeOf(), options)
+      const terms = { receivedAt: Date.now(), isKeySigned: true }
+      const asked = { transfer, purpose: purposeOf(), ...terms }
+      const outcome = await fixture.settlement.settle(asked, 120_000)
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
       const buyer = new AbortController()
       let isAnswered = false

@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test
 import type { Hex } from 'viem'
 import { account } from '../src/demo/accounts'
 import { setAutomine } from '../src/demo/chains'
+import { claimMoney } from '../src/paywall/claims'
 import { type Answer, type Body, type Made, makeBody, post } from './harness/facilitation'
 import { type Shop, startShop } from './harness/shop'
 import { tamper } from './harness/testledger'
@@ -242,7 +243,7 @@ test('error: a call for money that another product has claimed gets no result', 
     nonce: Hex
   }
   const { asset } = body.paymentRequirements
-  const claim = shop.app.settlement.claim({ network: base, asset, payer, nonce })
+  const claim = claimMoney(shop.app.claims, { network: base, asset, payer, nonce })
   const { status, json } = await settle(body)
   expect([status, json.success]).toEqual([503, undefined])
   claim?.release()

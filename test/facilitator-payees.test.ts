@@ -6,6 +6,7 @@ import { type Db, open } from '../db/sqlite/open'
 import type { Config } from '../src/config/Config'
 import { account } from '../src/demo/accounts'
 import { createPayees, type Payees } from '../src/facilitator/payees'
+import { claimMoney } from '../src/paywall/claims'
 import type { Id } from '../src/protocol/Network'
 import { inSeconds, randomNonce } from './harness/buyer'
 import { configOf, small } from './harness/config'
@@ -112,7 +113,7 @@ describe('a facilitator that settles for any payee', () => {
     const body = await makeBody(network, made)
     const { address: asset } = network.asset
     const money = { network: base, asset, payer: account(1).address, nonce }
-    const claim = shop.app.settlement.claim(money)
+    const claim = claimMoney(shop.app.claims, money)
     for (let count = 0; count < 12; count++) {
       const { status, json } = await post(`${shop.url}/settle`, body)
       expect(status).toBe(503)

@@ -47,11 +47,10 @@ const settle = (
   { clock }: Scripted,
   transfer: ReturnType<Scripted['sign']>,
 ) =>
-  settlement.settle(transfer, purposeOf(), {
-    waitMs: 20_000,
-    receivedAt: clock.ms,
-    isKeySigned: () => true,
-  })
+  settlement.settle(
+    { transfer, purpose: purposeOf(), receivedAt: clock.ms, isKeySigned: () => true },
+    20_000,
+  )
 
 const heldBy = (process: Process) =>
   process.sql<{ relayer: string; epoch: number }>(

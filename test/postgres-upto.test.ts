@@ -95,9 +95,9 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
       'authorized',
     )
     // The payment looked for the key before that.
-    const paying = other.settlement.settle(exact, purposeOf({ idempotencyKey: 'own key' }), {
-      ...{ waitMs: 120_000, receivedAt: Date.now(), isKeySigned: true },
-    })
+    const purpose = purposeOf({ idempotencyKey: 'own key' })
+    const asked = { transfer: exact, purpose, receivedAt: Date.now(), isKeySigned: true }
+    const paying = other.settlement.settle(asked, 120_000)
     expect(await failureOf(paying)).toEqual(new RowsRefusedError('key-used'))
     expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
   })
@@ -118,11 +118,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
 
 describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', () => {
   const pay = ({ settlement }: Seller, transfer: ReturnType<typeof signTransfer>) =>
-    settlement.settle(transfer, purposeOf(), {
-      waitMs: 120_000,
-      receivedAt: Date.now(),
-      isKeySigned: false,
-    })
+    settlement.settle({ transfer, purpose: purposeOf(), receivedAt: Date.now() }, 120_000)
 
   test('attack: an exact payment at one gateway does not spend an open ceiling of the other', async () => {
     await using own = await uptoCluster()

@@ -17,8 +17,8 @@ function settle(
   deliverOnConfirm: () => boolean,
   waitMs = 120_000,
 ) {
-  const options = { waitMs, receivedAt: Date.now(), isKeySigned: true, deliverOnConfirm }
-  return fixture.settlement.settle(transfer, purposeOf(), options)
+  const options = { receivedAt: Date.now(), isKeySigned: true, deliverOnConfirm }
+  return fixture.settlement.settle({ transfer, purpose: purposeOf(), ...options }, waitMs)
 }
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const

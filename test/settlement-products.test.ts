@@ -142,11 +142,15 @@ function rowsOf(transfer: Transfer.Transfer, max?: number): Rows {
 describe('rows that are written with a payment', () => {
   const orders = () => fixture.sql.query('SELECT payment_id payment, id FROM orders').all()
   const settle = (transfer: Transfer.Transfer, max?: number) =>
-    fixture.settlement.settle(transfer, purposeOf({ product: 'desk' }), {
-      waitMs: 120_000,
-      receivedAt: Date.now(),
-      rows: rowsOf(transfer, max),
-    })
+    fixture.settlement.settle(
+      {
+        transfer,
+        purpose: purposeOf({ product: 'desk' }),
+        receivedAt: Date.now(),
+        rows: rowsOf(transfer, max),
+      },
+      120_000,
+    )
 
   test('behavior: rows of a payment are written before its bytes are sent, once', async () => {
     const transfer = signTransfer(network)
@@ -167,11 +171,9 @@ describe('rows that are written with a payment', () => {
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
     ])
-    const settling = fixture.settlement.settle(transfer, purposeOf({ bound: true }), {
-      waitMs: 120_000,
-      receivedAt: Date.now(),
-      rows: rowsOf(transfer),
-    })
+    const purpose = purposeOf({ bound: true })
+    const asked = { transfer, purpose, receivedAt: Date.now(), rows: rowsOf(transfer) }
+    const settling = fixture.settlement.settle(asked, 120_000)
     expect((await settling).kind).toBe('confirmed')
     expect(orders()).toHaveLength(1)
   })

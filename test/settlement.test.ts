@@ -5,6 +5,7 @@ import * as Token from '../src/chain/token'
 import { account } from '../src/demo/accounts'
 import { balanceOf, deploy, execute, mine, setAutomine } from '../src/demo/chains'
 import * as Artifacts from '../src/demo/contracts/artifacts'
+import { type Claims, claimMoney } from '../src/paywall/claims'
 import * as Transfer from '../src/protocol/Transfer'
 import { outcomeOf } from './harness/outcome'
 import {
@@ -158,12 +159,16 @@ describe('a payment', () => {
 
   test('behavior: a claim is exclusive until it is released', () => {
     const transfer = signTransfer(network)
-    const claim = fixture.settlement.claim(transfer)
+    const claims: Claims = new Map()
+    const claim = claimMoney(claims, transfer)
     expect(claim).toBeDefined()
-    expect(fixture.settlement.claim(transfer)).toBeUndefined()
+    const upper = transfer.nonce.toUpperCase().replace('X', 'x') as `0x${string}`
+    expect(claimMoney(claims, { ...transfer, nonce: upper })).toBeUndefined()
     claim?.release()
+    const next = claimMoney(claims, transfer)
+    expect(next).toBeDefined()
     claim?.release()
-    expect(fixture.settlement.claim(transfer)).toBeDefined()
+    expect(claimMoney(claims, transfer)).toBeUndefined()
   })
 
   test('behavior: gas is counted to the product and the day', async () => {

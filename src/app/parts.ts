@@ -84,7 +84,7 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
       'operation',
       'answer',
     ]),
-    settling: createSettling(payees),
+    settling: createSettling(payees, sales.claims),
     deskAddress: Crypto.addressOf(secrets.deskKey),
     upstream,
     refusals: createRefusals({ upstream, now, log }),

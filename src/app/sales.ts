@@ -4,6 +4,7 @@ import { salts } from '../http/ids'
 import { createReclaim } from '../paywall/answer/reclaim'
 import { createAnswers } from '../paywall/answer/store'
 import { createTokens } from '../paywall/answer/undelivered'
+import type { Claims } from '../paywall/claims'
 import { withChallenges, withDeliveries } from '../paywall/metrics'
 import { createQuoter, type Quoter } from '../paywall/offer/quote'
 import { createPaywall, type Paywall } from '../paywall/paywall'
@@ -19,6 +20,8 @@ import type { Money } from './money'
 /** The parts that request payment and deliver what was paid for. */
 export type Sales = {
   paywall: Paywall
+  /** Claims on money, which all products share. */
+  claims: Claims
   /** Whether the credential of a request may pay for its body. */
   isPlausible: IsPlausible
   /** Undefined without `[stock]`, as `startedStock` is. */
@@ -39,8 +42,10 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
   const { challengeSecrets, receiptKey } = options.secrets
   const { baseUrl } = options.config.service
   const tally = createTally()
+  const claims: Claims = new Map()
   const terms = {
     tally,
+    claims,
     settlement: withDeliveries(settlement, registry),
     challengeSecrets,
     receiptKey,
@@ -101,7 +106,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
   const isPlausible = createPlausibility(terms)
   const hours = startHours({ ledger: base.ledger.sales, tally, now })
   base.onFailure(hours.stop)
-  return { paywall, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
+  return { paywall, claims, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
 }
 
 type Terms = Omit<

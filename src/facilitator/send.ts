@@ -1,6 +1,6 @@
 import type { Purpose } from '../../db/Payment'
 import type { Outcome } from '../settlement/send/Outcome'
-import { settleByHolderSponsored, settleSponsored } from '../settlement/sponsorship'
+import { withApproval } from '../settlement/sponsorship'
 import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
 import type { VerificationOptions } from './verification'
@@ -19,12 +19,14 @@ export async function send(
   if (authorized !== undefined)
     return authorizations.settleCharge(authorized, { waitMs, requestId })
   const approval = 'code' in sponsored ? undefined : sponsored.approval
-  const limits = { waitMs, receivedAt: now(), requestId, approval, client }
-  if (transfer.upto !== undefined && authorizations.isOfAnother(transfer)) {
-    return settleByHolderSponsored(options, transfer, purposeOf(call), limits)
-  }
   const isKeySigned = isOwnDomain && subject.isSigned
-  return settleSponsored(options, transfer, purposeOf(call), { ...limits, isKeySigned })
+  const purpose = purposeOf(call)
+  const request = { transfer, purpose, receivedAt: now(), requestId, isKeySigned }
+  const isOthers = transfer.upto !== undefined && authorizations.isOfAnother(transfer)
+  const settle = (leftMs: number) =>
+    isOthers ? authorizations.settleByHolder(request, leftMs) : settlement.settle(request, leftMs)
+  if (approval === undefined) return settle(waitMs)
+  return withApproval<Outcome>(options, { transfer, approval, client, waitMs }, settle)
 }
 
 /** What a settlement pays for. */

@@ -1,5 +1,5 @@
 import type { KeyScope } from '../../db/Payment'
-import { claimMoney, scopeKey } from '../paywall/claims'
+import { type Claims, claimMoney, scopeKey } from '../paywall/claims'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
 import { atCeiling, moneyKey } from '../protocol/Transfer'
@@ -50,10 +50,12 @@ export type Settling = {
   /** Number of calls in progress. */
   calls: number
   payees: Payees
+  /** Claims on money, shared with the checkouts. */
+  claims: Claims
 }
 
-export function createSettling(payees: Payees): Settling {
-  return { runs: new Map(), keys: new Map(), calls: 0, payees }
+export function createSettling(payees: Payees, claims: Claims): Settling {
+  return { runs: new Map(), keys: new Map(), calls: 0, payees, claims }
 }
 
 export type Settler = {
@@ -162,7 +164,7 @@ function refuseStored(call: SettleCall, late: Fault | undefined): Settled | unde
 
 /** Takes the money and the caller's own key: both are registered before anything is read. */
 async function begin(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
-  const { settlement, settling } = options
+  const { settling } = options
   const { runs, keys } = settling
   const { transfer } = call.subject
   const money = moneyKey(transfer)
@@ -171,7 +173,7 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
   if (reserved !== undefined && (keys.get(reserved) ?? money) !== money) {
     return { answer: otherMoney }
   }
-  const claim = claimMoney(settlement, transfer)
+  const claim = claimMoney(settling.claims, transfer)
   if (claim === undefined) {
     const conflict = await findConflict(options, call)
     // Another product has claimed the money, and its result is not known yet.

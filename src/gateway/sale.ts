@@ -1,7 +1,8 @@
 import { clientOf } from '../http/peer'
+import { receiptUrl } from '../paywall/answer/receipts'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/offer/Item'
-import type { PaidRequest, Paywall } from '../paywall/paywall'
+import type { GatewaySale, Paywall } from '../paywall/paywall'
 import { invalidInputs } from './builtin/serve'
 import type { IncomingRequest } from './incoming'
 import { atCeiling } from './items'
@@ -45,19 +46,28 @@ export function sell(
 ): Response | Promise<Response> {
   // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
   if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
-  const { request, match, path } = incoming
+  const { request, match, item, path, search } = incoming
   const { sources } = sales
-  const paid: PaidRequest = {
-    item: incoming.item,
+  const resource = sales.baseUrl + path
+  const sale: GatewaySale = {
+    item,
     priced: () => priced(incoming, body),
     method: request.method,
     path,
-    search: incoming.search,
+    search,
+    resource,
+    url: resource + search,
     headers: request.headers,
     presented: incoming.presented,
     body,
+    digest: bodyDigest(body),
     selecting: () => selecting(request.headers, match.merchant, match.route),
-    resource: `${sales.baseUrl}${path}`,
+    purpose: {
+      product: 'gateway',
+      merchant: item.merchant,
+      route: item.route,
+      resource: receiptUrl(resource, item),
+    },
     requestId: incoming.requestId,
     timeoutMs: match.merchant.timeoutMs,
     envelope: incoming.envelope,
@@ -77,7 +87,7 @@ export function sell(
     prepare: () => prepare(sources, incoming, body),
     fulfil: (payment) => fulfil(sources, incoming, body, payment),
   }
-  return sales.paywall.serve(paid)
+  return sales.paywall.serve(sale)
 }
 
 /** The item at the price of a request. Without the whole body that is the price of the route. */

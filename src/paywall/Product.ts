@@ -4,18 +4,15 @@ import type { Payment, Purpose } from '../../db/Payment'
 import type * as Problem from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/send/Outcome'
-import type { Settlement } from '../settlement/settlement'
+import type { PaymentRequest } from '../settlement/state/state'
 import type { RequestClaim } from './claims'
 import type { Named, Presentation } from './credential'
 import type { Presented } from './extract'
 import type { Item } from './offer/Item'
 import type { ChallengeDetails } from './offer/quote'
 
-/**
- * A request for something that is sold, in terms common to all products. `R`: the product's own.
- */
-export type Sale<R> = {
-  request: R
+/** A request for something that is sold, in terms common to all products. */
+export type Sale = {
   item: Item
   /** The item at the price of this request, where the price depends on it. May be called again. */
   priced?: (() => Item) | undefined
@@ -32,8 +29,8 @@ export type Sale<R> = {
 }
 
 /** One purchase, from the credential to the answer. */
-export type Checkout<R> = {
-  sale: Sale<R>
+export type Checkout<S extends Sale = Sale> = {
+  sale: S
   /** What the request presents: the money, the key of a purchase, or a token. */
   by: 'credential' | 'key' | 'token'
   presentation: Pick<Presentation, 'protocol' | 'transfer' | 'bound' | 'credentialHash'>
@@ -46,57 +43,57 @@ export type Checkout<R> = {
 }
 
 type Confirmed = Extract<Outcome, { kind: 'confirmed' }>
-type SettleOptions = Parameters<Settlement['settle']>[2]
 
-/** The part of a product in the checkout: its policy and its answer. `A`: the result of `admit`. */
-export type Product<R, A> = {
+/** The part of a product in the checkout: its policy and its answer. */
+export type Product<S extends Sale = Sale> = {
   /** The 402. Throws ProblemError when nothing can be sold. */
-  challenge(sale: Sale<R>, details: ChallengeDetails): Response
+  challenge(sale: S, details: ChallengeDetails): Response
   /** Distinguishes purchases: hex of what is bought with this money. */
-  fingerprintOf(sale: Sale<R>, transfer: Pick<Transfer, 'payer' | 'upto'>): string
+  fingerprintOf(sale: S, transfer: Pick<Transfer, 'payer' | 'upto'>): string
   /** Longest time (ms) that the buyer waits for the settlement from now on. */
-  waitMs(sale: Sale<R>): number
+  waitMs(sale: S): number
   /**
    * Throws ProblemError when the item is not for sale now. Called before the signature check, which
    * costs time.
    */
-  assertServable?(sale: Sale<R>): void
+  assertServable?(sale: S): void
   /** Whether that check costs more than a signature check. */
-  isCostly?(sale: Sale<R>): boolean
+  isCostly?(sale: S): boolean
   /**
    * The money that a credential names. Only for a product that records every purchase, so that any
    * number of requests may wait for it and read it. Without it a purchase has one answer: while one
    * request has claimed its money, the others are refused.
    */
-  peek?(sale: Sale<R>): Named | undefined
+  peek?(sale: S): Named | undefined
   /** The stored answer of a purchase, if the request shows its key. Throws ProblemError. */
-  replay?(checkout: Checkout<R>, payment: Payment): Promise<Response | undefined>
+  replay?(checkout: Checkout<S>, payment: Payment): Promise<Response | undefined>
   /** Whether the request may continue a known payment. Throws ProblemError. */
-  readmit(checkout: Checkout<R>, payment: Payment): Promise<void>
-  /** Whether it may be sold now. Throws ProblemError; no money has moved and nothing is written. */
-  admit(checkout: Checkout<R>): A | Promise<A>
-  /** Rows that are written with the payment, atomically. */
-  record?(checkout: Checkout<R>, admitted: A): Rows
+  readmit(checkout: Checkout<S>, payment: Payment): Promise<void>
+  /**
+   * Whether it may be sold now, with the rows that are written with the payment, atomically. Throws
+   * ProblemError; no money has moved and nothing is written.
+   */
+  admit(checkout: Checkout<S>): Promise<Rows | undefined>
   /** The problem when those rows were refused and no money moved; undefined: an internal fault. */
   refusalOf?(reason: RowsRefusal): Problem.ProblemError | undefined
   /** Callbacks of the product while its payment settles. */
   settling?(
-    checkout: Checkout<R>,
+    checkout: Checkout<S>,
     purpose: Purpose,
-  ): Pick<SettleOptions, 'onSent' | 'deliverOnConfirm'>
+  ): Pick<PaymentRequest, 'onSent' | 'deliverOnConfirm'>
   /** The address of the client (http/clientip.ts). */
-  clientOf(sale: Sale<R>): string
+  clientOf(sale: S): string
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
-  answerMs?(sale: Sale<R>): number
+  answerMs?(sale: S): number
   /**
    * Prepares that answer while a node verifies the authorization, which it may refuse. So it has no
    * effect outside of this process. May be called again. Must not throw.
    */
-  prepareByUse?(checkout: Checkout<R>): void
+  prepareByUse?(checkout: Checkout<S>): void
   /** The answer of an authorization, whose charge is settled after it was made. Throws ProblemError. */
-  fulfilByUse?(checkout: Checkout<R>, authorization: Authorization): Promise<Response>
+  fulfilByUse?(checkout: Checkout<S>, authorization: Authorization): Promise<Response>
   /** The answer for a confirmed payment. Throws ProblemError. */
-  fulfil(checkout: Checkout<R>, outcome: Confirmed): Promise<Response>
+  fulfil(checkout: Checkout<S>, outcome: Confirmed): Promise<Response>
   /** Adds the state of the purchase to the problem of a settlement. */
-  explain?(checkout: Checkout<R>, problem: Problem.ProblemError): Promise<Problem.ProblemError>
+  explain?(checkout: Checkout<S>, problem: Problem.ProblemError): Promise<Problem.ProblemError>
 }

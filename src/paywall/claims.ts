@@ -1,9 +1,13 @@
 import type { KeyScope } from '../../db/Payment'
-import type { Money } from '../protocol/Transfer'
-import type { Settlement } from '../settlement/settlement'
+import { type Money, moneyKey } from '../protocol/Transfer'
 
-/** The claims of one request while it pays: its money, and what is released with it. */
+/** The money that requests of this process have claimed, by its key. */
+export type Claims = Map<string, RequestClaim>
+
+/** The claim of one request while it pays: its money, and what is released with it. */
 export type RequestClaim = {
+  /** The product whose other requests wait for the release; undefined where they are refused. */
+  waiting: object | undefined
   /** Adds what ends with the claim. `free` is called at once if the claim has ended. */
   add(free: () => void): void
   /** Releases everything, once, in the order in which it was added. */
@@ -11,9 +15,10 @@ export type RequestClaim = {
 }
 
 /** Creates an empty claim. */
-export function createClaim(): RequestClaim {
+export function createClaim(waiting?: object): RequestClaim {
   let frees: (() => void)[] | undefined = []
   return {
+    waiting,
     add(free) {
       if (frees === undefined) free()
       else frees.push(free)
@@ -28,13 +33,15 @@ export function createClaim(): RequestClaim {
 
 /** Claims money for one request of any product. Undefined while another request has claimed it. */
 export function claimMoney(
-  settlement: Pick<Settlement, 'claim'>,
+  claims: Claims,
   money: Money,
+  waiting?: object,
 ): RequestClaim | undefined {
-  const moneyClaim = settlement.claim(money)
-  if (moneyClaim === undefined) return undefined
-  const claim = createClaim()
-  claim.add(moneyClaim.release)
+  const key = moneyKey(money)
+  if (claims.has(key)) return undefined
+  const claim = createClaim(waiting)
+  claims.set(key, claim)
+  claim.add(() => claims.delete(key))
   return claim
 }
 

@@ -33,8 +33,8 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
   )
   return {
     ...settlement,
-    async settle(transfer, purpose, settleOptions) {
-      const outcome = await settlement.settle(transfer, purpose, settleOptions)
+    async settle(request, waitMs) {
+      const outcome = await settlement.settle(request, waitMs)
       if (outcome.kind === 'confirmed' && outcome.deliveryStarted) attempts.inc()
       return outcome
     },

@@ -8,54 +8,48 @@ import {
   type DeliveryOptions,
   type DeliveryRequest,
 } from './answer/delivery'
-import { receiptUrl, type Usage } from './answer/receipts'
+import type { Usage } from './answer/receipts'
 import { createTokens, gone } from './answer/undelivered'
-import { type Checkouts, createCheckouts } from './checkout'
+import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
-import type { Presented } from './extract'
-import { bodyDigest, fingerprint } from './fingerprint'
+import { fingerprint } from './fingerprint'
 import { type Item, withoutUse } from './offer/Item'
 import { type ChallengeDetails, challenge } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
-import type { CheckoutOptions } from './resume'
 import { createUsageDeliveries, type UsageDeliveries } from './usage/usage'
 
 /** A request for a merchant's resource with a credential. */
-export type PaidRequest = DeliveryRequest & {
-  item: Item
-  /** The item at the price of this request. May be called again. */
-  priced: () => Item
-  /** Canonical path, as forwarded, like the query. */
-  path: string
-  headers: Headers
-  /** The result of `extract` on the headers. */
-  presented: Presented
-  body: Uint8Array
-  /** Address of the client (http/clientip.ts). */
-  readonly client: string
-  /** The forwarded headers that select an answer, as a text. */
-  selecting(): string
-  /** Longest time (ms) until the upstream answers. */
-  timeoutMs: number
-  /** Parameters that cannot be served: named in the 402, refused before money moves. */
-  invalidParams: readonly { name: string; reason: string; status?: 404 }[]
-  /**
-   * Why nothing can be delivered now; called before a payment. A promise only while a lookup is
-   * running.
-   */
-  unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
-  /**
-   * Reserves a place for the sale, until the result is called. Throws ProblemError when no place is
-   * free: nothing may be charged that could not be forwarded.
-   */
-  reserve(): () => void
-  /**
-   * Makes the request that `fulfil` will send, and sends nothing. May be called again; never
-   * throws.
-   */
-  prepare(): void
-}
+export type GatewaySale = Sale &
+  DeliveryRequest & {
+    priced: () => Item
+    /** Canonical path, as forwarded, like the query. */
+    path: string
+    body: Uint8Array
+    /** Address of the client (http/clientip.ts). */
+    readonly client: string
+    /** The forwarded headers that select an answer, as a text. */
+    selecting(): string
+    /** Longest time (ms) until the upstream answers. */
+    timeoutMs: number
+    /** Parameters that cannot be served: named in the 402, refused before money moves. */
+    invalidParams: readonly { name: string; reason: string; status?: 404 }[]
+    /**
+     * Why nothing can be delivered now; called before a payment. A promise only while a lookup is
+     * running.
+     */
+    unavailable(): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined>
+    /**
+     * Reserves a place for the sale, until the result is called. Throws ProblemError when no place is
+     * free: nothing may be charged that could not be forwarded.
+     */
+    reserve(): () => void
+    /**
+     * Makes the request that `fulfil` will send, and sends nothing. May be called again; never
+     * throws.
+     */
+    prepare(): void
+  }
 
 export type PaywallOptions = CheckoutOptions &
   DeliveryOptions & {
@@ -69,7 +63,7 @@ export type Paywall = {
   /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
   ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response
   /** Sells to a request with a credential. Throws ProblemError. */
-  serve(request: PaidRequest): Promise<Response>
+  serve(sale: GatewaySale): Promise<Response>
   /** Running answers and settlements. */
   inFlight(): number
   /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
@@ -97,50 +91,30 @@ export function createPaywall(options: PaywallOptions): Paywall {
     stop: deliveries.stop,
     ask: (item, url, requestId, details) =>
       challenge(options.quoter, { item, url, requestId }, details),
-    serve(request) {
+    serve(sale) {
       active++
-      const { presented } = request
+      const { presented } = sale
       const answer =
         presented.kind === 'redeem'
-          ? redeem(checkouts, deliveries, request, presented.token)
-          : checkouts.buy(saleOf(request))
+          ? redeem(checkouts, deliveries, sale, presented.token)
+          : checkouts.buy(sale)
       return answer.finally(() => active--)
     },
   }
 }
 
 async function redeem(
-  checkouts: Checkouts<PaidRequest>,
+  checkouts: Checkouts<GatewaySale>,
   deliveries: Deliveries,
-  request: PaidRequest,
+  sale: GatewaySale,
   token: string,
 ): Promise<Response> {
   const payment = await deliveries.findByToken(token)
-  if (payment !== undefined) return checkouts.redeem(saleOf(request), payment)
+  if (payment !== undefined) return checkouts.redeem(sale, payment)
   throw Problem.of(
     'invalid-redeem-token',
     'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
   )
-}
-
-function saleOf(request: PaidRequest): Sale<PaidRequest> {
-  const { item, priced, headers, presented, requestId } = request
-  return {
-    request,
-    item,
-    priced,
-    headers,
-    presented,
-    requestId,
-    url: request.resource + request.search,
-    digest: bodyDigest(request.body),
-    purpose: {
-      product: 'gateway',
-      merchant: item.merchant,
-      route: item.route,
-      resource: receiptUrl(request.resource, item),
-    },
-  }
 }
 
 /** A longer body is checked for the payer only, which a forged credential does not prove to be. */
@@ -150,35 +124,34 @@ function createGatewayProduct(
   options: PaywallOptions,
   deliveries: Deliveries,
   byUse: UsageDeliveries,
-): Product<PaidRequest, void> {
+): Product<GatewaySale> {
   const { settlement, quoter } = options
   return {
     challenge(sale, details) {
-      const unavailable = sale.request.unavailable()
+      const unavailable = sale.unavailable()
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
       const { url, requestId } = sale
-      const priced = sale.request.priced()
+      const priced = sale.priced()
       const reason = details.refusal?.problem.reason
       // Another signature by use would be refused for the same reason.
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
       return challenge(quoter, { item, url, requestId }, details)
     },
-    fingerprintOf({ request, digest }, { upto }) {
-      const { method, path, search } = request
-      const headers = upto === undefined ? undefined : request.selecting()
+    fingerprintOf(sale, { upto }) {
+      const { method, path, search, digest } = sale
+      const headers = upto === undefined ? undefined : sale.selecting()
       return fingerprint(method, path, search, { digest, headers })
     },
     waitMs: () => options.settleWaitMs,
-    clientOf: ({ request }) => request.client,
-    answerMs: ({ request }) => request.timeoutMs + chargeMs,
-    prepareByUse: ({ sale }) => sale.request.prepare(),
+    clientOf: ({ client }) => client,
+    answerMs: ({ timeoutMs }) => timeoutMs + chargeMs,
+    prepareByUse: ({ sale }) => sale.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>
-      byUse.deliver(sale.request, authorization, claim.release),
-    isCostly: ({ request }) => request.body.byteLength > costlyMinBytes,
-    assertServable({ request }) {
-      // Read it once, because each read parses the whole body.
-      const { invalidParams } = request
+      byUse.deliver(sale, authorization, claim.release),
+    isCostly: ({ body }) => body.byteLength > costlyMinBytes,
+    // Read them once, because each read parses the whole body.
+    assertServable({ invalidParams }) {
       if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     },
     async replay({ sale, presentation, fingerprint, key }, payment) {
@@ -191,19 +164,19 @@ function createGatewayProduct(
       const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
       if (isHeld) return undefined
       const stored = await options.answers.find(payment.id, options.now())
-      const { search } = sale.request
+      const { search } = sale
       return stored && deliveries.replay(stored, payment, { ...presentation, search })
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
-      checkout.claim.add(checkout.sale.request.reserve())
+      checkout.claim.add(checkout.sale.reserve())
     },
     admit: (checkout) => admit(options, checkout),
-    settling: ({ sale: { request }, presentation: { transfer } }, purpose) => ({
-      onSent: (payment) => deliveries.expect(payment, request.search),
+    settling: ({ sale, presentation: { transfer } }, purpose) => ({
+      onSent: (payment) => deliveries.expect(payment, sale.search),
       // A payment that needs a second node is not delivered after one node confirms it.
       deliverOnConfirm: () =>
-        !request.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
+        !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),
     }),
     async fulfil(checkout, outcome) {
       const { sale, presentation, claim } = checkout
@@ -214,8 +187,8 @@ function createGatewayProduct(
       const usage = payment.transfer.upto && (await usageOf(settlement, payment))
       const request =
         payment.transfer.upto === undefined
-          ? sale.request
-          : { ...(await byUse.repeating(sale.request, payment)), usage }
+          ? sale
+          : { ...(await byUse.repeating(sale, payment)), usage }
       return deliveries
         .deliver(request, outcome, presentation.protocol, claim.release)
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
@@ -236,7 +209,7 @@ const exactOnly: ReadonlySet<string> = new Set<Reason>([
  */
 async function explainGone(
   settlement: Pick<CheckoutOptions['settlement'], 'findById'>,
-  { key }: Pick<Checkout<PaidRequest>, 'key'>,
+  { key }: Pick<Checkout, 'key'>,
   { payment, error }: { payment: Payment; error: unknown },
 ): Promise<never> {
   const isKeyed = key !== undefined && key === payment.purpose.idempotencyKey
@@ -257,7 +230,7 @@ async function usageOf(
 
 /** Checks that a payment is used once, and for the request that it was made for. */
 async function assertUndelivered(
-  { by, sale, presentation, fingerprint, key }: Checkout<PaidRequest>,
+  { by, sale, presentation, fingerprint, key }: Checkout,
   payment: Payment,
   deliveries: Deliveries,
 ): Promise<void> {
@@ -294,7 +267,7 @@ async function assertUndelivered(
 
 function hasKeyAndCredential(
   { purpose }: Payment,
-  { credentialHash }: Pick<Checkout<PaidRequest>['presentation'], 'credentialHash'>,
+  { credentialHash }: Pick<Checkout['presentation'], 'credentialHash'>,
   key: string | undefined,
 ): boolean {
   const { idempotencyKey, credentialHash: paidBy } = purpose
@@ -304,15 +277,15 @@ function hasKeyAndCredential(
 /** Reserves room for the answer of a key, and a place at the upstream. */
 async function admit(
   { settlement, answers, now }: PaywallOptions,
-  { sale: { request }, presentation, key, claim }: Checkout<PaidRequest>,
-): Promise<void> {
+  { sale, presentation, key, claim }: Checkout<GatewaySale>,
+): Promise<undefined> {
   const { transfer, bound } = presentation
   if (key !== undefined) {
     const free = await answers.reserve(transfer.payer, now())
     if (free === undefined) throw Denial.storeFull()
     claim.add(free)
   }
-  const state = request.unavailable()
+  const state = sale.unavailable()
   const isReady = settlement.isReady(transfer.network)
   const unavailable =
     (state instanceof Promise ? await state : state) ?? (isReady ? undefined : Denial.networkAway())
@@ -320,5 +293,5 @@ async function admit(
     if (bound) settlement.noteUnsettled(transfer)
     throw unavailable
   }
-  claim.add(request.reserve())
+  claim.add(sale.reserve())
 }

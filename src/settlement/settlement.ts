@@ -1,9 +1,9 @@
 import type { Address } from 'viem'
-import type { PaymentReads, Rows } from '../../db/Ledger'
-import type { Payment, Purpose } from '../../db/Payment'
+import type { PaymentReads } from '../../db/Ledger'
+import type { Payment } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
-import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import type { Transfer } from '../protocol/Transfer'
 import * as CrossCheck from './read/cross-check'
 import { type ChainReads, createChainReads } from './read/reads'
 import * as Refusals from './read/refusals'
@@ -12,11 +12,12 @@ import { createUnsettled } from './repair/accept-external'
 import { createDeliveries, type Deliveries } from './send/delivery'
 import * as Intake from './send/intake'
 import { createJobRunner, type Jobs } from './send/jobs'
-import { KnownMoneyError, type Outcome } from './send/Outcome'
+import type { Outcome } from './send/Outcome'
 import { pump } from './send/queue'
 import { type Background, createContext, type SettlementOptions, start } from './start'
 import { type Availability, createAvailability } from './state/availability'
 import { type Context, chainOf } from './state/context'
+import type { PaymentRequest } from './state/state'
 import { within } from './state/wait'
 import { type Authorizations, createAuthorizations } from './upto/authorizations'
 import * as Charges from './upto/charges'
@@ -41,24 +42,22 @@ import { createOverdue } from './upto/overdue'
  * cross-check (what other nodes show), health (of the networks).
  */
 
-/** Exclusive claim on money, in memory: one process owns the database. */
-export type Claim = { release(): void }
-
 export type Payments = Pick<
   PaymentReads,
   'find' | 'findById' | 'findByRedeemToken' | 'findByIdempotencyKey'
 > & {
   /** A new id of a payment. */
   createId(): string
-  /** Undefined while another request has claimed the money. */
-  claim(money: Money): Claim | undefined
   /**
    * Checks signature, window and simulation in one call to a node; nothing is written or sent.
    * `eip712`: the signing domain that the payer was given, by default the token's own.
    */
   verify(transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome>
-  /** Verifies, writes, broadcasts and waits. The caller has the claim. */
-  settle(transfer: Transfer, purpose: Purpose, options: SettleOptions): Promise<Outcome>
+  /**
+   * Verifies, writes, broadcasts and waits. The caller has the claim. `waitMs` bounds the wait only:
+   * settlement continues.
+   */
+  settle(request: PaymentRequest, waitMs: number): Promise<Outcome>
   /** A known payment: waits for its transaction, or sends a reverted one again. */
   resume(
     payment: Payment,
@@ -84,41 +83,6 @@ export type Payments = Pick<
   confirmTwice(payment: Payment): Promise<boolean>
   /** What the nodes show of a confirmed payment now. With one URL, throws RpcFault or RpcError. */
   observationOf(payment: Payment): Promise<CrossCheck.Observation>
-}
-
-export type SettleOptions = {
-  /** Milliseconds. Bounds the wait only: settlement continues. */
-  waitMs: number
-  receivedAt: number
-  /**
-   * Whether the payer's own key signed; a function is called when the simulation does not decide.
-   */
-  isKeySigned?: Intake.KeySigned
-  requestId?: string
-  /**
-   * The caller has the claim of this money, and has read since then that no payment has it. Another
-   * process may have written one meanwhile, which the commit before the send finds out.
-   */
-  isUnknown?: boolean
-  /**
-   * With `isUnknown`, a read that is not made yet. It is called while a node simulates, and what it finds
-   * counts before anything is refused or written: `settle` rejects with KnownMoneyError. Each call returns
-   * the same promise.
-   */
-  findKnown?: (() => Promise<Payment | undefined>) | undefined
-  /**
-   * Written in the database transaction that inserts the payment, and not when the money is known.
-   * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
-   */
-  rows?: Rows | undefined
-  /** Called after the transaction is sent, so its work adds no delay. Must not throw. */
-  onSent?: (payment: Payment) => void
-  /**
-   * Called when the money has arrived. True starts the delivery in the same commit, which the
-   * outcome shows as `deliveryStarted`. Then the caller delivers without `beginDelivery`, or ends
-   * the delivery.
-   */
-  deliverOnConfirm?: () => boolean
 }
 
 export type Lifecycle = {
@@ -159,15 +123,16 @@ export type { SettlementOptions }
 export async function createSettlement(options: SettlementOptions): Promise<Settlement> {
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
-  const intake = { ...context, unsettled: createUnsettled() }
+  const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
+  const createId = () => paymentId(context.now(), random)
+  const intake = { ...context, unsettled: createUnsettled(), createId }
   const reportOverdue = createOverdue(context)
   const background = start(context, {
     checkMs: options.checkMs ?? 15_000,
     resumeCharges: async (isStart) => reportOverdue(await Charges.resume(intake, isStart)),
   })
-  const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   return {
-    ...createPayments(intake, random),
+    ...createPayments(intake),
     authorizations: createAuthorizations(intake),
     ...createDeliveries(context),
     ...createJobRunner(context),
@@ -184,7 +149,7 @@ export async function createSettlement(options: SettlementOptions): Promise<Sett
   }
 }
 
-function createPayments(context: Intake.Intake, random: (length: number) => Uint8Array): Payments {
+function createPayments(context: Intake.Intake): Payments {
   const { ledger, now } = context
   const { payments } = ledger
   const { unsettled } = context
@@ -196,18 +161,14 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
     findById: payments.findById,
     findByRedeemToken: payments.findByRedeemToken,
     findByIdempotencyKey: payments.findByIdempotencyKey,
-    createId: () => paymentId(now(), random),
-    claim: createClaims(),
+    createId: context.createId,
     verify: (transfer, eip712) => verify(context, transfer, eip712),
-    async settle(transfer, purpose, options) {
-      const { waitMs, receivedAt, requestId, isKeySigned = false, rows, onSent } = options
-      const { deliverOnConfirm, isUnknown = false, findKnown } = options
+    async settle(asked, waitMs) {
+      const { transfer, purpose, receivedAt, isUnknown } = asked
       if (context.progress.isStopping) return Refusals.unavailable(undefined)
       const known = isUnknown ? undefined : await payments.find(transfer)
       const knownBlock = headOf(transfer)
-      const id = paymentId(now(), random)
-      const about = { id, requestId, transfer, purpose, receivedAt, isKeySigned }
-      const request = { ...about, rows, onSent, deliverOnConfirm, findKnown }
+      const request = { ...asked, id: context.createId() }
       const settleNew = () =>
         context.policy.isPaused(transfer.network)
           ? Refusals.unavailable(undefined)
@@ -215,8 +176,6 @@ function createPayments(context: Intake.Intake, random: (length: number) => Uint
       const outcome = await (known
         ? Intake.joinKnown(context, known, request, waitMs)
         : settleNew())
-      // A refusal of money that has a payment is neither told nor counted.
-      if (await findKnown?.()) throw new KnownMoneyError()
       if (outcome.kind === 'unavailable' && purpose.bound) {
         unsettled.note(transfer, { receivedAt, knownBlock })
       }
@@ -259,22 +218,6 @@ async function stop(
   await Promise.all([...chains.values()].map(({ queue }) => queue.dispatching))
   await Promise.all([background.stopped, ...underWay()])
   ledger.flush()
-}
-
-function createClaims(): Payments['claim'] {
-  const claims = new Set<string>()
-  return (money) => {
-    const key = moneyKey(money).toLowerCase()
-    if (claims.has(key)) return undefined
-    claims.add(key)
-    let held = true
-    return {
-      release() {
-        if (held) claims.delete(key)
-        held = false
-      },
-    }
-  }
 }
 
 function deskOf({ deskKey, relayerKeys }: SettlementOptions): Address {

@@ -325,7 +325,6 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
       dispatching: undefined,
       isJobsDue: false,
       arrival: undefined,
-      unread: [],
       collecting: undefined,
       isDue: false,
       isProbing: false,

@@ -3,14 +3,13 @@ import type { Rows } from '../../db/Ledger'
 import type { Order } from '../../db/Order'
 import type { Payment } from '../../db/Payment'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { createCheckouts } from '../paywall/checkout'
+import { type CheckoutOptions, createCheckouts } from '../paywall/checkout'
 import { mayContinue } from '../paywall/continuation'
 import { peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
 import { challenge } from '../paywall/offer/quote'
 import type { Checkout, Product, Sale } from '../paywall/Product'
-import type { CheckoutOptions } from '../paywall/resume'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 import * as Agreement from './Agreement'
@@ -62,7 +61,7 @@ export type Purchase = {
 }
 
 /** A request with a credential. `deadline`: when its buyer stops waiting, unix ms. */
-type PaidOrderRequest = OrderRequest & { deadline: number }
+type OrderSale = Sale & OrderRequest & { deadline: number }
 
 type Parts = PurchaseOptions & { admission: Admission; items: Items }
 
@@ -80,7 +79,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     if (presented.kind === 'redeem') {
       throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: read the order instead.')
     }
-    return checkouts.buy(saleOf(parts, { ...incoming, deadline: now() + options.waitMs() }))
+    return checkouts.buy({ ...saleOf(parts, incoming), deadline: now() + options.waitMs() })
   }
 
   return {
@@ -109,15 +108,11 @@ async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
   return challenge(parts.quoter, saleOf(parts, incoming), { members: { quote } })
 }
 
-function saleOf<V extends OrderRequest>({ items, stock, baseUrl }: Parts, incoming: V): Sale<V> {
-  const { terms, headers, presented, requestId, url } = incoming
+function saleOf({ items, stock, baseUrl }: Parts, incoming: OrderRequest): Sale & OrderRequest {
+  const { terms } = incoming
   return {
-    request: incoming,
+    ...incoming,
     item: items.of(terms, Instrument.totalOf(stock, terms.usdgAtomic)),
-    headers,
-    presented,
-    requestId,
-    url,
     // The parameters are in the query: no body is read.
     digest: undefined,
     purpose: {
@@ -131,18 +126,17 @@ function saleOf<V extends OrderRequest>({ items, stock, baseUrl }: Parts, incomi
 
 type Agreed = Admitted & { recipient: Address }
 
-function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
+function createOrderProduct(parts: Parts): Product<OrderSale> {
   const { desk, network, now, orderResponse, quoter } = parts
-  const leftMs = ({ deadline }: PaidOrderRequest) => Math.max(0, deadline - now())
+  const leftMs = ({ deadline }: OrderSale) => Math.max(0, deadline - now())
   return {
     challenge: (sale, details) => challenge(quoter, sale, details),
-    fingerprintOf: ({ request }, { payer }) => Agreement.fingerprintOf(request.terms, payer),
-    waitMs: ({ request }) => leftMs(request),
-    clientOf: ({ request }) => request.client,
+    fingerprintOf: ({ terms }, { payer }) => Agreement.fingerprintOf(terms, payer),
+    waitMs: leftMs,
+    clientOf: ({ client }) => client,
     peek: ({ presented }) => peek(presented, network),
     readmit: (checkout, payment) => assertOrdered(desk, checkout, payment),
-    admit: (checkout) => admit(parts, checkout),
-    record: (checkout, agreed) => rowsOf(parts, checkout, agreed),
+    admit: async (checkout) => rowsOf(parts, checkout, await admit(parts, checkout)),
     refusalOf: problemOfRows,
     async fulfil({ sale, by, claim }, { payment }) {
       // The order is written: other requests with this credential may wait for it, too.
@@ -150,7 +144,7 @@ function createOrderProduct(parts: Parts): Product<PaidOrderRequest, Agreed> {
       // Read it again: when the money was known before, the rows of this request are not written.
       const { id } = await orderOf(desk, payment)
       desk.drive(id)
-      const order = await desk.wait(id, isOver, leftMs(sale.request))
+      const order = await desk.wait(id, isOver, leftMs(sale))
       const current = (await parts.settlement.findById(order.paymentId)) ?? payment
       const response = orderResponse.respond(order, current, payment.purpose.protocol)
       if (by === 'key') response.headers.set('idempotency-replayed', 'true')
@@ -174,7 +168,7 @@ async function orderOf(desk: Desk, payment: Payment): Promise<Order> {
 /** A returning request for an order: the same terms are accepted, others are refused. */
 async function assertOrdered(
   desk: Desk,
-  { by, sale, presentation, fingerprint, key }: Checkout<PaidOrderRequest>,
+  { by, sale, presentation, fingerprint, key }: Checkout<OrderSale>,
   payment: Payment,
 ): Promise<void> {
   const { product, fingerprint: paidFor, protocol } = payment.purpose
@@ -195,9 +189,9 @@ async function assertOrdered(
 /** Makes all checks before money moves. */
 async function admit(
   { admission, paidMarket }: Parts,
-  { sale, presentation }: Checkout<PaidOrderRequest>,
+  { sale, presentation }: Checkout<OrderSale>,
 ): Promise<Agreed> {
-  const { terms } = sale.request
+  const { terms } = sale
   const { payer } = presentation.transfer
   const recipient = terms.recipient ?? payer
   admission.assertRecipient(recipient)
@@ -212,10 +206,10 @@ async function admit(
 /** The rows of the order, which are written with its payment. */
 function rowsOf(
   { admission, network, now }: Parts,
-  { sale, presentation }: Checkout<PaidOrderRequest>,
+  { sale, presentation }: Checkout<OrderSale>,
   agreed: Agreed,
 ): Rows {
-  const { terms } = sale.request
+  const { terms } = sale
   const { transfer } = presentation
   const id = Orders.newId(now(), crypto.getRandomValues(new Uint8Array(10)))
   const agreement = { ...terms, ...agreed, network: network.id }

@@ -3,6 +3,7 @@ import type { OrderLedger } from '../../db/OrderLedger'
 import type { Tally } from '../books/tally'
 import type { Registry } from '../http/metrics'
 import type { WriteEvent } from '../log'
+import type { Claims } from '../paywall/claims'
 import type { Quoter } from '../paywall/offer/quote'
 import * as Crypto from '../protocol/Crypto'
 import type { Settlement } from '../settlement/settlement'
@@ -19,6 +20,7 @@ export type StartedStock = { desk: Desk; purchase: Purchase; orderResponse: Orde
 export type StartOptions = {
   orders: OrderLedger
   settlement: Settlement
+  claims: Claims
   quoter: Quoter
   exchange: OpenMarket
   stockBaseUrl: string

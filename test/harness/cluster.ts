@@ -58,11 +58,10 @@ export const payAt = (
   { clock }: Scripted,
   transfer: ReturnType<Scripted['sign']>,
 ) =>
-  settlement.settle(transfer, purposeOf(), {
-    waitMs: 20_000,
-    receivedAt: clock.ms,
-    isKeySigned: () => true,
-  })
+  settlement.settle(
+    { transfer, purpose: purposeOf(), receivedAt: clock.ms, isKeySigned: () => true },
+    20_000,
+  )
 
 /** Pays without waiting for the end, and continues when the bytes were sent. */
 export async function beginAt(

@@ -66,7 +66,7 @@ export function facilitatorAt(
     now,
     log: silent,
     requestId: () => 'req_test',
-    settling: createSettling(payees),
+    settling: createSettling(payees, new Map()),
     calls: createRegistry().counter('calls', '', ['operation', 'answer']),
     accepts: () => true,
   })

@@ -4,7 +4,7 @@ import { type Answers, createAnswers } from '../../src/paywall/answer/store'
 import { extract } from '../../src/paywall/extract'
 import type { Item } from '../../src/paywall/offer/Item'
 import { createQuoter } from '../../src/paywall/offer/quote'
-import { createPaywall, type PaidRequest } from '../../src/paywall/paywall'
+import { createPaywall, type GatewaySale } from '../../src/paywall/paywall'
 import * as Problem from '../../src/protocol/Problem'
 import type { Settlement } from '../../src/settlement/settlement'
 import { payX402, type Required } from './buyer'
@@ -16,7 +16,7 @@ import { payee, type Shop } from './shop'
  */
 
 /** What the upstream answers to a forward. */
-export type Made = Awaited<ReturnType<PaidRequest['fulfil']>>
+export type Made = Awaited<ReturnType<GatewaySale['fulfil']>>
 
 /** An answer of the ledger that is held. */
 export type Held = {
@@ -37,7 +37,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
   if (network === undefined) throw new Error(`no ${networkId}`)
   const gates = createGates()
   const answers = await createAnswers(shop.ledger.answers)
-  const settlement = lateSettlement(shop.app.settlement, gates, isOther)
+  const settlement = lateSettlement(shop.app.settlement, gates)
   const item = itemOf({ network, payTo: payee, amountAtomic: 5_000n })
   const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }
   const quoter = createQuoter({
@@ -59,6 +59,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
     paywall: createPaywall({
       ...common,
       settlement,
+      claims: isOther ? new Map() : shop.app.claims,
       answers: lateAnswers(answers, gates),
       quoter,
       tally: createTally(),
@@ -101,10 +102,18 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
   return late
 }
 
-function requestOf(item: Item, headers: Headers, fulfil: PaidRequest['fulfil']): PaidRequest {
+function requestOf(item: Item, headers: Headers, fulfil: GatewaySale['fulfil']): GatewaySale {
   return {
     method: 'GET',
     resource: item.resource.url,
+    url: item.resource.url,
+    digest: undefined,
+    purpose: {
+      product: 'gateway',
+      merchant: item.merchant,
+      route: item.route,
+      resource: item.resource.url,
+    },
     requestId: 'request',
     timeoutMs: 30_000,
     signal: new AbortController().signal,
@@ -195,10 +204,9 @@ function behind<A extends unknown[], T>(
   }
 }
 
-function lateSettlement(real: Settlement, gates: Gates, isOther: boolean): Settlement {
+function lateSettlement(real: Settlement, gates: Gates): Settlement {
   return {
     ...real,
-    ...(isOther && { claim: () => ({ release: () => undefined }) }),
     find: behind(gates, 'find', real.find),
     findById: behind(gates, 'findById', real.findById),
     findByIdempotencyKey: behind(gates, 'findByIdempotencyKey', real.findByIdempotencyKey),

@@ -79,11 +79,15 @@ function buyer({ network, clock, node }: Prepared, current: () => Settlement) {
         ...options,
       }),
     pay: (transfer: Transfer, purpose: Partial<Purpose> = {}, waitMs = 120_000) =>
-      current().settle(transfer, purposeOf(purpose), {
+      current().settle(
+        {
+          transfer,
+          purpose: purposeOf(purpose),
+          receivedAt: clock.ms,
+          isKeySigned: () => true,
+        },
         waitMs,
-        receivedAt: clock.ms,
-        isKeySigned: () => true,
-      }),
+      ),
     /** Pays without waiting for the end, and continues when the bytes were sent. */
     async begin(transfer: Transfer, purpose: Partial<Purpose> = {}): Promise<Payment> {
       let refused: string | undefined

@@ -225,11 +225,15 @@ export async function startFixture(
     settlement,
     events,
     pay: (transfer, changes, { waitMs = 120_000, receivedAt = now() } = {}) =>
-      settlement.settle(transfer, purposeOf(changes), {
+      settlement.settle(
+        {
+          transfer,
+          purpose: purposeOf(changes),
+          receivedAt,
+          isKeySigned: () => isSigned(transfer),
+        },
         waitMs,
-        receivedAt,
-        isKeySigned: () => isSigned(transfer),
-      }),
+      ),
     crash: () => end(0),
     stop: () => end(1_000),
   }

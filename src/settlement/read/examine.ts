@@ -16,7 +16,7 @@ import type { Asset } from '../../protocol/Asset'
 import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Gas from '../state/gas'
-import { type ChainState, isForged, type QueuedPayment } from '../state/state'
+import { type ChainState, isForged, type QueuedPayment, type Requested } from '../state/state'
 import * as EthCall from './ethcall'
 import * as Refusals from './refusals'
 import * as Signature from './signature'
@@ -39,7 +39,9 @@ export type Simulation =
   | Refusals.PaymentRefusal
 
 /** What is simulated: a signed transfer and its settling call. */
-export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call' | 'verified'>
+export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'> & {
+  request?: Pick<Requested, 'verified'>
+}
 
 /**
  * Time for which the reads of a ceiling replace those of its charge, ms. The charge itself is
@@ -73,7 +75,8 @@ export async function examine(
   candidate: Candidate,
   asked: Asked,
 ): Promise<Simulation> {
-  const { transfer, code, verified } = candidate
+  const { transfer, code, request } = candidate
+  const verified = request?.verified
   const atSeconds = EthCall.timeFor(chain, [transfer], asked.now)
   if (verified !== undefined && asked.now - verified.at < verifiedMs) {
     // When it fails, everything is read again to say why.

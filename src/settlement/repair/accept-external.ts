@@ -1,4 +1,4 @@
-import type { Arrival, Rows } from '../../../db/Ledger'
+import type { Arrival } from '../../../db/Ledger'
 import type { Purpose } from '../../../db/Payment'
 import { moneyKey, type Transfer } from '../../protocol/Transfer'
 import { assertConfirmed } from '../read/reads'
@@ -7,7 +7,7 @@ import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import * as Resolve from '../send/resolve'
 import { rowOf } from '../send/transaction'
 import { about, type Context } from '../state/context'
-import type { ChainState } from '../state/state'
+import type { ChainState, Requested } from '../state/state'
 import * as External from './external'
 
 /**
@@ -43,12 +43,6 @@ function keyOf(transfer: Transfer): string {
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
-/** The requested payment. */
-type Asked = Parameters<typeof rowOf>[0] & {
-  rows: Rows | undefined
-  requestId: string | undefined
-}
-
 /**
  * Accepts an external settlement: a transaction of another sender used the nonce before we sent
  * anything. It counts for orders of the desk, whose account has the money, and with exclusive
@@ -58,7 +52,7 @@ type Asked = Parameters<typeof rowOf>[0] & {
 export async function acceptExternal(
   context: Uses,
   chain: ChainState,
-  asked: Asked,
+  asked: Requested,
   before: Arrival | undefined,
 ): Promise<Outcome> {
   const { id, transfer, purpose } = asked
@@ -102,7 +96,7 @@ function mayAccept({ policy }: Uses, purpose: Purpose, before: Arrival | undefin
 async function isAcceptable(
   context: Uses,
   chain: ChainState,
-  asked: Asked,
+  asked: Requested,
   { found, before }: { found: External.Found; before: Arrival | undefined },
 ): Promise<boolean> {
   const isSince = before !== undefined && External.isSince(context, chain, found, before)

@@ -96,11 +96,6 @@ export class RowsRefusedError extends Error {
   }
 }
 
-/** The money had a payment before: nothing was written or sent. */
-export class KnownMoneyError extends Error {
-  override readonly name = 'KnownMoneyError'
-}
-
 /** No delivery can start: another process has started or ended one since the payment was read. */
 export class NotDeliverableError extends Error {
   override name = 'NotDeliverableError'

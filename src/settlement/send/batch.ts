@@ -1,6 +1,5 @@
 import type { Address } from 'viem'
 import { findEoas, isIdentified } from '../../chain/code'
-import { findKnown } from '../known'
 import type { Simulation } from '../read/examine'
 import * as Refusals from '../read/refusals'
 import { simulate } from '../read/simulate'
@@ -22,7 +21,6 @@ import {
   isForged,
   type QueuedPayment,
   type Relayer,
-  type Verdict,
 } from '../state/state'
 import { pausedBy } from './relayer'
 import { prepare, writeAndSend } from './transaction'
@@ -46,16 +44,11 @@ export async function dispatch(
   const endRead = beginRead(context.progress)
   try {
     const simulation = simulate(chain, relayer.address, batch, chainNow(context, chain))
-    // Read and sign while the node simulates, which takes longer.
-    const finding = Promise.all(batch.map(findKnown))
+    // Sign while the node simulates, which takes longer.
     const draft = isLone(queued) ? prepare(context, chain, relayer, batch) : undefined
-    const [simulations, eoas, known] = await Promise.all([
-      simulation,
-      findEoasAgain(chain, batch),
-      finding,
-    ])
+    const [simulations, eoas] = await Promise.all([simulation, findEoasAgain(chain, batch)])
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
-    const accepted = await accept(context, chain, batch, { simulations, eoas, known })
+    const accepted = await accept(context, chain, batch, { simulations, eoas })
     endRead()
     const [members, contracts] = separate(chain, accepted, eoas)
     const { sent, unsent } = await writeAndSend(context, chain, {
@@ -69,7 +62,7 @@ export async function dispatch(
   } catch (error) {
     context.log('settlement-fault', {
       network: chain.network.id,
-      requestIds: batch.flatMap(({ requestId }) => requestId ?? []),
+      requestIds: batch.flatMap(({ request }) => request.requestId ?? []),
       error,
     })
     for (const { done } of batch) done(Refusals.unavailable(error))
@@ -160,14 +153,13 @@ async function accept(
   context: Context,
   chain: ChainState,
   batch: readonly QueuedPayment[],
-  { simulations, eoas, known }: Seen,
+  { simulations, eoas }: Seen,
 ): Promise<QueuedPayment[]> {
   const accepted: QueuedPayment[] = []
   /** The simulation has already subtracted these from the balances of later members. */
   const own = createReservedAmounts()
   for (const [index, queued] of batch.entries()) {
     const { transfer, signer } = queued
-    if (known[index]) continue
     // The time window may have ended while the payment waited.
     const late = Refusals.checkWindow(transfer, context.now())
     const simulation = late ?? simulations[index] ?? Refusals.unavailable(undefined)
@@ -203,8 +195,6 @@ async function accept(
 type Seen = {
   simulations: readonly Simulation[]
   eoas: ReadonlySet<Address> | undefined
-  /** Verdicts that were told already. */
-  known: readonly (Verdict | undefined)[]
 }
 
 /** Stores the results of the simulation for the transaction. */
@@ -226,19 +216,19 @@ function refuse(
   queued: QueuedPayment,
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
-  const { purpose, transfer } = queued
+  const { request, transfer } = queued
   const { reserved, failures } = context.payers
   const ceiling = isCharge(queued) ? 0n : context.ceilings.reservedOf(transfer)
   if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
-  return isIdentified(payer.code) ? Gas.refuseCode(context, chain, purpose) : undefined
+  return isIdentified(payer.code) ? Gas.refuseCode(context, chain, request.purpose) : undefined
 }
 
 /**
  * A charge of ours was reserved before: what is used goes before what is only authorized. What a
  * facilitator settles was not, and would let a payer drain its wallet at our gas.
  */
-function isCharge({ purpose, transfer }: QueuedPayment): boolean {
-  return transfer.upto !== undefined && purpose.product === 'gateway'
+function isCharge({ request, transfer }: QueuedPayment): boolean {
+  return transfer.upto !== undefined && request.purpose.product === 'gateway'
 }

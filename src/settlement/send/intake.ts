@@ -1,4 +1,3 @@
-import type { Rows } from '../../../db/Ledger'
 import type { Payment, Purpose } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import type { Transfer } from '../../protocol/Transfer'
@@ -10,75 +9,42 @@ import { type Context, chainOf } from '../state/context'
 import * as Gas from '../state/gas'
 import { isOfAnother, waitForOther } from '../state/ownership'
 import { payerBefore } from '../state/payers'
-import type { Admission, ChainState, Signer, Verified } from '../state/state'
+import type { Admission, ChainState, Requested, Signer } from '../state/state'
 import { within } from '../state/wait'
 import { refuseBehind } from '../upto/ceiling-limits'
-import {
-  type DeliverOnConfirm,
-  KnownMoneyError,
-  type Outcome,
-  RowsRefusedError,
-  type Underway,
-} from './Outcome'
+import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } from './Outcome'
 import { resend, type Submitted, submit } from './queue'
 import { isReady } from './relayer'
 import * as Resolve from './resolve'
 
-/** A requested payment. */
-export type PaymentRequest = {
-  id: string
-  requestId: string | undefined
-  transfer: Transfer
-  purpose: Purpose
-  receivedAt: number
-  isKeySigned: KeySigned
-  rows: Rows | undefined
-  /** As in the options of `settle`. */
-  findKnown?: (() => Promise<Payment | undefined>) | undefined
-  /** Of a charge: what the simulation of its ceiling showed. */
-  verified?: Verified | undefined
-  onSent: ((payment: Payment) => void) | undefined
-  /**
-   * Called when the money has arrived; undefined: the delivery is not started with the
-   * confirmation.
-   */
-  deliverOnConfirm: (() => boolean) | undefined
-}
-
-/**
- * Whether the payer's own key signed; a function is called when that is needed. Repeatable, no I/O.
- */
-export type KeySigned = boolean | (() => boolean)
-
 /** The parts of settlement, and the credentials that arrived while nothing could settle. */
-export type Intake = Context & { unsettled: Unsettled }
+export type Intake = Context & { unsettled: Unsettled; createId: () => string }
 
-/** Settles money that is not known yet. Rejects with RowsRefusedError and KnownMoneyError. */
+/** Settles money that is not known yet. Rejects with RowsRefusedError. */
 export async function settle(
   context: Intake,
-  request: PaymentRequest,
+  request: Requested,
   waitMs: number,
 ): Promise<Outcome> {
-  if (request.deliverOnConfirm === undefined) return admit(context, request, undefined, waitMs)
-  const onConfirm: DeliverOnConfirm = {
-    isWanted: request.deliverOnConfirm,
+  const { deliverOnConfirm: isWanted } = request
+  const onConfirm: DeliverOnConfirm | undefined = isWanted && {
+    isWanted,
     isOpen: true,
     commit: undefined,
     isStarted: false,
   }
   try {
     const outcome = await admit(context, request, onConfirm, waitMs)
-    return outcome.kind === 'confirmed' && onConfirm.isStarted
-      ? { ...outcome, deliveryStarted: true }
-      : outcome
+    const isStarted = outcome.kind === 'confirmed' && onConfirm?.isStarted
+    return isStarted ? { ...outcome, deliveryStarted: true } : outcome
   } finally {
-    onConfirm.isOpen = false
+    if (onConfirm) onConfirm.isOpen = false
   }
 }
 
 async function admit(
   context: Intake,
-  request: PaymentRequest,
+  request: Requested,
   onConfirm: DeliverOnConfirm | undefined,
   waitMs: number,
 ): Promise<Outcome> {
@@ -105,7 +71,6 @@ async function admit(
     case 'sent':
       return latest(context, result.payment)
     case 'known':
-      if (await request.findKnown?.()) throw new KnownMoneyError()
       return joinKnown(context, result.payment, request, waitMs)
     case 'used':
       return handleUsedNonce(context, chain, request, waitMs)
@@ -126,10 +91,10 @@ async function admit(
 async function examineAndSubmit(
   context: Context,
   chain: ChainState,
-  request: PaymentRequest,
+  request: Requested,
   deliverOnConfirm: DeliverOnConfirm | undefined,
 ): Promise<Outcome | Submitted> {
-  const { id, requestId, transfer, purpose, receivedAt, rows } = request
+  const { transfer, purpose } = request
   if (transfer.asset !== chain.network.asset.address) {
     throw new Error('not the asset of the network')
   }
@@ -147,28 +112,14 @@ async function examineAndSubmit(
   if (signed.kind !== 'signed') return signed
   const refused = await refusePayer(context, chain, signed, purpose)
   if (refused) return refused
-  return submit(context, chain, {
-    id,
-    requestId,
-    transfer: signed.transfer,
-    code: signed.code,
-    signer: signed.signer,
-    purpose,
-    receivedAt,
-    payment: undefined,
-    isAlone: signed.transfer.upto !== undefined,
-    deliverOnConfirm,
-    rows,
-    findKnown: request.findKnown,
-    verified: request.verified,
-  })
+  return submit(context, chain, request, { ...signed, deliverOnConfirm, payment: undefined })
 }
 
 /** Recovers the signer, unless the simulation may verify the signature. */
 async function checkSigner(
   { payers, now }: Context,
   chain: ChainState,
-  { transfer, isKeySigned }: PaymentRequest,
+  { transfer, isKeySigned = false }: Requested,
 ): Promise<(Signature.Signed & { signer: Signer }) | Refusals.PaymentRefusal> {
   const mayDefer = mayBeDecidedByChain(chain, transfer) && !payers.signers.isSuspended()
   if (mayDefer && typeof isKeySigned === 'function') {
@@ -205,7 +156,7 @@ async function refusePayer(
 async function handleUsedNonce(
   context: Intake,
   chain: ChainState,
-  request: PaymentRequest,
+  request: Requested,
   waitMs: number,
 ): Promise<Outcome> {
   const { transfer } = request
@@ -218,7 +169,7 @@ async function handleUsedNonce(
 export async function joinKnown(
   context: Context,
   known: Payment,
-  { purpose, requestId }: Pick<PaymentRequest, 'purpose' | 'requestId'>,
+  { purpose, requestId }: Requested,
   waitMs: number,
 ): Promise<Outcome> {
   const { product, merchant, route, fingerprint, credentialHash } = known.purpose
@@ -240,7 +191,7 @@ export async function resume(
     transfer,
     requestId,
     waitMs,
-  }: { transfer: Transfer | undefined; requestId: string | undefined; waitMs: number },
+  }: { transfer: Transfer | undefined; requestId?: string | undefined; waitMs: number },
 ): Promise<Outcome> {
   const payment = await context.ledger.payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)

@@ -1,13 +1,19 @@
 import { findEoas } from '../../chain/code'
 import * as Token from '../../chain/token'
-import { findKnown } from '../known'
 import * as Refusals from '../read/refusals'
 import * as Signature from '../read/signature'
 import { type Context, chainOf } from '../state/context'
 import * as Gas from '../state/gas'
 import { payerBefore } from '../state/payers'
 import { enqueueNamed, hasShare } from '../state/share'
-import type { Admission, ChainState, QueuedPayment, Relayer, Verdict } from '../state/state'
+import type {
+  Admission,
+  ChainState,
+  QueuedPayment,
+  Relayer,
+  Requested,
+  Verdict,
+} from '../state/state'
 import * as Batch from './batch'
 import { dispatch as dispatchJobs } from './jobs'
 import type { Ending, Outcome, Underway } from './Outcome'
@@ -23,23 +29,6 @@ const collectMs = 15
 const eoaKeptMs = 30_000
 const eoasMax = 20_000
 
-/** A payment as intake submits it. */
-type Submission = Pick<
-  QueuedPayment,
-  | 'id'
-  | 'requestId'
-  | 'transfer'
-  | 'purpose'
-  | 'receivedAt'
-  | 'signer'
-  | 'payment'
-  | 'isAlone'
-  | 'deliverOnConfirm'
-  | 'rows'
-  | 'findKnown'
-  | 'verified'
-> & { code: 'contract' | 'unknown' }
-
 export type Submitted = {
   /** The result of the submission. Never rejects. */
   admission: Promise<Admission>
@@ -50,19 +39,31 @@ export type Submitted = {
   cancel(): boolean
 }
 
-/** Adds a payment to the queue of its network. */
-export function submit(context: Context, chain: ChainState, input: Submission): Submitted {
+type Entry = Signature.Signed & Pick<QueuedPayment, 'signer' | 'deliverOnConfirm' | 'payment'>
+
+/** Adds a payment to the queue of its network. `payment`: it was stored before, and is sent again. */
+export function submit(
+  context: Context,
+  chain: ChainState,
+  request: Requested,
+  { transfer, code, signer, deliverOnConfirm, payment }: Entry,
+): Submitted {
   const { promise, resolve } = Promise.withResolvers<Admission>()
   const { queue } = chain
-  const { transfer, isAlone, code } = input
+  const isAlone = payment !== undefined || transfer.upto !== undefined
   const queued: QueuedPayment = {
-    ...input,
+    request,
+    transfer,
+    signer,
     code: code === 'unknown' && isEoa(context, chain, transfer.payer) ? 'eoa' : code,
+    simulatedCode: 'unknown',
+    payment,
+    deliverOnConfirm,
+    isAlone,
     isUrgent: isAlone || code === 'contract',
+    isGivenUp: false,
     logKey: Token.transferKey(transfer),
     call: Signature.callOf(transfer),
-    isGivenUp: false,
-    simulatedCode: 'unknown',
     reservation: undefined,
     fees: undefined,
     done: (verdict) => resolve(admissionOf(context, verdict)),
@@ -73,27 +74,17 @@ export function submit(context: Context, chain: ChainState, input: Submission): 
   queue.arrival ??= setImmediate(() => {
     queue.arrival = undefined
     pump(context, chain)
-    // A node is asked first.
-    for (const each of queue.unread.splice(0)) {
-      void findKnown(each).then((verdict) => verdict && remove(chain, each))
-    }
   })
-  if (input.findKnown) queue.unread.push(queued)
   return {
     admission: promise,
     cancel() {
       queued.isGivenUp = true
-      return remove(chain, queued)
+      const waiting = transfer.upto === undefined ? queue.payments : queue.named
+      const index = waiting.indexOf(queued)
+      if (index >= 0) waiting.splice(index, 1)
+      return index >= 0
     },
   }
-}
-
-/** Removes a payment from the queue. False when it no longer waits there. */
-function remove({ queue }: ChainState, queued: QueuedPayment): boolean {
-  const waiting = queued.transfer.upto === undefined ? queue.payments : queue.named
-  const index = waiting.indexOf(queued)
-  if (index >= 0) waiting.splice(index, 1)
-  return index >= 0
 }
 
 function admissionOf(context: Context, verdict: Verdict): Admission {
@@ -130,19 +121,10 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
   const payer = await payerBefore(ledger.payments, transfer, signed.code)
   const waitSeconds = payers.failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
-  const admission = await submit(context, chain, {
-    id,
-    requestId,
-    transfer: signed.transfer,
-    code: signed.code,
-    purpose,
-    receivedAt: now(),
-    payment,
-    isAlone: true,
-    signer: { kind: 'checked' },
-    deliverOnConfirm,
-    rows: undefined,
-  }).admission
+  const request = { id, requestId, transfer, purpose, receivedAt: now() }
+  const entry = { ...signed, signer: { kind: 'checked' }, deliverOnConfirm, payment } as const
+  const { admission: admitted } = submit(context, chain, request, entry)
+  const admission = await admitted
   switch (admission.kind) {
     case 'sent':
       return admission.outcome
@@ -274,7 +256,7 @@ function take(context: Context, chain: ChainState, relayer: Relayer): QueuedPaym
     const isRoom =
       taken.length < Math.max(1, network.batchMax) &&
       (taken.length === 0 || Gas.limitOfBatch(more) <= gasMax)
-    const isAlike = queued.purpose.product === first.purpose.product
+    const isAlike = queued.request.purpose.product === first.request.purpose.product
     const fits = isRoom && isAlike && mayShare(context, chain, queued)
     if (fits && !keys.has(queued.logKey)) {
       keys.add(queued.logKey)
@@ -314,7 +296,7 @@ function mayShare(context: Context, chain: ChainState, queued: QueuedPayment): b
   const { payer } = queued.transfer
   if (queued.isAlone || queued.code === 'contract') return false
   if (chain.known.unshared.has(payer)) return false
-  if (!Gas.mayShare(context, chain, queued.purpose.product)) return false
+  if (!Gas.mayShare(context, chain, queued.request.purpose.product)) return false
   if (queued.code === 'unknown' && isEoa(context, chain, payer)) queued.code = 'eoa'
   return queued.code === 'eoa'
 }

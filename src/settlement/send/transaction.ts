@@ -6,7 +6,7 @@ import * as Multicall from '../../chain/multicall'
 import type { PaymentRefusal } from '../read/refusals'
 import type { Context } from '../state/context'
 import * as Gas from '../state/gas'
-import type { ChainState, QueuedPayment, Relayer, Slot, Verdict } from '../state/state'
+import type { ChainState, QueuedPayment, Relayer, Requested, Slot, Verdict } from '../state/state'
 import { lastOf, launch, slotOf } from './confirm'
 import type { Underway } from './Outcome'
 import { feesNow, freeNonce, occupy, type Payload, pausedBy, sign, vacate } from './relayer'
@@ -97,7 +97,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
   const code = members[0]?.simulatedCode ?? 'unknown'
   // Others may have used up the budget since it was accepted.
   const refusal =
-    members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].purpose)
+    members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].request.purpose)
   if (refusal) return { kind: 'over-budget', refusal }
   const row = signBatch(context, chain, batch)
   const slot = { ...slotOf(relayer, row, []), code }
@@ -111,7 +111,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
       .filter(({ payment }) => payment === undefined)
       .map((member) => ({
         row: sentRow(member, row, { knownBlock, at }),
-        rows: member.rows,
+        rows: member.request.rows,
         fundsAtomic: isAlone ? undefined : member.fundsAtomic,
       })),
     again: members.flatMap(({ payment }) => payment ?? []),
@@ -125,10 +125,10 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
     return launched
   }
   const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
-  slot.members = members.map(({ id, requestId, deliverOnConfirm }): Underway => {
-    const payment = payments.get(id)
+  slot.members = members.map(({ request, deliverOnConfirm }): Underway => {
+    const payment = payments.get(request.id)
     if (!payment) throw new Error('a member was not written')
-    return { payment, requestId, deliverOnConfirm }
+    return { payment, requestId: request.requestId, deliverOnConfirm }
   })
   slot.validBefore = lastOf(slot.members)
   slot.orders = ordersOf(members)
@@ -136,7 +136,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
 }
 
 function ordersOf(members: readonly QueuedPayment[]): Slot['orders'] {
-  const orders = members.flatMap(({ id, rows }): [string, NewOrder][] =>
+  const orders = members.flatMap(({ request: { id, rows } }): [string, NewOrder][] =>
     rows && 'order' in rows ? [[id, rows.order]] : [],
   )
   return orders.length > 0 ? new Map(orders) : undefined
@@ -186,7 +186,7 @@ function dropRefused(
 
 function verdictOn(
   result: Exclude<Result, { kind: 'stored' }>,
-  { id }: QueuedPayment,
+  { request: { id } }: QueuedPayment,
   index: number,
 ): Verdict | undefined {
   switch (result.kind) {
@@ -205,7 +205,7 @@ function verdictOn(
 function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payload {
   const [first] = members
   if (!first) throw new Error('nothing to send')
-  const { product } = first.purpose
+  const { product } = first.request.purpose
   if (members.length === 1) {
     const { code, simulatedCode, transfer, call } = first
     // Unless the payer is known to be an EOA, allow the gas of a contract signature.
@@ -225,21 +225,20 @@ function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payloa
 
 /** The row of a payment that is sent with a transaction. */
 function sentRow(
-  member: QueuedPayment,
+  { request, transfer }: QueuedPayment,
   { hash }: TransactionRow,
   { knownBlock, at }: { knownBlock: bigint; at: number },
 ): PaymentRow {
-  return { ...rowOf(member, knownBlock, at), state: 'broadcast', transactionHash: hash }
+  return {
+    ...rowOf({ ...request, transfer }, knownBlock, at),
+    state: 'broadcast',
+    transactionHash: hash,
+  }
 }
 
 /** The row of a payment for which no transaction of ours was written. */
 export function rowOf(
-  {
-    id,
-    transfer,
-    purpose,
-    receivedAt,
-  }: Pick<QueuedPayment, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
+  { id, transfer, purpose, receivedAt }: Requested,
   knownBlock: bigint,
   at: number,
 ): Omit<PaymentRow, 'state' | 'transactionHash'> {

@@ -1,24 +1,19 @@
 import type { Authorization } from '../../../db/Authorization'
-import type { Purpose } from '../../../db/Payment'
-import { atCeiling, type Transfer } from '../../protocol/Transfer'
+import { atCeiling } from '../../protocol/Transfer'
 import type { Intake } from '../send/intake'
 import type { Outcome } from '../send/Outcome'
 import { checkPayer, refuseUnserved, writeCeiling } from '../upto/authorize'
 import { limitsOf } from '../upto/ceiling-limits'
-import { type ChargeOptions, settleCharge } from '../upto/charges'
+import { settleCharge } from '../upto/charges'
 import { chainOf } from './context'
 import * as Gas from './gas'
+import type { PaymentRequest } from './state'
 
 /*
  * The facilitator's settlement by a relayer that another process has. Only that relayer may settle what
  * the payer signed, so the ceiling is written with its charge, and the process that has the relayer
  * settles it like the charge of an answer.
  */
-
-export type HolderOptions = Pick<ChargeOptions, 'waitMs' | 'requestId'> & {
-  id: string
-  receivedAt: number
-}
 
 /** As much as any payer can have. */
 const unlimited = 2n ** 256n
@@ -29,9 +24,8 @@ const unlimited = 2n ** 256n
  */
 export async function settleByHolder(
   context: Intake,
-  transfer: Transfer,
-  purpose: Purpose,
-  { id, receivedAt, requestId, waitMs }: HolderOptions,
+  { id = context.createId(), transfer, purpose, receivedAt, requestId }: PaymentRequest,
+  waitMs: number,
 ): Promise<Outcome> {
   const { now } = context
   const until = now() + waitMs

@@ -22,8 +22,8 @@ function precedes(left: QueuedPayment, right: QueuedPayment): boolean {
 }
 
 /** Whether a payment is settled for another server. */
-function isForOthers({ purpose }: QueuedPayment): boolean {
-  return purpose.product === 'facilitator'
+function isForOthers({ request }: QueuedPayment): boolean {
+  return request.purpose.product === 'facilitator'
 }
 
 /** Whether a relayer has room for the payment beside what it settles for other servers. */

@@ -71,8 +71,6 @@ export type Queue = {
   isJobsDue: boolean
   /** Set in the turn of the event loop in which a payment has arrived. */
   arrival: ReturnType<typeof setImmediate> | undefined
-  /** Payments of that turn whose money is to be looked up. */
-  unread: QueuedPayment[]
   /** Runs while payments collect behind a busy relayer. */
   collecting: ReturnType<typeof setTimeout> | undefined
   /** Whether the payments have collected for long enough. */
@@ -202,14 +200,51 @@ export type Verified = {
   at: number
 }
 
-/** A payment that waits for a relayer. */
-export type QueuedPayment = {
-  id: string
-  requestId: string | undefined
+/** A payment as it is asked for. */
+export type PaymentRequest = {
+  /** Of a charge, that of its authorization; otherwise a new one is made. */
+  id?: string
   transfer: Transfer
   purpose: Purpose
   /** Unix ms. */
   receivedAt: number
+  /**
+   * Whether the payer's own key signed; a function is called when the simulation does not decide.
+   * Repeatable, no I/O.
+   */
+  isKeySigned?: boolean | (() => boolean)
+  /** Id of the request, for the log. */
+  requestId?: string | undefined
+  /**
+   * The caller has the claim of this money, and has read since then that no payment has it. Another
+   * process may have written one meanwhile, which the commit before the send finds out.
+   */
+  isUnknown?: boolean
+  /**
+   * Written in the database transaction that inserts the payment, and not when the money is known.
+   * `settle` rejects with RowsRefusedError when they are refused: nothing is written or sent then.
+   */
+  rows?: Rows | undefined
+  /** Of a charge: what the simulation of its ceiling showed. */
+  verified?: Verified | undefined
+  /** Called after the transaction is sent, so its work adds no delay. Must not throw. */
+  onSent?: ((payment: Payment) => void) | undefined
+  /**
+   * Called when the money has arrived. True starts the delivery in the same commit, which the
+   * outcome shows as `deliveryStarted`. Then the caller delivers without `beginDelivery`, or ends
+   * the delivery. Undefined: the delivery is not started with the confirmation.
+   */
+  deliverOnConfirm?: (() => boolean) | undefined
+}
+
+/** A request with the id of its payment. */
+export type Requested = PaymentRequest & { id: string }
+
+/** A payment that waits for a relayer. */
+export type QueuedPayment = {
+  request: Requested
+  /** As its settling call has it. */
+  transfer: Transfer
   /** The assumed code of the payer. */
   code: 'eoa' | 'contract' | 'unknown'
   /** Code of the payer in its simulation; `unknown` before, and where it was not read. */
@@ -226,12 +261,6 @@ export type QueuedPayment = {
   /** Whether to send it now, because waiting adds no payment to its batch. */
   isUrgent: boolean
   deliverOnConfirm: Underway['deliverOnConfirm']
-  /** Written with the payment. */
-  rows: Rows | undefined
-  /** Reads whether a payment has the money, while it is simulated; undefined where that is known. */
-  findKnown?: (() => Promise<Payment | undefined>) | undefined
-  /** Of a charge: what the simulation of its ceiling showed. */
-  verified?: Verified | undefined
   /** The payer's funds at the simulation that passed, atomic; undefined for a charge of ours. */
   fundsAtomic?: bigint | undefined
   /** Kept from the simulation that passed until the payment is written. */

@@ -7,8 +7,8 @@ import type { Transfer } from '../../protocol/Transfer'
 import type { Intake } from '../send/intake'
 import type { Outcome } from '../send/Outcome'
 import { makesRoom, pausedBy } from '../send/relayer'
-import { type HolderOptions, settleByHolder } from '../state/by-holder'
-import type { ChainState } from '../state/state'
+import { settleByHolder } from '../state/by-holder'
+import type { ChainState, PaymentRequest } from '../state/state'
 import { type Authorized, type AuthorizeOptions, authorize, isServed } from './authorize'
 import {
   type ChargeOptions,
@@ -77,7 +77,7 @@ export type Authorizations = Pick<
    * Settles a known charge (`amountAtomic`, with `upto`) for another server by the process that has the
    * relayer, and waits. The caller has the claim on the money. Rejects with RowsRefusedError.
    */
-  settleByHolder(transfer: Transfer, purpose: Purpose, options: HolderOptions): Promise<Outcome>
+  settleByHolder(request: PaymentRequest, waitMs: number): Promise<Outcome>
 }
 
 export function createAuthorizations(context: Intake): Authorizations {
@@ -111,8 +111,7 @@ export function createAuthorizations(context: Intake): Authorizations {
     settleCharge: (authorization, options) => settleCharge(context, authorization, options),
     isServed: (transfer) => isServed(context, transfer),
     isOfAnother: (transfer) => isOfAnother(context, transfer),
-    settleByHolder: (transfer, purpose, options) =>
-      settleByHolder(context, transfer, purpose, options),
+    settleByHolder: (request, waitMs) => settleByHolder(context, request, waitMs),
   }
 }
 

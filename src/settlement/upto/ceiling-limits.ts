@@ -38,7 +38,7 @@ export function refuseFull(
   const { network } = chain
   // After a restart charges wait that have no ceiling in memory.
   const waiting = waitingFor(chain, upto.facilitator).filter(
-    ({ id, purpose }) => purpose.product !== 'facilitator' && !ceilings.has(id),
+    ({ request: { id, purpose } }) => purpose.product !== 'facilitator' && !ceilings.has(id),
   )
   const taken = ceilings.countOf(network.id, upto.facilitator) + waiting.length
   const most = mostOf(chain, 'gateway')
@@ -65,7 +65,7 @@ export function refuseBehind(
 ): Refusals.PaymentRefusal | undefined {
   if (upto === undefined || product !== 'facilitator') return undefined
   const waiting = waitingFor(chain, upto.facilitator).filter(
-    ({ purpose }) => purpose.product === 'facilitator',
+    ({ request: { purpose } }) => purpose.product === 'facilitator',
   )
   const leftMs = Number(validBefore) * 1000 - now()
   const most = mostOf(chain, product, leftMs)

@@ -13,15 +13,15 @@ import * as Resolve from '../send/resolve'
 import { about, type Context, chainOf } from '../state/context'
 import { isOthers, keeps, waitForOther } from '../state/ownership'
 import { payerKey } from '../state/payers'
-import type { ChainState } from '../state/state'
+import type { ChainState, PaymentRequest, Requested } from '../state/state'
 import { within } from '../state/wait'
 
 export type ChargeOptions = {
   /** Milliseconds. Bounds the wait only: settlement continues. */
   waitMs: number
   requestId?: string | undefined
-  onSent?: Intake.PaymentRequest['onSent']
-  deliverOnConfirm?: Intake.PaymentRequest['deliverOnConfirm']
+  onSent?: PaymentRequest['onSent']
+  deliverOnConfirm?: PaymentRequest['deliverOnConfirm']
 }
 
 /** What came of a forwarded request. */
@@ -157,7 +157,7 @@ async function drive(
   try {
     const known = await ledger.payments.findById(id)
     const verified = ceilings.verifiedOf(id)
-    const request = {
+    const request: Requested = {
       id,
       requestId,
       transfer,
@@ -166,7 +166,7 @@ async function drive(
       // Of a payer without code the chain accepts only the signature of its key.
       isKeySigned: verified !== undefined || (() => isKeySigned(context, transfer)),
       verified,
-      rows: { settles: 'authorization' as const },
+      rows: { settles: 'authorization' },
       onSent,
       deliverOnConfirm,
     }
