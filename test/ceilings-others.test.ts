@@ -77,9 +77,8 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
   /** A chain where `count` charges of a product wait for the relayer. */
   const chainWith = (product: string, count: number) => {
     const named = Array.from({ length: count }, (_, i) => ({
-      id: `waits_${i}`,
+      request: { id: `waits_${i}`, purpose: { product } },
       transfer,
-      purpose: { product },
     }))
     return { network, head: { blockTimeMs: 2_000 }, queue: { named } } as unknown as ChainState
   }
