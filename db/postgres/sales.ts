@@ -5,7 +5,7 @@ import { type FirstRow, type SpanRows, salesSql } from '../sales-sql'
 import { positional } from './named'
 import type { Parts } from './parts'
 
-/** Twins: db/sqlite/sales.ts and sales-writes.ts. */
+/** Twin: db/sqlite/sales.ts. */
 export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): SalesLedger {
   const sql = salesSql(dialect)
   const spans = [spanSql(false), spanSql(true)] as const

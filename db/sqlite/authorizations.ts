@@ -1,5 +1,3 @@
-import { and, eq, inArray, sql } from 'drizzle-orm'
-import type { SQLiteUpdateSetSource } from 'drizzle-orm/sqlite-core'
 import {
   type Authorization,
   type Charge,
@@ -10,64 +8,54 @@ import {
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import type { AuthorizationReads } from '../authorization-reads'
 import { fromRow, toRow } from '../authorization-rows'
-import { type AuthorizationRow, authorizations } from '../authorizations'
+import { authorizations } from '../authorizations'
+import { rowOf, type Values } from '../select'
 import type { Group } from './group'
 import type { Db } from './open'
-import { later, parameter, placeholders } from './statement'
+import { insertInto, statement } from './statement'
 import { isBarred, isDuplicate } from './write'
 
 export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
 /** Prepared statements that change authorizations. Call them inside `write`. */
-export function createAuthorizationStatements({ orm }: Db) {
-  const lastFailed = later(orm, () =>
-    orm
-      .select({ at: sql<number | null>`max(${authorizations.failedAt})` })
-      .from(authorizations)
-      .where(sql`failed_at IS NOT NULL`)
-      .prepare(),
+export function createAuthorizationStatements(db: Db) {
+  const lastFailed = statement<{ at: number | null }>(
+    db,
+    'SELECT max(failed_at) AS at FROM authorizations WHERE failed_at IS NOT NULL',
   )
-  const insert = later(orm, () =>
-    orm.insert(authorizations).values(placeholders(authorizations)).prepare(),
-  )
-  const change = (set: SQLiteUpdateSetSource<typeof authorizations>, into?: State) =>
-    later(orm, () =>
-      orm
-        .update(authorizations)
-        .set(set)
-        .where(
-          and(
-            eq(authorizations.id, parameter('id')),
-            into && inArray(authorizations.state, sourcesOf(into)),
-          ),
-        )
-        .returning()
-        .prepare(),
+  const insert = insertInto(db, authorizations)
+  /** A change into a state, only from the states before it. */
+  const change = (into: State, more = '') => {
+    const sources = sourcesOf(into).map((state) => `'${state}'`)
+    const changed = statement(
+      db,
+      `UPDATE authorizations SET state = '${into}' ${more}
+       WHERE id = $id AND state IN (${sources.join(', ')}) RETURNING *`,
     )
-  const charged = {
-    chargeAtomic: parameter('amount'),
-    units: parameter('units'),
-    isDelivered: parameter('isDelivered'),
-    upstreamStatus: parameter('status'),
-    truncated: parameter('truncated'),
+    return (values: Values): Authorization | undefined => {
+      const row = changed.get(values)
+      return row === null ? undefined : fromRow(rowOf(authorizations, row))
+    }
   }
-  const meter = change({ state: 'metered', ...charged }, 'metered')
-  const voided = change({ state: 'void', ...charged, failedAt: parameter('lostAt') }, 'void')
-  const send = change({ state: 'sent' }, 'sent')
-  const fail = change({ state: 'failed' }, 'failed')
-  const markFailed = change({ failedAt: parameter('at') })
+  const charged = `, charge_atomic = $amount, units = $units, is_delivered = $isDelivered,
+    upstream_status = $status, truncated = $truncated`
+  const meter = change('metered', charged)
+  const voided = change('void', `${charged}, failed_at = $lostAt`)
+  const send = change('sent')
+  const fail = change('failed')
+  const markFailed = statement(db, 'UPDATE authorizations SET failed_at = $at WHERE id = $id')
   return {
-    insert: (authorization: Authorization) => void insert.run(toRow(authorization)),
+    insert: (authorization: Authorization) => insert(toRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
-      meter.get({ id, ...columnsOf(charge, delivered) }) !== undefined,
+      meter({ id, ...columnsOf(charge, delivered) }) !== undefined,
     void: (id: string, charge: Charge, delivered: Delivered | undefined, lostAt?: number) =>
-      voided.get({ id, ...columnsOf(charge, delivered), lostAt: lostAt ?? null }) !== undefined,
+      voided({ id, ...columnsOf(charge, delivered), lostAt: lostAt ?? null }) !== undefined,
     /** The authorization that a payment of its id settles; undefined when it is not `metered`. */
-    send: (id: string) => toAuthorization(send.get({ id })),
-    fail: (id: string) => fail.get({ id }) !== undefined,
+    send: (id: string) => send({ id }),
+    fail: (id: string) => fail({ id }) !== undefined,
     markFailed: (id: string, at: number) => void markFailed.run({ id, at }),
     /** When a settlement of any payer failed last, unix ms; 0 for never. */
-    lastFailedAt: () => lastFailed.get()?.at ?? 0,
+    lastFailedAt: () => lastFailed.get({})?.at ?? 0,
   }
 }
 
@@ -123,8 +111,4 @@ function columnsOf({ amountAtomic, units }: Charge, delivered: Delivered | undef
     status: delivered?.upstreamStatus ?? null,
     truncated: delivered?.truncated === true ? 1 : 0,
   }
-}
-
-function toAuthorization(row: AuthorizationRow | undefined): Authorization | undefined {
-  return row && fromRow(row)
 }

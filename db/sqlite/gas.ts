@@ -1,8 +1,7 @@
-import { and, eq, sql } from 'drizzle-orm'
 import type * as Network from '../../src/protocol/Network'
 import { type GasProduct, gasSpent } from '../schema'
 import type { Db } from './open'
-import { later, parameter, placeholders } from './statement'
+import { insertInto, statement } from './statement'
 import { onRollback } from './write'
 
 type Spent = {
@@ -21,38 +20,30 @@ type Known = Map<Network.Id, Partial<Record<GasProduct, { day: number; spent: Sp
 
 /** Cost of transactions, by product and UTC day. Make changes inside `write`. */
 export function createGas(db: Db) {
-  const { orm } = db
   const known: Known = kept.get(db) ?? new Map()
   if (!kept.has(db)) onRollback(db, () => known.clear())
   kept.set(db, known)
-  const read = later(orm, () =>
-    orm
-      .select({ wei: gasSpent.wei, wastedWei: gasSpent.wastedWei })
-      .from(gasSpent)
-      .where(
-        and(
-          eq(gasSpent.network, parameter('network')),
-          eq(gasSpent.product, parameter('product')),
-          eq(gasSpent.day, parameter('day')),
-        ),
-      )
-      .prepare(),
+  const select = statement<{ wei: string; wasted: string }>(
+    db,
+    `SELECT wei, wasted_wei AS wasted FROM gas_spent
+     WHERE network = $network AND product = $product AND day = $day`,
   )
-  const put = later(orm, () =>
-    orm
-      .insert(gasSpent)
-      .values(placeholders(gasSpent))
-      .onConflictDoUpdate({
-        target: [gasSpent.network, gasSpent.product, gasSpent.day],
-        set: { wei: sql`excluded.wei`, wastedWei: sql`excluded.wasted_wei` },
-      })
-      .prepare(),
+  const put = insertInto(
+    db,
+    gasSpent,
+    `ON CONFLICT (network, product, day)
+     DO UPDATE SET wei = excluded.wei, wasted_wei = excluded.wasted_wei`,
   )
+
+  function read(network: Network.Id, product: GasProduct, day: string): Spent {
+    const row = select.get({ network, product, day })
+    return row ? { wei: BigInt(row.wei), wastedWei: BigInt(row.wasted) } : nothing
+  }
 
   function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
     const before = known.get(network)?.[product]
     if (before?.day === Math.floor(at / dayMs)) return before.spent
-    const spent = read.get({ network, product, day: textOf(at) }) ?? nothing
+    const spent = read(network, product, textOf(at))
     keep(network, product, at, spent)
     return spent
   }
@@ -65,9 +56,9 @@ export function createGas(db: Db) {
 
   function add(network: Network.Id, product: GasProduct, at: number, more: Spent): Spent {
     const day = textOf(at)
-    const before = read.get({ network, product, day }) ?? nothing
+    const before = read(network, product, day)
     const spent = { wei: before.wei + more.wei, wastedWei: before.wastedWei + more.wastedWei }
-    put.run({ network, product, day, ...spent })
+    put({ network, product, day, ...spent })
     // Keeps the sum for the next payment, which waits for enough reads already.
     keep(network, product, at, spent)
     return before

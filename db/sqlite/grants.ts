@@ -1,14 +1,14 @@
-import { and, eq, gte, sql } from 'drizzle-orm'
-import type { SQLiteColumn } from 'drizzle-orm/sqlite-core'
+import { getTableName } from 'drizzle-orm'
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import { roomFor, type Tally } from '../GrantBudget'
-import type { GrantLedger, NewGrant } from '../GrantLedger'
+import type { GrantLedger } from '../GrantLedger'
 import { grants, grantTopUps } from '../grants'
+import { rowOf } from '../select'
 import type { Db } from './open'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
-import { later, parameter } from './statement'
+import { insertInto, statement } from './statement'
 import { isDuplicate, write } from './write'
 
 /** Grants and top-ups. Rows are only added; only their gas cost changes. */
@@ -16,14 +16,23 @@ export function createGrants(
   db: Db,
   outbox: Outbox,
 ): { ledger: GrantLedger; riders: Riders['grants'] } {
-  const rows = createRows(db)
+  const firsts = createRows(db, grants)
+  const topUps = createRows(db, grantTopUps)
+  const amounts = 'SELECT amount_wei AS amount, fee_wei AS fee FROM'
+  const isSince = 'WHERE network = $network AND created_at >= $from'
+  const since = statement<{ amount: string; fee: string }>(
+    db,
+    `${amounts} grants ${isSince} UNION ALL ${amounts} grant_top_ups ${isSince}`,
+  )
   /** Sums of the day that began at `from`, by network. */
   const tallies = new Map<Network.Id, Tally & { from: number }>()
 
   function tallySince(network: Network.Id, from: number): Tally {
     const known = tallies.get(network)
     if (known?.from === from) return known
-    const fresh = { from, ...rows.tallySince(network, from) }
+    const all = since.all({ network, from })
+    const wei = all.reduce((sum, row) => sum + BigInt(row.amount) + BigInt(row.fee), 0n)
+    const fresh = { from, grants: all.length, wei }
     tallies.set(network, fresh)
     return fresh
   }
@@ -40,13 +49,13 @@ export function createGrants(
 
   return {
     ledger: {
-      find: async (network, address) => rows.find(network, address),
-      findTopUp: async (network, address) => rows.findTopUp(network, address),
+      find: async (network, address) => firsts.find(network, address),
+      findTopUp: async (network, address) => topUps.find(network, address),
       async setFee({ network, address, isTopUp }, feeWei) {
-        const row = isTopUp ? rows.findTopUp(network, address) : rows.find(network, address)
+        const rows = isTopUp ? topUps : firsts
+        const row = rows.find(network, address)
         if (row === undefined || row.feeWei === feeWei) return
-        if (isTopUp) rows.setTopUpFee({ network, address, feeWei })
-        else rows.setFee({ network, address, feeWei })
+        rows.setFee(network, address, feeWei)
         add(network, row.createdAt, { grants: 0, wei: feeWei - row.feeWei })
       },
       tallySince: async (network, from) => tallySince(network, from),
@@ -58,7 +67,8 @@ export function createGrants(
         const room = roomFor(tallySince(row.network, budget.from), budget, wei)
         if (room === 'spent') throw new RefusedError('grants-spent')
         if (room === 'signed' && !isSigned) throw new RefusedError('grants-signed-only')
-        rows.insert(grant, transactionHash)
+        if (grant.isTopUp) topUps.insert({ ...grant.row, transactionHash })
+        else firsts.insert({ ...grant.row, transactionHash })
         add(row.network, row.createdAt, { grants: 1, wei })
         outbox.granted(grant, tallySince(row.network, budget.from))
       },
@@ -67,63 +77,27 @@ export function createGrants(
   }
 }
 
-function createRows(db: Db) {
-  const { orm } = db
-  const isOf = (table: { network: SQLiteColumn; address: SQLiteColumn }) =>
-    and(eq(table.network, parameter('network')), eq(table.address, parameter('address')))
-  const isSince = (table: { network: SQLiteColumn; createdAt: SQLiteColumn }) =>
-    and(eq(table.network, parameter('network')), gte(table.createdAt, sql.placeholder('at')))
-  const one = later(orm, () => orm.select().from(grants).where(isOf(grants)).prepare())
-  const more = later(orm, () => orm.select().from(grantTopUps).where(isOf(grantTopUps)).prepare())
-  const since = later(orm, () =>
-    orm
-      .select({ amountWei: grants.amountWei, feeWei: grants.feeWei })
-      .from(grants)
-      .where(isSince(grants))
-      .prepare(),
-  )
-  const moreSince = later(orm, () =>
-    orm
-      .select({ amountWei: grantTopUps.amountWei, feeWei: grantTopUps.feeWei })
-      .from(grantTopUps)
-      .where(isSince(grantTopUps))
-      .prepare(),
-  )
+/** The statements on grants, which those on top-ups equal. */
+function createRows<T extends typeof grants | typeof grantTopUps>(db: Db, table: T) {
+  const name = getTableName(table)
+  const isOf = 'network = $network AND address = $address'
+  const one = statement(db, `SELECT * FROM ${name} WHERE ${isOf}`)
+  const insert = insertInto(db, table)
+  const setFee = statement(db, `UPDATE ${name} SET fee_wei = $fee WHERE ${isOf}`)
   return {
-    find: (network: Network.Id, address: Hex) => one.get({ network, address }),
-    findTopUp: (network: Network.Id, address: Hex) => more.get({ network, address }),
+    find(network: Network.Id, address: Hex): T['$inferSelect'] | undefined {
+      const row = one.get({ network, address })
+      return row ? rowOf(table, row) : undefined
+    },
     /** Refused when the address has a row. Throws for a top-up without a grant. */
-    insert(grant: NewGrant, transactionHash: Hex): void {
+    insert(row: T['$inferSelect']): void {
       try {
-        if (grant.isTopUp)
-          orm
-            .insert(grantTopUps)
-            .values({ ...grant.row, transactionHash })
-            .run()
-        else
-          orm
-            .insert(grants)
-            .values({ ...grant.row, transactionHash })
-            .run()
+        insert(row)
       } catch (error) {
         throw isDuplicate(error) ? new RefusedError('grant-exists') : error
       }
     },
-    setFee({ network, address, feeWei }: Fee): void {
-      const isOne = and(eq(grants.network, network), eq(grants.address, address))
-      write(db, () => void orm.update(grants).set({ feeWei }).where(isOne).run())
-    },
-    setTopUpFee({ network, address, feeWei }: Fee): void {
-      const isOne = and(eq(grantTopUps.network, network), eq(grantTopUps.address, address))
-      write(db, () => void orm.update(grantTopUps).set({ feeWei }).where(isOne).run())
-    },
-    /** Sum since a time (unix ms), gas included. */
-    tallySince(network: Network.Id, at: number): Tally {
-      const all = [...since.all({ network, at }), ...moreSince.all({ network, at })]
-      const wei = all.reduce((sum, row) => sum + row.amountWei + row.feeWei, 0n)
-      return { grants: all.length, wei }
-    },
+    setFee: (network: Network.Id, address: Hex, feeWei: bigint) =>
+      write(db, () => void setFee.run({ network, address, fee: String(feeWei) })),
   }
 }
-
-type Fee = { network: Network.Id; address: Hex; feeWei: bigint }

@@ -1,125 +1,59 @@
-import { and, eq, inArray, sql } from 'drizzle-orm'
 import type { Hex } from 'viem'
 import { type JobRow, jobs, jobTransactions } from '../jobs'
 import { type TransactionRow, transactions } from '../schema'
+import { rowOf } from '../select'
 import type { Db } from './open'
-import { later, parameter, placeholders } from './statement'
+import { insertInto, statement } from './statement'
 
 /** Statements on jobs. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createJobs(db: Db) {
-  const { orm } = db
-  const carrying = later(orm, () =>
-    orm
-      .select()
-      .from(transactions)
-      .where(
-        inArray(
-          transactions.hash,
-          sql`(SELECT transaction_hash FROM job_transactions WHERE job_id = ${parameter('id')})`,
-        ),
-      )
-      .orderBy(transactions.createdAt, sql`rowid`)
-      .prepare(),
+  const insert = insertInto(db, jobs)
+  const link = insertInto(db, jobTransactions)
+  const renew = statement(
+    db,
+    "UPDATE jobs SET transaction_hash = $hash WHERE id = $id AND state = 'broadcast'",
   )
-  return {
-    ...changeJobs(db),
-    ...reopenJobs(db),
-    /** Every transaction of a job, oldest first. */
-    transactionsOf: (id: string): TransactionRow[] => carrying.all({ id }),
-  }
-}
-
-function changeJobs(db: Db) {
-  const { orm } = db
-  const insert = later(orm, () => orm.insert(jobs).values(placeholders(jobs)).prepare())
-  const link = later(orm, () =>
-    orm.insert(jobTransactions).values(placeholders(jobTransactions)).prepare(),
+  const end = statement(
+    db,
+    `UPDATE jobs
+     SET state = $state, transaction_hash = $hash, block_number = $block, receipt = $receipt,
+       ended_at = $at
+     WHERE id = $id AND state = 'broadcast' RETURNING id`,
   )
-  const isOpen = eq(jobs.state, 'broadcast')
-  const renew = later(orm, () =>
-    orm
-      .update(jobs)
-      .set({ transactionHash: parameter('hash') })
-      .where(and(eq(jobs.id, parameter('id')), isOpen))
-      .prepare(),
+  const reopen = statement<{ id: string }>(
+    db,
+    `UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL
+     WHERE transaction_hash = $hash AND state IN ('confirmed', 'failed') RETURNING id`,
   )
-  const end = later(orm, () =>
-    orm
-      .update(jobs)
-      .set({
-        state: parameter('state'),
-        transactionHash: parameter('hash'),
-        blockNumber: parameter('block'),
-        receipt: parameter('receipt'),
-        endedAt: parameter('at'),
-      })
-      .where(and(eq(jobs.id, parameter('id')), isOpen))
-      .returning({ id: jobs.id })
-      .prepare(),
+  const isOfJob = 'hash IN (SELECT transaction_hash FROM job_transactions WHERE job_id = $id)'
+  const resend = statement(
+    db,
+    `UPDATE transactions SET state = 'sent', block_number = NULL
+     WHERE ${isOfJob} AND state = 'replaced'`,
+  )
+  const carrying = statement(
+    db,
+    `SELECT * FROM transactions WHERE ${isOfJob} ORDER BY created_at, rowid`,
   )
   return {
     insert(row: JobRow): void {
-      insert.run(row)
-      link.run({ jobId: row.id, transactionHash: row.transactionHash })
+      insert(row)
+      link({ jobId: row.id, transactionHash: row.transactionHash })
     },
     /** Another transaction at its nonce carries the job. */
     renew(id: string, hash: Hex): void {
-      link.run({ jobId: id, transactionHash: hash })
+      link({ jobId: id, transactionHash: hash })
       renew.run({ id, hash })
     },
-    end: (
+    end(
       id: string,
-      {
-        state,
-        transactionHash,
-        blockNumber,
-        receipt,
-      }: Pick<JobRow, 'state' | 'transactionHash' | 'blockNumber' | 'receipt'>,
+      how: Pick<JobRow, 'state' | 'transactionHash' | 'receipt' | 'blockNumber'>,
       at: number,
-    ): boolean =>
-      end.get({
-        id,
-        state,
-        hash: transactionHash,
-        block: blockNumber === null ? null : Number(blockNumber),
-        receipt,
-        at,
-      }) !== undefined,
-  }
-}
-
-/** The changes of a reorganisation. */
-function reopenJobs(db: Db) {
-  const { orm } = db
-  const reopen = later(orm, () =>
-    orm
-      .update(jobs)
-      .set({ state: 'broadcast', blockNumber: null, receipt: null, endedAt: null })
-      .where(
-        and(
-          eq(jobs.transactionHash, parameter('hash')),
-          inArray(jobs.state, ['confirmed', 'failed']),
-        ),
-      )
-      .returning({ id: jobs.id })
-      .prepare(),
-  )
-  const resend = later(orm, () =>
-    orm
-      .update(transactions)
-      .set({ state: 'sent', blockNumber: null })
-      .where(
-        and(
-          inArray(
-            transactions.hash,
-            sql`(SELECT transaction_hash FROM job_transactions WHERE job_id = ${parameter('id')})`,
-          ),
-          eq(transactions.state, 'replaced'),
-        ),
-      )
-      .prepare(),
-  )
-  return {
+    ) {
+      const { state, transactionHash: hash, receipt, blockNumber } = how
+      const block = blockNumber === null ? null : Number(blockNumber)
+      return end.get({ id, state, hash, block, receipt, at }) !== null
+    },
     /**
      * Reopens the job of a transaction that a reorganisation removed. Returns the id of the job.
      */
@@ -129,5 +63,8 @@ function reopenJobs(db: Db) {
      * covers those that were abandoned for a sibling that a reorganisation removed.
      */
     resend: (id: string): void => void resend.run({ id }),
+    /** Every transaction of a job, oldest first. */
+    transactionsOf: (id: string): TransactionRow[] =>
+      carrying.all({ id }).map((row) => rowOf(transactions, row)),
   }
 }

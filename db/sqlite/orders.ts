@@ -1,19 +1,15 @@
-import { eq } from 'drizzle-orm'
 import type { Hex } from 'viem'
 import { sqlite as dialect } from '../dialect'
-import { jobs } from '../jobs'
 import type { OrderLedger, OrderMove } from '../OrderLedger'
 import { createOrderReads, orderCounts } from '../order-reads'
 import { toOrder, toRow } from '../order-rows'
-import { assertKnown, givenBy, type Rule, rules } from '../order-rules'
+import { assertKnown, givenBy, type Rule, rules, type Value } from '../order-rules'
 import { type OrderRow, orders } from '../orders'
-import { payments } from '../schema'
-import type { Values } from '../select'
+import { columnsOf, rowOf, type Values } from '../select'
 import type { Db } from './open'
-import { prepareMove } from './order-moves'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
-import { later, parameter, placeholders, selectsOf } from './statement'
+import { insertInto, selectsOf, statement } from './statement'
 import { write } from './write'
 
 /** The orders of the stock desk, and their rows in commits of payments and jobs. */
@@ -36,16 +32,16 @@ export function createOrders(
 }
 
 /** The counts of `createOrderReads`, inside a transaction. */
-function countOrders({ orm, sqlite }: Db) {
+function countOrders(db: Db) {
   const texts = orderCounts(dialect)
-  const count = <V extends Values>(text: string) => {
-    const counted = later(orm, () => sqlite.prepare<{ count: number }, [V]>(text))
-    return (values: V) => counted.get(values)?.count ?? 0
+  const count = (text: string) => {
+    const counted = statement<{ count: number }>(db, text)
+    return (values: Values) => counted.get(values)?.count ?? 0
   }
   return {
-    refunds: count<{ payer: string; since: string }>(texts.refunds),
-    underWay: count<{ payer: string }>(texts.underWay),
-    refundable: count<{ since: string }>(texts.refundable),
+    refunds: count(texts.refunds),
+    underWay: count(texts.underWay),
+    refundable: count(texts.refundable),
   }
 }
 
@@ -53,58 +49,56 @@ function countOrders({ orm, sqlite }: Db) {
 type Change = (move: OrderMove) => OrderRow | undefined
 
 function changeOrders(db: Db): Change {
-  const statementOf = (rule: Rule) => {
+  const statements = new Map<string, ReturnType<typeof statement>>()
+  for (const [kind, rule] of Object.entries(rules)) {
     assertKnown(rule)
-    return later(db.orm, () => prepareMove(db, rule))
+    statements.set(kind, statement(db, textOf(rule)))
   }
-  const statements = new Map(
-    Object.entries(rules).map(([kind, rule]) => [kind, statementOf(rule)] as const),
-  )
   return (move) => {
-    const statement = statements.get(move.kind)
-    if (statement === undefined) throw new Error(`${move.kind} is no move of an order`)
-    return statement.get(givenBy(move))
+    const row = statements.get(move.kind)?.get(givenBy(move))
+    return row ? rowOf(orders, row) : undefined
   }
 }
 
-/** Writes an event with each change of a state. */
-function reporting({ orm }: Db, change: Change, outbox: Outbox): Change {
-  const assets = later(orm, () =>
-    orm
-      .select({ asset: payments.asset })
-      .from(payments)
-      .where(eq(payments.id, parameter('id')))
-      .prepare(),
+/** The statement of a rule. Its parameters have the names that `givenBy` gives them. */
+function textOf({ from, to, set = {}, when = [] }: Rule): string {
+  const names = new Map<string, string>(
+    columnsOf(orders).map(({ key, column }) => [key, column.name]),
   )
+  const write = (value: Value) => {
+    if (value === null) return 'NULL'
+    return 'given' in value ? `$${value.given}` : `$${value.after} + 1`
+  }
+  const changes = Object.entries(set).map(([key, value]) => `${names.get(key)} = ${write(value)}`)
+  if (to !== undefined) changes.push(`state = '${to}'`)
+  const conditions = when.map((each) => {
+    const name = names.get(each.column)
+    return 'isSet' in each ? `AND ${name} IS NOT NULL` : `AND ${name} IS ${write(each.is)}`
+  })
+  return `UPDATE orders SET ${[...changes, 'updated_at = $at'].join(', ')}
+    WHERE id = $id AND state IN (${from.map((state) => `'${state}'`).join(', ')})
+    ${conditions.join(' ')} RETURNING *`
+}
+
+/** Writes an event with each change of a state. */
+function reporting(db: Db, change: Change, outbox: Outbox): Change {
+  const assets = statement<{ asset: string }>(db, 'SELECT asset FROM payments WHERE id = $id')
   return (move) => {
     const row = change(move)
-    if (row !== undefined && rules[move.kind].to !== undefined) {
+    if (row !== undefined && rules[move.kind].to !== undefined)
       outbox.ordered(toOrder(row), (id) => assets.get({ id })?.asset)
-    }
     return row
   }
 }
 
 function createRiders(
-  { orm }: Db,
+  db: Db,
   counts: ReturnType<typeof countOrders>,
   change: Change,
 ): Riders['orders'] {
-  const insert = later(orm, () => orm.insert(orders).values(placeholders(orders)).prepare())
-  const paymentState = later(orm, () =>
-    orm
-      .select({ state: payments.state })
-      .from(payments)
-      .where(eq(payments.id, parameter('id')))
-      .prepare(),
-  )
-  const jobState = later(orm, () =>
-    orm
-      .select({ state: jobs.state })
-      .from(jobs)
-      .where(eq(jobs.id, parameter('id')))
-      .prepare(),
-  )
+  const insert = insertInto(db, orders)
+  const paymentState = statement<{ state: string }>(db, 'SELECT state FROM payments WHERE id = $id')
+  const jobState = statement<{ state: string }>(db, 'SELECT state FROM jobs WHERE id = $id')
   const isWithoutEffect = (id: string): boolean => {
     const state = jobState.get({ id })?.state
     return state === 'failed' || state === 'replaced'
@@ -118,7 +112,7 @@ function createRiders(
         if (all && counts.refundable({ since: all.since }) >= all.max)
           throw new RefusedError('refund-share')
       }
-      insert.run({ ...toRow(order), paymentId, settlementTx })
+      insert({ ...toRow(order), paymentId, settlementTx })
     },
     ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
       if (confirmed !== undefined && paymentState.get({ id: confirmed })?.state !== 'confirmed') {

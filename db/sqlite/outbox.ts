@@ -1,4 +1,3 @@
-import { sql } from 'drizzle-orm'
 import type { Tally } from '../GrantBudget'
 import type { NewGrant } from '../GrantLedger'
 import type { Order } from '../Order'
@@ -6,9 +5,8 @@ import { type AddedGas, createSubscribers } from '../outbox'
 import type { Payment } from '../Payment'
 import * as Event from '../WebhookEvent'
 import type { Subscriptions, WebhookEvent } from '../WebhookLedger'
-import { webhooks } from '../webhooks'
 import type { Db } from './open'
-import { later, parameter } from './statement'
+import { statement } from './statement'
 
 /**
  * Writes messages for webhooks inside the commits of their events: one insert for an event that an
@@ -28,24 +26,13 @@ export type Outbox = {
   granted(grant: NewGrant, tally: Tally): void
 }
 
-export function createOutbox({ orm }: Db): Outbox {
-  const insert = later(orm, () =>
-    orm
-      .insert(webhooks)
-      .values({
-        id: parameter('id'),
-        endpoint: parameter('endpoint'),
-        origin: parameter('origin'),
-        type: parameter('type'),
-        subject: parameter('subject'),
-        body: parameter('body'),
-        state: sql`'waiting'`,
-        createdAt: parameter('at'),
-        dueAt: parameter('at'),
-        expiresAt: parameter('expiresAt'),
-      })
-      .onConflictDoNothing()
-      .prepare(),
+export function createOutbox(db: Db): Outbox {
+  const insert = statement(
+    db,
+    `INSERT INTO webhooks
+       (id, endpoint, origin, type, subject, body, state, created_at, due_at, expires_at)
+     VALUES ($id, $endpoint, $origin, $type, $subject, $body, 'waiting', $at, $at, $expiresAt)
+     ON CONFLICT DO NOTHING`,
   )
   const subscribers = createSubscribers()
 

@@ -1,8 +1,19 @@
 import type { Database, Statement } from 'bun:sqlite'
+import { assets, hours, ownAccounts } from '../books'
 import { sqlite as dialect } from '../dialect'
-import type { AssetRow, SalesOfSpan, SalesQuery, SalesReads, Span } from '../SalesLedger'
+import type {
+  AssetRow,
+  SalesLedger,
+  SalesOfSpan,
+  SalesQuery,
+  SalesReads,
+  Span,
+} from '../SalesLedger'
 import { figuresOf, firstOf, idAt } from '../sales-figures'
 import { type FirstRow, salesSql } from '../sales-sql'
+import type { Db } from './open'
+import { insertInto, statement } from './statement'
+import { write } from './write'
 
 /** The figures of sales, from any connection. */
 export function createSalesReads(sqlite: Database): SalesReads {
@@ -32,5 +43,44 @@ export function createSalesReads(sqlite: Database): SalesReads {
     ofSpan: async (span, query) => inOne(span, query),
     firstAt: async () => firstOf(all<FirstRow>(sql.first)[0]),
     assets: async () => all<AssetRow>(sql.assets),
+  }
+}
+
+export function createSales(db: Db): SalesLedger {
+  const add = insertInto(
+    db,
+    hours,
+    `ON CONFLICT (hour, merchant, route) DO UPDATE
+     SET asked = asked + excluded.asked, paid = paid + excluded.paid,
+       failed = failed + excluded.failed`,
+  )
+  const remove = statement(db, 'DELETE FROM hours WHERE hour < $keptFrom')
+  const addAccount = insertInto(db, ownAccounts, 'ON CONFLICT DO NOTHING')
+  const addAsset = insertInto(
+    db,
+    assets,
+    `ON CONFLICT (network, address) DO UPDATE
+     SET network_name = excluded.network_name, symbol = excluded.symbol,
+       decimals = excluded.decimals, coin_usd = excluded.coin_usd,
+       updated_at = excluded.updated_at`,
+  )
+  return {
+    ...createSalesReads(db.sqlite),
+    async addRequests(hour, counts, keptFrom) {
+      db.withoutSync(() =>
+        write(db, () => {
+          for (const count of counts) add({ hour, ...count })
+          remove.run({ keptFrom })
+        }),
+      )
+    },
+    async describe({ accounts, assets: rows, now }) {
+      db.withoutSync(() =>
+        write(db, () => {
+          for (const address of accounts) addAccount({ address, addedAt: now })
+          for (const row of rows) addAsset({ ...row, updatedAt: now })
+        }),
+      )
+    },
   }
 }

@@ -1,7 +1,7 @@
-import { getTableColumns, type Placeholder, sql } from 'drizzle-orm'
+import { getTableColumns, getTableName, type Placeholder, sql } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import { sqlite as dialect } from '../dialect'
-import type { Selects, Values } from '../select'
+import { columnsOf, type Selects, type Values } from '../select'
 import type { Db } from './open'
 
 /** A parameter that is written as it is given, without a column's encoder. */
@@ -49,17 +49,42 @@ export function later<S extends Statement>(
   }
 }
 
+/** A statement with parameters such as `$id`. */
+export function statement<Row = object>({ orm, sqlite }: Connection, text: string) {
+  return later(orm, () => sqlite.prepare<Row, [Values]>(text))
+}
+
+/** An insert of whole rows. `rest` is what follows the values. */
+export function insertInto<T extends SQLiteTable>(db: Connection, table: T, rest = '') {
+  const columns = columnsOf(table)
+  const names = columns.map(({ column }) => `"${column.name}"`).join(', ')
+  const values = columns.map(({ key }) => `$${key}`).join(', ')
+  const insert = statement(
+    db,
+    `INSERT INTO ${getTableName(table)} (${names}) VALUES (${values}) ${rest}`,
+  )
+  return (row: T['$inferSelect']): void => {
+    const given: Record<string, unknown> = row
+    const written = columns.map(({ key, column }) => {
+      const value = given[key]
+      return [key, value === null ? null : column.mapToDriverValue(value)]
+    })
+    insert.run(Object.fromEntries(written))
+  }
+}
+
 /** The reads that both databases have. They are done when the call returns. */
-export function selectsOf({ orm, sqlite }: Pick<Db, 'orm' | 'sqlite'>): Selects {
+export function selectsOf(db: Connection): Selects {
   return {
     dialect,
     select<Row>(text: string) {
-      const statement = later(orm, () => sqlite.prepare<Row, [Values]>(text))
-      return async (values = {}) => statement.all(values)
+      const select = statement<Row>(db, text)
+      return async (values = {}) => select.all(values)
     },
   }
 }
 
+type Connection = Pick<Db, 'orm' | 'sqlite'>
 type Method = (...values: never[]) => unknown
 type Statement = { run: Method; all: Method; get: Method }
 

@@ -1,18 +1,17 @@
-import type { Values } from '../select'
 import type { WebhookLedger } from '../WebhookLedger'
 import { createMessages, type MessagesBase } from '../webhook-messages'
 import type { Group } from './group'
 import type { Db } from './open'
 import type { Outbox } from './outbox'
-import { later, selectsOf } from './statement'
+import { selectsOf, statement } from './statement'
 import { write } from './write'
 
 export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLedger {
   const change: MessagesBase['change'] = <Row>(kind: 'commit' | 'soon', text: string) => {
-    const statement = later(db.orm, () => db.sqlite.prepare<Row, [Values]>(text))
+    const messages = statement<Row>(db, text)
     return kind === 'soon'
-      ? (values) => group.addSoon(() => statement.all(values))
-      : async (values) => write(db, () => statement.all(values))
+      ? (values) => group.addSoon(() => messages.all(values))
+      : async (values) => write(db, () => messages.all(values))
   }
   return {
     subscribe: outbox.subscribe,

@@ -1,4 +1,4 @@
--- The books of sales and the values of operators. Twins: db/sqlite/sales-writes.ts and admin.ts.
+-- The books of sales and the values of operators. Twins: db/sqlite/sales.ts and admin.ts.
 
 -- Adds to the counts of an hour, to which other gateways add too, and deletes old hours.
 CREATE FUNCTION add_requests(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
--- Orders of the stock desk. Twins: db/sqlite/orders.ts and db/sqlite/order-moves.ts.
+-- Orders of the stock desk. Twin: db/sqlite/orders.ts.
 -- Texts of the tables are compared by their bytes, so ids sort as on SQLite.
 
 -- Makes the change of a rule of db/order-rules.ts; NULL when the order is in another state.
