@@ -239,16 +239,6 @@ describe('mppx', () => {
       expect(Receipt.verify(signed)).toBe(world.app.receiptAddress)
     })
 
-  test('behavior: mppx buys an article under another form of its title', async () => {
-    const client = await connectMppx('eip155:8453', { index: 3 })
-    const summary = await client.callTool({
-      name: 'wiki-summary',
-      arguments: { title: 'Toll road' },
-    })
-    expect(summary.isError).toBeFalsy()
-    expect(JSON.parse(textOf(summary)).titles.canonical).toBe('Toll_road')
-  })
-
   test('behavior: mppx buys with a body, a tail and a bracketed name', async () => {
     const client = await connectMppx('eip155:8453', { index: 2 })
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
@@ -257,16 +247,13 @@ describe('mppx', () => {
       arguments: { body: { model: 'assistant-fast', messages } },
     })
     expect(JSON.parse(textOf(chat)).choices[0].message.role).toBe('assistant')
-    const summary = await client.callTool({
-      name: 'wiki-summary',
-      arguments: { title: 'AC/DC' },
-    })
-    expect(JSON.parse(textOf(summary)).title).toBe('AC/DC')
-    const debt = await client.callTool({
-      name: 'us-treasury-debt',
-      arguments: { page_size: 2, sort: '-record_date' },
-    })
-    expect(JSON.parse(textOf(debt)).data).toHaveLength(2)
+    const asked = () => world.upstreams.requests.at(-1)?.target
+    await client.callTool({ name: 'wiki-summary', arguments: { title: 'AC/DC' } })
+    expect(asked()).toBe('/api/rest_v1/page/summary/AC%2FDC')
+    const page = { page_size: 2, sort: '-record_date' }
+    const debt = await client.callTool({ name: 'us-treasury-debt', arguments: page })
+    expect(decodeURIComponent(asked() ?? '')).toContain('page[size]=2')
+    expect(JSON.parse(textOf(debt)).data).toBeArray()
   })
 })
 

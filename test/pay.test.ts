@@ -511,7 +511,7 @@ describe('turnpike pay, against the gateway', () => {
     expect(paid).toMatchObject({ code: 1, out: '' })
     expect(paid.err).toContain('refused    502 upstream-unreachable')
     const token = paid.err.match(/--redeem=(\S+)/)?.[1] ?? ''
-    const upstreams = await startUpstreams({ port })
+    const upstreams = await startUpstreams({ merchants: world.config.merchants, port })
     const redeemed = await run([url, `--redeem=${token}`])
     await upstreams.stop()
     expect(JSON.parse(redeemed.out)).toHaveProperty('latitude')

@@ -13,7 +13,6 @@ import type { Stock, StockToken } from '../config/Config'
 import { account } from './accounts'
 import { type Call, type Chain, execute, multicall3Address, request } from './chains'
 import * as Artifacts from './contracts/artifacts'
-import { stocks } from './upstreams/stocks'
 
 /** The members of `[stock]` that are needed. */
 export type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' | 'tokens'>
@@ -52,7 +51,7 @@ const tickMax = 887_272
 /**
  * Places Uniswap V3, the stock tokens, their registry and price feeds at the addresses of `[stock]`
  * and opens the pools, which must have the pinned addresses: the same factory, tokens and fees give
- * the same pools as on the real chain. Prices are those of the sample upstreams. Call it after
+ * the same pools as on the real chain. Prices are those of `samplePrice`. Call it after
  * `prepareChain`, once per chain. Throws MissingExchangeError without the development packages, and
  * Error when a pool has another address.
  */
@@ -86,9 +85,27 @@ export async function openExchange(chain: Chain, asset: Address, listing: Listin
   await assertPinned(chain, asset, listing)
 }
 
-/** The asset per share, as the sample upstreams quote it. */
+/** The asset per share: 100 for other symbols. */
+const prices: Readonly<Record<string, number>> = {
+  NVDA: 186.4,
+  SPCX: 212.1,
+  CRCL: 74.9,
+  SGOV: 100.5,
+  MU: 226.3,
+  QQQ: 597.2,
+  AMZN: 222.7,
+  TSLA: 403.9,
+  GOOGL: 292.8,
+  SPY: 662.6,
+  MSFT: 487.1,
+  AAPL: 268.6,
+  AMD: 223.6,
+  META: 590.3,
+}
+
+/** The asset per share. */
 export function samplePrice(symbol: string): number {
-  return stocks.find(([known]) => known === symbol)?.[2] ?? 100
+  return prices[symbol] ?? 100
 }
 
 /** Square root of token1 per token0, in the pool's format, for a price of 18-decimal shares. */

@@ -1,37 +1,9 @@
 import { setTimeout as wait } from 'node:timers/promises'
-import * as blockscout from './upstreams/blockscout'
-import * as books from './upstreams/books'
-import * as chat from './upstreams/chat'
-import * as coingecko from './upstreams/coingecko'
-import * as filings from './upstreams/filings'
-import * as fx from './upstreams/fx'
-import * as issuer from './upstreams/issuer'
-import * as llama from './upstreams/llama'
-import * as news from './upstreams/news'
-import type { Reply, Route } from './upstreams/reply'
-import * as treasury from './upstreams/treasury'
-import * as weather from './upstreams/weather'
-import * as wiki from './upstreams/wiki'
-import * as words from './upstreams/words'
-import * as worldbank from './upstreams/worldbank'
-
-/** All samples. No path belongs to two of them, so that one origin can serve all. */
-export const routes: readonly Route[] = [
-  blockscout,
-  books,
-  chat,
-  coingecko,
-  filings,
-  fx,
-  issuer,
-  llama,
-  news,
-  treasury,
-  weather,
-  wiki,
-  words,
-  worldbank,
-].flatMap((sample) => sample.routes)
+import type { Config, Route } from '../config/Config'
+import { segmentsOf } from '../gateway/Tail'
+import { answerOf } from '../web/public/Example'
+import { complete, models, type Reply } from './chat'
+import { stockFacts } from './stocks'
 
 /** A request as it arrived at an upstream. */
 export type Recorded = {
@@ -43,11 +15,12 @@ export type Recorded = {
 }
 
 export type Options = {
+  /** Their routes are answered, and questions about these stocks. */
+  merchants: Config['merchants']
+  stock?: Config['stock']
   port?: number
   /** Pause between two events of a stream, ms. */
   eventGapMs?: number
-  /** Replaces the samples where it returns a response: tests make an upstream fail with it. */
-  intercept?: (request: Recorded) => Response | Promise<Response> | undefined
 }
 
 export type Upstreams = {
@@ -60,81 +33,125 @@ export type Upstreams = {
 }
 
 const recordedMax = 1000
-const gzipMin = 1400
 
 /**
- * Sample upstreams on loopback: every path of the shipped merchants, with bodies in the shape of
- * the real services. Equal requests get equal answers. They make no requests.
+ * One server on loopback for the upstreams of all merchants. It answers a route with the example that
+ * the file has of its answer, and a chat with a text of its own. Equal requests get equal answers.
  */
-export async function startUpstreams(options: Options = {}): Promise<Upstreams> {
+export async function startUpstreams(options: Options): Promise<Upstreams> {
+  const { merchants, stock, eventGapMs = 20 } = options
   const requests: Recorded[] = []
-  const gapMs = options.eventGapMs ?? 20
   const server = Bun.serve({
     hostname: '127.0.0.1',
     port: options.port ?? 0,
     reusePort: false,
     idleTimeout: 0,
     async fetch(request) {
-      const url = new URL(request.url)
+      const { pathname, search, searchParams } = new URL(request.url)
+      const { method, headers } = request
       const body = await request.text()
-      const recorded = {
-        method: request.method,
-        target: url.pathname + url.search,
-        headers: Object.fromEntries(request.headers.entries()),
-        body,
-      }
-      requests.push(recorded)
+      const received = { headers: Object.fromEntries(headers.entries()), body }
+      requests.push({ method, target: pathname + search, ...received })
       if (requests.length > recordedMax) requests.shift()
-      const intercepted = await options.intercept?.(recorded)
-      return intercepted ?? toResponse(answer(request, url, body), request, gapMs)
+      // An OpenAI-compatible chat, under its own prefix and under OpenRouter's.
+      const [, chat] = /^(?:\/api)?\/v1\/(chat\/completions|models)$/.exec(pathname) ?? []
+      if (chat === 'models') return toResponse({ body: models }, request)
+      if (chat !== undefined && method === 'POST')
+        return toResponse(complete(headers, body), request, eventGapMs)
+      const facts = stockFacts(pathname, stock?.tokens ?? [])
+      if (facts !== undefined) return toResponse({ body: facts }, request)
+      const route = findRoute(merchants, method === 'HEAD' ? 'GET' : method, pathname)
+      if (route === undefined)
+        return toResponse({ status: 404, body: { message: 'not found' } }, request)
+      return toResponse({ body: exampleOf(route, pathname, searchParams) }, request)
     },
   })
   const port = server.port ?? 0
   return { url: `http://127.0.0.1:${port}`, port, requests, stop: () => server.stop(true) }
 }
 
-function answer(request: Request, url: URL, body: string): Reply {
-  const method = request.method === 'HEAD' ? 'GET' : request.method
-  const fitting = routes.filter((route) => route.path.test(url.pathname))
-  const route = fitting.find((candidate) => (candidate.method ?? 'GET') === method)
-  if (!route) {
-    return { status: fitting.length > 0 ? 405 : 404, body: { message: 'not found' } }
-  }
-  const captures = decode(route.path.exec(url.pathname)?.slice(1) ?? [])
-  if (!captures) return { status: 400, body: { message: 'malformed path' } }
-  return route.answer({ url, captures, headers: request.headers, body })
+/** The route that forwards to a path: of several, the one that says most about it. */
+function findRoute(
+  merchants: Config['merchants'],
+  method: string,
+  path: string,
+): Route | undefined {
+  const routes = merchants.flatMap((merchant) => merchant.routes)
+  const [best] = routes
+    .filter(({ methods }) => methods.some((each) => each === method))
+    .map((route) => ({ route, length: fitOf(route, path) }))
+    .sort((a, b) => b.length - a.length)
+  return best !== undefined && best.length > 0 ? best.route : undefined
 }
 
-function decode(segments: readonly (string | undefined)[]): string[] | undefined {
+/** How much of a path a route describes; 0 for a path that it does not forward to. */
+function fitOf(route: Route, path: string): number {
+  const segments = tailOf(route, path)
+  if (segments === undefined || (segments.length === 0 && route.tail === 'required')) return 0
+  const literals = segmentsOf(route).map(({ isLiteral, name }) => (isLiteral ? name : undefined))
+  if (!literals.every((name, at) => name === undefined || name === segments[at])) return 0
+  return path.length - segments.join('/').length + literals.join('').length
+}
+
+/** The segments after the path of a route; undefined for a path that it does not forward to. */
+function tailOf({ upstreamPath }: Route, path: string): string[] | undefined {
+  if (path === upstreamPath) return []
+  const [before = '', after] = upstreamPath.split('{tail}')
+  const start = after === undefined ? `${before}/` : before
+  const isBelow = path.startsWith(start) && path.endsWith(after ?? '')
+  return isBelow
+    ? path.slice(start.length, path.length - (after ?? '').length).split('/')
+    : undefined
+}
+
+/** The example of a route with what the request names, and with fractions that depend on it. */
+function exampleOf(route: Route, path: string, query: URLSearchParams): unknown {
+  let text = answerOf(route) ?? '{}'
+  const segments = tailOf(route, path) ?? []
+  for (const [at, { param, prefix, suffix }] of segmentsOf(route).entries()) {
+    const segment = segments[at]
+    if (segment === undefined) continue
+    const value = decode(segment.slice(prefix.length, segment.length - suffix.length))
+    // Of a list, the first one.
+    const [known, wanted] = [String(param.example), value].map((list) => list.split(',')[0])
+    text = text.replaceAll(JSON.stringify(known), () => JSON.stringify(wanted))
+  }
+  return JSON.parse(text, (name, value) => {
+    const wanted = query.get(name)
+    if (wanted !== null && typeof value === 'string') return wanted
+    if (typeof value !== 'number') return value
+    if (wanted !== null && Number.isFinite(Number(wanted))) return Number(wanted)
+    const share = Bun.hash.xxHash32(`${path}?${query} ${name}`) / 2 ** 32
+    return Number.isInteger(value) ? value : Number((value * (0.99 + 0.02 * share)).toPrecision(14))
+  })
+}
+
+function decode(segment: string): string {
   try {
-    return segments.filter((segment) => segment !== undefined).map(decodeURIComponent)
+    return decodeURIComponent(segment)
   } catch {
-    return undefined
+    return segment
   }
 }
 
-function toResponse(reply: Reply, request: Request, gapMs: number): Response {
+function toResponse(reply: Reply, request: Request, gapMs = 0): Response {
+  const { status = 200, body, events } = reply
   const headers = new Headers({
     Server: 'sample',
     'Cache-Control': 'public, max-age=60',
-    'Content-Type': reply.type ?? 'application/json; charset=utf-8',
-    ...reply.headers,
+    'Content-Type': 'application/json; charset=utf-8',
   })
-  const status = reply.status ?? 200
-  if (reply.events) {
+  if (events) {
     headers.set('Content-Type', 'text/event-stream')
     headers.set('Cache-Control', 'no-cache')
-    return new Response(stream(reply.events, gapMs), { status, headers })
+    return new Response(stream(events, gapMs), { status, headers })
   }
-  const asText = reply.type !== undefined && typeof reply.body === 'string'
-  const text = asText ? String(reply.body) : JSON.stringify(reply.body)
-  const bytes = new TextEncoder().encode(text)
-  if (bytes.length < gzipMin || !/\bgzip\b/.test(request.headers.get('accept-encoding') ?? '')) {
-    return new Response(bytes, { status, headers })
-  }
+  const text = JSON.stringify(body)
+  if (!/\bgzip\b/.test(request.headers.get('accept-encoding') ?? ''))
+    return new Response(text, { status, headers })
   headers.set('Content-Encoding', 'gzip')
   headers.set('Vary', 'Accept-Encoding')
-  return new Response(Bun.gzipSync(bytes), { status, headers })
+  return new Response(Bun.gzipSync(text), { status, headers })
 }
 
 function stream(events: readonly string[], gapMs: number): ReadableStream<Uint8Array> {

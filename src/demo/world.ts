@@ -71,18 +71,21 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     if (failures.length > 0) throw failures[0]
   }
   try {
-    const upstreams = await startUpstreams({ port: port === 0 ? 0 : port + 4 })
-    endings.push(() => upstreams.stop())
-    progress(`sample upstreams on ${upstreams.url}`)
+    let upstreamsUrl = 'http://127.0.0.1:1'
     const overrides = {
       payout: payoutAccount.address,
       // With port 0 the port is not known yet; only the text of URLs depends on it.
       baseUrl: options.baseUrl ?? (port === 0 ? 'http://localhost' : `http://localhost:${port}`),
       listen: `127.0.0.1:${port}`,
-      upstream: (url: URL) => new URL(url.pathname + url.search, upstreams.url),
+      upstream: (url: URL) => new URL(url.pathname + url.search, upstreamsUrl),
     }
     const env = demoEnvironment
-    const { networks, stock } = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback })
+    const before = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback })
+    const { networks, stock, merchants } = before
+    const upstreams = await startUpstreams({ merchants, stock, port: port === 0 ? 0 : port + 4 })
+    endings.push(() => upstreams.stop())
+    upstreamsUrl = upstreams.url
+    progress(`sample upstreams on ${upstreams.url}`)
     // Wait for all of them, also after a failure: a part that starts later would not be stopped.
     const starting = await Promise.allSettled(
       networks.map(async (network) => {

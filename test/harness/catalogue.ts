@@ -8,12 +8,6 @@ export type Sample = {
   ask: string
   /** Whole URL of the upstream's request; its path and query are compared byte by byte. */
   upstream: string
-  /** Default: 200. */
-  status?: number
-  /** Part of the decoded answer. */
-  has?: string
-  /** Default: `application/json`. */
-  type?: string
 }
 
 const address = '0xd0601CE157Db5bdC3162BbaC2a2C8aF5320D9EEC'
@@ -38,80 +32,65 @@ const coinDefaults =
   'localization=false&tickers=false&community_data=false&developer_data=false'.split('&')
 const berlin = 'latitude=52.52&longitude=13.41'
 const base = 'base:0x833589fcd6edb6e08f4c7c32d4f71b54bda02913'
-const worldBankError = '[{"message":[{"id":"120","key":"Invalid value"'
 
 const weather: readonly Sample[] = [
   {
     ask: `weather/air-quality?${berlin}&current=pm2_5,us_aqi`,
     upstream: `https://air-quality-api.open-meteo.com/v1/air-quality?${berlin}&current=pm2_5,us_aqi`,
-    has: '"us_aqi":',
   },
   {
     ask: `weather/air-quality?${berlin}&current=pm2_5%2Cus_aqi`,
     upstream: `https://air-quality-api.open-meteo.com/v1/air-quality?${berlin}&current=pm2_5%2Cus_aqi`,
-    has: '"us_aqi":',
   },
   {
     ask: `weather/forecast?${berlin}&current=temperature_2m,wind_speed_10m&daily=temperature_2m_max,sunrise`,
     upstream: `${openMeteo}/forecast?${berlin}&current=temperature_2m,wind_speed_10m&daily=temperature_2m_max,sunrise`,
-    has: '"sunrise":',
   },
   // Parameters that the route does not describe are forwarded, too.
   {
     ask: 'weather/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto',
     upstream: `${openMeteo}/forecast?latitude=-33.9&longitude=%2B151.2&forecast_days=16&hourly=rain&timezone=auto`,
-    has: '"rain":',
   },
   {
     ask: 'weather/geocode?name=Z%C3%BCrich&count=1',
     upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=Z%C3%BCrich&count=1',
-    has: '"Europe/Zurich"',
   },
   {
     ask: 'weather/geocode?name=s%C3%A3o+paulo&language=pt',
     upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=s%C3%A3o+paulo&language=pt',
-    has: 'Sao_Paulo',
   },
   {
     ask: 'weather/geocode?name=Nowhereville',
     upstream: 'https://geocoding-api.open-meteo.com/v1/search?name=Nowhereville',
-    has: '{"generationtime_ms":0.44}',
   },
 ]
 
 const fx: readonly Sample[] = [
-  { ask: 'fx/currencies', upstream: `${frankfurter}/currencies`, has: '"USD":' },
+  { ask: 'fx/currencies', upstream: `${frankfurter}/currencies` },
   { ask: 'fx/currencies?a=&a=1&b', upstream: `${frankfurter}/currencies?a=&a=1&b` },
   {
     ask: 'fx/historical/2024-11-25?base=USD',
     upstream: `${frankfurter}/2024-11-25?base=USD`,
-    has: '"date":"2024-11-25"',
   },
   {
     ask: 'fx/historical/1999-01-04',
     upstream: `${frankfurter}/1999-01-04`,
-    has: '"date":"1999-01-04"',
   },
   {
     ask: 'fx/historical/2015-01-02..2015-01-09?base=USD&symbols=EUR,GBP',
     upstream: `${frankfurter}/2015-01-02..2015-01-09?base=USD&symbols=EUR,GBP`,
-    has: '"start_date":"2015-01-02","end_date":"2015-01-09"',
   },
   {
     ask: 'fx/historical/2026-11-02..',
     upstream: `${frankfurter}/2026-11-02..`,
-    has: '"end_date":"2026-11-19"',
   },
   {
     ask: 'fx/latest?base=USD&symbols=EUR,GBP',
     upstream: `${frankfurter}/latest?base=USD&symbols=EUR,GBP`,
-    has: '"base":"USD"',
   },
   {
     ask: 'fx/latest?base=XXX',
     upstream: `${frankfurter}/latest?base=XXX`,
-    status: 404,
-    has: '{"message":"not found"}',
   },
 ]
 
@@ -119,140 +98,110 @@ const crypto: readonly Sample[] = [
   {
     ask: 'crypto-prices/chart/coingecko:bitcoin?period=1d&span=10',
     upstream: `${coins}/chart/coingecko:bitcoin?period=1d&span=10`,
-    has: '"prices":[{"timestamp":',
   },
   {
     ask: 'crypto-prices/chart/coingecko:bitcoin?period=1d',
     upstream: `${coins}/chart/coingecko:bitcoin?period=1d&span=10`,
-    has: '"prices":[{"timestamp":',
   },
   {
     ask: `crypto-prices/current/coingecko:bitcoin,${base}`,
     upstream: `${coins}/prices/current/coingecko:bitcoin,${base}`,
-    has: `"${base}":{"decimals":6`,
   },
   // Reserved characters stay as the buyer wrote them.
   {
     ask: 'crypto-prices/current/coingecko%3Abitcoin%2Ccoingecko:solana',
     upstream: `${coins}/prices/current/coingecko%3Abitcoin%2Ccoingecko:solana`,
-    has: '"symbol":"SOL"',
   },
   {
     ask: 'crypto-prices/current/nowhere:none',
     upstream: `${coins}/prices/current/nowhere:none`,
-    has: '{"coins":{}}',
   },
   {
     ask: `crypto-prices/historical/1648680149/coingecko:ethereum,${base}?searchWidth=4h`,
     upstream: `${coins}/prices/historical/1648680149/coingecko:ethereum,${base}?searchWidth=4h`,
-    has: '"timestamp":1648680149',
   },
-  { ask: 'defi/chains', upstream: `${llama}/v2/chains`, has: '[{"gecko_id":' },
-  { ask: 'defi/protocols', upstream: `${llama}/protocols`, has: '"Sample Protocol 420"' },
+  { ask: 'defi/chains', upstream: `${llama}/v2/chains` },
+  { ask: 'defi/protocols', upstream: `${llama}/protocols` },
   {
     ask: 'defi/stablecoins?includePrices=true',
     upstream: 'https://stablecoins.llama.fi/stablecoins?includePrices=true',
-    has: '"price":',
   },
   {
     ask: 'defi/stablecoins',
     upstream: 'https://stablecoins.llama.fi/stablecoins',
-    has: '"peggedAssets":[',
   },
-  { ask: 'defi/tvl/aave', upstream: `${llama}/tvl/aave`, has: '.' },
+  { ask: 'defi/tvl/aave', upstream: `${llama}/tvl/aave` },
   {
     ask: 'defi/tvl/nothing',
     upstream: `${llama}/tvl/nothing`,
-    status: 404,
-    has: 'Protocol not found',
-    type: 'text/plain',
   },
   {
     ask: 'crypto-markets/coin/bitcoin',
     upstream: `${coinGecko}/coins/bitcoin?${coinDefaults.join('&')}`,
-    has: '"symbol":"btc"',
   },
   {
     ask: 'crypto-markets/coin/ethereum?tickers=true',
     upstream: `${coinGecko}/coins/ethereum?tickers=true&${coinDefaults.filter((pair) => !pair.startsWith('tickers')).join('&')}`,
-    has: '"symbol":"eth"',
   },
   {
     ask: 'crypto-markets/coin/nothing',
     upstream: `${coinGecko}/coins/nothing?${coinDefaults.join('&')}`,
-    status: 404,
-    has: '{"error":"coin not found"}',
   },
-  { ask: 'crypto-markets/global', upstream: `${coinGecko}/global`, has: '"market_cap_percentage"' },
+  { ask: 'crypto-markets/global', upstream: `${coinGecko}/global` },
 ]
 
 const knowledge: readonly Sample[] = [
   {
     ask: 'wiki/search?q=earth&limit=3',
     upstream: `${wikipedia}/w/rest.php/v1/search/page?q=earth&limit=3`,
-    has: '>Earth</span>',
   },
   ...['Alan_Turing', 'AC%2FDC', 'S%C3%A3o_Paulo', 'What%3F', 'C%2B%2B', '%22Heroes%22'].map(
     (title) => ({
       ask: `wiki/summary/${title}`,
       upstream: `${wikipedia}/api/rest_v1/page/summary/${title}`,
-      has: `"title":${JSON.stringify(decodeURIComponent(title).replaceAll('_', ' '))}`,
     }),
   ),
   {
     ask: 'wiki/summary/Earth?redirect=false&lang=en',
     upstream: `${wikipedia}/api/rest_v1/page/summary/Earth?redirect=false&lang=en`,
-    has: 'third planet',
   },
   {
     ask: 'wiki/summary/No_such_page',
     upstream: `${wikipedia}/api/rest_v1/page/summary/No_such_page`,
-    status: 404,
-    has: '"title":"Not found."',
-    type: 'application/problem+json',
   },
-  { ask: 'words/define/serendipity', upstream: `${dictionary}/serendipity`, has: '[{"word":' },
-  { ask: 'words/define/ice%20cream', upstream: `${dictionary}/ice%20cream`, has: '"ice cream"' },
+  { ask: 'words/define/serendipity', upstream: `${dictionary}/serendipity` },
+  { ask: 'words/define/ice%20cream', upstream: `${dictionary}/ice%20cream` },
   {
     ask: 'words/define/is',
     upstream: `${dictionary}/is`,
-    status: 404,
-    has: 'No Definitions Found',
   },
   ...['ml=ringing+in+the+ears', 'rel_rhy=light', 'rel_syn=ocean', 'sp=hipp*', 'sp=h%3Fpp%2A'].map(
     (query) => ({
       ask: `words/related?${query}&max=4`,
       upstream: `${datamuse}?${query}&max=4`,
-      has: '"score":',
     }),
   ),
-  { ask: 'words/related?ml=zzzz', upstream: `${datamuse}?ml=zzzz`, has: '[]' },
+  { ask: 'words/related?ml=zzzz', upstream: `${datamuse}?ml=zzzz` },
   {
     ask: 'books/search?q=dune&author=Frank+Herbert&limit=2',
     upstream: `${openLibrary}/search.json?q=dune&author=Frank+Herbert&limit=2`,
-    has: '"docs":[{',
   },
   {
     ask: 'books/work/works/OL893415W.json',
     upstream: `${openLibrary}/works/OL893415W.json`,
-    has: '"title":"Dune"',
   },
   {
     ask: 'books/work/works/OL0W.json',
     upstream: `${openLibrary}/works/OL0W.json`,
-    status: 404,
-    has: '"error":"notfound"',
   },
-  { ask: 'tech-news/front-page', upstream: `${hackerNews}?tags=front_page`, has: '"hits":[' },
+  { ask: 'tech-news/front-page', upstream: `${hackerNews}?tags=front_page` },
   {
     ask: 'tech-news/front-page?hitsPerPage=5&tags=story',
     upstream: `${hackerNews}?hitsPerPage=5&tags=story`,
-    has: '"hitsPerPage":5',
   },
   {
     ask: 'tech-news/search?query=payments&tags=author_pg,(story,poll)&hitsPerPage=2&numericFilters=points%3E100',
     upstream: `${hackerNews}?query=payments&tags=author_pg,(story,poll)&hitsPerPage=2&numericFilters=points%3E100`,
-    has: '"query":"payments"',
   },
 ]
 
@@ -260,44 +209,34 @@ const worldData: readonly Sample[] = [
   {
     ask: 'world-data/country',
     upstream: `${worldBank}?format=json`,
-    has: '[{"page":1,',
   },
   {
     ask: 'world-data/country/US',
     upstream: `${worldBank}/US?format=json`,
-    has: '"Washington D.C."',
   },
   {
     ask: 'world-data/country/USA;DE?per_page=1',
     upstream: `${worldBank}/USA;DE?per_page=1&format=json`,
-    has: '"per_page":"1","total":2',
   },
   {
     ask: 'world-data/country/US?format=xml',
     upstream: `${worldBank}/US?format=xml`,
-    has: '<?xml',
-    type: 'text/xml',
   },
-  // Its errors have status 200, and are delivered like any answer.
   {
     ask: 'world-data/country/ZZ',
     upstream: `${worldBank}/ZZ?format=json`,
-    has: worldBankError,
   },
   {
     ask: 'world-data/indicator/US/indicator/NY.GDP.PCAP.CD?date=2015:2023&format=json',
     upstream: `${worldBank}/US/indicator/NY.GDP.PCAP.CD?date=2015:2023&format=json`,
-    has: '"date":"2023"',
   },
   {
     ask: 'world-data/indicator/all/indicator/SP.POP.TOTL?date=1960&per_page=2',
     upstream: `${worldBank}/all/indicator/SP.POP.TOTL?date=1960&per_page=2&format=json`,
-    has: '"value":null',
   },
   {
     ask: 'world-data/indicator/US/indicator/nope',
     upstream: `${worldBank}/US/indicator/nope?format=json`,
-    has: worldBankError,
   },
 ]
 
@@ -305,58 +244,46 @@ const chain: readonly Sample[] = [
   {
     ask: `chainscan/address/${address}`,
     upstream: `${blockscout}/addresses/${address}`,
-    has: '"coin_balance"',
   },
   {
     ask: `chainscan/address/${address}/transactions?filter=from`,
     upstream: `${blockscout}/addresses/${address}/transactions?filter=from`,
-    has: '"next_page_params"',
   },
   {
     ask: `chainscan/address/${stranger}/token-balances`,
     upstream: `${blockscout}/addresses/${stranger}/token-balances`,
-    has: '"token_instance"',
   },
-  { ask: 'chainscan/stats', upstream: `${blockscout}/stats`, has: '"total_blocks":"' },
-  { ask: 'chainscan/token', upstream: `${blockscout}/tokens`, has: '"symbol":"USDG"' },
-  { ask: 'chainscan/token?q=nvda', upstream: `${blockscout}/tokens?q=nvda`, has: '"NVDA"' },
+  { ask: 'chainscan/stats', upstream: `${blockscout}/stats` },
+  { ask: 'chainscan/token', upstream: `${blockscout}/tokens` },
+  { ask: 'chainscan/token?q=nvda', upstream: `${blockscout}/tokens?q=nvda` },
   {
     ask: `chainscan/token/${address}`,
     upstream: `${blockscout}/tokens/${address}`,
-    has: '"holders_count"',
   },
   {
     ask: `chainscan/token/${address}/holders`,
     upstream: `${blockscout}/tokens/${address}/holders`,
-    has: '"items":[{"address"',
   },
   {
     ask: `chainscan/token/${stranger}`,
     upstream: `${blockscout}/tokens/${stranger}`,
-    status: 404,
-    has: '{"message":"Not found"}',
   },
-  { ask: 'chainscan/tx', upstream: `${blockscout}/transactions`, has: '"items":[{"hash"' },
+  { ask: 'chainscan/tx', upstream: `${blockscout}/transactions` },
   {
     ask: `chainscan/tx/${hash}`,
     upstream: `${blockscout}/transactions/${hash}`,
-    has: `"hash":"${hash}"`,
   },
   {
     ask: `chainscan/tx/${hash}/logs`,
     upstream: `${blockscout}/transactions/${hash}/logs`,
-    has: '"topics"',
   },
   {
     ask: `chainscan/tx/${hash}/token-transfers`,
     upstream: `${blockscout}/transactions/${hash}/token-transfers`,
-    has: '"token_transfer"',
   },
   {
     ask: `chainscan/tx/${zeros}`,
     upstream: `${blockscout}/transactions/${zeros}`,
-    status: 404,
-    has: '{"message":"Not found"}',
   },
 ]
 
@@ -364,55 +291,42 @@ const finance: readonly Sample[] = [
   {
     ask: 'company-filings/facts/0000320193.json',
     upstream: `${edgar}/api/xbrl/companyfacts/CIK0000320193.json`,
-    has: '"us-gaap"',
   },
   {
     ask: 'company-filings/facts/0000000001.json',
     upstream: `${edgar}/api/xbrl/companyfacts/CIK0000000001.json`,
-    status: 404,
-    has: '<Code>NoSuchKey</Code>',
-    type: 'application/xml',
   },
   {
     ask: 'company-filings/filings/0000320193.json',
     upstream: `${edgar}/submissions/CIK0000320193.json`,
-    has: '"accessionNumber":[',
   },
   {
     ask: 'company-filings/filings/0000320193-submissions-001.json',
     upstream: `${edgar}/submissions/CIK0000320193-submissions-001.json`,
-    has: '"accessionNumber":[',
   },
   {
     ask: 'company-filings/tickers',
     upstream: 'https://www.sec.gov/files/company_tickers.json',
-    has: '"ticker":"AAPL"',
   },
   {
     ask: 'us-treasury/debt?sort=-record_date&page[size]=2&filter=record_date:gte:2026-01-01',
     upstream: `${fiscal}/v2/accounting/od/debt_to_penny?sort=-record_date&page[size]=2&filter=record_date:gte:2026-01-01`,
-    has: '"meta":{"count":2,',
   },
   {
     ask: 'us-treasury/debt?page%5Bsize%5D=3&page%5Bnumber%5D=2',
     upstream: `${fiscal}/v2/accounting/od/debt_to_penny?page%5Bsize%5D=3&page%5Bnumber%5D=2`,
-    has: '"prev":"&page%5Bnumber%5D=1&page%5Bsize%5D=3"',
   },
   {
     ask: 'us-treasury/debt?filter=nope:eq:1',
     upstream: `${fiscal}/v2/accounting/od/debt_to_penny?filter=nope:eq:1`,
-    status: 400,
-    has: "Invalid filter 'nope:eq:1'",
   },
   {
     ask: 'us-treasury/exchange-rates?filter=country_currency_desc:in:(Canada-Dollar,Mexico-Peso),record_date:gte:2025-01-01&sort=-record_date,country&page[size]=1',
     upstream: `${fiscal}/v1/accounting/od/rates_of_exchange?filter=country_currency_desc:in:(Canada-Dollar,Mexico-Peso),record_date:gte:2025-01-01&sort=-record_date,country&page[size]=1`,
-    has: '"Canada-Dollar"',
   },
   {
     ask: 'us-treasury/interest-rates?sort=-record_date&page[size]=1',
     upstream: `${fiscal}/v2/accounting/od/avg_interest_rates?sort=-record_date&page[size]=1`,
-    has: '"avg_interest_rate_amt"',
   },
 ]
 

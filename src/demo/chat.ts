@@ -1,4 +1,14 @@
-import { type Ask, hex, type Reply, type Route, todayMs } from './reply'
+/** An answer of a sample upstream. */
+export type Reply = {
+  status?: number
+  /** Sent as JSON. */
+  body: unknown
+  /** Replaces `body`: server-sent events, one after the other. */
+  events?: readonly string[]
+}
+
+/** The samples do not read the clock, so that equal requests get equal answers. */
+const created = Date.parse('2026-11-19T12:00:00Z') / 1000
 
 type Message = { role: string; content: unknown }
 
@@ -32,7 +42,8 @@ function parse(body: string): Asked | undefined {
   }
 }
 
-function complete({ headers, body }: Ask): Reply {
+/** The answer of an OpenAI-compatible chat service. */
+export function complete(headers: Headers, body: string): Reply {
   if (!/^Bearer \S+$/.test(headers.get('authorization') ?? '')) {
     return failed(401, 'No auth credentials found')
   }
@@ -53,10 +64,10 @@ function complete({ headers, body }: Ask): Reply {
     completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
   }
   const head = {
-    id: `gen-${hex(body, 12)}`,
+    id: `gen-${Bun.hash(body).toString(16)}`,
     provider: 'Demo',
     model: asked.model,
-    created: Math.floor(todayMs / 1000),
+    created,
   }
   if (asked.stream) {
     const reported = asked.reportsUsage ? usage : undefined
@@ -103,23 +114,12 @@ function chunks(
 }
 
 /** Every name is answered by the same sample: these are the ones that the shipped file sells. */
-const models = [
-  'demo/echo-1',
-  '~google/gemini-flash-latest',
-  '~anthropic/claude-sonnet-latest',
-  '~openai/gpt-latest',
-  '~moonshotai/kimi-latest',
-]
-
-/** An OpenAI-compatible chat service, under its own prefix and under OpenRouter's. */
-export const routes: readonly Route[] = [
-  { method: 'POST', path: /^(?:\/api)?\/v1\/chat\/completions$/, answer: complete },
-  {
-    path: /^(?:\/api)?\/v1\/models$/,
-    answer: () => ({
-      body: {
-        data: models.map((id) => ({ id, name: id, context_length: 8192 })),
-      },
-    }),
-  },
-]
+export const models = {
+  data: [
+    'demo/echo-1',
+    '~google/gemini-flash-latest',
+    '~anthropic/claude-sonnet-latest',
+    '~openai/gpt-latest',
+    '~moonshotai/kimi-latest',
+  ].map((id) => ({ id, name: id, context_length: 8192 })),
+}
