@@ -13,7 +13,6 @@ import {
   uniqueIndex,
 } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import { nullable } from './nullable'
 
 /**
  * What the files of tables are made of. They describe the tables of SQLite; the migrations of
@@ -36,14 +35,14 @@ export {
 /** Non-negative integer of any size as decimal TEXT: bun:sqlite rounds INTEGER above 2^53. */
 export const decimal = customType<{ data: bigint; driverData: string }>({
   dataType: () => 'text',
-  toDriver: (value) => nullable(value, String),
+  toDriver: String,
   fromDriver: (text) => BigInt(text),
 })
 
 /** Hex with `0x` in lower case. */
 export const hex = customType<{ data: Hex; driverData: string }>({
   dataType: () => 'text',
-  toDriver: (value) => nullable(value, (text) => text.toLowerCase()),
+  toDriver: (text) => text.toLowerCase(),
   fromDriver: (text) => text as Hex,
 })
 
@@ -59,7 +58,7 @@ export const address = customType<{ data: Address; driverData: string }>({
 /** Block number: INTEGER, because it is compared and stays far below 2^53. */
 export const block = customType<{ data: bigint; driverData: number }>({
   dataType: () => 'integer',
-  toDriver: (value) => nullable(value, Number),
+  toDriver: Number,
   fromDriver: BigInt,
 })
 

@@ -1,5 +1,3 @@
-import { roomFor, type Tally } from './GrantBudget'
-import type { NewGrant } from './GrantLedger'
 import type { GasProduct } from './schema'
 import * as Event from './WebhookEvent'
 import type { Subscriptions, WebhookEvent } from './WebhookLedger'
@@ -16,8 +14,6 @@ export type Subscribers = {
   notify(): void
   /** The event of a gas budget that this addition spends. */
   spent(gas: AddedGas): WebhookEvent | undefined
-  /** The event of a budget of grants that has no room for another grant like this one. */
-  granted(grant: NewGrant, tally: Tally): WebhookEvent | undefined
 }
 
 /** A message as it is written. Times are unix ms; it is due at once. */
@@ -65,13 +61,6 @@ export function createSubscribers(): Subscribers {
       if (known === undefined || beforeWei >= known.wei || afterWei < known.wei) return undefined
       const sum = { network, product, spentWei: afterWei, budgetWei: known.wei }
       return Event.budgetSpent({ ...sum, budget: 'gas' }, at)
-    },
-    granted({ row, budget }, tally) {
-      if (roomFor(tally, budget, row.amountWei + row.feeWei) !== 'spent') return undefined
-      const { network, createdAt } = row
-      const sum = { network, product: 'sponsor', spentWei: tally.wei, budgetWei: budget.wei }
-      const grants = { sent: tally.grants, max: budget.grants }
-      return Event.budgetSpent({ ...sum, budget: 'grants', grants }, createdAt)
     },
   }
 }

@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { PayeeGas, PaymentReads } from './Ledger'
 import { fromRow } from './payment-rows'
+import { idAt } from './sales-figures'
 import { type PaymentRow, payments } from './schema'
 import { rowsOf, type Selects } from './select'
 
@@ -137,9 +138,7 @@ function readPayeeGas({
   )
   const ofOne = select<{ gas: number | null }>(`SELECT ${total} FROM ${slots('payments.id = $id')}`)
   return {
-    // Ids begin with the time.
-    payeeGasSince: (at): Promise<readonly PayeeGas[]> =>
-      since({ id: `pay_${at.toString(16).padStart(12, '0')}` }),
+    payeeGasSince: (at): Promise<readonly PayeeGas[]> => since({ id: idAt(at) }),
     payeeGasOf: async (id) => (await ofOne({ id }))[0]?.gas ?? 0,
   }
 }

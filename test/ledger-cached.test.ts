@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, test } from 'bun:test'
+import { drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Authorization } from '../db/Authorization'
 import { payments } from '../db/schema'
 import { createGas } from '../db/sqlite/gas'
@@ -104,7 +105,7 @@ const failure = {
 async function delivering() {
   const paid = { state: 'confirmed', logIndex: 0, blockNumber: 7n, confirmedAt: 1 } as const
   const row = paymentRow({ network, hash: hashOf(1) }, paid)
-  db.orm.insert(payments).values(row).run()
+  drizzle(db.sqlite).insert(payments).values(row).run()
   let later = 0
   const withoutSync: Db['withoutSync'] = (run) => {
     later++

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { drizzle } from 'drizzle-orm/bun-sqlite'
 import { jobs } from '../db/jobs'
 import type { RowsRefusal } from '../db/Ledger'
 import { type Order, type State, states, transitions } from '../db/Order'
@@ -50,8 +51,8 @@ function insert(changes: Partial<Order> = {}): Order {
   const order = { ...orderOf(random), paymentId: `p${++serial}`, settlementTx: hash('a') }
   const full: Order = { ...order, ...changes }
   write(db, () => {
-    db.orm.insert(payments).values(paymentRow(full)).run()
-    db.orm.insert(orders).values(full).run()
+    drizzle(db.sqlite).insert(payments).values(paymentRow(full)).run()
+    drizzle(db.sqlite).insert(orders).values(full).run()
   })
   return full
 }
@@ -147,7 +148,7 @@ describe('the table of states', () => {
   test('error: two orders for one payment are refused', () => {
     const { paymentId } = shaped('settled')
     const other = { ...orderOf(random), paymentId, settlementTx: hash('a') }
-    expect(() => db.orm.insert(orders).values(other).run()).toThrow()
+    expect(() => drizzle(db.sqlite).insert(orders).values(other).run()).toThrow()
   })
 
   test('error: the terms of an order never change, and no order is deleted', () => {
@@ -251,7 +252,7 @@ describe('what is written with a payment or a job', () => {
     const accounts = { relayer: deskAddress, to: deskAddress, valueWei: 0n }
     const endedAt = state === 'broadcast' ? null : 1
     const row = { id, ...sent, ...accounts, state, transactionHash: hashOf(id), createdAt: 1 }
-    db.orm
+    drizzle(db.sqlite)
       .insert(jobs)
       .values({ ...row, endedAt })
       .run()
@@ -326,7 +327,7 @@ describe('what is written with a payment or a job', () => {
       const row = paymentRow({ ...made, paymentId: id, settlementTx: hash('a') })
       const quota = { payer, since: Orders.idSince(0), max: 2 }
       return refusal(() => {
-        db.orm.insert(payments).values(row).run()
+        drizzle(db.sqlite).insert(payments).values(row).run()
         riders.insert({ order, quota }, { id, transaction: hash('a') })
       })
     }
@@ -341,7 +342,7 @@ describe('what is written with a payment or a job', () => {
       const order = orderOf(random, { payer: other })
       return refusal(() => {
         const row = paymentRow({ ...order, paymentId: 'q4', settlementTx: hash('a') })
-        db.orm.insert(payments).values(row).run()
+        drizzle(db.sqlite).insert(payments).values(row).run()
         riders.insert({ order, quota: { ...quota, all } }, { id: 'q4', transaction: hash('a') })
       })
     }

@@ -1,4 +1,5 @@
 import { expect, test } from 'bun:test'
+import { drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Order } from '../db/Order'
 import { orders } from '../db/orders'
 import { payments } from '../db/schema'
@@ -58,8 +59,8 @@ function twoDesks() {
       const order = { ...orderOf(random), paymentId: `p${changes.state}` }
       const full: Order = { ...order, settlementTx: `0x${'a'.repeat(64)}`, ...changes }
       write(db, () => {
-        db.orm.insert(payments).values(paymentRow(full)).run()
-        db.orm.insert(orders).values(full).run()
+        drizzle(db.sqlite).insert(payments).values(paymentRow(full)).run()
+        drizzle(db.sqlite).insert(orders).values(full).run()
       })
       return full.id
     },

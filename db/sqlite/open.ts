@@ -2,20 +2,17 @@ import { Database } from 'bun:sqlite'
 import { chmodSync, existsSync } from 'node:fs'
 import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { type BunSQLiteDatabase, drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
 import { openDirectory } from './directory'
 import { lock } from './lock'
 import { assertNotLost, markUsed } from './marker'
 import { assertNotMoved } from './moved'
-
 import { isDamage, type Storage, watchStorage } from './storage'
 import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
-/** The open database. Statements through `orm`, changes inside `write`. */
+/** The open database. Make changes inside `write`. */
 export type Db = {
-  orm: BunSQLiteDatabase
   sqlite: Database
   /** Path of the database file. */
   file: string
@@ -193,8 +190,6 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     }
   }
   return {
-    // The schema is left out: only drizzle's relational queries need it.
-    orm: drizzle(sqlite),
     sqlite,
     file,
     storage,

@@ -54,6 +54,6 @@ export function createOutbox(db: Db): Outbox {
     ordered: (order, assetOf) =>
       put(`order.${order.state}`, () => Event.orderChanged(order, assetOf(order.paymentId) ?? '')),
     spent: (gas) => put('budget.spent', () => subscribers.spent(gas)),
-    granted: (grant, tally) => put('budget.spent', () => subscribers.granted(grant, tally)),
+    granted: (grant, tally) => put('budget.spent', () => Event.grantsSpent(grant, tally)),
   }
 }

@@ -1,57 +1,32 @@
-import { getTableColumns, getTableName, type Placeholder, sql } from 'drizzle-orm'
+import type { Database, Statement } from 'bun:sqlite'
+import { getTableName } from 'drizzle-orm'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import { sqlite as dialect } from '../dialect'
 import { columnsOf, type Selects, type Values } from '../select'
 import type { Db } from './open'
 
-/** A parameter that is written as it is given, without a column's encoder. */
-export function parameter(name: string) {
-  return sql`${sql.placeholder(name)}`
-}
+type Connection = Pick<Db, 'sqlite'>
 
-/** One parameter for each column, by its name: for an insert of whole rows. */
-export function placeholders<T extends SQLiteTable>(
-  table: T,
-): { [Name in keyof T['_']['columns'] & string]: Placeholder<Name> } {
-  const names = Object.keys(getTableColumns(table))
-  return Object.fromEntries(names.map((name) => [name, sql.placeholder(name)])) as {
-    [Name in keyof T['_']['columns'] & string]: Placeholder<Name>
-  }
-}
+const unmade = new WeakMap<Database, Set<() => unknown>>()
 
 /**
- * A prepared statement of `orm` that is made on first use: writing the SQL of all of them was a
- * third of a cold start. `unused` returns the remaining ones.
+ * A statement with parameters such as `$id`. It is prepared at its first use, because all of them
+ * would take a large part of a start. `unused` returns the remaining ones.
  */
-export function later<S extends Statement>(
-  orm: Db['orm'],
-  prepare: () => S,
-): Pick<S, keyof Statement> {
-  let made: S | undefined
+export function statement<Row = object>({ sqlite }: Connection, text: string) {
+  let made: Statement<Row, [Values]> | undefined
   const make = () => {
-    made ??= prepare()
-    unmade.get(orm)?.delete(make)
+    made ??= sqlite.prepare<Row, [Values]>(text)
+    others.delete(make)
     return made
   }
-  const others = unmade.get(orm) ?? new Set()
-  unmade.set(orm, others.add(make))
-  const statement = () => made ?? make()
+  const others = unmade.get(sqlite) ?? new Set()
+  unmade.set(sqlite, others.add(make))
   return {
-    get run() {
-      return bound(statement(), 'run')
-    },
-    get all() {
-      return bound(statement(), 'all')
-    },
-    get get() {
-      return bound(statement(), 'get')
-    },
+    run: (values: Values = {}) => void (made ?? make()).run(values),
+    all: (values: Values = {}) => (made ?? make()).all(values),
+    get: (values: Values = {}) => (made ?? make()).get(values),
   }
-}
-
-/** A statement with parameters such as `$id`. */
-export function statement<Row = object>({ orm, sqlite }: Connection, text: string) {
-  return later(orm, () => sqlite.prepare<Row, [Values]>(text))
 }
 
 /** An insert of whole rows. `rest` is what follows the values. */
@@ -79,22 +54,12 @@ export function selectsOf(db: Connection): Selects {
     dialect,
     select<Row>(text: string) {
       const select = statement<Row>(db, text)
-      return async (values = {}) => select.all(values)
+      return async (values) => select.all(values)
     },
   }
 }
 
-type Connection = Pick<Db, 'orm' | 'sqlite'>
-type Method = (...values: never[]) => unknown
-type Statement = { run: Method; all: Method; get: Method }
-
-function bound<S extends Statement, N extends keyof Statement>(statement: S, name: N): S[N] {
-  return statement[name].bind(statement) as S[N]
-}
-
-const unmade = new WeakMap<Db['orm'], Set<() => unknown>>()
-
 /** Functions that prepare statements before their first use. A call is optional. */
-export function unused({ orm }: Db): readonly (() => unknown)[] {
-  return [...(unmade.get(orm) ?? [])]
+export function unused({ sqlite }: Connection): readonly (() => unknown)[] {
+  return [...(unmade.get(sqlite) ?? [])]
 }

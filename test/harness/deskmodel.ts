@@ -1,3 +1,4 @@
+import { drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Order } from '../../db/Order'
 import { payments } from '../../db/schema'
 import { createLedger } from '../../db/sqlite/ledger'
@@ -78,7 +79,7 @@ function buy({ db, chain, riders }: World, order: NewOrder): Order {
   const transaction = newHash(chain)
   const full: Order = { ...order, paymentId: `pay_${++chain.serial}`, settlementTx: transaction }
   write(db, () => {
-    db.orm.insert(payments).values(paymentRow(full)).run()
+    drizzle(db.sqlite).insert(payments).values(paymentRow(full)).run()
     riders.insert({ order: full, quota: undefined }, { id: full.paymentId, transaction })
   })
   chain.paid.set(full.paymentId, { order: full, transaction, isPaid: false, wasPaid: false })

@@ -1,5 +1,6 @@
 import { afterAll, test } from 'bun:test'
 import { getTableName } from 'drizzle-orm'
+import { drizzle } from 'drizzle-orm/bun-sqlite'
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import { createAuthorizationReads } from '../../db/authorization-reads'
@@ -90,8 +91,8 @@ export function sqliteProducts(): Products {
     ),
     answers: createAnswers(db),
     offers: createOffers(db),
-    insert: async (table, row) => void db.orm.insert(table).values(row).run(),
-    rows: async (table) => db.orm.select().from<SQLiteTable>(table).all(),
+    insert: async (table, row) => void drizzle(db.sqlite).insert(table).values(row).run(),
+    rows: async (table) => drizzle(db.sqlite).select().from<SQLiteTable>(table).all(),
     order: (rows, { id, hash }) =>
       attempt(() => orders.riders.insert(rows, { id, transaction: hash })),
     ride: (rider, hash) =>
