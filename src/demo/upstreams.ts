@@ -121,8 +121,10 @@ function exampleOf(route: Route, path: string, query: URLSearchParams): unknown 
     if (wanted !== null && typeof value === 'string') return wanted
     if (typeof value !== 'number') return value
     if (wanted !== null && Number.isFinite(Number(wanted))) return Number(wanted)
+    if (Number.isInteger(value)) return value
+    const decimals = String(value).replace(/^.*\./, '').length
     const share = Bun.hash.xxHash32(`${path}?${query} ${name}`) / 2 ** 32
-    return Number.isInteger(value) ? value : Number((value * (0.99 + 0.02 * share)).toPrecision(14))
+    return Number((value * (0.99 + 0.02 * share)).toFixed(decimals))
   })
 }
 

@@ -15,6 +15,7 @@ const directory = import.meta.dir
 const sources = [
   'Signatures.sol',
   'Stablecoin.sol',
+  'Permit2Proxy.sol',
   'ExactPermit2Proxy.sol',
   'UptoPermit2Proxy.sol',
   'SmartWallet.sol',
