@@ -1,11 +1,11 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { join } from 'node:path'
-import { EnvironmentError } from '../config/env'
+import { codeOf, EnvironmentError, readPrivate } from '../config/env'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 import * as Certificate from './Certificate'
 import { AcmeError, connect } from './client'
-import { codeOf, readPrivate, writePrivate } from './files'
+import { writePrivate } from './files'
 import * as Jws from './Jws'
 import { type Challenges, order } from './order'
 

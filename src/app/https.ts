@@ -1,6 +1,7 @@
 import { type Certificates, createCertificates } from '../acme/certificates'
 import { type HttpPort, listenHttp } from '../acme/http-port'
 import type { Challenges } from '../acme/order'
+import { codeOf } from '../config/env'
 import { hostOf } from '../http/url'
 import type { ServerBase } from './base'
 import { type Listener, type ListenOptions, listenOn } from './listen'
@@ -132,11 +133,6 @@ export function portFault(code: string, port: number, option: string): string {
 function probe(hostname: string, port: number): void {
   const socket = { data: () => undefined }
   Bun.listen({ hostname, port, exclusive: true, socket }).stop(true)
-}
-
-function codeOf(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  return typeof code === 'string' ? code : 'unknown error'
 }
 
 /** A mail address for the CA; a sample address is refused there. */

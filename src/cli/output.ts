@@ -1,4 +1,5 @@
 import { constants, fstatSync, statSync } from 'node:fs'
+import { codeOf } from '../config/env'
 
 /** Writes lines to a stream that may be closed or blocked, and never waits for it. */
 export type Output = {
@@ -109,9 +110,4 @@ export function isTerminal(): boolean {
     // It is closed, or this system has no such devices.
   }
   return process.stdout.isTTY === true
-}
-
-function codeOf(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  return typeof code === 'string' ? code : 'unknown error'
 }

@@ -1,10 +1,11 @@
+import { codeOf } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format } from '../config/merchants'
 import type { Warning } from '../config/warnings'
 
 /** Why a configuration cannot be read, and what to do. */
 export function unreadable(file: string, error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown error'
+  const code = codeOf(error)
   if (code !== 'ENOENT') return `${file} cannot be read (${code}): make it readable for this user`
   const init = file === 'merchants.toml' ? 'init' : `init --config ${file}`
   return `there is no ${file}.

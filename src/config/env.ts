@@ -232,13 +232,26 @@ function unshared(name: string, path: string): string {
 }
 
 function readStored(path: string): Uint8Array | undefined {
+  const text = readPrivate(path, (code) => `: ${readAdvice(code)}`)
+  const key = text === undefined ? undefined : keyFrom(text.trim())
+  if (key !== undefined || text === undefined) return key
+  throw new EnvironmentError(
+    `${path} does not contain a secret of 64 hex digits: restore it from a backup`,
+  )
+}
+
+/**
+ * The text of a file that only its owner may read; undefined when there is none. Throws
+ * `EnvironmentError` when it cannot be read, or when others may read it.
+ */
+export function readPrivate(path: string, adviceOf = (_code: string) => ''): string | undefined {
   let file: number
   try {
     file = openSync(path, 'r')
   } catch (error) {
     const code = codeOf(error)
     if (code === 'ENOENT') return undefined
-    throw new EnvironmentError(`${path} cannot be read (${code}): ${readAdvice(code)}`)
+    throw new EnvironmentError(`${path} cannot be read (${code})${adviceOf(code)}`)
   }
   try {
     const mode = fstatSync(file).mode & 0o777
@@ -247,11 +260,7 @@ function readStored(path: string): Uint8Array | undefined {
       const bits = mode.toString(8).padStart(4, '0')
       throw new EnvironmentError(`${path} is open to others (${bits}): run chmod 600 ${path}`)
     }
-    const key = keyFrom(readFileSync(file, 'utf8').trim())
-    if (key) return key
-    throw new EnvironmentError(
-      `${path} does not contain a secret of 64 hex digits: restore it from a backup`,
-    )
+    return readFileSync(file, 'utf8')
   } finally {
     closeSync(file)
   }
@@ -288,7 +297,7 @@ function create({ dataDir, random }: State, path: string, text: string): boolean
 }
 
 /** Makes the new name durable. */
-function syncDirectory(path: string): void {
+export function syncDirectory(path: string): void {
   if (process.platform === 'win32') return
   const directory = openSync(path, 'r')
   try {
@@ -309,7 +318,7 @@ function bytesOf(hex: string): Uint8Array {
 /**
  * The system's error code, such as ENOENT. Its message would show the path, an environment value.
  */
-function codeOf(error: unknown): string {
+export function codeOf(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' ? code : 'unknown error'
 }

@@ -220,8 +220,8 @@ async function checkReceipt(
   return genuine
 }
 
-/** Transaction that a receipt of either protocol names. */
-function settlementOf(encoded: string): string | undefined {
+/** Transaction that a receipt of either protocol names beside its signed part. */
+export function settlementOf(encoded: string): string | undefined {
   try {
     const json = decodeJson(encoded, 'either')
     return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')

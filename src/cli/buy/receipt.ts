@@ -71,7 +71,7 @@ export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
 }
 
 async function read({ receipt, stdin }: ReceiptOptions): Promise<string> {
-  const text = receipt === '-' ? await stdin() : (fileText(receipt) ?? receipt)
+  const text = receipt === '-' ? await stdin() : (fileOf(receipt)?.toString() ?? receipt)
   if (text.length > textMaxLength) throw new CommandError('this is too long for a receipt.')
   return text
 }
@@ -89,24 +89,18 @@ function hashesOf({ url, method = 'GET', body = '' }: ReceiptOptions, request: s
   const { pathname, search } = new URL(request)
   const base = url === undefined ? '' : new URL(url).pathname.replace(/\/$/, '')
   const path = pathname.startsWith(`${base}/`) ? pathname.slice(base.length) : pathname
-  const digest = bodyDigest(body.startsWith('@') ? fileOf(body.slice(1)) : Buffer.from(body))
+  const bytes = body.startsWith('@') ? fileOf(body.slice(1)) : Buffer.from(body)
+  if (bytes === undefined) throw new CommandError('--body names a file that cannot be read.')
+  const digest = bodyDigest(bytes)
   return [undefined, usualHeaders].map((headers) =>
     fingerprint(method.toUpperCase(), path, search, { digest, headers }),
   )
 }
 
-function fileOf(name: string): Uint8Array {
+/** Undefined when it cannot be read. */
+function fileOf(name: string): Buffer | undefined {
   try {
     return readFileSync(name)
-  } catch {
-    throw new CommandError('--body names a file that cannot be read.')
-  }
-}
-
-/** Undefined when there is no such file. */
-function fileText(name: string): string | undefined {
-  try {
-    return readFileSync(name, 'utf8')
   } catch {
     return undefined
   }

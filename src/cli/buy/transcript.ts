@@ -2,11 +2,11 @@ import type { Address } from 'viem'
 import type { Exchange, Purchase } from '../../demo/buyers'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
-import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import * as Charge from './Charge'
+import { settlementOf } from './outcome'
 import * as Terms from './Terms'
 
 /** Describes a purchase, and checks whether the money moved as it should. */
@@ -103,7 +103,7 @@ async function transcribeReceipt(bought: Bought): Promise<Transcript> {
   if (signer === undefined || !AddressText.equal(signer, bought.receiptSigner))
     faults.push('the receipt is not signed by the published key')
   if (!(await bought.mined(transaction))) faults.push(`transaction ${transaction} did not succeed`)
-  const settled = settlement(encoded)
+  const settled = settlementOf(encoded)
   if (settled !== transaction) faults.push('the receipt names another transaction than it signs')
   const issued = new Date(issuedAt * 1000).toISOString()
   return {
@@ -114,12 +114,6 @@ async function transcribeReceipt(bought: Bought): Promise<Transcript> {
     ],
     faults,
   }
-}
-
-/** The transaction beside the signed part, which clients read. */
-function settlement(encoded: string): string | undefined {
-  const json = decodeJson(encoded, 'either')
-  return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
 }
 
 function transcribeBalances(bought: Bought): Transcript {

@@ -2,6 +2,7 @@ import { Database } from 'bun:sqlite'
 import { chmodSync, closeSync, mkdirSync, openSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
+import { codeOf } from '../../config/env'
 import { CommandError } from '../Command'
 
 /**
@@ -321,9 +322,4 @@ function guarded<T>(file: string, run: () => T): T {
 function idOf(file: string): string {
   const found = statSync(file, { bigint: true, throwIfNoEntry: false })
   return found === undefined ? '' : `${found.dev}:${found.ino}`
-}
-
-function codeOf(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  return typeof code === 'string' ? code : 'unknown error'
 }

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import type { HttpsOptions } from '../../app/options'
 import { parseDomains } from '../../config/domains'
-import { type Env, EnvironmentError, readEnv } from '../../config/env'
+import { codeOf, type Env, EnvironmentError, readEnv } from '../../config/env'
 import type { Values } from '../Command'
 
 export type HttpsFlags = Pick<Values, 'domain' | 'https-port' | 'http-port'>
@@ -60,8 +60,7 @@ function authoritiesOf(path: string | undefined): string | undefined {
   try {
     text = readFileSync(path, 'utf8')
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? error.code : 'unknown error'
-    throw new EnvironmentError(`the file that ACME_CA_FILE names cannot be read (${code})`)
+    throw new EnvironmentError(`the file that ACME_CA_FILE names cannot be read (${codeOf(error)})`)
   }
   if (text.includes('-----BEGIN CERTIFICATE-----')) return text
   throw new EnvironmentError('the file that ACME_CA_FILE names has no certificate: it must be PEM')

@@ -1,6 +1,6 @@
 import { closeSync, existsSync, mkdirSync, openSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
-import type { Env } from '../../config/env'
+import { codeOf, type Env } from '../../config/env'
 import { parse } from '../../config/merchants'
 import type { Context } from '../Command'
 import { self } from '../words'
@@ -138,8 +138,7 @@ function write(file: string, text: string): string | undefined {
     }
     return undefined
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : 'unknown error'
-    return `${file} cannot be written (${code}): name another place by --config`
+    return `${file} cannot be written (${codeOf(error)}): name another place by --config`
   }
 }
 

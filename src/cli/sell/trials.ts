@@ -8,6 +8,7 @@ import * as Route from '../../gateway/Route'
 import { quoteFor } from '../../gateway/upstream/metering'
 import * as Charge from '../../meter/Charge'
 import { createReader } from '../../meter/Reader'
+import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import { type Balances, transcribe, transcribeDelivery } from '../buy/transcript'
 
@@ -40,7 +41,10 @@ type Trial = {
   token?: (config: Config) => StockToken | undefined
   network: Network.Id
   buyer: DemoAccount
-  buy: (world: World, base: string, buyer: DemoAccount) => Promise<Purchase>
+  path: string
+  init?: RequestInit
+  /** How `@x402/fetch` pays; mppx without it. */
+  method?: TransferMethod | 'upto'
 }
 
 const trials: readonly Trial[] = [
@@ -49,27 +53,24 @@ const trials: readonly Trial[] = [
     sold: routeOf('weather', '/forecast'),
     network: 'eip155:8453',
     buyer: account(1),
-    buy: (world, base, buyer) => buyWithMppx(world, base + goods.forecast, buyer),
+    path: goods.forecast,
   },
   {
     client: '@x402/fetch with eip3009',
     sold: routeOf('crypto-prices', '/current'),
     network: 'eip155:8453',
     buyer: account(2),
-    buy: (world, base, buyer) =>
-      buyWithX402(world, base + goods.price, buyer, { network: 'eip155:8453', method: 'eip3009' }),
+    path: goods.price,
+    method: 'eip3009',
   },
   {
     client: '@x402/fetch with permit2',
     sold: routeOf('assistant', '/chat', question),
     network: 'eip155:4663',
     buyer: account(1),
-    buy: (world, base, buyer) =>
-      buyWithX402(world, base + goods.chat, buyer, {
-        network: 'eip155:4663',
-        method: 'permit2',
-        init: asking,
-      }),
+    path: goods.chat,
+    init: asking,
+    method: 'permit2',
   },
   {
     client: '@x402/fetch with permit2, a tokenized stock',
@@ -81,12 +82,9 @@ const trials: readonly Trial[] = [
     token: ({ stock }) => listed(stock),
     network: 'eip155:4663',
     buyer: account(2),
-    buy: (world, base, buyer) =>
-      buyWithX402(world, base + goods.stock, buyer, {
-        network: 'eip155:4663',
-        method: 'permit2',
-        init: { method: 'POST' },
-      }),
+    path: goods.stock,
+    init: { method: 'POST' },
+    method: 'permit2',
   },
   {
     client: '@x402/fetch by upto',
@@ -94,12 +92,9 @@ const trials: readonly Trial[] = [
     used: usedAt('assistant', '/chat', question),
     network: 'eip155:8453',
     buyer: account(2),
-    buy: (world, base, buyer) =>
-      buyWithX402(world, base + goods.chat, buyer, {
-        network: 'eip155:8453',
-        method: 'upto',
-        init: asking,
-      }),
+    path: goods.chat,
+    init: asking,
+    method: 'upto',
   },
 ]
 
@@ -157,7 +152,7 @@ async function attempt(input: {
   position: number
 }): Promise<readonly string[]> {
   const { world, base, print, trial, position } = input
-  const { client, network: id, buyer } = trial
+  const { client, network: id, buyer, path, init, method } = trial
   const { config, chains } = world
   const sold = trial.sold(config)
   const token = trial.token?.(config)
@@ -177,7 +172,10 @@ async function attempt(input: {
   const sharesBefore = await shares()
   let purchase: Purchase
   try {
-    purchase = await trial.buy(world, base, buyer)
+    purchase =
+      method === undefined
+        ? await buyWithMppx(world, base + path, buyer)
+        : await buyWithX402(world, base + path, buyer, { network: id, method, init })
   } catch (error) {
     return [`${client}: ${error instanceof Error ? error.message : error}`]
   }
