@@ -1,6 +1,5 @@
 import type { Transfer } from '../src/protocol/Transfer'
 import type { Payment } from './Payment'
-import { permit2612Of } from './permit2612'
 import type { PaymentRow } from './schema'
 
 /** The payment of a row. */
@@ -87,4 +86,21 @@ export function toRow(
 function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
   if (ceilingAtomic === null || facilitator === null) return {}
   return { upto: { ceilingAtomic, facilitator } }
+}
+
+type PermitColumns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
+
+/** The permit of a row, when it has one. */
+export function permit2612Of(row: Pick<PaymentRow, PermitColumns>): Pick<Transfer, 'permit2612'> {
+  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
+  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
+    return {}
+  }
+  return {
+    permit2612: {
+      valueAtomic: permit2612Value,
+      deadline: permit2612Deadline,
+      signature: permit2612Signature,
+    },
+  }
 }

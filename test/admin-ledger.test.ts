@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Span } from '../db/SalesLedger'
-import { adminStatements } from '../db/sqlite/admin-sql'
+import { adminStatements } from '../db/sqlite/admin'
 import { createLedger } from '../db/sqlite/ledger'
 import { type Db, open } from '../db/sqlite/open'
 import { hourMs } from '../src/books/hours'

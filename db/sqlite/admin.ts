@@ -1,9 +1,19 @@
 import type { Statement } from 'bun:sqlite'
 import type { AdminLedger, Pause } from '../AdminLedger'
 import { createAdminLedger, type StoryReads } from '../admin-reads'
-import { adminStatements } from './admin-sql'
+import { adminSql } from '../admin-sql'
+import { sqlite } from '../dialect'
 import type { Db } from './open'
 import { write } from './write'
+
+/** Statements of the pages for operators. */
+export const adminStatements = adminSql(sqlite, {
+  // Row ids are in the index itself.
+  rowsOfPayer: `SELECT p.rowid AS "row" FROM assets AS a
+    CROSS JOIN payments AS p ON p.network = a.network AND p.asset = a.address AND p.payer = $payer
+    LIMIT $limit`,
+  isInRows: 'rowid IN (SELECT value FROM json_each($rows))',
+})
 
 const setMeta = `INSERT INTO meta (key, value) VALUES ($key, $value)
   ON CONFLICT (key) DO UPDATE SET value = excluded.value`

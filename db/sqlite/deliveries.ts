@@ -1,7 +1,7 @@
 import type { DeliveryCommits } from '../Ledger'
 import type { Group } from './group'
 import type { Outbox } from './outbox'
-import type { Statements } from './statements'
+import type { Statements } from './parts'
 
 export function createDeliveries(
   group: Group,

@@ -1,5 +1,19 @@
-import { mkdirSync, rmSync, type Stats, statSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { Database } from 'bun:sqlite'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  type Stats,
+  statSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs'
+import { basename, join } from 'node:path'
 
 /** File that is written and removed to see whether the directory can be written. */
 const probeName = '.turnpike-probe'
@@ -75,4 +89,106 @@ function refusal(path: string, code: string, stats?: Stats): string {
 
 function codeOf(error: unknown): string {
   return error instanceof Error && 'code' in error ? String(error.code) : 'unknown'
+}
+
+/** Another live process uses this data directory. Not retryable. */
+export class DatabaseLockedError extends Error {
+  override name = 'DatabaseLockedError'
+  readonly directory: string
+  readonly pid: number | undefined
+
+  constructor(directory: string, pid: number | undefined, cause: unknown) {
+    const owner = pid === undefined ? 'another process' : `process ${pid}`
+    super(`${directory} is in use by ${owner}: stop it, or choose another --data`, { cause })
+    this.directory = directory
+    this.pid = pid
+  }
+}
+
+/**
+ * Locks the data directory for this process. Two gateways on one database would allocate the same
+ * account nonces. The lock is the operating system's, on a small database of its own. It ends with
+ * the process in every case, and needs no cleaning. Call the result to release it.
+ */
+export function lock(directory: string): () => void {
+  const file = join(directory, 'turnpike.lock')
+  const pidFile = join(directory, 'turnpike.pid')
+  const holder = new Database(file, { create: true })
+  try {
+    // Kept until the connection closes; without a journal file that a kill would leave.
+    holder.run('PRAGMA busy_timeout = 0')
+    holder.run('PRAGMA locking_mode = EXCLUSIVE')
+    holder.run('PRAGMA journal_mode = MEMORY')
+    holder.run('BEGIN EXCLUSIVE')
+    holder.run('COMMIT')
+  } catch (cause) {
+    holder.close()
+    if (codeOf(cause) !== 'SQLITE_BUSY') throw cause
+    throw new DatabaseLockedError(directory, readPid(pidFile), cause)
+  }
+  chmodSync(file, 0o600)
+  writeFileSync(pidFile, `${process.pid}\n`, { mode: 0o600 })
+  return () => holder.close()
+}
+
+// Only for the message: the lock does not depend on it.
+function readPid(file: string): number | undefined {
+  try {
+    const pid = Number(readFileSync(file, 'utf8').trim())
+    return Number.isSafeInteger(pid) && pid > 0 ? pid : undefined
+  } catch {
+    return undefined
+  }
+}
+
+const markerName = 'turnpike.used'
+
+/** The directory had a database before, and the database is empty or missing now. */
+export class DatabaseLostError extends Error {
+  override name = 'DatabaseLostError'
+  readonly file: string
+
+  constructor(file: string, marker: string) {
+    super(
+      `${file} is empty or missing, and ${basename(marker)} says that there was one: restore a ` +
+        `backup of it. Without it paid credentials are accepted again and orders are lost; ` +
+        `to start with an empty database, remove ${marker} and challenge.secret`,
+    )
+    this.file = file
+  }
+}
+
+/**
+ * Throws `DatabaseLostError` when the directory has been used and its database is empty or missing.
+ * With an empty ledger, old credentials would pass as new ones and orders would be lost.
+ */
+export function assertNotLost(directory: string, file: string): void {
+  const marker = join(directory, markerName)
+  if (!existsSync(marker)) return
+  if (isEmpty(file)) throw new DatabaseLostError(file, marker)
+}
+
+/** Whether there is no table in a file, or no file. Throws what SQLite throws. */
+function isEmpty(file: string): boolean {
+  if (!existsSync(file) || statSync(file).size === 0) return true
+  const sqlite = new Database(file, { readwrite: true, create: false })
+  try {
+    sqlite.run('PRAGMA busy_timeout = 5000')
+    return sqlite.query('SELECT 1 FROM sqlite_schema').get() === null
+  } finally {
+    sqlite.close()
+  }
+}
+
+/** Marks the directory as having a database. */
+export function markUsed(directory: string, now: number): void {
+  const path = join(directory, markerName)
+  if (existsSync(path)) return
+  const file = openSync(path, 'w', 0o600)
+  try {
+    writeSync(file, `This directory has had a database since ${new Date(now).toISOString()}.\n`)
+    fsyncSync(file)
+  } finally {
+    closeSync(file)
+  }
 }

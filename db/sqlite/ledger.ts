@@ -1,4 +1,5 @@
 import { createAuthorizationReads } from '../authorization-reads'
+import type { Database } from '../Database'
 import { ownFailures } from '../FailureLedger'
 import { ownLanes } from '../LaneLedger'
 import type { ChangeListener, Ledger } from '../Ledger'
@@ -14,10 +15,10 @@ import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
 import { createOutbox } from './outbox'
+import { createStatements } from './parts'
 import { createSales } from './sales'
 import { createSettling } from './settling'
-import { selectsOf } from './statement'
-import { createStatements } from './statements'
+import { selectsOf, unused } from './statement'
 import { createWebhooks } from './webhooks'
 
 /** The ledger of an open SQLite database. Every function is synchronous inside. */
@@ -65,5 +66,17 @@ export function createLedger(db: Db): Ledger {
     writable: (signal) => db.storage.writable(signal),
     onChange: (listener) => void listeners.push(listener),
     flush: group.flush,
+  }
+}
+
+/** The file of an open SQLite database, as the service uses it. */
+export function databaseOf(db: Db): Database {
+  return {
+    ledger: createLedger(db),
+    storage: db.storage,
+    upgrade: db.upgrade,
+    reserveLog: db.reserveLog,
+    unused: () => unused(db),
+    close: db.close,
   }
 }

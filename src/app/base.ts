@@ -1,6 +1,6 @@
 import type { Database } from '../../db/Database'
 import type { Ledger } from '../../db/Ledger'
-import { databaseOf } from '../../db/sqlite/database'
+import { databaseOf } from '../../db/sqlite/ledger'
 import { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
 import { requestIds } from '../http/ids'
