@@ -1,8 +1,7 @@
 import type * as Network from '../src/protocol/Network'
-import type { EventType } from '../src/protocol/Webhook'
 import { roomFor, type Tally } from './GrantBudget'
 import type { NewGrant } from './GrantLedger'
-import type { Order, State } from './Order'
+import type { Order } from './Order'
 import type { Payment } from './Payment'
 import type { WebhookEvent } from './WebhookLedger'
 
@@ -71,7 +70,7 @@ function factsOf({ id, purpose, transfer }: Payment) {
 export function orderChanged(order: Order, asset: string): WebhookEvent {
   const { id, state, updatedAt, deliveredAtomic, returnedAtomic } = order
   return {
-    type: typeOf(state),
+    type: `order.${state}`,
     subject: id,
     occurrence: `${updatedAt} ${order.refundAttempts}`,
     at: updatedAt,
@@ -96,10 +95,6 @@ export function orderChanged(order: Order, asset: string): WebhookEvent {
       heldReason: order.heldReason ?? null,
     },
   }
-}
-
-function typeOf(state: State): EventType {
-  return `order.${state}`
 }
 
 export function networkPaused(network: Network.Id, reason: string, at: number): WebhookEvent {

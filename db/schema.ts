@@ -77,9 +77,8 @@ export const payments = table(
     /** Id of the MPP challenge that the credential answers. */
     challengeId: text('challenge_id'),
     /**
-     * sha256 (hex) of the x402 credential that started the payment. NULL for MPP, and for payments
-     * of versions without this column: those continue only with data that the chain does not
-     * publish.
+     * sha256 (hex) of the x402 credential that started the payment; NULL for MPP. The chain publishes
+     * all that was signed, but not the bytes that were sent.
      */
     credentialHash: text('credential_hash'),
     bound: flag('bound').notNull(),

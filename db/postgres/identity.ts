@@ -14,10 +14,7 @@ export type Fingerprints = {
   relayers: readonly string[]
   /** One for each challenge secret; the first one signs. */
   challenges: readonly string[]
-  /**
-   * Address of DESK_KEY, where that is set. Versions before this field did not write it, and later ones
-   * wrote the first relayer where it is not set.
-   */
+  /** Address of DESK_KEY, where that is set. */
   desk?: string
 }
 

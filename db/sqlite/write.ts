@@ -46,14 +46,13 @@ function runnerOf({ sqlite }: Db): Runner {
 
 /** Whether an error says that a UNIQUE constraint refused the row. */
 export function isDuplicate(error: unknown): boolean {
-  const code = codeOf(error) ?? codeOf(error instanceof Error ? error.cause : undefined)
+  const code = codeOf(error)
   return code === 'SQLITE_CONSTRAINT_UNIQUE' || code === 'SQLITE_CONSTRAINT_PRIMARYKEY'
 }
 
 /** Whether a trigger refused the row. */
 export function isBarred(error: unknown): boolean {
-  const code = codeOf(error) ?? codeOf(error instanceof Error ? error.cause : undefined)
-  return code === 'SQLITE_CONSTRAINT_TRIGGER'
+  return codeOf(error) === 'SQLITE_CONSTRAINT_TRIGGER'
 }
 
 function codeOf(error: unknown): unknown {

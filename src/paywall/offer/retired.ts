@@ -68,8 +68,8 @@ type Kept = {
   /** The merchant makes no offers. */
   outOfService: boolean
   networks: readonly Network.Id[]
-  /** Assets of the networks, in their order; rows of earlier programs have none. */
-  assets?: readonly RetiredRow['asset'][]
+  /** Assets of the networks, in their order. */
+  assets: readonly RetiredRow['asset'][]
   payout: RetiredRow['payTo']
   upstream: string | undefined
   routes: readonly { path: string; methods: readonly string[]; priceAtomic: string }[]
@@ -127,7 +127,7 @@ function offersOf(merchant: string, json: string): Bare[] {
   if (kept.outOfService) return []
   return kept.routes.flatMap(({ path, priceAtomic }) =>
     kept.networks.flatMap((network, i) => {
-      const asset = kept.assets?.[i]
+      const asset = kept.assets[i]
       if (asset === undefined) return []
       const amountAtomic = BigInt(priceAtomic)
       return [{ merchant, route: path, network, asset, payTo: kept.payout, amountAtomic }]
