@@ -1,9 +1,10 @@
 import type { Address } from 'viem'
-import { createClient, RpcError, RpcFault } from '../../chain/client'
+import type { Client } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
 import * as Network from '../../protocol/Network'
+import { ask } from '../nodes'
 import type { KnownAsset, Terms } from './Terms'
 
 /** Which of several offers a wallet has the money for. */
@@ -44,20 +45,14 @@ async function readBalance(
   rpc = publicRpcOf(network),
 ): Promise<bigint | undefined> {
   if (rpc === undefined) return undefined
-  const client = createClient({ urls: [rpc], timeoutMs, log: () => undefined })
-  const timer = setTimeout(() => client.close(), timeoutMs)
-  try {
+  const read = async (client: Client) => {
+    const timer = setTimeout(() => client.close(), timeoutMs)
     const [chainId, balance] = await Promise.all([
       client.call('eth_chainId', []),
       client.call('eth_call', [Token.balanceOf(address, payer), 'latest']),
-    ])
+    ]).finally(() => clearTimeout(timer))
     const isOfChain = chainId === `0x${Network.chainIdOf(network)?.toString(16)}`
     return isOfChain && Receipt.isHex(balance) ? Token.toUint(balance) : undefined
-  } catch (error) {
-    if (error instanceof RpcError || error instanceof RpcFault) return undefined
-    throw error
-  } finally {
-    clearTimeout(timer)
-    client.close()
   }
+  return ask([rpc], read, timeoutMs)
 }

@@ -1,9 +1,10 @@
-import { type Client, createClient, RpcError, RpcFault } from '../../chain/client'
+import type { Client } from '../../chain/client'
 import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
 import * as Transfer from '../../protocol/Transfer'
+import { ask } from '../nodes'
 import type { Fate, Stored } from './spending'
 
 /**
@@ -13,7 +14,6 @@ import type { Fate, Stored } from './spending'
 
 /** After this time beyond `validBefore` a reorganisation cannot bring the payment back. */
 const marginSeconds = 120
-const timeoutMs = 10_000
 /** Longest time of all reads, because a call of the client waits for them, ms. */
 const allMs = 20_000
 
@@ -32,8 +32,7 @@ export async function findFates(
     networks.map(async (network) => {
       const url = rpc ?? publicRpcOf(network)
       if (url === undefined) return
-      const client = createClient({ urls: [url], timeoutMs, log: () => undefined })
-      try {
+      await ask([url], async (client) => {
         const chainId = await client.call('eth_chainId', [])
         if (!Receipt.isHex(chainId) || `eip155:${BigInt(chainId)}` !== network) return
         for (const payment of payments.filter((each) => each.network === network)) {
@@ -41,11 +40,7 @@ export async function findFates(
           const fate = await findFate(client, payment)
           if (fate !== undefined) fates.set(payment.id, fate)
         }
-      } catch (error) {
-        if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
-      } finally {
-        client.close()
-      }
+      })
     }),
   )
   return fates

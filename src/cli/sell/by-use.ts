@@ -1,10 +1,9 @@
-import { createClient, RpcError, RpcFault } from '../../chain/client'
-import * as Receipt from '../../chain/receipt'
 import type { Config, NetworkConfig } from '../../config/Config'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Permit from '../../protocol/Permit'
 import * as Upto from '../../protocol/Upto'
+import { ask, withoutCode } from '../nodes'
 import type { Finding } from './models'
 
 /** Why routes with a meter are not sold by the x402 scheme `upto`; they are sold by `exact` then. */
@@ -31,8 +30,6 @@ export function findUnsold({ service, merchants }: Config): Finding[] {
   })
 }
 
-const timeoutMs = 10_000
-
 /**
  * The reasons that the chains show: the networks of metered routes without the contracts of the
  * scheme. A chain that does not answer is reported by another check. Never rejects.
@@ -49,26 +46,13 @@ export async function findMissingProxies(config: Config): Promise<Finding[]> {
 }
 
 async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
-  const client = createClient({ urls: rpcUrls, timeoutMs, log: () => undefined })
-  const isDeployed = async (address: string) => {
-    const code = await client.call('eth_getCode', [address, 'latest'])
-    return Receipt.isHex(code) && code.length > 2
-  }
   const contracts = [
     ['x402UptoPermit2Proxy', Upto.proxyAddress],
     ['Permit2', Permit.permit2Address],
   ] as const
-  try {
-    const found = await Promise.all(contracts.map(([, address]) => isDeployed(address)))
-    return contracts.flatMap(([name, address], index) => {
-      if (found[index]) return []
-      const message = `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`
-      return [{ path: ['networks', id], message }]
-    })
-  } catch (error) {
-    if (error instanceof RpcError || error instanceof RpcFault) return []
-    throw error
-  } finally {
-    client.close()
-  }
+  const missing = await ask(rpcUrls, (client) => withoutCode(client, contracts))
+  return (missing ?? []).map(([name, address]) => ({
+    path: ['networks', id],
+    message: `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`,
+  }))
 }

@@ -1,12 +1,10 @@
-import { createClient } from '../../chain/client'
 import { createHead, type Head, learnFees, observe, priceOf } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
 import type { Config, NetworkConfig } from '../../config/Config'
 import * as Amount from '../../protocol/Amount'
 import type * as Network from '../../protocol/Network'
 import { microUsdOf, type SaleCost, usualGasOf } from '../../settlement/state/availability'
-
-const timeoutMs = 10_000
+import { ask } from '../nodes'
 
 /**
  * Gas cost of a lone sale now, on each network that answers, in the order of the file. Never
@@ -24,17 +22,15 @@ async function lineOf(config: Config, network: NetworkConfig): Promise<string | 
 }
 
 /** The fees of a network now; undefined when no node of it answers. Never rejects. */
-export async function readHead(network: NetworkConfig): Promise<Head | undefined> {
-  const client = createClient({ urls: network.rpcUrls, timeoutMs, log: () => undefined })
-  const head = createHead()
-  try {
+export function readHead(network: NetworkConfig): Promise<Head | undefined> {
+  return ask(network.rpcUrls, async ({ nodes }) => {
     const said = await Promise.all(
-      client.nodes.map(async (node) => {
-        const ask = (method: string, params: unknown[]) =>
+      nodes.map(async (node) => {
+        const read = (method: string, params: unknown[]) =>
           node.call(method, params).catch(() => undefined)
         const [block, tip] = await Promise.all([
-          ask('eth_getBlockByNumber', ['latest', false]),
-          ask('eth_maxPriorityFeePerGas', []),
+          read('eth_getBlockByNumber', ['latest', false]),
+          read('eth_maxPriorityFeePerGas', []),
         ])
         return { block: Receipt.parseBlock(block), tip }
       }),
@@ -42,15 +38,14 @@ export async function readHead(network: NetworkConfig): Promise<Head | undefined
     const blocks = said.flatMap(({ block }) => block ?? [])
     const [first] = blocks
     if (first === undefined) return undefined
+    const head = createHead()
     observe(head, first)
     learnFees(head, {
       tips: said.flatMap(({ tip }) => (Receipt.isHex(tip) ? [BigInt(tip)] : [])),
       baseFees: blocks.map(({ baseFeeWei }) => baseFeeWei),
     })
     return head
-  } finally {
-    client.close()
-  }
+  })
 }
 
 /**

@@ -15,6 +15,7 @@ import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
 import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
+import { ask, withoutCode } from '../nodes'
 
 /**
  * A difference from the file, and the entry that it concerns. It has no URL, which may be secret.
@@ -54,7 +55,7 @@ async function ofNetwork(config: Config, network: NetworkConfig): Promise<Findin
   const good = network.rpcUrls.filter((_, index) => verdicts[index] === undefined)
   found.push(...verdicts.filter((finding) => finding !== undefined))
   if (good.length === 0) return found
-  const client = clientOf(good)
+  const client = createClient({ urls: good, timeoutMs, log: () => undefined })
   try {
     found.push(...(await ofContracts(client, network, config.stock)))
   } catch (error) {
@@ -69,28 +70,18 @@ async function ofNetwork(config: Config, network: NetworkConfig): Promise<Findin
   return found
 }
 
-function clientOf(urls: readonly string[]): Client {
-  return createClient({ urls, timeoutMs, log: () => undefined })
-}
-
 async function ofRpc(
   network: NetworkConfig,
   url: string,
   path: Path,
 ): Promise<Finding | undefined> {
   const name = `rpc_urls[${path.at(-1)}] of ${network.id}`
-  const client = clientOf([url])
-  try {
-    const chainId = await client.call('eth_chainId', [])
-    if (chainId === `0x${network.chainId.toString(16)}`) return undefined
-    const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
-    const found = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is not a chain id'
-    return { path, message: `${name}: ${found}, not ${network.chainId}` }
-  } catch {
-    return { path, message: `${name}: no answer to eth_chainId` }
-  } finally {
-    client.close()
-  }
+  const chainId = await ask([url], (client) => client.call('eth_chainId', []))
+  if (chainId === undefined) return { path, message: `${name}: no answer to eth_chainId` }
+  if (chainId === `0x${network.chainId.toString(16)}`) return undefined
+  const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
+  const found = shown ? `the chain id is ${BigInt(chainId)}` : 'the answer is not a chain id'
+  return { path, message: `${name}: ${found}, not ${network.chainId}` }
 }
 
 async function ofSocket(
@@ -139,15 +130,9 @@ async function ofContracts(
   const codes: [string, Address, Path][] = [['Multicall3', Multicall.multicallAddress, path]]
   if (network.asset.transfer.includes('permit2'))
     codes.push(['x402ExactPermit2Proxy', Permit.proxyAddress, [...path, 'asset', 'transfer']])
-  const missing = (
-    await Promise.all(
-      codes.map(async ([name, address, at]): Promise<Finding[]> => {
-        const code = await client.call('eth_getCode', [address, 'latest'])
-        if (typeof code === 'string' && code.length > 2) return []
-        return [{ path: at, message: `${name}: no contract at ${address} on ${network.id}` }]
-      }),
-    )
-  ).flat()
+  const missing = (await withoutCode(client, codes)).map(([name, address, at]): Finding => {
+    return { path: at, message: `${name}: no contract at ${address} on ${network.id}` }
+  })
   if (missing.some(({ path: at }) => at === path)) return missing
   const probes = [
     ...assetProbes(network, assetPath),

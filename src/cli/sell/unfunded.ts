@@ -1,13 +1,11 @@
 import type { Address } from 'viem'
-import { createClient } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import type { Config, NetworkConfig } from '../../config/Config'
 import { usualGasOf } from '../../settlement/state/availability'
 import { etherText, isPoor, remedyOf } from '../../settlement/state/funding'
+import { ask } from '../nodes'
 import { readHead } from './gas-cost'
 import type { Finding } from './online'
-
-const timeoutMs = 10_000
 
 /** Addresses of our accounts: `relayers` send on every network, `desk` on that of the stock desk. */
 export type Accounts = { relayers: readonly Address[]; desk: Address | undefined }
@@ -34,24 +32,21 @@ async function ofNetwork(
   if (addresses.length === 0) return []
   const head = await readHead(network)
   if (head === undefined) return []
-  const client = createClient({ urls: network.rpcUrls, timeoutMs, log: () => undefined })
-  try {
-    const balances = await Promise.all(
+  const balances = await ask(network.rpcUrls, (client) =>
+    Promise.all(
       addresses.map((address) =>
         client.call('eth_getBalance', [address, 'latest']).catch(() => undefined),
       ),
-    )
-    return addresses.flatMap((address, index): Finding[] => {
-      const balance = balances[index]
-      if (!Receipt.isHex(balance)) return []
-      const balanceWei = BigInt(balance)
-      if (!isPoor(balanceWei, head, network.feeCapWei)) return []
-      const remedy = remedyOf({ address, balanceWei }, network, head, usualGasOf(network))
-      const held = etherText(balanceWei, network)
-      const message = `relayer ${address} holds ${held}, too little for gas: ${remedy}`
-      return [{ path: ['networks', network.id], message }]
-    })
-  } finally {
-    client.close()
-  }
+    ),
+  )
+  return addresses.flatMap((address, index): Finding[] => {
+    const balance = balances?.[index]
+    if (!Receipt.isHex(balance)) return []
+    const balanceWei = BigInt(balance)
+    if (!isPoor(balanceWei, head, network.feeCapWei)) return []
+    const remedy = remedyOf({ address, balanceWei }, network, head, usualGasOf(network))
+    const held = etherText(balanceWei, network)
+    const message = `relayer ${address} holds ${held}, too little for gas: ${remedy}`
+    return [{ path: ['networks', network.id], message }]
+  })
 }

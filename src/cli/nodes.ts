@@ -1,0 +1,29 @@
+import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
+
+/** Asks nodes, then ends their connections. Undefined when none of them has an answer. */
+export async function ask<Answer>(
+  urls: readonly string[],
+  question: (client: Client) => Promise<Answer>,
+  timeoutMs = 10_000,
+): Promise<Answer | undefined> {
+  const client = createClient({ urls, timeoutMs, log: () => undefined })
+  try {
+    return await question(client)
+  } catch (error) {
+    if (error instanceof RpcError || error instanceof RpcFault) return undefined
+    throw error
+  } finally {
+    client.close()
+  }
+}
+
+/** Which of these contracts have no code; each begins with its name and its address. */
+export async function withoutCode<Contract extends readonly [string, string, ...unknown[]]>(
+  client: Client,
+  contracts: readonly Contract[],
+): Promise<Contract[]> {
+  const codes = await Promise.all(
+    contracts.map(([, address]) => client.call('eth_getCode', [address, 'latest'])),
+  )
+  return contracts.filter((_, index) => String(codes[index] ?? '0x').length <= 2)
+}
