@@ -69,20 +69,29 @@ async function compile(options: Options): Promise<void> {
     ...(options.runtime ? [`--compile-executable-path=${resolve(options.runtime)}`] : []),
     `--outfile=${options.outfile}`,
   ]
-  const compiler = Bun.spawn([process.execPath, 'build', resolve(options.entry), ...flags], {
+  const command = [process.execPath, 'build', resolve(options.entry), ...flags]
+  const { out, problems, code } = await run(command, {
     // The compiler writes paths relative to its directory into the executable.
     cwd: dirname(resolve(options.entry)),
     // The builder's NODE_ENV would override --production.
     env: { ...process.env, NODE_ENV: 'production' },
+  })
+  if (code !== 0) throw new Error(`bun build ended with ${code}\n${out}${problems}`)
+}
+
+/** Runs a program to its end, by default in this directory and environment. */
+export async function run(
+  command: readonly string[],
+  options: { cwd?: string; env?: NodeJS.ProcessEnv } = {},
+): Promise<{ out: string; problems: string; code: number }> {
+  const child = Bun.spawn([...command], {
+    env: process.env,
+    ...options,
     stdout: 'pipe',
     stderr: 'pipe',
   })
-  const [out, problems, code] = await Promise.all([
-    compiler.stdout.text(),
-    compiler.stderr.text(),
-    compiler.exited,
-  ])
-  if (code !== 0) throw new Error(`bun build ended with ${code}\n${out}${problems}`)
+  const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
+  return { out, problems, code: await child.exited }
 }
 
 /** The commit of a checkout; undefined outside git, or where git is missing. */
@@ -101,7 +110,7 @@ async function git(root: string, ...args: readonly string[]): Promise<string | u
   const path = Bun.which('git')
   if (path === null) return undefined
   // Without the locks, so that a build does not disturb another git command.
-  const child = Bun.spawn([path, '--no-optional-locks', '-C', root, ...args], {
+  const { out, code } = await run([path, '--no-optional-locks', '-C', root, ...args], {
     // A hook of git sets these for another directory.
     env: {
       ...process.env,
@@ -109,10 +118,7 @@ async function git(root: string, ...args: readonly string[]): Promise<string | u
       GIT_WORK_TREE: undefined,
       GIT_INDEX_FILE: undefined,
     },
-    stdout: 'pipe',
-    stderr: 'ignore',
   })
-  const [out, code] = await Promise.all([child.stdout.text(), child.exited])
   return code === 0 ? out : undefined
 }
 

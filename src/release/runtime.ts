@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { run } from '../build'
 import { runtimeVersion, type Target } from './targets'
 
 /** Why a runtime cannot be used. */
@@ -52,14 +53,4 @@ function reasonOf(problems: string): string {
   const lines = problems.split('\n').filter((line) => /^npm (error|ERR!) /.test(line))
   const said = lines.filter((line) => !line.includes('complete log of this run'))
   return said.slice(0, 3).join('; ') || 'it failed without a reason'
-}
-
-async function run(command: string[]) {
-  const child = Bun.spawn(command, { env: process.env, stdout: 'pipe', stderr: 'pipe' })
-  const [out, problems, code] = await Promise.all([
-    child.stdout.text(),
-    child.stderr.text(),
-    child.exited,
-  ])
-  return { out, problems, code }
 }

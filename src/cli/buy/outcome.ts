@@ -4,7 +4,6 @@ import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
-import { findPayment } from '../operate/payments'
 import { readText } from './body'
 import * as Charge from './Charge'
 import type { Credential } from './Credential'
@@ -83,6 +82,67 @@ async function finishByUse(
   const genuine = await checkCharge(payment.charge, payment.receipt, purchase, credential)
   if (payment.isFailed) say('           it could not be settled, so nothing moved')
   return genuine && whole && ok ? 0 : 1
+}
+
+/** A payment whose settlement has ended. */
+type Settled = {
+  charge: Charge.Charge | undefined
+  /** JSON of the receipt, or its value as a header has it. */
+  receipt: string | undefined
+  /** Whether the charge could not be settled, and never will be. */
+  isFailed: boolean
+}
+
+/** How long a settlement is waited for, and the pause between two requests, ms. */
+const settleMs = 20_000
+const pauseMs = 300
+
+/** States in which nothing more is settled. */
+const ended = ['void', 'failed', 'expired']
+
+/**
+ * The payment at its URL once it is settled. Undefined when the server does not show it, or when it
+ * is not settled in time. Never rejects.
+ */
+async function findPayment(
+  url: URL,
+  token: string,
+  now: () => number,
+): Promise<Settled | undefined> {
+  const until = now() + settleMs
+  for (;;) {
+    const payment = await readPayment(url, token)
+    if (payment === undefined) return undefined
+    const receipt = receiptOf(payment)
+    const state = Json.member(payment, 'state')
+    if (receipt !== undefined || ended.some((each) => each === state))
+      return {
+        charge: Charge.ofPayment(payment),
+        receipt,
+        isFailed: state === 'failed' || state === 'expired',
+      }
+    if (now() + pauseMs >= until) return undefined
+    await Bun.sleep(pauseMs)
+  }
+}
+
+async function readPayment(url: URL, token: string): Promise<Json.JsonObject | undefined> {
+  try {
+    const response = await fetch(url, {
+      headers: { 'payment-token': token },
+      redirect: 'manual',
+      signal: AbortSignal.timeout(10_000),
+    })
+    return response.ok ? Json.parse(await readText(response)) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+function receiptOf(payment: Json.JsonObject): string | undefined {
+  const receipt = Json.member(payment, 'receipt')
+  if (typeof receipt === 'string') return receipt
+  return receipt === undefined ? undefined : JSON.stringify(receipt)
 }
 
 /** Prints a charge and its receipt. False when either is wrong. */

@@ -95,7 +95,8 @@ function textOf(parent: Json.JsonObject, name: string): string {
   return typeof value === 'string' ? Text.line(value, 300) : ''
 }
 
-function child(parent: Json.JsonObject, name: string): Json.JsonObject {
+/** A member that is an object; an empty one for any other. */
+export function child(parent: Json.JsonObject, name: string): Json.JsonObject {
   const value = Json.member(parent, name)
   return Json.isObject(value) ? value : {}
 }

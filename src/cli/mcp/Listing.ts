@@ -1,5 +1,6 @@
 import * as Amount from '../../protocol/Amount'
 import * as Json from '../../protocol/Json'
+import { child } from './Answer'
 import * as Text from './Text'
 
 /** The tools of a gateway for the client of this wallet. */
@@ -117,9 +118,4 @@ function priceOf(entry: Json.JsonObject): bigint | undefined {
   } catch {
     return undefined
   }
-}
-
-function child(parent: Json.JsonObject, name: string): Json.JsonObject {
-  const value = Json.member(parent, name)
-  return Json.isObject(value) ? value : {}
 }
