@@ -3,7 +3,10 @@ import type { Path } from '../../config/lines'
 import type * as Preset from '../../meter/Preset'
 import { readText } from '../../net/read-text'
 
-/** A difference between the file and the upstream, with the entry of the file. */
+/**
+ * A difference between the file and a chain or an upstream, and the entry that it concerns. It has no
+ * URL, which may be secret.
+ */
 export type Finding = { path: Path; message: string }
 
 const timeoutMs = 10_000

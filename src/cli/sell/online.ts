@@ -16,11 +16,7 @@ import * as AddressText from '../../protocol/Address'
 import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
 import { ask, withoutCode } from '../nodes'
-
-/**
- * A difference from the file, and the entry that it concerns. It has no URL, which may be secret.
- */
-export type Finding = { path: Path; message: string }
+import type { Finding } from './models'
 
 export type OnlineOptions = {
   /** Unix ms. */

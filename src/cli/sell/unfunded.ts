@@ -5,7 +5,7 @@ import { usualGasOf } from '../../settlement/state/availability'
 import { etherText, isPoor, remedyOf } from '../../settlement/state/funding'
 import { ask } from '../nodes'
 import { readHead } from './gas-cost'
-import type { Finding } from './online'
+import type { Finding } from './models'
 
 /** Addresses of our accounts: `relayers` send on every network, `desk` on that of the stock desk. */
 export type Accounts = { relayers: readonly Address[]; desk: Address | undefined }
