@@ -38,16 +38,8 @@ async function credential(url: string, by: 'mpp' | 'x402', init?: RequestInit) {
   return { 'payment-signature': await permit(asked.required) }
 }
 
-/** By Permit2 where the head of the 402 has room for that offer. */
 function permit(required: Required): Promise<string> {
-  const network = 'eip155:4663'
-  const hasPermit2 = required.accepts.some(
-    (offer) =>
-      offer.scheme === 'exact' &&
-      offer.network === network &&
-      offer.extra.assetTransferMethod === 'permit2',
-  )
-  return payX402(required, buyer, { network, method: hasPermit2 ? 'permit2' : 'eip3009' })
+  return payX402(required, buyer, { network: 'eip155:4663', method: 'permit2' })
 }
 
 /** The answer with its bytes as they were transmitted. */
@@ -96,11 +88,13 @@ describe('every row', () => {
     const { origin, pathname, search } = new URL(sample.upstream)
     expect(seen).toMatchObject({ method: 'GET', target: pathname + search, body: '' })
     const wanted = await direct(seen)
-    expect([response.status, wanted.response.status]).toEqual([200, 200])
+    expect(response.status).toBe(sample.status ?? 200)
+    expect(wanted.response.status).toBe(response.status)
     expect(Buffer.compare(bytes, wanted.bytes)).toBe(0)
     for (const name of ['content-type', 'content-encoding'])
       expect(response.headers.get(name)).toBe(wanted.response.headers.get(name))
-    expect(response.headers.get('content-type')).toStartWith('application/json')
+    expect(response.headers.get('content-type')).toStartWith(sample.type ?? 'application/json')
+    expect(plain(response, bytes)).toContain(sample.has ?? '')
     const receipt = by === 'mpp' ? 'payment-receipt' : 'payment-response'
     expect(response.headers.get(receipt)).not.toBeNull()
     // The file selects the host; here all hosts are one.
@@ -109,9 +103,11 @@ describe('every row', () => {
     expect(found?.target?.origin).toBe(origin)
     for (const [name, value] of Object.entries(found?.merchant.headers ?? {}))
       expect(seen.headers[name.toLowerCase()]).toBe(value)
-    const value: unknown = JSON.parse(plain(response, bytes))
-    const kind = Array.isArray(value) ? 'array' : typeof value
-    expect([found?.route.answer?.type ?? 'object'].flat()).toContain(kind)
+    if (response.ok && sample.type === undefined) {
+      const value: unknown = JSON.parse(plain(response, bytes))
+      const kind = Array.isArray(value) ? 'array' : typeof value
+      expect([found?.route.answer?.type ?? 'object'].flat()).toContain(kind)
+    }
     return { response, bytes, seen }
   }
 
@@ -135,14 +131,14 @@ describe('every row', () => {
   })
 
   for (const path of ['defi/protocols', 'company-filings/facts/0000320193.json', 'defi/tvl/aave']) {
-    test(`behavior: ${path} is delivered compressed and uncompressed`, async () => {
+    test(`behavior: ${path} is delivered compressed and uncompressed, over 1 MiB or as a bare number`, async () => {
       const sample = samples.find(({ ask }) => ask === path)
       if (!sample) throw new Error(`no sample ${path}`)
       const packed = await buy(sample, 'mpp', 'gzip')
       const unpacked = await buy(sample, 'x402', 'identity')
       expect(plain(packed.response, packed.bytes)).toBe(unpacked.bytes.toString())
       if (path === 'defi/tvl/aave') expect(unpacked.bytes.toString()).toMatch(/^\d+\.\d+$/)
-      expect(packed.response.headers.get('content-encoding')).toBe('gzip')
+      else expect(packed.response.headers.get('content-encoding')).toBe('gzip')
     })
   }
 

@@ -44,7 +44,7 @@ beforeAll(async () => {
   if (challenge === undefined) throw new Error('no challenge')
   const authorization = await payMpp(challenge, buyer)
   mpp = (await fetch(url, { headers: { authorization } })).headers.get('payment-receipt') ?? ''
-  const terms = { network: 'eip155:4663', method: 'eip3009' } as const
+  const terms = { network: 'eip155:4663', method: 'permit2' } as const
   const payment = await payX402(asked.required, buyer, terms)
   const paid = await fetch(url, { headers: { 'payment-signature': payment } })
   x402 = paid.headers.get('payment-response') ?? ''

@@ -9,9 +9,9 @@ import * as X402 from './X402'
  * head of an answer is longer than 4 KB (proxy_buffer_size).
  *
  * Every head has `resource`, an `accepts` entry and a challenge of each network, and the salt that
- * clients echo. The entry is the one of EIP-3009 where the asset has it: it needs no approval, and
- * clients that read the head alone, such as those in Python, cannot find another one. It is also the
- * shortest. The following is added in this order while there is room:
+ * clients echo. The entry is the first one in the file. Some clients read the head alone and pay by
+ * EIP-3009 only, such as those in Python: where no network lists it first, one has its entry in place
+ * of the first. The following is added in this order while there is room:
  *
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
@@ -27,8 +27,10 @@ import * as X402 from './X402'
  * 11. signed offers: first of each price on a mainnet, then all
  * 12. bazaar with its examples
  *
- * Where even the first addition does not fit (three networks, long names), the head has fewer
- * challenges, then fewer networks, dropped from the end. The body has everything.
+ * Where even the first addition does not fit (three networks with both methods each, long names),
+ * the head has the shorter entry of each network, then fewer challenges, then fewer networks,
+ * dropped from the end. After a refused x402 payment challenges are dropped first. The body has
+ * everything.
  */
 
 /** Bytes of the whole head: status line, headers, and the empty line. */
@@ -57,6 +59,8 @@ export type Ask = {
   error: string
   /** Bytes of further headers of this answer. */
   moreBytes: number
+  /** Whether an x402 payment was refused. */
+  isX402: boolean
 }
 
 /** The parts that fit. */
@@ -97,7 +101,7 @@ const paddingBytes = 6
 /** Measures everything that a head can contain. */
 export function compile(input: Input) {
   const { full, challenges, challengeBytes } = input
-  const { firsts, further, upto } = byNetwork(full.accepts)
+  const { firsts, shortest, further, upto } = byNetwork(full.accepts)
   const base = (accepts: readonly Requirements[], count: number): Base => {
     const extensions = saltOnly(full.extensions)
     const least = { ...full, resource: { url: '' }, accepts, extensions }
@@ -106,21 +110,24 @@ export function compile(input: Input) {
   }
   const counts = Array.from({ length: Math.max(1, challenges) }, (_, gone) => challenges - gone)
   const all = counts.map((count) => base(firsts, count))
-  const few = firsts.map((_, gone) => base(firsts.slice(0, firsts.length - gone), 1))
+  const short = counts.map((count) => base(shortest, count))
+  const few = shortest.map((_, gone) => base(shortest.slice(0, shortest.length - gone), 1))
   const forms = formsOf(input)
   return {
     input,
     forms,
     urls: [full.resource.url, new URL(full.resource.url).origin],
     parts: partsOf(input, forms, further, upto),
-    bases: [...all, ...few.slice(1)],
+    bases: [...all.slice(0, 1), ...short, ...few],
+    x402Bases: [...all, ...short, ...few],
   }
 }
 
 /** Chooses the content of a head. It only adds sizes, because it runs for each new URL. */
 export function choose(budget: Budget, ask: Ask): Choice {
-  const { input, bases } = budget
+  const { input } = budget
   const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
+  const bases = ask.isX402 ? budget.x402Bases : budget.bases
   const errorBytes = ask.error.length - input.full.error.length
   for (const [index, base] of bases.entries()) {
     for (const url of [ask.url, ...budget.urls]) {
@@ -145,7 +152,7 @@ function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Ch
   const digest = digestBytes * base.challenges
   const hasDigest = ask.hasDigest && digest <= room
   if (hasDigest) room -= digest
-  let key = index * 2 + (ask.hasDigest ? 1 : 0)
+  let key = index * 4 + (ask.isX402 ? 2 : 0) + (ask.hasDigest ? 1 : 0)
   const ordered = ask.hasDigest ? all.withBody : all.bodiless
   for (const { name, json: more, plain, needs = [] } of ordered) {
     key *= 2
@@ -287,20 +294,33 @@ function costOf(name: string, { extension }: Form): number {
   return bytesOf(name) + 1 + bytesOf(extension) + 1
 }
 
-/** The entry of each network that every head has, and indexes of the other ones. */
+/** The entry of each network that every head has, the shortest of each, and indexes of further ones. */
 function byNetwork(accepts: readonly Requirements[]) {
   const firsts = new Map<string, number>()
+  const shortest = new Map<string, Requirements>()
+  const isPlain = (index: number) => accepts[index]?.extra.assetTransferMethod === 'eip3009'
   const upto: number[] = []
-  for (const [index, { scheme, network, extra }] of accepts.entries()) {
+  for (const [index, accept] of accepts.entries()) {
+    const { network } = accept
     // Clients pay by it only when their application asked for it, so it is no base.
-    if (scheme === 'upto') upto.push(index)
-    else if (!firsts.has(network) || extra.assetTransferMethod === 'eip3009')
-      firsts.set(network, index)
+    if (accept.scheme === 'upto') {
+      upto.push(index)
+      continue
+    }
+    if (!firsts.has(network)) firsts.set(network, index)
+    const short = shortest.get(network)
+    if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
+  }
+  const exact = [...accepts.keys()].filter((index) => !upto.includes(index))
+  if (![...firsts.values()].some(isPlain)) {
+    const plain = exact.find(isPlain)
+    if (plain !== undefined) firsts.set(accepts[plain]?.network ?? '', plain)
   }
   const own = new Set(firsts.values())
   return {
     firsts: accepts.filter((_, index) => own.has(index)),
-    further: [...accepts.keys()].filter((index) => !own.has(index) && !upto.includes(index)),
+    shortest: [...shortest.values()],
+    further: exact.filter((index) => !own.has(index)),
     upto,
   }
 }

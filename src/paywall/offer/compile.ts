@@ -166,7 +166,7 @@ export function pageFor(compiled: CompiledOffers, url: string, asksDigest: boole
   const { page, budget, plans } = compiled
   if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
   const { error } = compiled.required
-  const ask = { url, hasDigest: asksDigest, error, moreBytes: 0 }
+  const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
   const choice = HeaderBudget.choose(budget, ask)
   const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
   plans.set(choice.key, plan)

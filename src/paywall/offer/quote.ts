@@ -219,8 +219,9 @@ function refuse(
   const error = problem.reason ?? problem.code
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
+  const isX402 = more['payment-response'] !== undefined
   const hasDigest = fresh.digest !== undefined
-  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes })
+  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
     ...toBody(compiled.required, url),
     ...compiled.beside,
