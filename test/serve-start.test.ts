@@ -22,6 +22,7 @@ const text = (listen: string) => `
 payout = "0x1111111111111111111111111111111111111111"
 listen = "${listen}"
 base_url = "https://pay.test"
+metrics = "public"
 
 [networks."eip155:8453"]
 name = "Base"
