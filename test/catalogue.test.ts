@@ -88,13 +88,11 @@ describe('every row', () => {
     const { origin, pathname, search } = new URL(sample.upstream)
     expect(seen).toMatchObject({ method: 'GET', target: pathname + search, body: '' })
     const wanted = await direct(seen)
-    expect(response.status).toBe(sample.status ?? 200)
-    expect(wanted.response.status).toBe(response.status)
+    expect([response.status, wanted.response.status]).toEqual([200, 200])
     expect(Buffer.compare(bytes, wanted.bytes)).toBe(0)
     for (const name of ['content-type', 'content-encoding'])
       expect(response.headers.get(name)).toBe(wanted.response.headers.get(name))
-    expect(response.headers.get('content-type')).toStartWith(sample.type ?? 'application/json')
-    expect(plain(response, bytes)).toContain(sample.has ?? '')
+    expect(response.headers.get('content-type')).toStartWith('application/json')
     const receipt = by === 'mpp' ? 'payment-receipt' : 'payment-response'
     expect(response.headers.get(receipt)).not.toBeNull()
     // The file selects the host; here all hosts are one.
@@ -103,11 +101,9 @@ describe('every row', () => {
     expect(found?.target?.origin).toBe(origin)
     for (const [name, value] of Object.entries(found?.merchant.headers ?? {}))
       expect(seen.headers[name.toLowerCase()]).toBe(value)
-    if (response.ok && sample.type === undefined) {
-      const value: unknown = JSON.parse(plain(response, bytes))
-      const kind = Array.isArray(value) ? 'array' : typeof value
-      expect([found?.route.answer?.type ?? 'object'].flat()).toContain(kind)
-    }
+    const value: unknown = JSON.parse(plain(response, bytes))
+    const kind = Array.isArray(value) ? 'array' : typeof value
+    expect([found?.route.answer?.type ?? 'object'].flat()).toContain(kind)
     return { response, bytes, seen }
   }
 
@@ -131,14 +127,14 @@ describe('every row', () => {
   })
 
   for (const path of ['defi/protocols', 'company-filings/facts/0000320193.json', 'defi/tvl/aave']) {
-    test(`behavior: ${path} is delivered compressed and uncompressed, over 1 MiB or as a bare number`, async () => {
+    test(`behavior: ${path} is delivered compressed and uncompressed`, async () => {
       const sample = samples.find(({ ask }) => ask === path)
       if (!sample) throw new Error(`no sample ${path}`)
       const packed = await buy(sample, 'mpp', 'gzip')
       const unpacked = await buy(sample, 'x402', 'identity')
       expect(plain(packed.response, packed.bytes)).toBe(unpacked.bytes.toString())
       if (path === 'defi/tvl/aave') expect(unpacked.bytes.toString()).toMatch(/^\d+\.\d+$/)
-      else expect(packed.response.headers.get('content-encoding')).toBe('gzip')
+      expect(packed.response.headers.get('content-encoding')).toBe('gzip')
     })
   }
 
