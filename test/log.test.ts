@@ -99,12 +99,16 @@ describe('log', () => {
 test('behavior: a terminal has one line for a sale, and JSON keeps its fields', () => {
   const payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8' as const
   const transfer = { amountAtomic: 10_000n, network: 'eip155:8453', payer } as unknown as Transfer
-  const purpose = { merchant: 'api', route: '/hello' } as unknown as Purpose
-  const said = () =>
-    saleOf({ transfer, purpose, createdAt: 1_000 }, 'complete', {
+  const saidOf = (route: string) => {
+    const purpose = { merchant: 'api', route } as unknown as Purpose
+    return saleOf({ transfer, purpose, createdAt: 1_000 }, 'complete', {
       symbolOf: () => 'USDC',
       now: () => 1_200,
     })
+  }
+  const said = () => saidOf('/hello')
+  // The route of a whole API has an empty path.
+  expect(saidOf('')).toBe('sold api / 0.01 USDC from 0x7099\u202679C8 in 0.2 s')
   const [terminal, json] = [capture(true), capture()]
   for (const { log } of [terminal, json]) {
     log('payment-delivery', { payment: 'pay_1' }, said)

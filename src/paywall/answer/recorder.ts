@@ -39,7 +39,7 @@ export function saleOf(
   const amount = `${Amount.toDecimal(amountAtomic, 6).replace(/\.?0+$/, '')} ${symbolOf?.(network) ?? 'USD'}`
   const seconds = (Math.max(0, now() - createdAt) / 1000).toFixed(1)
   const cut = outcome === 'truncated' ? '; the answer was cut' : ''
-  return `sold ${purpose.merchant} ${purpose.route} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
+  return `sold ${purpose.merchant} ${purpose.route || '/'} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
 }
 
 export function createRecorder(options: RecorderOptions): Recorder {
