@@ -1,4 +1,5 @@
 import type * as Network from '../../src/protocol/Network'
+import { dayMs } from '../../src/protocol/Time'
 import type { GasTotals } from '../Ledger'
 import type { GasProduct } from '../schema'
 import type { Reader } from './reader'
@@ -23,8 +24,6 @@ const read = `SELECT network, product, day, wei::text AS wei, wasted_wei::text A
   FROM gas_spent WHERE day = ANY($1::text[])`
 
 type Row = { network: Network.Id; product: GasProduct; day: string; wei: string; wasted: string }
-
-const dayMs = 86_400_000
 
 /** Loads the totals of this day and the one before, and reads them again once a second. */
 export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): Promise<Gas> {

@@ -1,4 +1,5 @@
 import type * as Network from '../../src/protocol/Network'
+import { dayMs } from '../../src/protocol/Time'
 import { type GasProduct, gasSpent } from '../schema'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
@@ -11,7 +12,6 @@ type Spent = {
 }
 
 const nothing: Spent = { wei: 0n, wastedWei: 0n }
-const dayMs = 86_400_000
 
 /** The newest sums, because every 402 reads the budget. */
 const kept = new WeakMap<Db, Known>()

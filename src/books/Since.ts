@@ -1,5 +1,4 @@
-const dayMs = 86_400_000
-const hourMs = 3_600_000
+import { dayMs, hourMs } from '../protocol/Time'
 
 /**
  * The begin of a period as unix ms: `30d` is 30 days before the begin of this UTC day, `24h` is 24

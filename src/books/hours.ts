@@ -1,7 +1,6 @@
 import type { SalesLedger } from '../../db/SalesLedger'
+import { hourMs } from '../protocol/Time'
 import type { Tally } from './tally'
-
-export const hourMs = 3_600_000
 
 /** Longest time (ms) that counts are in memory only. */
 const waitMs = 5_000

@@ -1,7 +1,6 @@
 import type { SalesQuery, SalesReads } from '../../db/SalesLedger'
+import { hourMs } from '../protocol/Time'
 import * as Books from './Books'
-
-const hourMs = 3_600_000
 
 export type ReadOptions = {
   sales: SalesReads

@@ -5,11 +5,9 @@ import type {
   SalesReads,
   SalesRow,
 } from '../../db/SalesLedger'
+import { dayMs, hourMs } from '../protocol/Time'
 import * as Books from './Books'
-import { hourMs } from './hours'
 import type { ReadOptions } from './read'
-
-export const dayMs = 24 * hourMs
 
 /** Payments of one read. It takes some milliseconds, in which nothing else runs. */
 const slicePayments = 200

@@ -1,3 +1,5 @@
+import * as Amount from '../protocol/Amount'
+
 /** The newest block of a chain, updated from answers to other calls. */
 export type Head = {
   /** Highest block number seen. */
@@ -127,7 +129,7 @@ export function learnFees(
   head.agreedBaseFeeWei = reported.baseFees.length > 1 ? baseFeeWei : 0n
   head.suggestedTipWei = lowerMedian(reported.tips) ?? head.suggestedTipWei
   const most = baseFeeWei > tipFloorWei ? baseFeeWei : tipFloorWei
-  head.tipWei = least(head.suggestedTipWei, most)
+  head.tipWei = Amount.least(head.suggestedTipWei, most)
 }
 
 /** Fees of a transaction, in wei. */
@@ -139,8 +141,8 @@ export type Fees = { maxFeeWei: bigint; maxTipWei: bigint }
  */
 export function fees(head: Head, capWei: bigint, isStuck = false): Fees {
   const tipWei = isStuck ? head.suggestedTipWei : head.tipWei
-  const maxFeeWei = least(2n * baseFeeOf(head) + tipWei, capWei)
-  return { maxFeeWei, maxTipWei: least(tipWei, maxFeeWei) }
+  const maxFeeWei = Amount.least(2n * baseFeeOf(head) + tipWei, capWei)
+  return { maxFeeWei, maxTipWei: Amount.least(tipWei, maxFeeWei) }
 }
 
 /** Price of a unit of gas now, in wei. */
@@ -150,16 +152,14 @@ export function priceOf(head: Head): bigint {
 
 /** The base fee of the newest block, in wei, capped by what several nodes reported. */
 export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
-  return agreedBaseFeeWei === 0n ? baseFeeWei : least(baseFeeWei, trustedRise * agreedBaseFeeWei)
+  return agreedBaseFeeWei === 0n
+    ? baseFeeWei
+    : Amount.least(baseFeeWei, trustedRise * agreedBaseFeeWei)
 }
 
 function lowerMedian(values: readonly bigint[]): bigint | undefined {
   const sorted = values.toSorted((left, right) => (left < right ? -1 : left > right ? 1 : 0))
   return sorted[Math.floor((sorted.length - 1) / 2)]
-}
-
-function least(left: bigint, right: bigint): bigint {
-  return left < right ? left : right
 }
 
 function clamp(value: number): number {

@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
+import { dayMs } from '../protocol/Time'
 
 /** One payee may use one part in this many of the facilitator's daily gas. */
 const parts = 4n
@@ -51,8 +52,6 @@ type Day = { from: number; networks: Map<Network.Id, Part> }
 
 /** Gas limits, in proportion to which the day's cost is divided. */
 type Part = { total: number; byPayee: Map<Address, number> }
-
-const dayMs = 86_400_000
 
 /**
  * Divides what was spent in the day (UTC) among payees by the gas limits of what was sent for each.

@@ -1,4 +1,5 @@
 import { stalledCode } from '../paywall/usage/usage-stream'
+import { isEventStream } from '../protocol/Header'
 import type { Stalls } from './upstream/stalls'
 
 /**
@@ -38,8 +39,7 @@ export async function readStart(response: Response, exchange: Exchange): Promise
     watch.stop()
     return { bytes: new Uint8Array(0) }
   }
-  const type = response.headers.get('content-type') ?? ''
-  const limit = /^\s*text\/event-stream\s*(?:;|$)/i.test(type) ? 1 : bufferMaxBytes
+  const limit = isEventStream(response.headers) ? 1 : bufferMaxBytes
   const reader = response.body.getReader()
   const chunks: Uint8Array[] = []
   let size = 0

@@ -1,3 +1,4 @@
+import * as Amount from '../protocol/Amount'
 import * as Meter from './Meter'
 
 /** The most that a request may use, as far as the request limits it. */
@@ -20,7 +21,7 @@ export type Most = {
 export function of(meter: Meter.Meter, most: Most): bigint {
   const { priceAtomic, baseAtomic, plan } = meter
   if (meter.preset === 'header') return priceAtomic
-  if (plan.counters.length === 0) return least(baseAtomic, priceAtomic)
+  if (plan.counters.length === 0) return Amount.least(baseAtomic, priceAtomic)
   const known = most.models.map((model) => Meter.ratesOf(meter, model))
   const isKnown = known.length > 0 && !known.includes(undefined)
   let highest = 0n
@@ -30,7 +31,7 @@ export function of(meter: Meter.Meter, most: Most): bigint {
     if (ceiling === undefined) return priceAtomic
     if (ceiling > highest) highest = ceiling
   }
-  return least(stepUp(highest), priceAtomic)
+  return Amount.least(stepUp(highest), priceAtomic)
 }
 
 /** Undefined when something that has a price is not limited. */
@@ -73,8 +74,4 @@ function stepUp(amount: bigint): bigint {
   if (length <= digits) return amount > 0n ? amount : 1n
   const shift = length - digits
   return ((amount + (1n << shift) - 1n) >> shift) << shift
-}
-
-export function least(a: bigint, b: bigint): bigint {
-  return a < b ? a : b
 }

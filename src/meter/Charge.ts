@@ -1,4 +1,4 @@
-import { least } from './Ceiling'
+import * as Amount from '../protocol/Amount'
 import * as Meter from './Meter'
 import * as Override from './Override'
 import type { Counter } from './Preset'
@@ -23,7 +23,7 @@ export function ofTimeout(
   { ceilingAtomic }: Pick<Quote, 'ceilingAtomic'>,
 ): Charge | undefined {
   if (timeouts === 'free' || baseAtomic === 0n) return undefined
-  return { amountAtomic: least(baseAtomic, ceilingAtomic), by: 'base', units: {} }
+  return { amountAtomic: Amount.least(baseAtomic, ceilingAtomic), by: 'base', units: {} }
 }
 
 /** The charge of an answer to a request that was quoted. */
@@ -32,7 +32,7 @@ export function of(
   { ceilingAtomic, models }: Pick<Quote, 'ceilingAtomic' | 'models'>,
   usage: Usage,
 ): Charge {
-  const atMost = (amount: bigint) => least(amount, ceilingAtomic)
+  const atMost = (amount: bigint) => Amount.least(amount, ceilingAtomic)
   const missing = (reason: string): Charge => ({
     amountAtomic: meter.missing === 'max' ? ceilingAtomic : atMost(meter.baseAtomic),
     by: 'missing',

@@ -1,3 +1,4 @@
+import { isEventStream } from '../protocol/Header'
 import type * as Meter from './Meter'
 import * as Override from './Override'
 import type { Preset } from './Preset'
@@ -29,7 +30,7 @@ export function createReader({ preset, plan }: Meter.Meter, { status, headers }:
     return constant({ kind: 'missing', reason: 'this meter has no units' })
   if (/\S/.test((headers.get('content-encoding') ?? '').replace(/^identity$/i, '')))
     return constant({ kind: 'missing', reason: 'the answer is encoded' })
-  const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
+  const isEvents = isEventStream(headers)
   const seen = Usage.nothing()
   const { root, needles } = planOf(plan)
   const scanner = Scanner.createScanner(

@@ -173,7 +173,7 @@ function mpp(value: string, context: CredentialContext): Presentation {
       Challenge.checkExpiry(challenge, now()) ??
       checkAmount(priced(), request.amountAtomic, 'invalid-challenge') ??
       checkOffer(offer, now(), 'invalid-challenge') ??
-      Transfer.checkWindow(parsed.transfer, now()),
+      Transfer.checkWindow(parsed.transfer, now(), Transfer.windowMaxSeconds),
     bound: true,
     identifier: undefined,
     challengeId: challenge.id,
@@ -196,7 +196,7 @@ function x402(
     refusal: () =>
       checkOffer(offer, now(), 'invalid_payment_requirements') ??
       checkAmount(priced(), transfer.amountAtomic, 'invalid_payment_requirements') ??
-      Transfer.checkWindow(transfer, now()),
+      Transfer.checkWindow(transfer, now(), Transfer.windowMaxSeconds),
   }))
   const isOnly = presented.length === 1
   const chosen = (!isOnly && presented.find(({ isKeySigned }) => isKeySigned())) || presented[0]

@@ -41,6 +41,14 @@ export function fromDecimal(text: string, decimals: number): bigint {
   return atomic
 }
 
+export function least(left: bigint, right: bigint): bigint {
+  return left < right ? left : right
+}
+
+export function greatest(left: bigint, right: bigint): bigint {
+  return left > right ? left : right
+}
+
 /** Decimal text with all fractional digits, e.g. `0.005000`. */
 export function toDecimal(atomic: bigint, decimals: number): string {
   if (decimals === 0) return atomic.toString()

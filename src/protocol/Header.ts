@@ -10,6 +10,11 @@ const urlPattern = /^[A-Za-z0-9_-]+={0,2}$/
 const encoder = new TextEncoder()
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
+/** Whether an answer comes as server-sent events. */
+export function isEventStream(headers: Headers): boolean {
+  return /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
+}
+
 /**
  * JSON object of a base64url header value, padding tolerated. `either` also accepts the standard
  * alphabet, but not both in one value. Throws a JsonError that names the fault.

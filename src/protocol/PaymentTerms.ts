@@ -3,7 +3,7 @@ import * as Explanation from './Explanation'
 import type { FacilitatorRequest, Operation } from './Facilitation'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
-import { windowMinSeconds } from './Transfer'
+import { checkWindow, windowMinSeconds } from './Transfer'
 import * as Upto from './Upto'
 
 /**
@@ -110,7 +110,7 @@ function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault 
     const detail = `witness.facilitator is not one of the signers of this facilitator: ${signers}.`
     return { code: 'upto_facilitator_mismatch', detail }
   }
-  const late = isKnown ? undefined : checkWindow(signed, options.now)
+  const late = isKnown ? undefined : checkWindow({ ...signed, method: 'permit2' }, options.now)
   if (late !== undefined) return late
   // For `/settle` with `upto` the amount is the charge, which is at most the signed ceiling.
   if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic) {
@@ -120,21 +120,6 @@ function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault 
   if (signed.asset !== asset) {
     const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
     return { code: 'permit2_token_mismatch', detail }
-  }
-  return undefined
-}
-
-function checkWindow(
-  signed: FacilitatorRequest['parsed']['signed'],
-  now: number,
-): Fault | undefined {
-  const seconds = BigInt(Math.floor(now / 1000))
-  const time = { ...signed, method: 'permit2' } as const
-  if (signed.validBefore < seconds + windowMinSeconds) {
-    return { code: 'permit2_deadline_expired', detail: Explanation.expired(time, seconds) }
-  }
-  if (signed.validAfter > seconds) {
-    return { code: 'permit2_not_yet_valid', detail: Explanation.early(time, seconds) }
   }
   return undefined
 }

@@ -55,37 +55,45 @@ export function parseCall(to: Address, data: string): Authorization.ParsedCall |
   return Permit.parseCall(to, data) ?? Upto.parseCall(to, data) ?? Authorization.parseCall(to, data)
 }
 
-/** Longest time that a signature may stay valid from now: specification 8 and a margin. */
-const windowMaxSeconds = 360n
+/** Longest time that a signature for us may stay valid from now: specification 8 and a margin. */
+export const windowMaxSeconds = 360n
 
 /** Least time in seconds that a settlement needs. */
 export const windowMinSeconds = 6n
 
 /**
  * Whether a new payment may be settled at `now` (unix ms): not expired or about to expire, not in
- * the future, not valid for longer than `windowMaxSeconds`. A stored payment skips this check, so
- * it is separate from parsing. Faults have x402 reason codes.
+ * the future, not valid for longer than `maxSeconds`, if that is given. A stored payment skips this
+ * check, so it is separate from parsing. Faults have x402 reason codes.
  */
 export function checkWindow(
   transfer: Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>,
   now: number,
-): Fault | undefined {
+  maxSeconds?: bigint,
+): (Fault & { code: WindowCode }) | undefined {
   const seconds = BigInt(Math.floor(now / 1000))
-  const isPermit = transfer.method === 'permit2'
-  const prefix = 'invalid_exact_evm_payload_authorization'
-  const expired = isPermit ? 'permit2_deadline_expired' : `${prefix}_valid_before`
+  const [expired, early] = windowCodes[transfer.method]
   if (transfer.validBefore < seconds + windowMinSeconds) {
     return { code: expired, detail: Explanation.expired(transfer, seconds) }
   }
-  if (transfer.validBefore > seconds + windowMaxSeconds) {
+  if (maxSeconds !== undefined && transfer.validBefore > seconds + maxSeconds) {
     const detail =
-      `The authorization must expire within ${windowMaxSeconds} seconds: it ends at ` +
+      `The authorization must expire within ${maxSeconds} seconds: it ends at ` +
       `${transfer.validBefore}, and the time here is ${seconds}.`
     return { code: expired, detail }
   }
   if (transfer.validAfter > seconds) {
-    const code = isPermit ? 'permit2_not_yet_valid' : `${prefix}_valid_after`
-    return { code, detail: Explanation.early(transfer, seconds) }
+    return { code: early, detail: Explanation.early(transfer, seconds) }
   }
   return undefined
 }
+
+const windowCodes = {
+  eip3009: [
+    'invalid_exact_evm_payload_authorization_valid_before',
+    'invalid_exact_evm_payload_authorization_valid_after',
+  ],
+  permit2: ['permit2_deadline_expired', 'permit2_not_yet_valid'],
+} as const satisfies Record<TransferMethod, readonly [expired: string, early: string]>
+
+type WindowCode = (typeof windowCodes)[TransferMethod][number]

@@ -1,9 +1,11 @@
 import type { Address, Hex } from 'viem'
 import type { Sponsor } from '../config/Config'
+import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import type { Code } from '../protocol/Problem'
+import { dayMs } from '../protocol/Time'
 
 /**
  * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the
@@ -146,12 +148,12 @@ export function approveOf(
 ): Approve | undefined {
   if (balanceWei < leastWei(price)) return undefined
   const affordable = balanceWei / price.gas
-  const maxFee = smaller(bidWei(price), affordable)
+  const maxFee = Amount.least(bidWei(price), affordable)
   return {
     ...call,
     gas: String(price.gas),
     maxFeePerGas: String(maxFee),
-    maxPriorityFeePerGas: String(smaller(price.tipWei, maxFee)),
+    maxPriorityFeePerGas: String(Amount.least(price.tipWei, maxFee)),
     nonce,
     chainId,
   }
@@ -199,11 +201,7 @@ export function topUpOf(
 
 /** Unix ms at which the UTC day of a time began. */
 export function dayOf(at: number): number {
-  return at - (at % 86_400_000)
-}
-
-function smaller(left: bigint, right: bigint): bigint {
-  return left < right ? left : right
+  return at - (at % dayMs)
 }
 
 function ceilDiv(value: bigint, by: bigint): bigint {

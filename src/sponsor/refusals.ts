@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Code } from '../protocol/Problem'
+import { dayMs } from '../protocol/Time'
 import * as Grant from './Grant'
 import type { Judged } from './judge'
 import type { Sponsored } from './ledger'
@@ -58,5 +59,5 @@ export function refuse(
 
 /** Until the next UTC day. */
 function secondsLeft(now: number): number {
-  return Math.max(1, Math.ceil((Grant.dayOf(now) + 86_400_000 - now) / 1000))
+  return Math.max(1, Math.ceil((Grant.dayOf(now) + dayMs - now) / 1000))
 }

@@ -5,6 +5,7 @@ import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
+import { dayMs, hourMs } from '../protocol/Time'
 import type { Settlement } from '../settlement/settlement'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
@@ -56,8 +57,6 @@ export type AdmissionOptions = {
   now: () => number
 }
 
-const hourMs = 60 * 60 * 1000
-const dayMs = 24 * hourMs
 /** Most gas of the swap and the refund of an order together, or of its payment and the refund. */
 const usedGas = 400_000n
 /** Refunded orders of all payers may cost this part of the desk's gas of a day. */

@@ -1,3 +1,4 @@
+import { dayMs } from '../protocol/Time'
 import * as Snapshot from './Snapshot'
 
 /** A price, and the time of its read (unix ms). */
@@ -10,7 +11,6 @@ export type History = {
   of(symbol: string): readonly Point[]
 }
 
-const dayMs = 24 * 60 * 60 * 1000
 /** The newest price of each span of this length is kept. */
 const slotMs = 15 * 60 * 1000
 

@@ -394,6 +394,7 @@ test('behavior: the window of a new payment', () => {
     Transfer.checkWindow(
       { method, validAfter: BigInt(validAfter), validBefore: BigInt(validBefore) },
       now,
+      Transfer.windowMaxSeconds,
     )?.code
   const seconds = 1_900_000_000
   const prefix = 'invalid_exact_evm_payload_authorization'

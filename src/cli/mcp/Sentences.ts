@@ -1,4 +1,5 @@
 import * as Amount from '../../protocol/Amount'
+import { dayMs } from '../../protocol/Time'
 import type { Short } from '../buy/funds'
 import * as Terms from '../buy/Terms'
 import type { Problem } from './Answer'
@@ -24,7 +25,6 @@ export function dollars(micros: bigint): string {
 
 /** The next midnight of UTC. */
 export function resetOf(now: number): string {
-  const dayMs = 86_400_000
   return time((Math.floor(now / dayMs) + 1) * dayMs)
 }
 

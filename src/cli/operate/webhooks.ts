@@ -1,5 +1,6 @@
 import type { Ledger } from '../../../db/Ledger'
 import type { Message } from '../../../db/WebhookLedger'
+import { dayMs } from '../../protocol/Time'
 import { type BesideOptions, withLedger } from './database'
 
 export type WebhooksOptions = BesideOptions & {
@@ -13,7 +14,6 @@ export type WebhooksOptions = BesideOptions & {
 
 /** Messages of each state that `list` shows. */
 const listed = 20
-const dayMs = 86_400_000
 const sendMs = 15_000
 
 /**

@@ -1,6 +1,7 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { Payment } from '../../../db/Payment'
 import type { WriteEvent } from '../../log'
+import { isEventStream } from '../../protocol/Header'
 import * as Problem from '../../protocol/Problem'
 import * as SettlementResponse from '../../protocol/SettlementResponse'
 import type { Settlement } from '../../settlement/settlement'
@@ -266,7 +267,7 @@ async function bufferAnswer(
   { body, headers, status, onEnd }: Made,
 ): Promise<Extract<Buffered, { kind: 'whole' | 'stream' }>> {
   const { request, authorization } = delivery
-  const isEvents = /^\s*text\/event-stream\s*(?:;|$)/i.test(headers.get('content-type') ?? '')
+  const isEvents = isEventStream(headers)
   const buffered = await context.buffer.read(body, {
     isPassedOn: isEvents && !context.options.settlement.authorizations.holdsStream(authorization),
     maxBytes: request.envelope?.maxBytes,

@@ -4,34 +4,16 @@ import type { Head } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { Asset } from '../../protocol/Asset'
 import * as Explanation from '../../protocol/Explanation'
-import type { Transfer } from '../../protocol/Transfer'
+import { checkWindow as findFault, type Transfer } from '../../protocol/Transfer'
 import type { Outcome, Reason } from '../send/Outcome'
 
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
 export type PaymentRefusal = Extract<Outcome, { kind: 'refused' | 'unavailable' }>
 
-/** A settlement must be possible for at least this long (reference facilitator: 6 s). */
-const marginSeconds = 6n
-
 /** Refusal of a transfer outside its time window by our clock; undefined inside. */
 export function checkWindow(transfer: Transfer, now: number): PaymentRefusal | undefined {
-  const seconds = BigInt(Math.floor(now / 1000))
-  const isPermit = transfer.method === 'permit2'
-  if (transfer.validBefore < seconds + marginSeconds) {
-    return refuse(
-      isPermit
-        ? 'permit2_deadline_expired'
-        : 'invalid_exact_evm_payload_authorization_valid_before',
-      Explanation.expired(transfer, seconds),
-    )
-  }
-  if (transfer.validAfter > seconds) {
-    return refuse(
-      isPermit ? 'permit2_not_yet_valid' : 'invalid_exact_evm_payload_authorization_valid_after',
-      Explanation.early(transfer, seconds),
-    )
-  }
-  return undefined
+  const fault = findFault(transfer, now)
+  return fault && refuse(fault.code, fault.detail)
 }
 
 /** A wallet that is not deployed yet: the relayer calls only the listed factories. */

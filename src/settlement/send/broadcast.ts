@@ -2,6 +2,7 @@ import { parseTransaction } from 'viem'
 import type { TransactionRow } from '../../../db/schema'
 import { fees, pollMs } from '../../chain/head'
 import type * as Receipt from '../../chain/receipt'
+import * as Amount from '../../protocol/Amount'
 import { readCount, readReceipt, readTop } from '../read/reads'
 import { remedyFor } from '../state/availability'
 import type { Context, Policy } from '../state/context'
@@ -240,8 +241,8 @@ async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<bo
   const { relayer, nonce } = slot
   const old = newest(slot)
   const current = fees(head, network.feeCapWei, true)
-  const maxFeeWei = larger(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
-  const maxTipWei = larger(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
+  const maxFeeWei = Amount.greatest(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
+  const maxTipWei = Amount.greatest(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
   if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
     if (relayer.stuck === undefined) {
       relayer.stuck = 'a transaction stays out at the fee cap'
@@ -275,8 +276,4 @@ function payloadOf({ relayer, validBefore }: Slot, old: TransactionRow, now: num
     valueWei: value ?? 0n,
     gasLimit: old.gasLimit,
   }
-}
-
-function larger(left: bigint, right: bigint): bigint {
-  return left > right ? left : right
 }

@@ -41,8 +41,11 @@ export function amountOf(
   head: Head,
   gas: bigint,
 ): bigint {
-  const wanted = most(salesFunded * gas * priceOf(head), 2n * leastWei(head, network.feeCapWei))
-  return rounded(most(wanted - balanceWei, sendMinWei))
+  const wanted = Amount.greatest(
+    salesFunded * gas * priceOf(head),
+    2n * leastWei(head, network.feeCapWei),
+  )
+  return rounded(Amount.greatest(wanted - balanceWei, sendMinWei))
 }
 
 function leastWei(head: Head, feeCapWei: bigint): bigint {
@@ -63,8 +66,4 @@ export function etherText(
 function rounded(wei: bigint): bigint {
   const unit = 10n ** BigInt(Math.max(0, wei.toString().length - 2))
   return ((wei + unit - 1n) / unit) * unit
-}
-
-function most(left: bigint, right: bigint): bigint {
-  return left > right ? left : right
 }

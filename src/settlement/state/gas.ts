@@ -3,6 +3,8 @@ import type { JobRow } from '../../../db/jobs'
 import type { Product, Purpose } from '../../../db/Payment'
 import { isIdentified } from '../../chain/code'
 import { priceOf } from '../../chain/head'
+import * as Amount from '../../protocol/Amount'
+import { dayMs } from '../../protocol/Time'
 import type { Transfer } from '../../protocol/Transfer'
 import type { PaymentRefusal } from '../read/refusals'
 import { deploys } from '../read/signature'
@@ -152,15 +154,11 @@ function underWayWei(
     for (const slot of slots.values()) {
       const newest = slot.transactions.at(-1)
       if (newest?.product !== product || !filter(slot)) continue
-      wei += newest.gasLimit * least(newest.maxFeeWei, price)
+      wei += newest.gasLimit * Amount.least(newest.maxFeeWei, price)
       if (slot.job) wei += givenWei(slot.job)
     }
   }
   return wei
-}
-
-function least(left: bigint, right: bigint): bigint {
-  return left < right ? left : right
 }
 
 function spent(detail: string): PaymentRefusal {
@@ -197,5 +195,5 @@ export function addWasted(
 }
 
 function dayKey(product: Product, at: number): string {
-  return `${product} ${Math.floor(at / 86_400_000)}`
+  return `${product} ${Math.floor(at / dayMs)}`
 }

@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { CeilingLimits } from '../../../db/AuthorizationLedger'
 import type { Purpose } from '../../../db/Payment'
+import * as Amount from '../../protocol/Amount'
 import type { Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import { facilitatorMax, openMax } from '../send/relayer'
@@ -110,12 +111,9 @@ function fundsOf(
 ): bigint {
   // A permit allows its own ceiling only: of two that are open, the second may be refused on chain.
   const permitted = permit2612 === undefined ? 0n : amountAtomic
-  const allowed = allowanceAtomic === undefined ? balanceAtomic : max(allowanceAtomic, permitted)
+  const allowed =
+    allowanceAtomic === undefined ? balanceAtomic : Amount.greatest(allowanceAtomic, permitted)
   return allowed > balanceAtomic ? balanceAtomic : allowed
-}
-
-function max(a: bigint, b: bigint): bigint {
-  return a > b ? a : b
 }
 
 /** The limits of a new ceiling, as just read. */

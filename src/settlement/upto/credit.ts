@@ -2,6 +2,8 @@ import type { Address } from 'viem'
 import type { AuthorizationLedger, Buyer } from '../../../db/AuthorizationLedger'
 import type { LaneLedger } from '../../../db/LaneLedger'
 import type { WriteEvent } from '../../log'
+import * as Amount from '../../protocol/Amount'
+import { dayMs, hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
 import { createDebts } from './debts'
 
@@ -60,8 +62,6 @@ export type CreditOptions = {
   log: WriteEvent
 }
 
-const hourMs = 3_600_000
-const dayMs = 24 * hourMs
 /** Time between two log lines about the same merchant, ms. */
 const quietMs = hourMs
 /** Age at which what other processes may have changed is read again, ms. */
@@ -227,7 +227,7 @@ function refuse(
   const since = state.now() - hourMs
   let lately = 0n
   for (const { atomic, at } of account.losses.values()) if (at > since) lately += atomic
-  const risk = (openAtomic: bigint) => least(openAtomic + lately, short(openAtomic))
+  const risk = (openAtomic: bigint) => Amount.least(openAtomic + lately, short(openAtomic))
   if (risk(ceilingAtomic) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
   if (risk(account.openAtomic + ceilingAtomic) > payerAtomic) return Refusals.underWay
   // Each of several gateways has a part for itself, because it does not know what is open at the others.
@@ -251,7 +251,7 @@ function report({ now, log }: State, merchant: string, book: Book, dayAtomic: bi
 /** The risk with a payer: what is open and was lost within a day, but at most what it is short of. */
 function riskOf(account: Account, openAtomic: bigint): bigint {
   const short = openAtomic + account.lostAtomic - paidOf(account)
-  return short <= 0n ? 0n : least(openAtomic + account.dayAtomic, short)
+  return short <= 0n ? 0n : Amount.least(openAtomic + account.dayAtomic, short)
 }
 
 function update(book: Book, account: Account): void {
@@ -346,8 +346,4 @@ function paidOf({ paid }: Account): bigint {
   let sum = 0n
   for (const { atomic } of paid.values()) sum += atomic
   return sum
-}
-
-function least(a: bigint, b: bigint): bigint {
-  return a < b ? a : b
 }

@@ -1,4 +1,5 @@
 import type { Config, NetworkConfig } from '../../config/Config'
+import { hourMs } from '../../protocol/Time'
 import type { Details, RelayerStatus } from '../../settlement/state/availability'
 import { isLocal } from '../chains'
 import { type Html, html } from '../html'
@@ -165,7 +166,6 @@ function budgets(network: NetworkConfig, { gas }: Details): Html {
 
 /** The settlements of the facilitator for other servers. */
 export async function facilitatorPage(config: Config, sources: Sources): Promise<Html> {
-  const hourMs = 3_600_000
   const to = sources.now()
   const from = to - (to % hourMs) - (24 * 7 - 1) * hourMs
   const sums = new Map<

@@ -1,6 +1,6 @@
 import type { Order } from '../../../db/Order'
-import { dayMs } from '../../books/recent'
 import type { Config } from '../../config/Config'
+import { dayMs } from '../../protocol/Time'
 import { type Html, html } from '../html'
 import { createNames, type Names } from './names'
 import { badge, coin, facts, short, type Tone, table, time } from './parts'

@@ -1,6 +1,6 @@
 import type { Line } from '../../books/Books'
-import { dayMs } from '../../books/recent'
 import type { Config } from '../../config/Config'
+import { dayMs } from '../../protocol/Time'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import { type Attention, attentionOf, type Missing } from './attention'
