@@ -1,7 +1,7 @@
 import type { Dialect } from './dialect'
 import { isJobOf } from './sales-sql'
 
-/** Statements of the pages for operators. `test/admin-ledger.test.ts` reads their query plans. */
+/** Statements of the pages for operators. `test/db/admin-ledger.test.ts` reads their query plans. */
 export type AdminSql = ReturnType<typeof adminSql>
 
 /** Reads of all payments of a payer, which have no common text. */

@@ -2,7 +2,7 @@ import type { Service } from '../config/Config'
 import { hasBearer } from '../http/bearer'
 import { type Registry, renderMetrics } from '../http/metrics'
 import { clientOf } from '../http/peer'
-import * as RateLimit from '../http/ratelimit'
+import * as RateLimit from '../http/rate-limit'
 import * as Problem from '../protocol/Problem'
 import type { Parts } from './parts'
 

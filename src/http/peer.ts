@@ -1,4 +1,4 @@
-import { clientKey } from './clientip'
+import { clientKey } from './client-ip'
 
 /** Returns the address of a request's client. The address is looked up only when it is needed. */
 export type Peer = (() => string | undefined) & {

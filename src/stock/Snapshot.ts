@@ -1,5 +1,5 @@
 import type { Address, Hex } from 'viem'
-import * as StockToken from '../chain/stocktoken'
+import * as StockToken from '../chain/stock-token'
 import * as Uniswap from '../chain/uniswap'
 import type { StockToken as Listed, Stock } from '../config/Config'
 import type { Answer } from './reader'

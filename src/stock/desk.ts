@@ -6,7 +6,7 @@ import type { WriteEvent } from '../log'
 import type { Context, DeskMarket, DeskSettlement } from './context'
 import { createDriver } from './driver'
 import { idSince, refundId, swapId } from './Order'
-import { isOurs } from './onchain'
+import { isOurs } from './on-chain'
 import { createOrderWaits, type OrderWaits } from './order-waits'
 import { step } from './steps'
 

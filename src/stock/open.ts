@@ -4,7 +4,7 @@ import { createExplorer } from './explorer'
 import { createHistory, type History } from './history'
 import { createIssuer } from './issuer'
 import { createMarket, type Market, type MarketOptions } from './market'
-import { createMarketData, type MarketData } from './marketdata'
+import { createMarketData, type MarketData } from './market-data'
 
 /** The parts of `[stock]` that the products share. */
 export type OpenMarket = {

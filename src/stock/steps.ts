@@ -16,7 +16,7 @@ import {
   isRefundedBy,
   isWithoutEffect,
   returnedBy,
-} from './onchain'
+} from './on-chain'
 
 /**
  * One step of an order. It depends only on the current database and chain, so it may be repeated at

@@ -71,7 +71,7 @@ async function payAll(machine: Machine, candidate: Candidate): Promise<number[]>
     const urls = rpcUrlsOf(chains)
     const server = await (candidate === 'ours'
       ? machine.serve('ours.ts', [JSON.stringify(urls)])
-      : machine.serve('mppxelysia.ts', [urls[base] ?? '', candidate]))
+      : machine.serve('mppx-elysia.ts', [urls[base] ?? '', candidate]))
     try {
       const credentials = await sign(server.url, warmUp + payments)
       const times: number[] = []

@@ -2,8 +2,8 @@ import { prepareChain, startChain } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
 import { ask, payX402 } from '../harness/buyer'
 import { shipped } from '../harness/stock'
-import { fund, type Payer } from '../harness/stockpayers'
-import { createStockProgram } from '../harness/stockserve'
+import { fund, type Payer } from '../harness/stock-payers'
+import { createStockProgram } from '../harness/stock-serve'
 import * as Stats from './Stats'
 
 /**

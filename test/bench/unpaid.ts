@@ -43,7 +43,7 @@ export async function benchUnpaid(
       const bare = await serve('bare.ts', [ours.url + path])
       pairs.push({ path, ours: add(ours, path), bare: add(bare, path) })
     }
-    const proxy = add(await serve('mppxproxy.ts'), '/catjoke/joke')
+    const proxy = add(await serve('mppx-proxy.ts'), '/catjoke/joke')
     // Warms up, and checks every answer's status, which wrk does not.
     for (const { url } of candidates)
       await driveSockets({ url, status: 402, connections, seconds: 1.5 })

@@ -1,6 +1,6 @@
 import type { Authorization } from '../../db/Authorization'
 import { account } from '../../src/demo/accounts'
-import { network } from './deskorders'
+import { network } from './desk-orders'
 import { newAddress } from './products'
 
 let serial = 0

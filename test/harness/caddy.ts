@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { type FrontProxy, findProgram, type Place, sample, startFrontProxy } from './frontproxy'
+import { type FrontProxy, findProgram, type Place, sample, startFrontProxy } from './front-proxy'
 
 /** Path of a Caddy on this machine, if there is one. CADDY names another one, or none if empty. */
 export const caddyPath = findProgram('caddy', ['/usr/local/bin/caddy', '/opt/homebrew/bin/caddy'])

@@ -7,7 +7,7 @@ let migrated: Uint8Array<ArrayBuffer> | undefined
 
 /**
  * Gives a data directory in which nothing is yet a database with the whole schema and no rows. Making
- * its tables takes longer than opening it, and test/db.test.ts is about them.
+ * its tables takes longer than opening it, and test/db/db.test.ts is about them.
  */
 export function placeDatabase(dataDir: string): void {
   if (!existsSync(dataDir) || readdirSync(dataDir).length > 0) return

@@ -1,7 +1,7 @@
 import { type Address, createWalletClient, defineChain, type Hex, http } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../../src/demo/accounts'
-import type { OwnSettlement } from './ownsettlement'
+import type { OwnSettlement } from './own-settlement'
 
 const gwei = 1_000_000_000n
 /** Delegating to this address removes a delegation. */

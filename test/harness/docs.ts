@@ -1,9 +1,9 @@
 // `bun run docs` writes the generated pages of docs/.
 
 import { join } from 'node:path'
-import { renderApi } from './apireference'
-import { renderReference } from './configreference'
-import { renderMetrics } from './metricsreference'
+import { renderApi } from './api-reference'
+import { renderReference } from './config-reference'
+import { renderMetrics } from './metrics-reference'
 import { renderTroubleshooting } from './troubleshooting'
 import { testWorld } from './world'
 

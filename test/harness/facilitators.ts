@@ -5,12 +5,12 @@ import { createPayees } from '../../src/facilitator/payees'
 import { createSettling } from '../../src/facilitator/settle'
 import { createBudget } from '../../src/http/body'
 import { createRegistry } from '../../src/http/metrics'
-import { createRateLimit } from '../../src/http/ratelimit'
+import { createRateLimit } from '../../src/http/rate-limit'
 import { silent } from '../../src/log'
 import type { ApprovalSponsor } from '../../src/settlement/sponsorship'
 import { shippedConfig } from '../bench/shipped'
 import type { Answer, Body } from './facilitation'
-import { relayers, type Seller, type UptoCluster } from './uptocluster'
+import { relayers, type Seller, type UptoCluster } from './upto-cluster'
 
 export type Facilitator = {
   verify(body: Body): Promise<Answer>

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
 import type { Job } from '../../src/settlement/send/Job'
-import { ownSettlement } from './ownsettlement'
+import { ownSettlement } from './own-settlement'
 import { jobOf, type SettlementFixture, until } from './settlement'
 
 type Row = { nonce: number; state: string; kind: string; hash: Hex; raw: Hex; relayer: string }

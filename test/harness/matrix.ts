@@ -1,6 +1,6 @@
 import './tmpfs'
 import { join } from 'node:path'
-import { onBoth, onBothByAll } from './moneyfiles'
+import { onBoth, onBothByAll, paths } from './money-files'
 import { hasPostgres, startForAll } from './postgres'
 
 /**
@@ -25,7 +25,7 @@ const child = Bun.spawn(
     // Three processes, because a test waits more than it works.
     ...[process.execPath, 'test', '--parallel=3', '--no-isolate'],
     `--timings=${join(directory, 'timings.json')}`,
-    ...files.map((name) => join(directory, `${name}.test.ts`)),
+    ...files.map((name) => paths.get(name) ?? name),
   ],
   {
     env: { ...process.env, ...cluster.env, TURNPIKE_TEST_LEDGER: 'postgres' },

@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { type FrontProxy, findProgram, type Place, sample, startFrontProxy } from './frontproxy'
+import { type FrontProxy, findProgram, type Place, sample, startFrontProxy } from './front-proxy'
 
 /** Path of an nginx on this machine, if there is one. NGINX names another one, or none if empty. */
 export const nginxPath = findProgram('nginx', [

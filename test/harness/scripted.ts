@@ -9,10 +9,10 @@ import {
   type Settlement,
   type SettlementOptions,
 } from '../../src/settlement/settlement'
-import { createScriptedChain, startSeconds } from './scriptedchain'
-import { startScriptedNode } from './scriptednode'
+import { createScriptedChain, startSeconds } from './scripted-chain'
+import { startScriptedNode } from './scripted-node'
 import { networkOf, purposeOf, relayerKey, signTransfer, until } from './settlement'
-import { createTestLedger, type OpenedLedger } from './testledger'
+import { createTestLedger, type OpenedLedger } from './test-ledger'
 
 type Changes = {
   network?: Partial<NetworkConfig>

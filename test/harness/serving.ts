@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
 import { executable } from './executable'
-import { bury, programEnv } from './testledger'
+import { bury, programEnv } from './test-ledger'
 
 export type Serving = { url: string; kill(): Promise<void> }
 

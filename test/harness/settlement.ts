@@ -22,7 +22,7 @@ import { createSettlement, type Settlement } from '../../src/settlement/settleme
 import type { Meter } from '../../src/settlement/state/metrics'
 import { leaseChain, returnChain } from './lease'
 import type { Sql } from './sql'
-import { createTestLedger, dropDatabaseOf } from './testledger'
+import { createTestLedger, dropDatabaseOf } from './test-ledger'
 
 /** Behaviour of USDG (a used nonce only emits a log) or USDC (it reverts). */
 export function networkOf(

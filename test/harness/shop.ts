@@ -28,7 +28,7 @@ import { placeDatabase } from './database'
 import { leaseChains, returnChain } from './lease'
 import { connect, request } from './raw'
 import { startTap } from './settlement'
-import { dropDatabaseOf, isPostgres, notSqlite, openTestServer, sqlBeside } from './testledger'
+import { dropDatabaseOf, isPostgres, notSqlite, openTestServer, sqlBeside } from './test-ledger'
 import { type ScriptedUpstream, startScripted } from './upstream'
 import { until } from './world'
 

@@ -69,7 +69,7 @@ function startThread(): Thread {
   const shared = new SharedArrayBuffer(4)
   const flag = new Int32Array(shared)
   const { port1: own, port2: port } = new MessageChannel()
-  const worker = new Worker(new URL('./sqlthread.ts', import.meta.url), {
+  const worker = new Worker(new URL('./sql-thread.ts', import.meta.url), {
     workerData: { shared, port },
     transferList: [port],
   })

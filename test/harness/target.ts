@@ -14,7 +14,7 @@ import { type Asked, type MppOptions, payMpp, payMppPermit2, payX402 } from './b
 import { placeDatabase } from './database'
 import { networkOf, startNetwork, type startTap } from './settlement'
 import type { Sql } from './sql'
-import { dropDatabaseOf, isPostgres, openTestServer, sqlBeside } from './testledger'
+import { dropDatabaseOf, isPostgres, openTestServer, sqlBeside } from './test-ledger'
 import { until } from './world'
 
 /** The attacked gateway, with control over its chains, its upstream and its clock. */
@@ -164,7 +164,7 @@ export async function startTarget(
     dataDir,
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     now: () => Date.now() + clock.offsetMs,
-    // One buyer attacks in many ways here; test/settlement-budgets.test.ts tests how often it may.
+    // One buyer attacks in many ways here; test/settlement/settlement-budgets.test.ts tests how often it may.
     payerFailuresMax: 1_000,
     blockTimeMs: 100,
     // Tests move one clock without the others.

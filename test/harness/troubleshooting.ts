@@ -2,7 +2,7 @@ import { events } from '../../src/log/Event'
 import type { EventText } from '../../src/log/EventText'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { reasons } from '../../src/protocol/ReasonMeaning'
-import { line } from './apireference'
+import { line } from './api-reference'
 
 /** The tables of docs/troubleshooting.md that the code decides, by the name in its comment. */
 const tables: Readonly<Record<string, () => string[]>> = {

@@ -3,7 +3,7 @@ import type { Chain } from '../../src/demo/chains'
 import { startWorld, type World } from '../../src/demo/world'
 import { createLog } from '../../src/log'
 import { leaseChain, returnChain } from './lease'
-import { dropOf, isPostgres, openTestServer } from './testledger'
+import { dropOf, isPostgres, openTestServer } from './test-ledger'
 
 /** The shipped configuration on local chains, on free ports, and every line that it logged. */
 export type TestWorld = World & { url: string; logged: string[] }

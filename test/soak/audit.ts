@@ -7,7 +7,7 @@ import type { Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow, Rows, Store } from './rows'
 import type { Setup } from './setup'
 import type { Call } from './upstream'
-import { type ByUseCase, dueOf, judgeByUse, lossOf } from './uptoaudit'
+import { type ByUseCase, dueOf, judgeByUse, lossOf } from './upto-audit'
 
 export type Audit = {
   findings: readonly Finding[]

@@ -1,5 +1,5 @@
 import { farm, farmDelegated, flood } from '../harness/farm'
-import { describeFlood, describeGain } from '../harness/farmreport'
+import { describeFlood, describeGain } from '../harness/farm-report'
 import { startNetwork } from '../harness/settlement'
 
 /**

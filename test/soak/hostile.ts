@@ -45,7 +45,7 @@ async function soak(): Promise<number> {
   ])
   const children: Bun.Subprocess[] = []
   try {
-    const upstream = Bun.spawn(['bun', join(import.meta.dir, 'hostileupstream.ts')], {
+    const upstream = Bun.spawn(['bun', join(import.meta.dir, 'hostile-upstream.ts')], {
       stdout: 'pipe',
     })
     children.push(upstream)
@@ -128,7 +128,7 @@ price = "0.001"
 }
 
 function startPeers(kind: string, url: string) {
-  const command = ['bun', join(import.meta.dir, 'hostilepeers.ts'), kind, url]
+  const command = ['bun', join(import.meta.dir, 'hostile-peers.ts'), kind, url]
   // They stand for other machines, so they must not take processor time from the gateway.
   const child = Bun.spawn(['nice', '-n', '19', ...command], { stdout: 'pipe' })
   let text = '{}'

@@ -1,9 +1,9 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Member } from './clusterfaults'
+import type { Member } from './cluster-faults'
 import type { Disturbance } from './overlaps'
 import type { Pair } from './pair'
-import { startPostgresProxies } from './pgproxy'
+import { startPostgresProxies } from './postgres-proxy'
 import { copyTo, createProgram } from './program'
 import type { Store } from './rows'
 

@@ -6,7 +6,7 @@ import { prices } from './configuration'
 import type { Purchase, Received } from './purchase'
 import type { Random } from './random'
 import type { Payer, Setup } from './setup'
-import { byUseShare, fetchByUse, membersOf, planByUse, settledOf, signByUse } from './uptopayers'
+import { byUseShare, fetchByUse, membersOf, planByUse, settledOf, signByUse } from './upto-payers'
 
 export type Payers = {
   purchases: readonly Purchase[]

@@ -1,10 +1,10 @@
 import { parseArgs } from 'node:util'
-import { runModel } from './modelrun'
+import { runModel } from './model-run'
 import { createRandom, type Random } from './random'
-import { auditStocks } from './stockaudit'
-import { createBuyers } from './stockbuyers'
-import type { StockService } from './stockservice'
-import { startStockSetup } from './stocksetup'
+import { auditStocks } from './stock-audit'
+import { createBuyers } from './stock-buyers'
+import type { StockService } from './stock-service'
+import { startStockSetup } from './stock-setup'
 
 /**
  * Orders under all kinds of faults, in two parts. First thousands of orders against a model of the

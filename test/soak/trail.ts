@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import type { Step } from './balancer'
-import type { Played } from './clusterfaults'
+import type { Played } from './cluster-faults'
 import type { Finding } from './finding'
 
 type Sources = {

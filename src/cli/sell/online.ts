@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import { type Client, createClient, RpcFault } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
-import * as StockToken from '../../chain/stocktoken'
+import * as StockToken from '../../chain/stock-token'
 import * as Token from '../../chain/token'
 import * as Uniswap from '../../chain/uniswap'
 import type { Config, NetworkConfig, Stock } from '../../config/Config'

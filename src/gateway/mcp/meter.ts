@@ -1,5 +1,5 @@
 import { clientOf, type Peer } from '../../http/peer'
-import type * as RateLimit from '../../http/ratelimit'
+import type * as RateLimit from '../../http/rate-limit'
 import * as Messages from './Messages'
 
 /** Limits of each client. */

@@ -4,7 +4,7 @@ import * as Token from '../../chain/token'
 import type { Transfer } from '../../protocol/Transfer'
 import type { Context } from '../state/context'
 import type { ChainState } from '../state/state'
-import * as EthCall from './ethcall'
+import * as EthCall from './eth-call'
 import { check } from './verify'
 
 /*

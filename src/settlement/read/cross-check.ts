@@ -9,7 +9,7 @@ import * as Reorg from '../repair/reorg'
 import { about, type Context } from '../state/context'
 import type { ChainState } from '../state/state'
 import { pause } from '../state/wait'
-import { readMoney } from './ethcall'
+import { readMoney } from './eth-call'
 import { readReceipt, readTop } from './reads'
 
 type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>

@@ -17,7 +17,7 @@ import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Gas from '../state/gas'
 import { type ChainState, isForged, type QueuedPayment, type Requested } from '../state/state'
-import * as EthCall from './ethcall'
+import * as EthCall from './eth-call'
 import * as Refusals from './refusals'
 import * as Signature from './signature'
 

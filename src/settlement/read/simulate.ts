@@ -4,7 +4,7 @@ import * as Multicall from '../../chain/multicall'
 import * as Token from '../../chain/token'
 import * as Gas from '../state/gas'
 import { type ChainState, isForged } from '../state/state'
-import * as EthCall from './ethcall'
+import * as EthCall from './eth-call'
 import { type Candidate, examine, type Simulation } from './examine'
 import * as Refusals from './refusals'
 

@@ -1,6 +1,6 @@
 import type { Config, Route } from '../../config/Config'
-import { clientKey } from '../../http/clientip'
-import * as RateLimit from '../../http/ratelimit'
+import { clientKey } from '../../http/client-ip'
+import * as RateLimit from '../../http/rate-limit'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import { findAsset } from '../assets'

@@ -85,7 +85,7 @@ async function measure(size: number): Promise<Pick<Run, 'paid' | 'tried' | 'elap
     const holders = payers(Number(values.payers))
     await mint(chain, network(), holders)
     const url = await newDatabase()
-    const script = join('..', 'paid', 'servers', 'ourspostgres.ts')
+    const script = join('..', 'paid', 'servers', 'ours-postgres.ts')
     for (let index = 0; index < size; index++)
       servers.push(await machine.serve(script, [chain.url, url, `${relayers}`]))
     await shareLanes(url, size)

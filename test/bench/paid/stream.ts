@@ -49,7 +49,7 @@ const machine = prepareMachine()
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-stream-'))
 try {
   await withGateway('gateway', '.', async (own, upstream) => {
-    const bare = await machine.serve('bareproxy.ts', [upstream])
+    const bare = await machine.serve('bare-proxy.ts', [upstream])
     try {
       if (values.against === undefined) return await measure(machine, bare, [own])
       const servers = resolve(values.against, 'test', 'bench', 'paid', 'servers')

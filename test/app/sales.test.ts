@@ -1,0 +1,330 @@
+import { Database } from 'bun:sqlite'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import type { RequestCounts, SalesReads } from '../../db/SalesLedger'
+import { openSalesBeside } from '../../db/sqlite/beside'
+import { createLedger } from '../../db/sqlite/ledger'
+import { migrate, migrations, noteProgram } from '../../db/sqlite/migrate'
+import { type Db, databaseName, open, openInMemory } from '../../db/sqlite/open'
+import { cell } from '../../src/books/csv'
+import { startHours } from '../../src/books/hours'
+import { readBooks } from '../../src/books/read'
+import * as Since from '../../src/books/Since'
+import { createTally } from '../../src/books/tally'
+import { sales } from '../../src/cli/operate/sales'
+import { account } from '../../src/demo/accounts'
+import { hourMs } from '../../src/protocol/Time'
+import { temporary } from '../harness/settlement'
+
+const at = Date.parse('2026-11-20T10:30:00Z')
+const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
+const asset = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
+
+describe('the begin of a period', () => {
+  const cases: readonly (readonly [string, string | undefined])[] = [
+    ['30d', '2026-10-21T00:00:00Z'],
+    ['0d', '2026-11-20T00:00:00Z'],
+    ['24h', '2026-11-19T10:30:00Z'],
+    ['2026-11-01', '2026-11-01T00:00:00Z'],
+    ['2026-11-01T08:00', '2026-11-01T08:00:00Z'],
+    ['2026-11-01T08:00:30Z', '2026-11-01T08:00:30Z'],
+    ['2026-11-01T08:00+02:00', '2026-11-01T06:00:00Z'],
+    ['1793000000', '2026-10-26T07:33:20Z'],
+    ['1793000000000', '2026-10-26T07:33:20Z'],
+    ['2026-11-31', undefined],
+    ['2026-02-30T08:00Z', undefined],
+    ['2027-01-01', undefined],
+    ['yesterday', undefined],
+    ['-1d', undefined],
+    ['30', undefined],
+    ['', undefined],
+  ]
+  test('behavior: days begin at midnight UTC, and times without a zone are UTC', () => {
+    const found = cases.map(([text]) => [text, Since.parse(text, at)])
+    expect(found).toEqual(cases.map(([text, iso]) => [text, iso && Date.parse(iso)]))
+  })
+})
+
+describe('counts of requests', () => {
+  test('behavior: counts belong to the hour in which they were gathered, and are added up', async () => {
+    const db = openInMemory({ now: () => at })
+    const { sales: ledger } = createLedger(db)
+    let now = at
+    const tally = createTally()
+    const hours = startHours({ ledger, tally, now: () => now })
+    const route = { merchant: 'shop', route: '/item' }
+    tally.of(route).asked += 2
+    await hours.flush()
+    tally.of(route).asked++
+    tally.of(route).paid++
+    now += hourMs
+    await hours.flush()
+    tally.of(route).failed++
+    await hours.stop()
+    const rows = () => db.sqlite.query('SELECT * FROM hours').all()
+    const hour = Date.parse('2026-11-20T10:00:00Z')
+    expect(rows()).toEqual([
+      { hour, ...route, asked: 3, paid: 1, failed: 0 },
+      { hour: hour + hourMs, ...route, asked: 0, paid: 0, failed: 1 },
+    ])
+    // Without new counts nothing is written; hours that are too old are deleted with the next ones.
+    await ledger.addRequests(hour + 2 * hourMs, [], hour + hourMs)
+    expect(rows()).toHaveLength(1)
+    db.close()
+  })
+
+  test('error: counts that could not be written are written later, once', async () => {
+    const tally = createTally()
+    const written: (readonly RequestCounts[])[] = []
+    let isFull = true
+    const ledger = {
+      async addRequests(_: number, counts: readonly RequestCounts[]) {
+        if (isFull) throw new Error('full')
+        written.push(counts)
+      },
+    }
+    const hours = startHours({ ledger, tally, now: () => at })
+    tally.of({ merchant: 'shop', route: '/item' }).asked = 5
+    await hours.flush()
+    isFull = false
+    await Promise.all([hours.flush(), hours.flush(), hours.stop()])
+    expect(written).toEqual([[{ merchant: 'shop', route: '/item', asked: 5, paid: 0, failed: 0 }]])
+  })
+})
+
+const directory = temporary()
+let db: Db
+beforeAll(() => {
+  db = open({ dataDir: directory.path, now: () => at })
+})
+afterAll(() => {
+  db.close()
+  directory.remove()
+})
+
+let serial = 0
+const hash = () => `0x${String(++serial).padStart(64, '0')}`
+
+/** A confirmed and delivered payment in a transaction of its own. */
+function insert({
+  time = at - 1_000,
+  amount = '5000',
+  payer = account(1).address as string,
+  route = '/item',
+  product = 'gateway',
+  costWei = '1000' as string | null,
+} = {}): void {
+  const transaction = hash()
+  const id = `pay_${time.toString(16).padStart(12, '0')}${serial}`
+  db.sqlite.run(
+    `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
+      max_fee_wei, max_tip_wei, state, created_at, first_sent_at, block_number, cost_wei)
+     VALUES (?, 'eip155:8453', ?, ?, 'payment', 'gateway', ?, '0x02', '1', '1', '1', 'mined', 1, 1, 1, ?)`,
+    [transaction, account(0).address, serial, asset, costWei],
+  )
+  db.sqlite.run(
+    `INSERT INTO payments (id, method, network, chain_id, asset, payer, payee, amount_atomic, nonce,
+      valid_after, valid_before, signature, product, protocol, merchant, route, fingerprint, resource,
+      bound, received_at, known_block, state, transaction_hash, log_index, block_number, confirmed_at,
+      created_at, delivery, attempts, delivered_at)
+     VALUES (?, 'eip3009', 'eip155:8453', 8453, ?, ?, ?, ?, ?, '0', '1', '0x', ?, 'x402', 'shop', ?,
+      'f', 'r', 1, 1, 1, 'confirmed', ?, 0, 1, 1, 1, 'delivered', 1, 1)`,
+    [id, asset, payer, account(7).address, amount, hash(), product, route, transaction],
+  )
+  db.sqlite.run('INSERT INTO transaction_members VALUES (?, 0, ?)', [transaction, id])
+}
+
+function clear(): void {
+  for (const table of ['transaction_members', 'payments', 'transactions', 'hours', 'own_accounts'])
+    db.sqlite.run(`DELETE FROM ${table}`)
+}
+
+async function run(options: Omit<Parameters<typeof sales>[0], 'dataDir' | 'now' | 'out'>) {
+  let text = ''
+  const out = (more: string) => {
+    text += more
+  }
+  const code = await sales({ dataDir: directory.path, now: () => at, out, ...options })
+  return { code, text }
+}
+
+async function describeNetwork(): Promise<void> {
+  const name = { networkName: 'Base', symbol: 'USDC', decimals: 6, coinUsd: '4000' }
+  await createLedger(db).sales.describe({
+    accounts: [account(0).address],
+    assets: [{ network: 'eip155:8453', address: asset, ...name }],
+    now: at,
+  })
+}
+
+describe('the figures', () => {
+  beforeEach(clear)
+
+  test('behavior: people get aligned tables with totals and notes', async () => {
+    await describeNetwork()
+    insert()
+    insert({ amount: '1000000', costWei: '250000000000000' })
+    insert({ payer: account(0).address })
+    await createLedger(db).sales.addRequests(
+      Date.parse('2026-11-20T10:00Z'),
+      [{ merchant: 'shop', route: '/item', asked: 8, paid: 3, failed: 1 }],
+      0,
+    )
+    const { code, text } = await run({})
+    expect(code).toBe(0)
+    expect(text).toBe(`Sales from 2026-10-21 00:00 to 2026-11-20 10:30 UTC, by merchant
+
+merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped  revenue USD   gas USD  margin USD
+shop      Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000     1.005000  1.000000    0.005000
+total     Base     USDC          2  1.005000   1.005000     0.000000  0.000000  0.000000     1.005000  1.000000    0.005000
+total     all      USD           2  1.005000                                                 1.005000  1.000000    0.005000
+
+Payments of own accounts, not in the sums
+merchant  network  asset  payments      paid  delivered  undelivered  refunded   swapped  revenue USD   gas USD  margin USD
+shop      Base     USDC          1  0.005000   0.005000     0.000000  0.000000  0.000000     0.000000  0.000000    0.000000
+
+USD: 1 stablecoin is 1 USD. revenue: delivered, without what was swapped for stock. margin: revenue, less gas.
+Gas at the eth_price_usd of the configuration: 4000 USD an ETH on Base.
+Gas of sales on Base: 0.000250000000001 ETH.
+
+Requests by merchant, in whole UTC hours
+merchant  402  paid  failed  paid of 402
+shop        8     3       1       37.5 %
+`)
+  })
+
+  test('behavior: sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
+    const most = '9007199254740993'
+    for (let i = 0; i < 3; i++) insert({ amount: most, costWei: '9000000000000000001' })
+    insert({ costWei: null })
+    const { text } = await run({ json: true })
+    const { totals, unknownGas } = JSON.parse(text)
+    expect(totals).toMatchObject([
+      { paidAtomic: '27021597764227979', gasWei: '27000000000000000003', unknownGas: 1 },
+    ])
+    expect(unknownGas).toBe(1)
+  })
+
+  test('behavior: a period begins and ends at its times, and days are UTC', async () => {
+    await describeNetwork()
+    const midnight = Date.parse('2026-11-20T00:00Z')
+    for (const time of [midnight - 1, midnight, at - hourMs - 1, at - hourMs]) insert({ time })
+    const counts = async (since: string, by: string) =>
+      JSON.parse((await run({ since, by, json: true })).text).sales.map(
+        ({ day, payments }: { day: string; payments: number }) => [day, payments],
+      )
+    expect(await counts('1h', 'network')).toEqual([[undefined, 1]])
+    expect(await counts('0d', 'day')).toEqual([['2026-11-20', 3]])
+    expect(await counts('7d', 'day')).toEqual([
+      ['2026-11-19', 1],
+      ['2026-11-20', 3],
+    ])
+  })
+
+  test('behavior: the log can be written back between two reads, and writes continue', async () => {
+    for (let hour = 0; hour < 5; hour++) insert({ time: at - 1 - hour * hourMs })
+    const opened = openSalesBeside({ dataDir: directory.path })
+    if (typeof opened === 'string') throw new Error(opened)
+    const checkpoints: unknown[] = []
+    const reads: SalesReads = {
+      ...opened.sales,
+      async ofSpan(span, query) {
+        const found = await opened.sales.ofSpan(span, query)
+        insert({ time: at - 40 * 24 * hourMs })
+        checkpoints.push(db.sqlite.query('PRAGMA wal_checkpoint(TRUNCATE)').get())
+        return found
+      },
+    }
+    const report = await readBooks({
+      sales: reads,
+      by: 'network',
+      from: at - 5 * hourMs,
+      to: at,
+      attempts,
+    })
+    opened.close()
+    expect(report.totals[0]?.figures.payments).toBe(5)
+    expect(checkpoints.length).toBeGreaterThan(4)
+    for (const each of checkpoints) expect(each).toMatchObject({ busy: 0, log: 0 })
+  })
+})
+
+describe('CSV', () => {
+  test('behavior: the CSV has one header, and lines end as RFC 4180 says', async () => {
+    clear()
+    await describeNetwork()
+    insert({ costWei: '250000000000000' })
+    const { text } = await run({ csv: true })
+    expect(text).toBe(
+      [
+        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd',
+        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000`,
+        '',
+      ].join('\r\n'),
+    )
+  })
+
+  test('error: no cell is a formula, whatever a route is called', async () => {
+    clear()
+    for (const route of ['=1+1', '+1', '-1', '@SUM(A1)', '\t=1', '"=1', 'a,"b"\r\n=1'])
+      insert({ route })
+    const { text } = await run({ csv: true, by: 'route' })
+    const cells = [...text.matchAll(/(?:^|,|\r\n)(?:"((?:[^"]|"")*)"|([^",\r\n]*))/g)].map(
+      ([, quoted, bare]) => quoted?.replaceAll('""', '"') ?? bare ?? '',
+    )
+    expect(cells).toContain("'=1+1")
+    expect(cells.filter((each) => /^\s*[=+\-@]/.test(each))).toEqual([])
+    expect(cell('a,"b"')).toBe('"a,""b"""')
+    expect(cell("it's")).toBe("it's")
+  })
+})
+
+describe('what is wrong', () => {
+  const cases: readonly (readonly [Parameters<typeof run>[0], string])[] = [
+    [
+      { since: 'soon' },
+      'turnpike: --since "soon" is not a past time: write 30d, 24h, 2026-11-20 or a Unix time\n',
+    ],
+    [
+      { by: 'colour' },
+      'turnpike: --by "colour" is unknown: write merchant, route, payer, network or day\n',
+    ],
+    [{ csv: true, json: true }, 'turnpike: choose --csv or --json, not both\n'],
+  ]
+  test('error: a wrong option is named with what to write', async () => {
+    for (const [options, text] of cases) expect(await run(options)).toEqual({ code: 1, text })
+  })
+
+  test('error: a missing, an empty and a newer database are named with what to do', async () => {
+    const dataDir = join(directory.path, 'other')
+    const of = async () => {
+      let text = ''
+      const out = (more: string) => {
+        text += more
+      }
+      await sales({ dataDir, now: () => at, out })
+      return text
+    }
+    const newest = migrations.at(-1)?.name
+    expect(await of()).toBe(
+      `turnpike: there is no database in ${dataDir}: name its directory by --data\n`,
+    )
+    mkdirSync(dataDir)
+    const old = new Database(join(dataDir, databaseName))
+    old.close()
+    const file = join(dataDir, databaseName)
+    expect(await of()).toBe(
+      `turnpike: ${file} has no tables of turnpike: start serve once, which makes them\n`,
+    )
+    // As a newer program leaves it.
+    const later = new Database(file)
+    migrate(later, 1)
+    noteProgram(later, '9.1.0')
+    later.run("INSERT INTO migrations (name, hash, applied_at) VALUES ('9999_later', 'x', 1)")
+    later.close()
+    expect(await of()).toBe(
+      `turnpike: ${file} was made by turnpike 9.1.0 (schema 9999_later); this turnpike knows schema ${newest}: start turnpike 9.1.0 or a newer one, or restore a copy from before the upgrade\n`,
+    )
+  })
+})

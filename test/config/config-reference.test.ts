@@ -1,0 +1,151 @@
+import { describe, expect, test } from 'bun:test'
+import { join } from 'node:path'
+import { Value } from '@sinclair/typebox/value'
+import { parse as parseToml, stringify } from 'smol-toml'
+import { fileSchema } from '../../src/config/FileSchema'
+import { parse } from '../../src/config/merchants'
+import { payout } from '../harness/config'
+import { isTable, type Node, renderReference, tablesOf } from '../harness/config-reference'
+
+/** Compares the schema of the file with its readers. */
+
+const root = join(import.meta.dir, '../..')
+const shipped = await Bun.file(join(root, 'merchants.toml')).text()
+type Raw = Record<string, unknown>
+
+/** The shipped file with every possible table. */
+function everything(): Raw {
+  const raw = parseToml(shipped) as Raw
+  // Built-in merchants have no meter, so another one comes first.
+  const merchants = raw.merchants as Raw[]
+  merchants.sort((a, b) => Number(b.slug === 'weather') - Number(a.slug === 'weather'))
+  const price = { input: '1', output: '1' }
+  const meter = {
+    preset: 'none',
+    units: [
+      { name: 'input', price: '1' },
+      { name: 'output', price: '1' },
+    ],
+    models: { 'a-model': price },
+    answer: { input: '/in', output: '/out' },
+    request: { model: '/model', max_output: ['/max'], choices: ['/n'], stream: '/stream' },
+    limits: { models_only: false, max_output: 10, max_choices: 1 },
+  }
+  const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter }
+  Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
+  const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
+  raw.webhooks = [{ url: 'https://hooks.example.com/a', events: ['*'], secret }]
+  return raw
+}
+
+const whole = everything()
+
+/** A copy with one table of each kind: hundreds of them are read. */
+function file(): Raw {
+  const raw = structuredClone(whole)
+  const [merchant = {}] = raw.merchants as Raw[]
+  const [route] = merchant.routes as Raw[]
+  const stock = raw.stock as Raw
+  const [token] = stock.tokens as Raw[]
+  return {
+    ...raw,
+    stock: { ...stock, tokens: [token] },
+    merchants: [{ ...merchant, routes: [route] }],
+  }
+}
+
+/** The first table of a heading: `[[merchants.routes]]` is that of the first merchant. */
+function tableAt(raw: Raw, heading: string): Raw {
+  let at: unknown = raw
+  for (const key of heading.replace(/[[\]]/g, '').split('.')) {
+    const name = key === '"ID"' ? 'eip155:4663' : key
+    at = (at as Raw)[name]
+    if (Array.isArray(at)) at = at[0]
+  }
+  return at as Raw
+}
+
+const read = (raw: Raw) =>
+  parse(stringify(raw), {
+    file: 'merchants.toml',
+    env: { PAYOUT: payout, ASSISTANT_KEY: 'a-key' },
+  })
+const messages = (heading: string, change: (table: Raw) => void) => {
+  const raw = file()
+  change(tableAt(raw, heading))
+  return read(raw).faults.map(({ message }) => message)
+}
+const leaves = ({ node }: { node: Node }) =>
+  Object.entries(node.properties ?? {}).filter(([, each]) => !isTable(each))
+
+test('behavior: the shipped file has the shape of the schema', () => {
+  expect([...Value.Errors(fileSchema, parseToml(shipped))].map(({ path }) => path)).toEqual([])
+  expect(read(whole).faults).toEqual([])
+  expect(read(file()).faults).toEqual([])
+})
+
+test('behavior: the page of all keys is generated from the schema', async () => {
+  expect(await Bun.file(join(root, 'docs/configuration.md')).text()).toBe(renderReference())
+})
+
+test('behavior: the readers read exactly the keys of the schema', async () => {
+  const asked = new Set<string>()
+  const ask =
+    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
+  for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
+    for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
+      asked.add(key ?? other ?? '')
+  const keys = new Set(tablesOf().flatMap(({ node }) => Object.keys(node.properties ?? {})))
+  for (const key of ['service', 'networks', 'facilitator', 'stock', 'merchants', 'webhooks'])
+    keys.add(key)
+  expect([...asked].toSorted()).toEqual([...keys].toSorted())
+})
+
+describe('each table', () => {
+  for (const table of tablesOf()) {
+    const { heading } = table
+    test(`error: ${heading} refuses a key that the schema lacks, and accepts all keys of the schema`, () => {
+      expect(messages(heading, (raw) => Object.assign(raw, { stranger: 1 }))).toContainEqual(
+        expect.stringContaining('unknown key stranger'),
+      )
+      for (const [key] of leaves(table))
+        expect(
+          messages(heading, (raw) => Object.assign(raw, { [key]: new Date(0) })),
+        ).not.toContainEqual(expect.stringContaining(`unknown key ${key}`))
+    })
+
+    const integers = leaves(table).filter(([, { type }]) => type === 'integer')
+    if (integers.length > 0)
+      test(`error: ${heading} refuses integers beyond their limits, and accepts the limits`, () => {
+        for (const [key, { minimum = 0, maximum = 0 }] of integers) {
+          const faults = (value: number) =>
+            messages(heading, (raw) => Object.assign(raw, { [key]: value })).filter((message) =>
+              message.startsWith(`${key} must be`),
+            )
+          expect([key, faults(minimum), faults(maximum)]).toEqual([key, [], []])
+          for (const value of [minimum - 1, maximum + 1])
+            expect([key, value, faults(value).length]).toEqual([key, value, 1])
+        }
+      })
+
+    const defaults = leaves(table).filter(([, node]) => node.default !== undefined)
+    if (defaults.length > 0)
+      test(`behavior: ${heading} without a key is ${heading} with its default`, () => {
+        for (const [key, { default: value }] of defaults) {
+          const [without, written] = [file(), file()]
+          delete tableAt(without, heading)[key]
+          tableAt(written, heading)[key] = value
+          const [one, other] = [read(without), read(written)].map(({ config, faults }) =>
+            JSON.stringify([config, faults], (name, part) =>
+              name === 'hash' || name === 'line'
+                ? ''
+                : typeof part === 'bigint'
+                  ? `${part}n`
+                  : part,
+            ),
+          )
+          expect([key, read(written).faults, other === one]).toEqual([key, [], true])
+        }
+      })
+  }
+})

@@ -1,0 +1,83 @@
+import { expect, test } from 'bun:test'
+import { account } from '../../src/demo/accounts'
+import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createAnswers } from '../../src/paywall/answer/store'
+import * as Crypto from '../../src/protocol/Crypto'
+import { ownSettlement } from '../harness/own-settlement'
+import { purposeOf, signTransfer, until } from '../harness/settlement'
+
+/** A process that was stopped, and wakes with events that it has not read. */
+
+const kinds = ['whole', 'stream'] as const
+
+test.each(kinds)(
+  'behavior: an answer (%s) that is made after a pause is not delivered to a buyer that left meanwhile',
+  async (kind) => {
+    await using own = await ownSettlement()
+    const { fixture } = own
+    let pausedMs = 0
+    const deliveries = createDeliveries({
+      settlement: fixture.settlement,
+      answers: await createAnswers(fixture.ledger.answers),
+      challengeSecrets: [new Uint8Array(32)],
+      receiptKey: Crypto.bytes(account(9).privateKey),
+      now: () => Date.now() + pausedMs,
+      log: () => undefined,
+    })
+    for (const wasPaused of [false, true]) {
+      const transfer = signTransfer(own.network)
+      const terms = { receivedAt: Date.now(), isKeySigned: true }
+      const asked = { transfer, purpose: purposeOf(), ...terms }
+      const outcome = await fixture.settlement.settle(asked, 120_000)
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const buyer = new AbortController()
+      let isAnswered = false
+      const request = {
+        method: 'GET',
+        resource: 'http://localhost/m/weather/forecast',
+        search: '',
+        requestId: 'request',
+        signal: buyer.signal,
+        fulfil: async () => {
+          const wake = () => {
+            if (wasPaused) pausedMs += 10_000
+            // As the server does: it notices a closed connection when it reads the socket, and not
+            // after the answer.
+            setImmediate(() => setImmediate(() => isAnswered || buyer.abort()))
+          }
+          const bytes = new TextEncoder().encode('paid')
+          if (kind === 'whole') wake()
+          const body = kind === 'whole' ? bytes : streamOf(bytes, wake)
+          return { delivered: true as const, status: 200, headers: new Headers(), body }
+        },
+      }
+      const response = await deliveries.deliver(request, outcome, 'x402', () => undefined)
+      if (kind === 'stream') {
+        const read = response.text()
+        if (!wasPaused) expect(await read).toBe('paid')
+        else await read.catch(() => undefined)
+      }
+      isAnswered = true
+      const found = () => fixture.settlement.find(transfer)
+      await until(async () => (await found())?.delivery !== 'delivering')
+      expect((await found())?.delivery).toBe(wasPaused ? 'none' : 'delivered')
+    }
+    await deliveries.stop()
+  },
+)
+
+/** A stream whose first bytes come after the pause. */
+function streamOf(bytes: Uint8Array, wake: () => void): ReadableStream<Uint8Array> {
+  let isOver = false
+  return new ReadableStream<Uint8Array>(
+    {
+      pull(controller) {
+        if (isOver) return controller.close()
+        isOver = true
+        wake()
+        controller.enqueue(bytes)
+      },
+    },
+    { highWaterMark: 0 },
+  )
+}

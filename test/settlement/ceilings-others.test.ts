@@ -1,0 +1,223 @@
+import { describe, expect, test } from 'bun:test'
+import type { Authorization } from '../../db/Authorization'
+import type { Purpose } from '../../db/Payment'
+import { account } from '../../src/demo/accounts'
+import type { Intake } from '../../src/settlement/send/intake'
+import { facilitatorMax } from '../../src/settlement/send/relayer'
+import type { Context } from '../../src/settlement/state/context'
+import { enqueueNamed, hasShare } from '../../src/settlement/state/share'
+import type { ChainState, Queue, QueuedPayment, Relayer } from '../../src/settlement/state/state'
+import { refuseBehind, refuseFull } from '../../src/settlement/upto/ceiling-limits'
+import { createCeilings } from '../../src/settlement/upto/ceilings'
+import * as Charges from '../../src/settlement/upto/charges'
+import { networkOf, purposeOf, signTransfer, until } from '../harness/settlement'
+
+const network = networkOf('http://127.0.0.1', 'usdc')
+const facilitator = account(0).address
+const transfer = { ...signTransfer(network), upto: { facilitator, ceilingAtomic: 10n } }
+
+const credit = { refresh: async () => {}, lose() {}, recover() {} }
+
+/** A process without the relayer that the payer named, and what the ledger has of the charge. */
+async function sweepWith(state: string | undefined, payment?: string) {
+  const ceilings = createCeilings()
+  ceilings.add('pay_1', transfer, undefined, () => {})
+  const context = {
+    ledger: {
+      lanes: { isShared: true, has: () => false, isOfAnother: () => true },
+      authorizations: {
+        open: async () => [],
+        findById: async () => state && { id: 'pay_1', state, transfer },
+      },
+      payments: {
+        findById: async () => payment && { id: 'pay_1', state: payment, transfer, purpose: {} },
+      },
+    },
+    chains: new Map([[network.id, { relayers: [{ address: facilitator }] }]]),
+    progress: { charging: new Map() },
+    ceilings,
+    credit,
+  }
+  await Charges.resume(context as unknown as Intake, false)
+  return ceilings.has('pay_1')
+}
+
+describe.concurrent('the ceiling of a charge that another process settles', () => {
+  test('behavior: a sweep ends a ceiling when its charge has failed without a payment', async () => {
+    expect(await sweepWith('failed')).toBe(false)
+  })
+
+  test('behavior: a sweep ends a ceiling when its payment is decided and no notification has come', async () => {
+    expect(await sweepWith('sent', 'confirmed')).toBe(false)
+  })
+
+  test('behavior: a ceiling stays while its charge may be settled, and while it is written', async () => {
+    expect(await sweepWith(undefined)).toBe(true)
+    expect(await sweepWith('authorized')).toBe(true)
+    expect(await sweepWith('metered')).toBe(true)
+    expect(await sweepWith('sent', 'broadcast')).toBe(true)
+  })
+})
+
+test('behavior: the ceilings of a relayer are counted apart from those of others and of other networks', () => {
+  const ceilings = createCeilings()
+  const otherNetwork = networkOf('http://127.0.0.1', 'usdg').id
+  const others = [
+    { ...transfer, network: otherNetwork },
+    { ...transfer, upto: { ...transfer.upto, facilitator: account(1).address } },
+  ]
+  for (const [index, each] of [transfer, transfer, ...others].entries())
+    ceilings.add(`pay_${index}`, each, undefined, () => {})
+  expect(ceilings.countOf(network.id, facilitator)).toBe(2)
+  expect(ceilings.countOf(otherNetwork, facilitator)).toBe(1)
+  expect(ceilings.countOf(network.id, account(1).address)).toBe(1)
+})
+
+describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
+  /** A chain where `count` charges of a product wait for the relayer. */
+  const chainWith = (product: string, count: number) => {
+    const named = Array.from({ length: count }, (_, i) => ({
+      request: { id: `waits_${i}`, purpose: { product } },
+      transfer,
+    }))
+    return { network, head: { blockTimeMs: 2_000 }, queue: { named } } as unknown as ChainState
+  }
+  const contextWith = (count: number, hasPaid = false) => {
+    const ceilings = createCeilings()
+    for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined, () => {})
+    const credit = { hasPaid: () => hasPaid }
+    return { ceilings, credit, now: () => 0 } as unknown as Context
+  }
+  const purpose = { product: 'gateway', merchant: 'shop' } as Purpose
+
+  test('behavior: charges of ours that wait without a ceiling count, those for other servers do not', () => {
+    const other = { transfer: { ...transfer, payer: account(9).address }, purpose }
+    const refusalOf = (open: number, product: string, waiting: number) =>
+      refuseFull(contextWith(open), chainWith(product, waiting), other)
+    expect(refusalOf(231, 'gateway', 0)).toBeUndefined()
+    expect(refusalOf(232, 'gateway', 0)).toMatchObject({ kind: 'unavailable' })
+    expect(refusalOf(200, 'gateway', 31)).toBeUndefined()
+    expect(refusalOf(200, 'gateway', 32)).toMatchObject({ kind: 'unavailable' })
+    expect(refusalOf(231, 'facilitator', 500)).toBeUndefined()
+  })
+
+  test('attack: a charge for another server is refused at once when it cannot be settled in time', () => {
+    const refusalOf = (waiting: number, validBefore: bigint, product = 'facilitator') => {
+      const chain = chainWith('facilitator', waiting)
+      const other = { ...transfer, payer: account(9).address, validBefore }
+      return refuseBehind(contextWith(0), chain, other, { product } as Pick<Purpose, 'product'>)
+    }
+    for (const [most, seconds] of [
+      [120, 300n],
+      [40, 10n],
+    ] as const) {
+      expect(refusalOf(most - 1, seconds)).toBeUndefined()
+      expect(refusalOf(most, seconds)).toMatchObject({ kind: 'unavailable' })
+      expect(refusalOf(most, seconds, 'gateway')).toBeUndefined()
+    }
+  })
+
+  test('attack: one payer takes eight places of a relayer, and a quarter of them after it has paid', () => {
+    const signed = { transfer, purpose }
+    for (const [most, hasPaid] of [
+      [8, false],
+      [58, true],
+    ] as const) {
+      const refusalOf = (open: number) =>
+        refuseFull(contextWith(open, hasPaid), chainWith('gateway', 0), signed)
+      expect(refusalOf(most - 1)).toBeUndefined()
+      expect(refusalOf(most)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 1 })
+    }
+    const refusalOf = (waiting: number) =>
+      refuseBehind(
+        contextWith(0),
+        chainWith('facilitator', waiting),
+        { ...transfer, validBefore: 300n },
+        { product: 'facilitator' },
+      )
+    expect(refusalOf(29)).toBeUndefined()
+    expect(refusalOf(30)).toMatchObject({ kind: 'unavailable' })
+  })
+})
+
+test('behavior: charges of ours are before those for other servers, and what ends first is before others', () => {
+  const queue = { named: [] as QueuedPayment[] }
+  const add = (product: string, validBefore: bigint) => {
+    const queued = { request: { purpose: { product } }, transfer: { ...transfer, validBefore } }
+    enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
+  }
+  add('facilitator', 1n)
+  add('gateway', 9n)
+  add('facilitator', 2n)
+  add('gateway', 8n)
+  const order = queue.named.map(({ request, transfer: { validBefore } }) => [
+    request.purpose.product,
+    validBefore,
+  ])
+  expect(order).toEqual([
+    ['gateway', 8n],
+    ['gateway', 9n],
+    ['facilitator', 1n],
+    ['facilitator', 2n],
+  ])
+  const full = { facilitating: facilitatorMax } as Relayer
+  expect(queue.named.map((each) => hasShare(full, each))).toEqual([true, true, false, false])
+})
+
+test('error: the ceiling of a charge that can no longer be settled ends', async () => {
+  const ceilings = createCeilings()
+  ceilings.add('pay_1', transfer, undefined, () => {})
+  const failed: string[] = []
+  const expired = { id: 'pay_1', state: 'expired', nonceUsed: true, transfer }
+  const context = {
+    ledger: {
+      lanes: { isShared: false },
+      payments: { findById: async () => expired },
+      authorizations: { markFailed: async (id: string) => void failed.push(id) },
+    },
+    chains: new Map([[network.id, { head: { number: 9n }, relayers: [] }]]),
+    progress: { charging: new Map(), running: new Map() },
+    ceilings,
+    credit: { lose: () => undefined },
+    policy: { chargeAttemptMs: 60_000 },
+    metrics: { settled: () => undefined },
+    now: Date.now,
+    log: () => undefined,
+  }
+  const charged = { id: 'pay_1', transfer, purpose: purposeOf(), charge: { amountAtomic: 1n } }
+  const delivered = { upstreamStatus: 200, truncated: false }
+  const authorization = { ...charged, delivered, knownBlock: 1n } as unknown as Authorization
+  const settling = Charges.settleCharge(context as unknown as Intake, authorization, {
+    waitMs: 60_000,
+  })
+  expect((await settling).kind).toBe('dead')
+  expect([failed, ceilings.has('pay_1')]).toEqual([['pay_1'], false])
+})
+
+test('error: a read that fails after a charge was started is logged, and rejects nothing', async () => {
+  const logged: string[] = []
+  const gone = () => Promise.reject(new Error('the connection was lost'))
+  let reads = 0
+  // The first read is that of the settlement, which goes on.
+  const findById = () => (reads++ === 0 ? new Promise(() => {}) : gone())
+  const charged = { id: 'pay_1', state: 'metered', transfer, charge: { amountAtomic: 1n } }
+  const relayer = { address: facilitator, isHeld: true, isReserved: false }
+  const context = {
+    ledger: {
+      lanes: { isShared: true, has: () => true, isOfAnother: () => false },
+      authorizations: { open: async () => [charged] },
+      payments: { findById },
+    },
+    chains: new Map([[network.id, { relayers: [relayer] }]]),
+    progress: { charging: new Map() },
+    ceilings: createCeilings(),
+    credit,
+    policy: { chargeAttemptMs: 1 },
+    now: Date.now,
+    log: (event: string) => void logged.push(event),
+  }
+  // What it starts rejects, which would end the process.
+  await Charges.resume(context as unknown as Intake, false)
+  await until(() => logged.length === 1)
+  expect(logged).toEqual(['settlement-fault'])
+})

@@ -1,0 +1,22 @@
+import { expect, test } from 'bun:test'
+import { join } from 'node:path'
+
+/** Kills at any instant, during the start, before a charge is settled, and during a delivery. */
+const chosen = ['--kills', '4', '--seed', 'suite 10146', '--pause', '1200']
+
+test('behavior: four kills of the real program lose no payment, charge none twice, and deliver none unpaid', async () => {
+  const script = join(import.meta.dir, '../soak', 'crash.ts')
+  const soak = Bun.spawn([process.execPath, script, ...chosen], {
+    // With the TMPDIR of the tests.
+    env: process.env,
+    stdout: 'pipe',
+    stderr: 'pipe',
+  })
+  const [out, problems, code] = await Promise.all([
+    soak.stdout.text(),
+    soak.stderr.text(),
+    soak.exited,
+  ])
+  if (code !== 0) throw new Error(`${out}${problems}`)
+  expect(out).toMatch(/^answers received +[1-9]\d/m)
+})
