@@ -59,11 +59,11 @@ function upward(order: readonly string[], files: readonly Source[]): string[] {
   )
 }
 
-test('behavior: every file and function that the page names exists', () => {
+test('every file and function that the page names exists', () => {
   expect(missing(page, sources)).toEqual([])
 })
 
-test('behavior: every stage of a paid request and of the start names a function', () => {
+test('every stage of a paid request and of the start names a function', () => {
   const headings = ['## The start', '## A paid request', byUse]
   const rows = headings.flatMap(stages)
   expect(rows.length).toBeGreaterThan(25)
@@ -73,7 +73,7 @@ test('behavior: every stage of a paid request and of the start names a function'
   }
 })
 
-test('behavior: the stages of a paid request are in few files', () => {
+test('the stages of a paid request are in few files', () => {
   const files = filesIn(linesOf('## A paid request').join('\n'))
   expect(files.size).toBeGreaterThan(30)
   expect(files.size).toBeLessThanOrEqual(stageFilesMax)
@@ -83,14 +83,14 @@ for (const [heading, least] of [
   ['## A paid request', 20],
   [byUse, 10],
 ] as const)
-  test(`behavior: below "${heading}" no stage imports a stage above it`, () => {
+  test(`below "${heading}" no stage imports a stage above it`, () => {
     const first = stages(heading).map(([stage = '']) => [...filesIn(stage)][0] ?? '')
     const order = [...new Set(first)]
     expect(order.length).toBeGreaterThan(least)
     expect(upward(order, all)).toEqual([])
   })
 
-test('behavior: the README links every page of docs, and no link of a page is dead', async () => {
+test('the README links every page of docs, and no link of a page is dead', async () => {
   const names = readdirSync(join(root, 'docs')).filter((name) => name.endsWith('.md'))
   const pages = ['README.md', ...names.map((name) => `docs/${name}`)]
   const anchors = new Map<string, Set<string>>()

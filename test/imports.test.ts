@@ -180,10 +180,10 @@ const rules: Readonly<Record<string, (all: readonly Source[]) => string[]>> = {
 
 describe('the sources', () => {
   for (const [name, rule] of Object.entries(rules)) {
-    test(`behavior: the rule ${name} finds nothing`, () => expect(rule(sources)).toEqual([]))
+    test(`the rule ${name} finds nothing`, () => expect(rule(sources)).toEqual([]))
   }
 
-  test('behavior: all source files were read', () => {
+  test('all source files were read', () => {
     expect(sources.length).toBeGreaterThan(40)
     const linked = sources.flatMap(({ imports }) => imports.filter(({ target }) => target))
     expect(linked.length).toBeGreaterThan(80)

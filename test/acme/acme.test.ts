@@ -134,7 +134,7 @@ function issued(name: string): string {
 }
 
 describe.skipIf(isMissing)('certificates of an ACME server', () => {
-  test('behavior: the first start orders a certificate, and keeps it for its owner only', async () => {
+  test('the first start orders a certificate, and keeps it for its owner only', async () => {
     const dataDir = join(directory, 'first')
     const keeper = keep(dataDir, { contact: 'ops@shop.test' })
     keeper.restore()
@@ -154,7 +154,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(JSON.stringify(keeper.logged)).not.toContain('PRIVATE')
   })
 
-  test('behavior: a restart serves the stored certificate, and orders none', async () => {
+  test('a restart serves the stored certificate, and orders none', async () => {
     const dataDir = issued('restart')
     const before = orders()
     const keeper = keep(dataDir)
@@ -165,7 +165,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect([orders() - before, events(keeper)]).toEqual([0, []])
   })
 
-  test('behavior: a certificate is renewed when a third of its life is left, and not twice', async () => {
+  test('a certificate is renewed when a third of its life is left, and not twice', async () => {
     const dataDir = issued('renewal')
     const keeper = keep(dataDir)
     keeper.restore()
@@ -328,7 +328,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(() => keeper.restore()).toThrow(message)
   })
 
-  test('behavior: another domain is ordered, and the certificate of the former is not served', async () => {
+  test('another domain is ordered, and the certificate of the former is not served', async () => {
     const keeper = keep(issued('moved'), { domains: [other] })
     keeper.restore()
     expect(keeper.served).toEqual([])
@@ -337,7 +337,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect(keeper.served).toEqual([[other]])
   })
 
-  test('behavior: a second domain is added while the first is served', async () => {
+  test('a second domain is added while the first is served', async () => {
     const keeper = keep(issued('added'), { domains: [domain, other] })
     keeper.restore()
     expect(keeper.served).toEqual([[domain]])
@@ -369,7 +369,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     expect([statSync(file).mode & 0o777, keeper.logged.length]).toEqual([0o600, 2])
   })
 
-  test('behavior: a stop ends an order in progress', async () => {
+  test('a stop ends an order in progress', async () => {
     const asked = Promise.withResolvers<void>()
     const keeper = keep(join(directory, 'stopped'))
     pebble.refuse((path) => {

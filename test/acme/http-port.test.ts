@@ -34,7 +34,7 @@ const ask = async (url: string, target: string, host = 'api.example.com', method
   return [status, headers.get('location') ?? body]
 }
 
-test('behavior: a challenge in progress is answered, and no other', async () => {
+test('a challenge in progress is answered, and no other', async () => {
   const url = listen()
   expect(await ask(url, `${challenge}/token-1`)).toEqual([200, 'token-1.thumbprint'])
   expect(await ask(url, `http://api.example.com${challenge}/token-1`)).toEqual([
@@ -45,7 +45,7 @@ test('behavior: a challenge in progress is answered, and no other', async () => 
     expect(await ask(url, `${challenge}/${token}`)).toEqual([404, 'no challenge of this service'])
 })
 
-test('behavior: all other requests are redirected to the domain that was asked for', async () => {
+test('all other requests are redirected to the domain that was asked for', async () => {
   const url = listen()
   for (const method of ['GET', 'POST', 'HEAD', 'DELETE'])
     expect(await ask(url, '/m/a?b=c%20d', 'api.example.com', method)).toEqual([

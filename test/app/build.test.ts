@@ -31,7 +31,7 @@ createLog({ pretty: false, now: () => 0 })('reloaded', {
 })
 `
 
-test('behavior: the executable starts in a hostile directory with its version and top-level await', async () => {
+test('the executable starts in a hostile directory with its version and top-level await', async () => {
   const entry = join(directory, 'entry.ts')
   const outfile = join(directory, 'program')
   writeFileSync(entry, program)
@@ -64,7 +64,7 @@ const handlers = { title: '', instructions: '', list: () => ({ tools: [] }), cal
 console.log(await (await serve(request, message, handlers)).text())
 `
 
-test('behavior: the MCP SDK, loaded at its first use, works inside the executable, the only file of a build', async () => {
+test('the MCP SDK, loaded at its first use, works inside the executable, the only file of a build', async () => {
   const entry = join(directory, 'mcp.ts')
   const outfile = join(directory, 'dist', 'mcp')
   writeFileSync(entry, mcp)
@@ -100,7 +100,7 @@ function git(at: string, ...args: readonly string[]): string {
   return run.stdout.toString().trim()
 }
 
-test('behavior: the commit of a checkout is found, and a change of its files marks it', async () => {
+test('the commit of a checkout is found, and a change of its files marks it', async () => {
   const checkout = join(directory, 'checkout')
   mkdirSync(join(checkout, 'inside'), { recursive: true })
   expect(await commitOf(checkout)).toBeUndefined()
@@ -128,7 +128,7 @@ console.log(describe(ownVersion()))
 console.log(JSON.stringify(ownVersion()))
 `
 
-test('behavior: an executable names its commit, and the same commit gives the same bytes', async () => {
+test('an executable names its commit, and the same commit gives the same bytes', async () => {
   const id = '0123456789abcdef0123456789abcdef01234567'
   const made = await Promise.all(
     [
@@ -160,7 +160,7 @@ test('behavior: an executable names its commit, and the same commit gives the sa
   expect(new Set(made.map(({ digest }) => digest)).size).toBe(2)
 })
 
-test('behavior: a run of the sources, and a build outside git, say so', () => {
+test('a run of the sources, and a build outside git, say so', () => {
   const own = ownVersion()
   expect(describe(own)).toBe('turnpike development (run from its sources)')
   expect(describe({ ...own, version: '0.1.0' })).toBe(

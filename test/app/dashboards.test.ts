@@ -81,13 +81,13 @@ function named(text: string): string[] {
 describe('alert rules', () => {
   const all = rules.groups.flatMap((group) => group.rules)
 
-  test('behavior: every query of a rule names metrics and labels of a running gateway', () => {
+  test('every query of a rule names metrics and labels of a running gateway', () => {
     expect(all.length).toBeGreaterThan(15)
     const faults = all.flatMap(({ alert, expr }) => faultsOf(expr).map((fault) => [alert, fault]))
     expect(faults).toEqual([])
   })
 
-  test('behavior: every rule has a severity, and its texts name labels of its metrics', () => {
+  test('every rule has a severity, and its texts name labels of its metrics', () => {
     const names = new Set<string>()
     for (const { alert, expr, labels, annotations } of all) {
       expect(names.has(alert)).toBe(false)
@@ -113,13 +113,13 @@ describe('alert rules', () => {
     ])
   })
 
-  test.skipIf(Bun.which('promtool') === null)('behavior: promtool accepts the rules', () => {
+  test.skipIf(Bun.which('promtool') === null)('promtool accepts the rules', () => {
     const { exitCode, stdout, stderr } = Bun.spawnSync(['promtool', 'check', 'rules', rulesFile])
     expect([exitCode, `${stdout}${stderr}`]).toEqual([0, expect.stringContaining('SUCCESS')])
   })
 })
 
-test('behavior: every query of the dashboard names metrics and labels of a running gateway', () => {
+test('every query of the dashboard names metrics and labels of a running gateway', () => {
   const targets = dashboard.panels.flatMap(({ title, targets = [] }) =>
     targets.map((target) => ({ title, ...target })),
   )
@@ -133,30 +133,30 @@ test('behavior: every query of the dashboard names metrics and labels of a runni
   }
 })
 
-test('behavior: the dashboard shows every metric', () => {
+test('the dashboard shows every metric', () => {
   const text = JSON.stringify(dashboard)
   expect(families.map(({ name }) => name).filter((name) => !text.includes(name))).toEqual([])
 })
 
 describe('generated pages', () => {
-  test('behavior: the page of the metrics is current, and each label has a meaning', async () => {
+  test('the page of the metrics is current, and each label has a meaning', async () => {
     expect(await read('docs/metrics.md')).toBe(renderMetrics(families))
     const used = new Set(families.flatMap(({ labels }) => [...labels]))
     expect([...used].toSorted()).toEqual(Object.keys(labelMeanings).toSorted())
   })
 
-  test('behavior: /metrics has the described metrics, with no other label', () => {
+  test('/metrics has the described metrics, with no other label', () => {
     expect([...exposed.keys()].toSorted()).toEqual(families.map(({ name }) => name))
     for (const { name, labels } of families)
       for (const label of exposed.get(name) ?? []) expect([...labels, 'le']).toContain(label)
     expect(exposed.get('turnpike_payments_total')?.size).toBe(3)
   })
 
-  test('behavior: the page of the API is current', async () => {
+  test('the page of the API is current', async () => {
     expect(await read('docs/api.md')).toBe(renderApi(await read('merchants.toml')))
   })
 
-  test('behavior: the page of the API lists every path with the methods that it answers', async () => {
+  test('the page of the API lists every path with the methods that it answers', async () => {
     expect(documented.map(({ path }) => path).toSorted()).toEqual(routedPaths().toSorted())
     for (const { path, methods } of documented) {
       if (path === '/m/*') continue
@@ -169,13 +169,13 @@ describe('generated pages', () => {
     }
   })
 
-  test('behavior: the tables of troubleshooting are current', async () => {
+  test('the tables of troubleshooting are current', async () => {
     const page = await read('docs/troubleshooting.md')
     expect(page).toBe(renderTroubleshooting(page))
     for (const name of tableNames) expect(page).toContain(`<!-- generated: ${name} -->`)
   })
 
-  test('behavior: troubleshooting has every reason of a pause, and stocks every reason of an order', async () => {
+  test('troubleshooting has every reason of a pause, and stocks every reason of an order', async () => {
     const page = (await read('docs/troubleshooting.md')).replaceAll('`', '')
     const [health, relayer] = await Promise.all(
       ['state/health', 'send/relayer'].map((name) => read(`src/settlement/${name}.ts`)),

@@ -79,7 +79,7 @@ describe('the image', () => {
   const [entry] = valuesOf(last, 'ENTRYPOINT')
   const [, probe = ''] = valuesOf(last, 'HEALTHCHECK')[0]?.split(' CMD ') ?? []
 
-  test('behavior: the image has two stages, an account without rights, one volume and a health check', () => {
+  test('the image has two stages, an account without rights, one volume and a health check', () => {
     expect(faultsOf(image)).toEqual([])
   })
 
@@ -105,7 +105,7 @@ describe('the image', () => {
       ])
   })
 
-  test('behavior: the commands of the image are commands of the program, on the same file', () => {
+  test('the commands of the image are commands of the program, on the same file', () => {
     expect(entry).toBe('["/usr/local/bin/turnpike"]')
     const serve = parse(words(valuesOf(last, 'CMD')[0] ?? ''), commands)
     expect(serve).toMatchObject({ kind: 'run', command: commands.serve })
@@ -117,7 +117,7 @@ describe('the image', () => {
     expect(parse(rest, commands)).toMatchObject({ args: { values: { config: file } } })
   })
 
-  test('behavior: the files that the image copies are enough to build the program', async () => {
+  test('the files that the image copies are enough to build the program', async () => {
     const [build] = stages
     for (const path of copied(build)) {
       const ignored = read('.dockerignore').split('\n').includes(`!${path}`)
@@ -138,7 +138,7 @@ describe('the image', () => {
     )
   })
 
-  test('behavior: compose runs the image without rights, with one volume and the same health check', () => {
+  test('compose runs the image without rights, with one volume and the same health check', () => {
     const compose = Bun.YAML.parse(read('deploy/compose.yaml')) as Compose
     expect(Object.keys(compose.services)).toEqual(['turnpike'])
     const { turnpike } = compose.services
@@ -161,7 +161,7 @@ describe('the image', () => {
   })
 })
 
-test('behavior: the nightly copy is made, and only old copies are removed', () => {
+test('the nightly copy is made, and only old copies are removed', () => {
   const [from, to] = ['from', 'to'].map((name) => join(directory, name)) as [string, string]
   open({ dataDir: from, now: () => 1 }).close()
   mkdirSync(to)
@@ -198,7 +198,7 @@ describe('the example of two gateways', () => {
   const [, probe = ''] =
     valuesOf(parseDockerfile(image).at(-1), 'HEALTHCHECK')[0]?.split(' CMD ') ?? []
 
-  test('behavior: both gateways run without rights, with equal secrets and a directory each', () => {
+  test('both gateways run without rights, with equal secrets and a directory each', () => {
     for (const gateway of gateways)
       expect(gateway).toMatchObject({
         user: '65532:65532',
@@ -218,13 +218,13 @@ describe('the example of two gateways', () => {
     expect(published).toEqual(['proxy'])
   })
 
-  test('behavior: a commit waits for the standby, whose name is the one that it gives', () => {
+  test('a commit waits for the standby, whose name is the one that it gives', () => {
     expect(services.primary?.command).toContain('synchronous_standby_names=FIRST 1 (standby)')
     expect(services.primary?.command).toContain('synchronous_commit=on')
     expect(read('deploy/cluster-standby.sh')).toContain('application_name=standby')
   })
 
-  test('behavior: cluster.yaml mounts existing files, names every volume, and uses no image latest', () => {
+  test('cluster.yaml mounts existing files, names every volume, and uses no image latest', () => {
     const mounts = Object.values(services).flatMap(({ volumes }) => (volumes ?? []) as string[])
     const sources = mounts.map((mount) => mount.split(':')[0] ?? '')
     for (const source of sources.filter((each) => each.startsWith('./') && each !== './config'))
@@ -236,7 +236,7 @@ describe('the example of two gateways', () => {
       expect(name).toMatch(/:(?!latest)[\w.-]+$/)
   })
 
-  test.if(caddyPath !== null)('behavior: Caddy reads cluster.Caddyfile', () => {
+  test.if(caddyPath !== null)('Caddy reads cluster.Caddyfile', () => {
     const file = join(root, 'deploy/cluster.Caddyfile')
     const run = Bun.spawnSync([
       caddyPath ?? '',
@@ -252,7 +252,7 @@ describe('the example of two gateways', () => {
     ])
   })
 
-  test('behavior: bash finds no fault in the scripts of the cluster', () => {
+  test('bash finds no fault in the scripts of the cluster', () => {
     for (const name of ['cluster-init.sh', 'cluster-standby.sh']) {
       const run = Bun.spawnSync(['bash', '-n', join(root, 'deploy', name)])
       expect([name, run.exitCode, run.stderr.toString()]).toEqual([name, 0, ''])
@@ -271,13 +271,13 @@ describe('docs/deploy.md', () => {
     'compose.yaml',
     'turnpike-backup.cron',
   ])
-    test(`behavior: docs/deploy.md shows deploy/${name} as it is`, () => {
+    test(`docs/deploy.md shows deploy/${name} as it is`, () => {
       const blocks = [...page.matchAll(/^```\w*\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
       expect(page).toContain(`(../deploy/${name})`)
       expect(blocks).toContain(read(`deploy/${name}`))
     })
 
-  test('behavior: every command of turnpike in docs/deploy.md is one that the program has', () => {
+  test('every command of turnpike in docs/deploy.md is one that the program has', () => {
     const blocks = [...page.matchAll(/^```sh\n([\s\S]*?)^```$/gm)].map(([, block = '']) => block)
     const lines = [
       ...blocks.join('').matchAll(/^(?:sudo |\.\/)?turnpike(?:-\S+)? (.+?)(?: [>|#] ?.*)?$/gm),

@@ -77,7 +77,7 @@ describe('methods', () => {
     )
 
   for (const path of [...read.map(([each]) => each), '/m/shop/item', '/m/shop/form?symbol=X'])
-    test(`behavior: HEAD ${path} has the header fields of GET`, async () => {
+    test(`HEAD ${path} has the header fields of GET`, async () => {
       const [got, headed] = [await at(path), await at(path, { method: 'HEAD' })]
       const body = await got.text()
       expect(body.length).toBeGreaterThan(0)
@@ -180,7 +180,7 @@ describe('compressed request bodies', () => {
     expect((await fetch(url, { ...plain, headers: credential })).status).toBe(200)
   })
 
-  test('behavior: identity is accepted, and without a body any Content-Encoding is ignored', async () => {
+  test('identity is accepted, and without a body any Content-Encoding is ignored', async () => {
     const headers = { ...json, 'content-encoding': 'identity' }
     const init = { method: 'POST', headers, body: '{}' }
     expect((await at('/m/shop/item', init)).status).toBe(402)
@@ -203,14 +203,14 @@ describe('percent-encoded unreserved characters', () => {
     ['/st%6Fcks', '/stocks'],
   ]
   for (const [path, plain] of same)
-    test(`behavior: ${path} is ${plain}`, async () => {
+    test(`${path} is ${plain}`, async () => {
       const [one, other] = [await at(path), await at(plain)]
       expect(one.status).toBe(other.status)
       expect([200, 402]).toContain(one.status)
       expect(one.headers.get('content-type')).toBe(other.headers.get('content-type'))
     })
 
-  test('behavior: the decoded request keeps its body and the address of the client', async () => {
+  test('the decoded request keeps its body and the address of the client', async () => {
     const response = await at('/%61pi/gas/%73ponsor', {
       method: 'POST',
       headers: json,
@@ -260,7 +260,7 @@ describe('pages of other origins', () => {
   ]
   const open = [...read.filter(([, isOpen]) => isOpen).map(([path]) => path), ...written]
   for (const path of [...open, '/m/shop/item', '/shop/eu/api/stock/list', '/x402/settle'])
-    test(`behavior: ${path} allows the headers of buyers in browsers, and exposes those of the answer`, async () => {
+    test(`${path} allows the headers of buyers in browsers, and exposes those of the answer`, async () => {
       const method = written.includes(path) || path === '/x402/settle' ? 'POST' : 'GET'
       const { status, headers } = await at(path, {
         method: 'OPTIONS',
@@ -287,14 +287,14 @@ describe('pages of other origins', () => {
 
   for (const [path, isOpen] of read)
     if (!isOpen)
-      test(`behavior: ${path} is readable by its own origin only`, async () => {
+      test(`${path} is readable by its own origin only`, async () => {
         const { status, headers } = await at(path, { method: 'OPTIONS' })
         expect([status, headers.has('access-control-allow-origin')]).toEqual([204, false])
       })
 })
 
 describe('URLs with a path', () => {
-  test('behavior: the facilitator answers below its path, and at its usual paths', async () => {
+  test('the facilitator answers below its path, and at its usual paths', async () => {
     const whole = await (await at('/supported')).json()
     for (const path of ['/x402/supported', '/facilitator/supported'])
       expect(await (await at(path)).json()).toEqual(whole)
@@ -308,7 +308,7 @@ describe('URLs with a path', () => {
     expect(await post('/x402/settle')).toMatchObject({ success: true })
   })
 
-  test('behavior: stocks are sold below their path, and 402 and order name it', async () => {
+  test('stocks are sold below their path, and 402 and order name it', async () => {
     const url = `${shop.url}/shop/eu/api/stock/buy?${quoted}`
     const asked = await ask(url, { method: 'POST' })
     expect(asked.response.status).toBe(402)
@@ -325,7 +325,7 @@ describe('URLs with a path', () => {
     expect((await at(place, { method: 'POST' })).headers.get('allow')).toBe('GET, HEAD, OPTIONS')
   })
 
-  test('behavior: gas is granted below the path of the stocks, too', async () => {
+  test('gas is granted below the path of the stocks, too', async () => {
     const body = JSON.stringify({ address: account(0).address })
     for (const path of ['/api/gas/sponsor', '/shop/eu/api/gas/sponsor']) {
       const response = await at(path, { method: 'POST', headers: json, body })
@@ -335,7 +335,7 @@ describe('URLs with a path', () => {
     expect(asked.gasSponsor).toBe(`${stockUrl}/api/gas/sponsor`)
   })
 
-  test('behavior: documents and pages name the facilitator and stock URLs', async () => {
+  test('documents and pages name the facilitator and stock URLs', async () => {
     for (const path of [
       '/openapi.json',
       '/m/shop/openapi.json',
@@ -351,14 +351,14 @@ describe('URLs with a path', () => {
     expect(await (await at('/stocks')).text()).toContain(`${stockUrl}/api/stock/buy`)
   })
 
-  test('behavior: the gateway answers at base_url', async () => {
+  test('the gateway answers at base_url', async () => {
     expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(200)
     expect((await at('/x402/m/shop/item')).status).toBe(404)
     expect((await at('/shop/eu/m/shop/item')).status).toBe(404)
   })
 })
 
-test('behavior: the first other host is told once, and only where base_url is on this machine', () => {
+test('the first other host is told once, and only where base_url is on this machine', () => {
   const told: string[] = []
   const entrance = (baseUrl: string) =>
     createMiddleware({

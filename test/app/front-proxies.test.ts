@@ -54,7 +54,7 @@ for (const { name, path, start, install } of kinds) {
     const get = (path: string, init: RequestInit = {}) =>
       fetch(proxy.tlsUrl + path, { ...init, tls: { ca: proxy.cert } })
 
-    test('behavior: the server gets the host, the scheme and the address of the client last', async () => {
+    test('the server gets the host, the scheme and the address of the client last', async () => {
       const answer = await get('/', { headers: { 'x-forwarded-for': '203.0.113.9' } })
       const { headers } = (await answer.json()) as { headers: Record<string, string> }
       expect(headers.host).toStartWith('localhost')
@@ -63,7 +63,7 @@ for (const { name, path, start, install } of kinds) {
       expect(headers['x-forwarded-for']?.split(', ').at(-1)).toMatch(/^(127\.0\.0\.1|::1)$/)
     })
 
-    test('behavior: the first part of a stream arrives before the second is sent', async () => {
+    test('the first part of a stream arrives before the second is sent', async () => {
       const answer = await get('/stream')
       const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader()
       expect((await reader?.read())?.value).toBe('data: 1\n\n')
@@ -72,13 +72,13 @@ for (const { name, path, start, install } of kinds) {
       expect((await reader?.read())?.done).toBe(true)
     })
 
-    test('behavior: a body of 10 MB passes, which turnpike limits itself', async () => {
+    test('a body of 10 MB passes, which turnpike limits itself', async () => {
       const body = new Uint8Array(10_000_000)
       const answer = await get('/', { method: 'POST', body })
       expect(await answer.json()).toMatchObject({ bytes: 10_000_000 })
     })
 
-    test('behavior: the figures are shown to this machine only', async () => {
+    test('the figures are shown to this machine only', async () => {
       expect((await fetch(`${proxy.url}/metrics`)).status).toBe(200)
       expect(await statusFrom('127.0.0.2', `${proxy.url}/metrics`)).toBe(403)
       expect(await statusFrom('127.0.0.2', `${proxy.url}/`)).toBe(200)
@@ -87,7 +87,7 @@ for (const { name, path, start, install } of kinds) {
 }
 
 test.skipIf(nginxPath === undefined)(
-  'behavior: nginx redirects to https with the method and the path',
+  'nginx redirects to https with the method and the path',
   async () => {
     const nginx = await startNginx(`http://127.0.0.1:${server.port}`)
     const answer = await fetch(`${nginx.redirectUrl}/m/a/b?c=d`, { redirect: 'manual' })
@@ -99,7 +99,7 @@ test.skipIf(nginxPath === undefined)(
   },
 )
 
-test.skipIf(caddyPath === undefined)('behavior: Caddy accepts its sample as it is', () => {
+test.skipIf(caddyPath === undefined)('Caddy accepts its sample as it is', () => {
   const file = `${import.meta.dir}/../../deploy/Caddyfile`
   const run = (...args: string[]) => Bun.spawnSync([caddyPath ?? '', ...args])
   expect(run('adapt', '--config', file, '--validate').exitCode).toBe(0)

@@ -45,7 +45,7 @@ function listenersOf(port: number): number {
   return readFileSync('/proc/self/net/tcp', 'utf8').split(address).length - 1
 }
 
-test('behavior: another certificate comes after answers have ended the connections', async () => {
+test('another certificate comes after answers have ended the connections', async () => {
   const gate = Promise.withResolvers<void>()
   const listener: Listener = listen((request) => {
     if (!request.url.endsWith('/stream'))
@@ -82,7 +82,7 @@ test('behavior: another certificate comes after answers have ended the connectio
   await until(() => stream.received().includes('ended'))
 })
 
-test('behavior: a request whose body arrives across the change is answered', async () => {
+test('a request whose body arrives across the change is answered', async () => {
   let began = false
   const listener = listen(async (request) => {
     began ||= request.method === 'POST'
@@ -105,7 +105,7 @@ test('behavior: a request whose body arrives across the change is answered', asy
   expect(slow.received()).toEndWith('read 12')
 })
 
-test('behavior: clients that ask all the time lose no request while the certificate changes', async () => {
+test('clients that ask all the time lose no request while the certificate changes', async () => {
   const listener = listen((request) => new Response(new URL(request.url).pathname))
   const asked = { names: new Set<string>(), count: 0, isOver: false }
   // Each uses its connection until an answer ends it.
@@ -136,7 +136,7 @@ test('behavior: clients that ask all the time lose no request while the certific
   await Promise.all(clients)
 })
 
-test('behavior: without a wait the next connection has the other certificate', async () => {
+test('without a wait the next connection has the other certificate', async () => {
   const listener = listen(() => new Response('ok'))
   listener.renew(second, 0)
   await until(async () => (await to(listener)).names === 'DNS:second.example.test')
@@ -157,7 +157,7 @@ test('attack: a second listener cannot share the port', () => {
   expect(() => listen(() => new Response(), { port: portOf(listener) })).toThrow('Failed to listen')
 })
 
-test('behavior: versions before TLS 1.2 are refused', async () => {
+test('versions before TLS 1.2 are refused', async () => {
   const listener = listen(() => new Response('ok'))
   const by = (version: tls.SecureVersion) => {
     const { promise, resolve } = Promise.withResolvers<string>()

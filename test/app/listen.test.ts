@@ -137,7 +137,7 @@ test.if(isCounted)(
   },
 )
 
-test('behavior: an IPv6 address has brackets in its URL', async () => {
+test('an IPv6 address has brackets in its URL', async () => {
   const listener = listenOn({
     hostname: '::1',
     port: 0,

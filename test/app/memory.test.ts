@@ -108,7 +108,7 @@ test('attack: the garbage of cut streams is collected together, less often when 
   expect(collections).toBe(1)
 })
 
-test('behavior: a collection that waits for a busy machine does not delay the next one', () => {
+test('a collection that waits for a busy machine does not delay the next one', () => {
   // The process is off the CPU for as long.
   expect(collect(() => Bun.sleepSync(100))).toBeLessThan(100)
 })

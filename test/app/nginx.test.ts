@@ -40,7 +40,7 @@ function expectBought({ response, requests, body }: Purchase, server = 'nginx'):
 }
 
 describe.skipIf(isMissing)('behind nginx with the buffers that it has by default', () => {
-  test('behavior: every shipped route answers 402 through nginx', async () => {
+  test('every shipped route answers 402 through nginx', async () => {
     const asked = world.config.merchants.flatMap(({ slug, routes }) =>
       routes.flatMap(({ path, tail, methods }) =>
         methods.map((method) => ({
@@ -62,19 +62,19 @@ describe.skipIf(isMissing)('behind nginx with the buffers that it has by default
   })
 
   for (const network of ids) {
-    test(`behavior: mppx buys on ${network}, of a route with three networks`, async () => {
+    test(`mppx buys on ${network}, of a route with three networks`, async () => {
       const url = `${nginx.url}/m/catjoke/joke`
       expectBought(await buyWithMppx(world, url, account(1), { network }))
     })
 
     const method = network === 'eip155:4663' ? 'permit2' : 'eip3009'
-    test(`behavior: @x402/fetch buys on ${network} by ${method}`, async () => {
+    test(`@x402/fetch buys on ${network} by ${method}`, async () => {
       const url = `${nginx.url}/m/catjoke/joke`
       expectBought(await buyWithX402(world, url, account(1), { network, method }))
     })
   }
 
-  test('behavior: mppx without configuration and @x402/fetch buy by POST, with a body', async () => {
+  test('mppx without configuration and @x402/fetch buy by POST, with a body', async () => {
     const url = `${nginx.url}/m/assistant/chat`
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
     const init = {
@@ -113,7 +113,7 @@ describe.skipIf(isMissing)('behind nginx with the buffers that it has by default
 })
 
 describe.skipIf(caddyPath === undefined)('behind Caddy', () => {
-  test('behavior: mppx and @x402/fetch buy', async () => {
+  test('mppx and @x402/fetch buy', async () => {
     const url = `${caddy.url}/m/catjoke/joke`
     expectBought(await buyWithMppx(world, url, account(1), { network: 'eip155:8453' }), 'Caddy')
     const permit2 = { network: 'eip155:4663', method: 'permit2' } as const

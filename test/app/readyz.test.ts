@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import { createHealth, type Sources } from '../../src/http/health'
 
-test('behavior: readyz shows the server, and names a clock that differs', async () => {
+test('readyz shows the server, and names a clock that differs', async () => {
   const sources: Sources = {
     canSell: () => true,
     networks: () => [],

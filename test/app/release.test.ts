@@ -27,7 +27,7 @@ const own: Target = {
   ...headersOf(executable),
 }
 
-test('behavior: the targets are those of the runtime of this project, each with a hash', () => {
+test('the targets are those of the runtime of this project, each with a hash', () => {
   expect(manifest.packageManager).toBe(`bun@${runtimeVersion}`)
   expect(targets.map(({ name }) => name)).toEqual([
     'linux-x64',
@@ -53,7 +53,7 @@ describe('the headers of a file', () => {
     return headersOf(path)
   }
 
-  test('behavior: a file of each format is recognised with its machine', () => {
+  test('a file of each format is recognised with its machine', () => {
     const machO: [number, string][] = [
       [0, 'cffaedfe0c000001'],
       [12, '02000000'],
@@ -183,7 +183,7 @@ describe('a runtime from the registry', () => {
 
   const wanted = { package: name, executable: 'bin/bun', integrity: integrityOf(right) }
 
-  test('behavior: a runtime is unpacked when its archive has the stored hash', async () => {
+  test('a runtime is unpacked when its archive has the stored hash', async () => {
     const path = await fetchRuntime(wanted, join(directory, 'runtime'))
     expect(readFileSync(path, 'utf8')).toBe('right')
   })

@@ -121,14 +121,14 @@ async function signIn() {
   }
 }
 
-test('behavior: serve prints where its pages are, and that ADMIN_TOKEN signs in', async () => {
+test('serve prints where its pages are, and that ADMIN_TOKEN signs in', async () => {
   await until('the banner is printed', () => said.some((line) => line.includes('sells 1 route')))
   expect(said).toContain(`  pages for buyers http://localhost/`)
   expect(said).toContain(`  pages for you    http://localhost/admin  sign in with ADMIN_TOKEN`)
 })
 
 describe('SIGHUP', () => {
-  test('behavior: SIGHUP applies the file', async () => {
+  test('SIGHUP applies the file', async () => {
     expect(await price()).toBe('0.005')
     const line = await reload(text.replace('0.005', '0.25'))
     expect(line).toMatchObject({ event: 'reloaded', merchants: 1, routes: 1 })
@@ -179,7 +179,7 @@ describe('SIGHUP', () => {
     expect(await price()).toBe('0.005')
   })
 
-  test('behavior: /admin reloads the file, shows the faults of a broken one, and makes a backup', async () => {
+  test('/admin reloads the file, shows the faults of a broken one, and makes a backup', async () => {
     const admin = await signIn()
     writeFileSync(file, text.replace('0.005', '0.75'))
     expect(await admin.read('/configuration')).toContain(`<code class="hash">${file}</code>`)
@@ -200,7 +200,7 @@ describe('SIGHUP', () => {
     expect(actions.map(({ ok }) => ok)).toEqual([true, false, true])
   })
 
-  test('behavior: SIGTERM after a reload ends the program with 0', async () => {
+  test('SIGTERM after a reload ends the program with 0', async () => {
     child.kill('SIGTERM')
     child.kill('SIGHUP')
     expect(await child.exited).toBe(0)

@@ -61,7 +61,7 @@ function amountPaid(response: Response): unknown {
 }
 
 describe('a price that changes', () => {
-  test('behavior: earlier challenges keep their price, later ones have the new price', async () => {
+  test('earlier challenges keep their price, later ones have the new price', async () => {
     const signed = await Promise.all(
       [{}, { scheme: 'mpp-permit2' as const }, x402, permit2, { ...x402, bare: true }].map(
         (terms) => sign(item(), { ...terms, ...validAfter(0) }),
@@ -75,7 +75,7 @@ describe('a price that changes', () => {
     expect(amountPaid(answer)).toBe('7000')
   })
 
-  test('behavior: an x402 offer is accepted for 360 seconds and not longer', async () => {
+  test('an x402 offer is accepted for 360 seconds and not longer', async () => {
     const early = await sign(item(), { ...x402, ...validAfter(359_000) })
     const late = await sign(item(), { ...permit2, ...validAfter(361_000) })
     await shop.app.reload(dearer())
@@ -92,13 +92,13 @@ describe('a price that changes', () => {
     })
   })
 
-  test('behavior: an amount that was never offered is refused', async () => {
+  test('an amount that was never offered is refused', async () => {
     await shop.app.reload(dearer())
     const response = await buy(item(), { ...x402, ...validAfter(0), value: 6000n, bare: true })
     expect(response.status).toBe(402)
   })
 
-  test('behavior: a payment that was not delivered is delivered after its offer was removed', async () => {
+  test('a payment that was not delivered is delivered after its offer was removed', async () => {
     shop.upstream.script = (_, reply) => reply.send(500)
     const headers = await sign(item(), validAfter(0))
     const failed = await pay(headers)
@@ -109,7 +109,7 @@ describe('a price that changes', () => {
     expect((await pay(headers)).status).toBe(200)
   })
 
-  test('behavior: retired offers are accepted after a restart, also with another file', async () => {
+  test('retired offers are accepted after a restart, also with another file', async () => {
     const first = await sign(item(), { ...x402, ...validAfter(0) })
     const second = await sign(item(), { ...permit2, ...validAfter(0) })
     const third = await sign(item(), { ...x402, ...validAfter(400_000) })
@@ -130,7 +130,7 @@ describe('a price that changes', () => {
 })
 
 describe('a payout that changes', () => {
-  test('behavior: offers to the old wallet end at once and nothing moves', async () => {
+  test('offers to the old wallet end at once and nothing moves', async () => {
     const before = await shop.balance('eip155:8453', payee)
     const [mpp, offer] = [
       await sign(item(), validAfter(0)),
@@ -148,7 +148,7 @@ describe('a payout that changes', () => {
 })
 
 describe('routes and networks that are added and removed', () => {
-  test('behavior: a removed route is 404, also with an earlier challenge, until it is added again', async () => {
+  test('a removed route is 404, also with an earlier challenge, until it is added again', async () => {
     const url = `${shop.url}/m/shop${other.path}`
     const mpp = await sign(url, validAfter(0))
     const offer = await sign(url, { ...x402, ...validAfter(0) })
@@ -162,7 +162,7 @@ describe('routes and networks that are added and removed', () => {
     expect((await pay(offer, url)).status).toBe(200)
   })
 
-  test('behavior: a new route and a new merchant are sold and listed', async () => {
+  test('a new route and a new merchant are sold and listed', async () => {
     const etag = (await fetch(`${shop.url}/openapi.json`)).headers.get('etag')
     const config = shop.edited(
       (text) => `${text}
@@ -186,7 +186,7 @@ price = "0.001"
     expect(shop.rows("SELECT slug FROM merchants WHERE slug = 'fresh'")).toHaveLength(1)
   })
 
-  test('behavior: an offer on a network that is no longer offered is accepted until it expires', async () => {
+  test('an offer on a network that is no longer offered is accepted until it expires', async () => {
     const testnet: Terms = { ...x402, network: 'eip155:84532' }
     const [mpp, early, late] = [
       await sign(item(), { network: 'eip155:84532', ...validAfter(0) }),
@@ -205,7 +205,7 @@ price = "0.001"
 })
 
 describe('requests in progress', () => {
-  test('behavior: a request that waits for its upstream ends under the configuration with which it started', async () => {
+  test('a request that waits for its upstream ends under the configuration with which it started', async () => {
     let answer: (() => void) | undefined
     shop.upstream.script = (_, reply) => {
       answer = () => reply.send(200, '{"late":true}')
@@ -221,7 +221,7 @@ describe('requests in progress', () => {
     expect(await response.json()).toEqual({ late: true })
   })
 
-  test('behavior: no request is dropped while it reloads again and again', async () => {
+  test('no request is dropped while it reloads again and again', async () => {
     const configs = [dearer(), shop.config]
     const statuses: Record<number, number> = {}
     let stopped = false
@@ -275,7 +275,7 @@ test('attack: of reloads that come together each one keeps the offers of the one
 })
 
 describe('what a running process cannot change', () => {
-  test('behavior: the facilitator and the limits can be changed', async () => {
+  test('the facilitator and the limits can be changed', async () => {
     const config = shop.edited((text) =>
       text
         .replace('verify_per_minute = 120', 'verify_per_minute = 7')

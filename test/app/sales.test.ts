@@ -40,14 +40,14 @@ describe('the begin of a period', () => {
     ['30', undefined],
     ['', undefined],
   ]
-  test('behavior: days begin at midnight UTC, and times without a zone are UTC', () => {
+  test('days begin at midnight UTC, and times without a zone are UTC', () => {
     const found = cases.map(([text]) => [text, Since.parse(text, at)])
     expect(found).toEqual(cases.map(([text, iso]) => [text, iso && Date.parse(iso)]))
   })
 })
 
 describe('counts of requests', () => {
-  test('behavior: counts belong to the hour in which they were gathered, and are added up', async () => {
+  test('counts belong to the hour in which they were gathered, and are added up', async () => {
     const db = openInMemory({ now: () => at })
     const { sales: ledger } = createLedger(db)
     let now = at
@@ -161,7 +161,7 @@ async function describeNetwork(): Promise<void> {
 describe('the figures', () => {
   beforeEach(clear)
 
-  test('behavior: people get aligned tables with totals and notes', async () => {
+  test('people get aligned tables with totals and notes', async () => {
     await describeNetwork()
     insert()
     insert({ amount: '1000000', costWei: '250000000000000' })
@@ -194,7 +194,7 @@ shop        8     3       1       37.5 %
 `)
   })
 
-  test('behavior: sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
+  test('sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
     const most = '9007199254740993'
     for (let i = 0; i < 3; i++) insert({ amount: most, costWei: '9000000000000000001' })
     insert({ costWei: null })
@@ -206,7 +206,7 @@ shop        8     3       1       37.5 %
     expect(unknownGas).toBe(1)
   })
 
-  test('behavior: a period begins and ends at its times, and days are UTC', async () => {
+  test('a period begins and ends at its times, and days are UTC', async () => {
     await describeNetwork()
     const midnight = Date.parse('2026-11-20T00:00Z')
     for (const time of [midnight - 1, midnight, at - hourMs - 1, at - hourMs]) insert({ time })
@@ -222,7 +222,7 @@ shop        8     3       1       37.5 %
     ])
   })
 
-  test('behavior: the log can be written back between two reads, and writes continue', async () => {
+  test('the log can be written back between two reads, and writes continue', async () => {
     for (let hour = 0; hour < 5; hour++) insert({ time: at - 1 - hour * hourMs })
     const opened = openSalesBeside({ dataDir: directory.path })
     if (typeof opened === 'string') throw new Error(opened)
@@ -251,7 +251,7 @@ shop        8     3       1       37.5 %
 })
 
 describe('CSV', () => {
-  test('behavior: the CSV has one header, and lines end as RFC 4180 says', async () => {
+  test('the CSV has one header, and lines end as RFC 4180 says', async () => {
     clear()
     await describeNetwork()
     insert({ costWei: '250000000000000' })

@@ -118,7 +118,7 @@ test('attack: bodies for the facilitator leave room for paid requests', async ()
   expect(await buy(large)).toBe(200)
 })
 
-test('behavior: a redemption uses the share of paid requests', async () => {
+test('a redemption uses the share of paid requests', async () => {
   target.upstream.answer = () => new Response('down', { status: 500 })
   const init = { method: 'POST', body: large }
   const headers = await x402Usdc.pay(await ask(at('/m/a/post'), init), buyer)

@@ -168,7 +168,7 @@ describe('challenges', () => {
     )
   })
 
-  test('behavior: GET and POST of a route share their challenges while there is no body', async () => {
+  test('GET and POST of a route share their challenges while there is no body', async () => {
     const post = { method: 'POST' }
     for (const [issued, used] of [
       [undefined, post],

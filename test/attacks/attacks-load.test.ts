@@ -66,7 +66,7 @@ describe('requests that an upstream fails at', () => {
       expect(await buy('b/get')).toBe(200)
     })
 
-  test('behavior: a merchant whose upstream fails for several payers sells nothing', async () => {
+  test('a merchant whose upstream fails for several payers sells nothing', async () => {
     failing(503)
     const payers = [1, 2, 3].map((number) => account(number).local())
     for (const payer of payers)
@@ -271,7 +271,7 @@ describe('attack 44: slow bodies', () => {
     expect(slow.isCancelled()).toBe(true)
   })
 
-  test('behavior: a long body above the minimum transfer rate is read to its end', async () => {
+  test('a long body above the minimum transfer rate is read to its end', async () => {
     const budget = createBudget(1_000_000)
     const steady = dripping(2_000, 5, 60)
     const { bytes, release } = await readBody(steady.request, 1_000_000, budget, {

@@ -416,6 +416,6 @@ test('attack: making the states of a pattern takes a short time, whatever the pa
     expectShort(pattern, () => Pattern.compile(pattern))
 })
 
-test('behavior: the bound notices a pattern of the engine that backtracks', () => {
+test('the bound notices a pattern of the engine that backtracks', () => {
   expect(heldMs(() => /^([a-zA-Z]+ ?)+$/.test(`${'a'.repeat(23)}!`))).toBeGreaterThan(boundMs)
 })

@@ -68,7 +68,7 @@ for (const target of targets)
     expect(await statusOf(`${target} HTTP/1.0`, undefined)).not.toBe(500)
   })
 
-test('behavior: without a usable Host a request is answered as with one', async () => {
+test('without a usable Host a request is answered as with one', async () => {
   for (const [line, status] of [
     ['GET /healthz', 200],
     ['GET /supported', 200],

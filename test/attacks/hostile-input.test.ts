@@ -281,7 +281,7 @@ describe('requests', () => {
     }
   })
 
-  test('behavior: a clock that is set back refuses no client', () => {
+  test('a clock that is set back refuses no client', () => {
     const rateLimit = createRateLimit()
     const now = 1_000_000_000
     expect(rateLimit.take('a', 60, now).ok).toBe(true)

@@ -74,7 +74,7 @@ async function repeat(credential: Record<string, string>): Promise<Response> {
 
 describe('with a key', () => {
   for (const terms of both)
-    test(`behavior: the key returns the whole of a stream from which its buyer disconnected, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`the key returns the whole of a stream from which its buyer disconnected, by ${terms.scheme ?? 'mpp'}`, async () => {
       const [credential, other] = await Promise.all([sign(item(), terms), sign(item(), terms)])
       const upstream = await leaveMidway(credential)
       upstream.chunk('data: 2\n\n')
@@ -95,7 +95,7 @@ describe('with a key', () => {
       expect((await fetch(item(), { headers: credential })).status).toBe(402)
     })
 
-  test('behavior: the key returns an answer whose buyer disconnected before its first byte, once', async () => {
+  test('the key returns an answer whose buyer disconnected before its first byte, once', async () => {
     for (const isStream of [true, false]) {
       serial++
       const reply = nextReply()
@@ -161,7 +161,7 @@ describe('with a key', () => {
     })
   })
 
-  test('behavior: a stop waits for the remaining stream', async () => {
+  test('a stop waits for the remaining stream', async () => {
     const stream = nextStream()
     const credential = await sign(item())
     const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
@@ -178,7 +178,7 @@ describe('with a key', () => {
     expect(await response.text()).toBe('data: 1\n\ndata: 2\n\n')
   })
 
-  test('behavior: a stop drops the remaining stream after its time limit', async () => {
+  test('a stop drops the remaining stream after its time limit', async () => {
     const stream = nextStream()
     const credential = await sign(item())
     const connection = openConnection(item(), { ...credential, 'Idempotency-Key': key() })
@@ -226,7 +226,7 @@ const callFor = async (meta: Record<string, unknown>): Promise<Result> =>
 
 describe('over MCP', () => {
   for (const terms of both)
-    test(`behavior: a client that closes the connection has not used its payment and can repeat the call, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`a client that closes the connection has not used its payment and can repeat the call, by ${terms.scheme ?? 'mpp'}`, async () => {
       const stream = nextStream()
       const meta = metaOf(await sign(item(), terms))
       const leave = new AbortController()
@@ -246,7 +246,7 @@ describe('over MCP', () => {
       expect(shop.counts()).toEqual(counts)
     })
 
-  test('behavior: the key returns the answer of a call that its client abandoned', async () => {
+  test('the key returns the answer of a call that its client abandoned', async () => {
     const stream = nextStream()
     const meta = { ...metaOf(await sign(item(), x402)), 'turnpike/idempotency-key': key() }
     const leave = new AbortController()
@@ -263,7 +263,7 @@ describe('over MCP', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('behavior: a client of the SDK after its timeout has not used its payment and can repeat the call', async () => {
+  test('a client of the SDK after its timeout has not used its payment and can repeat the call', async () => {
     const client = new Client({ name: 'impatient', version: '1' })
     const transport = new StreamableHTTPClientTransport(new URL(`${shop.url}/mcp`))
     // The SDK declares its optional members without undefined.
@@ -307,7 +307,7 @@ describe('over MCP', () => {
     expect((await given).content[0]?.text).toBe('data: 1\n\n')
   })
 
-  test('behavior: an answer that the upstream cuts off is not delivered and can be redeemed', async () => {
+  test('an answer that the upstream cuts off is not delivered and can be redeemed', async () => {
     const stream = nextStream()
     const given = sign(item(), x402).then((headers) => callFor(metaOf(headers)))
     const upstream = await stream
@@ -324,7 +324,7 @@ describe('over MCP', () => {
     await becomes({ ...whole, attempts: 2 })
   })
 
-  test('behavior: an answer above 4 MiB is truncated and marked', async () => {
+  test('an answer above 4 MiB is truncated and marked', async () => {
     shop.upstream.script = (_, reply) =>
       reply.send(200, 'x'.repeat(5 * 1024 * 1024), { 'content-type': 'text/plain' })
     const result = await callFor(metaOf(await sign(item())))
@@ -333,7 +333,7 @@ describe('over MCP', () => {
     await becomes({ ...whole, truncated: 1 })
   })
 
-  test('behavior: the calls of one batch run one after the other', async () => {
+  test('the calls of one batch run one after the other', async () => {
     const replies: Reply[] = []
     shop.upstream.script = (_, reply) => void replies.push(reply)
     const paid = await Promise.all([sign(item()), sign(item())])
@@ -362,7 +362,7 @@ describe('over MCP', () => {
     })
   })
 
-  test('behavior: over HTTP the first byte still delivers', async () => {
+  test('over HTTP the first byte still delivers', async () => {
     const stream = nextStream()
     const response = await buy(item())
     const upstream = await stream

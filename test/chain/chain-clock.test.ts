@@ -20,7 +20,7 @@ const at = (mono: number, stepMs = 0) => [start + mono + stepMs, mono] as const
 const asked = (askedAt: number) => ({ askedAt, answeredAt: askedAt + 20 })
 
 describe('the clock beside a chain', () => {
-  test('behavior: the difference is unknown before a new block was seen', () => {
+  test('the difference is unknown before a new block was seen', () => {
     const clock = createClock()
     expect(aheadOf(clock, ...at(0))).toEqual({ min: -Infinity, max: Infinity })
     // Made an hour ago: the chain mines rarely, or our clock is an hour ahead.
@@ -30,7 +30,7 @@ describe('the clock beside a chain', () => {
     expect([skewOf(ahead), mayBeAheadMs(ahead)]).toEqual([0, 0])
   })
 
-  test('behavior: a block that appears between two answers limits the difference on both sides', () => {
+  test('a block that appears between two answers limits the difference on both sides', () => {
     for (const offMs of [0, 8_000, 90_000, -90_000]) {
       const clock = createClock()
       observe(clock, block(1, -500, offMs), asked(0))
@@ -42,7 +42,7 @@ describe('the clock beside a chain', () => {
     }
   })
 
-  test('behavior: an announced block limits the difference by the delay of announcements', () => {
+  test('an announced block limits the difference by the delay of announcements', () => {
     const clock = createClock()
     observe(clock, block(1, -3_600_000), asked(0))
     announced(clock, block(2, 600_000, 8_000), 600_050)
@@ -54,7 +54,7 @@ describe('the clock beside a chain', () => {
     expect(aheadOf(clock, ...at(610_100))).toEqual({ min, max })
   })
 
-  test('behavior: a change of the wall clock shows at once, without a block', () => {
+  test('a change of the wall clock shows at once, without a block', () => {
     const clock = createClock()
     announced(clock, block(2, 600), 650)
     expect(skewOf(aheadOf(clock, ...at(700)))).toBe(0)
@@ -63,7 +63,7 @@ describe('the clock beside a chain', () => {
     expect(skewOf(aheadOf(clock, ...at(1_000)))).toBe(0)
   })
 
-  test('behavior: a lagging node or a single contradicting block has no lasting effect', () => {
+  test('a lagging node or a single contradicting block has no lasting effect', () => {
     const clock = createClock()
     for (let n = 1; n <= 4; n++) announced(clock, block(n, n * 1_000), n * 1_000 + 50)
     announced(clock, block(70, 70_000), 70_050)

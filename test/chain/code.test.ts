@@ -23,7 +23,7 @@ function nodeOf(answer: () => Promise<unknown>) {
 }
 
 describe('the code of contracts', () => {
-  test('behavior: one call finds the addresses without code', async () => {
+  test('one call finds the addresses without code', async () => {
     const node = answering(24, 0, 3_808)
     expect([...((await findMissing(node, [full, empty])) ?? [])]).toEqual([empty])
     expect(node.calls).toEqual(['eth_call'])

@@ -54,13 +54,13 @@ describe('the client', () => {
     ['silence', () => node(() => new Promise(() => undefined))],
   ]
   for (const [name, url] of faults) {
-    test(`behavior: ${name} is a fault, and the next URL is used`, async () => {
+    test(`${name} is a fault, and the next URL is used`, async () => {
       expect(await fault(client(url()).call('eth_chainId', []))).toBeInstanceOf(RpcFault)
       expect(await client(url(), ok('0x1')).call('eth_chainId', [])).toBe('0x1')
     })
   }
 
-  test('behavior: an error about the call is final, with code, message and data', async () => {
+  test('an error about the call is final, with code, message and data', async () => {
     let asked = 0
     const second = node((id) => {
       asked++
@@ -87,14 +87,14 @@ describe('the client', () => {
     expect(error).toMatchObject({ code: 3, message: message.slice(0, 1024) })
   })
 
-  test('behavior: the client stays with the URL that answered, and counts calls', async () => {
+  test('the client stays with the URL that answered, and counts calls', async () => {
     const rpc = client('http://127.0.0.1:1/', ok('0x1'))
     await rpc.call('eth_chainId', [])
     await rpc.call('eth_chainId', [])
     expect(rpc.counts().get('eth_chainId')).toBe(3)
   })
 
-  test('behavior: the other URLs can be called separately, and the current one stays', async () => {
+  test('the other URLs can be called separately, and the current one stays', async () => {
     const rpc = client(ok('0x1'), ok('0x2'), ok('0x3'))
     const answers = () => Promise.all(rpc.others().map((node) => node.call('eth_chainId', [])))
     expect(await answers()).toEqual(['0x2', '0x3'])
@@ -103,7 +103,7 @@ describe('the client', () => {
     expect(JSON.stringify(rpc.nodes)).not.toContain('secret-key')
   })
 
-  test('behavior: the URL that answers now is not among the others, nor one listed twice', async () => {
+  test('the URL that answers now is not among the others, nor one listed twice', async () => {
     const [broken, good] = [node(() => new Response('', { status: 500 })), ok('0x2')]
     const rpc = client(broken, good, good)
     expect(await rpc.call('eth_chainId', [])).toBe('0x2')
@@ -125,11 +125,11 @@ describe('the client', () => {
     )
   })
 
-  test('behavior: null is a result', async () => {
+  test('null is a result', async () => {
     expect(await client(ok(null)).call('eth_getTransactionReceipt', [])).toBeNull()
   })
 
-  test('behavior: closing ends calls in progress', async () => {
+  test('closing ends calls in progress', async () => {
     const rpc = client(node(() => new Promise(() => undefined)))
     const waiting = fault(rpc.call('eth_chainId', []))
     rpc.close()
@@ -176,7 +176,7 @@ describe('a transaction', () => {
     })),
   ] as const
   for (const { nonce, maxTipWei, maxFeeWei, gasLimit, valueWei, data } of cases) {
-    test(`behavior: a transaction is byte for byte that of viem (nonce ${nonce})`, async () => {
+    test(`a transaction is byte for byte that of viem (nonce ${nonce})`, async () => {
       for (const chainId of [1, 4663, 84532]) {
         const request = { chainId, nonce, to, maxTipWei, maxFeeWei, gasLimit, valueWei }
         const signed = sign({ ...request, data: data as Hex }, key)
@@ -197,7 +197,7 @@ describe('a transaction', () => {
     })
   }
 
-  test('behavior: many signatures, among them short r and s, equal those of viem', async () => {
+  test('many signatures, among them short r and s, equal those of viem', async () => {
     for (let nonce = 0; nonce < 600; nonce++) {
       const { raw } = sign(
         {
@@ -233,7 +233,7 @@ describe('multicall', () => {
     args: [calls.map(({ to, data }) => ({ target: to, allowFailure: true, callData: data }))],
   })
 
-  test('behavior: multicall encodes and decodes like viem', () => {
+  test('multicall encodes and decodes like viem', () => {
     const { to, data } = Multicall.aggregate(calls)
     expect(data).toBe(expected)
     expect(decodeFunctionData({ abi: multicall3Abi, data }).functionName).toBe('aggregate3')
@@ -267,7 +267,7 @@ describe('multicall', () => {
 })
 
 describe('the head', () => {
-  test('behavior: fees leave room for a doubled base fee and stay below the cap', () => {
+  test('fees leave room for a doubled base fee and stay below the cap', () => {
     const head = createHead()
     observe(head, { number: 5n, timestamp: 100n, baseFeeWei: 10n })
     head.tipWei = 3n
@@ -276,7 +276,7 @@ describe('the head', () => {
     expect(fees(head, 2n)).toEqual({ maxFeeWei: 2n, maxTipWei: 2n })
   })
 
-  test('behavior: the head measures the block time, also where many blocks share a second', () => {
+  test('the head measures the block time, also where many blocks share a second', () => {
     const head = createHead()
     observe(head, { number: 1_000n, timestamp: 100n, baseFeeWei: 0n })
     observe(head, { number: 1_005n, timestamp: 100n, baseFeeWei: 0n })

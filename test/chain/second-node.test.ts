@@ -133,7 +133,7 @@ test('attack: a failed payment that one node reports as paid gets neither stock 
   expect(stateOf(order.id)).toBe('held')
 })
 
-test('behavior: a retry continues a disputed order once both nodes show its payment', async () => {
+test('a retry continues a disputed order once both nodes show its payment', async () => {
   const url = shop.buyUrl({ usdg: '31' })
   // The correct node; the other one denies what is on the chain.
   second.intercept = denying
@@ -172,7 +172,7 @@ for (const [name, answer] of [
   ['lags behind', () => ({ result: null })],
   ['is gone', down],
 ] as const)
-  test(`behavior: an order waits while the second node ${name}, and then continues automatically`, async () => {
+  test(`an order waits while the second node ${name}, and then continues automatically`, async () => {
     let asked = 0
     second.intercept = ({ method }) => {
       if (method !== 'eth_getTransactionReceipt') return undefined
@@ -194,7 +194,7 @@ for (const [name, answer] of [
     expect(((await (await paying).json()) as OrderJson).status).toBe('delivered')
   })
 
-test('behavior: without a second node no payment is charged that the node must confirm', async () => {
+test('without a second node no payment is charged that the node must confirm', async () => {
   second.intercept = down
   const form = `${shop.url}/m/shop/form?symbol=A`
   const [order, large, small] = await Promise.all([
@@ -252,7 +252,7 @@ test('attack: a payment that only one node shows is not a success of the facilit
   expect(json).toMatchObject({ success: false, status: 'pending' })
 })
 
-test('behavior: a payment above the limit waits for a second node that lags behind', async () => {
+test('a payment above the limit waits for a second node that lags behind', async () => {
   const url = `${shop.url}/m/shop/form?symbol=A`
   const headers = await sign(url, { scheme: 'x402-eip3009', network, buyer: 3 })
   let late = 3
@@ -262,7 +262,7 @@ test('behavior: a payment above the limit waits for a second node that lags behi
   expect(late).toBeLessThan(0)
 })
 
-test('behavior: a payment below the limit costs no call to the second node', async () => {
+test('a payment below the limit costs no call to the second node', async () => {
   const url = `${shop.url}/m/shop/item`
   const headers = await sign(url, { scheme: 'x402-eip3009', network, buyer: 3 })
   const before = await shop.balance(network, payee)

@@ -25,20 +25,20 @@ describe('an answer', () => {
   const interim = `HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n${known}`
   for (const [name, text] of Object.entries({ known, chunked, interim })) {
     for (const size of [1, 2, 7, 1_000]) {
-      test(`behavior: ${name} in pieces of ${size}`, () => {
+      test(`${name} in pieces of ${size}`, () => {
         expect(read(text, size).answers).toEqual([{ status: 200, text: 'hello', isKept: true }])
       })
     }
   }
 
-  test('behavior: several answers on one connection are separated', () => {
+  test('several answers on one connection are separated', () => {
     const reader = createReader(limit)
     for (const text of [known, chunked, known]) {
       expect(reader.push(bytes(text))?.text).toBe('hello')
     }
   })
 
-  test('behavior: an answer without a length ends with the connection, one without a body at once', () => {
+  test('an answer without a length ends with the connection, one without a body at once', () => {
     expect(read('HTTP/1.0 200 OK\r\n\r\nhello', 3)).toEqual({
       answers: [],
       end: { status: 200, text: 'hello', isKept: false },
@@ -56,7 +56,7 @@ describe('an answer', () => {
     ['HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 200 OK\r\n', false],
   ]
   for (const [text, isKept] of kept) {
-    test(`behavior: ${JSON.stringify(text)} ${isKept ? 'keeps' : 'ends'} the connection`, () => {
+    test(`${JSON.stringify(text)} ${isKept ? 'keeps' : 'ends'} the connection`, () => {
       expect(read(text).answers).toMatchObject([{ isKept }])
     })
   }
@@ -119,7 +119,7 @@ const say = (text: string) => `HTTP/1.1 200 OK\r\ncontent-length: ${text.length}
 const never = new AbortController().signal
 
 describe('the wire', () => {
-  test('behavior: the client keeps its connection, and opens more for concurrent requests', async () => {
+  test('the client keeps its connection, and opens more for concurrent requests', async () => {
     const server = serve((peer, request) => void peer.write(say(`${request}`)))
     const wire = createWire(server.url, limit)
     expect(await wire.post('{}', never)).toMatchObject({ status: 200, text: '0' })
@@ -130,7 +130,7 @@ describe('the wire', () => {
     wire.close()
   })
 
-  test('behavior: the client sends its request unchanged, with a body of several megabytes', async () => {
+  test('the client sends its request unchanged, with a body of several megabytes', async () => {
     let heard = ''
     const node = Bun.serve({
       port: 0,
@@ -148,7 +148,7 @@ describe('the wire', () => {
     await node.stop(true)
   })
 
-  test('behavior: a kept connection that ends is replaced, and the request sent once more', async () => {
+  test('a kept connection that ends is replaced, and the request sent once more', async () => {
     const server = serve((peer, request) => {
       if (request === 1) peer.end()
       else peer.write(say(`${request}`))

@@ -84,7 +84,7 @@ const file = [4663, 8453, 84532]
   )
 
 describe('check --online', () => {
-  test('behavior: check --online reports no fault when chains and upstreams match the file', async () => {
+  test('check --online reports no fault when chains and upstreams match the file', async () => {
     const { code, lines } = await run(file)
     expect([code, lines.at(-1)]).toEqual([0, 'ok'])
     expect(lines).toContain(
@@ -107,7 +107,7 @@ describe('check --online', () => {
     expect((await run(socket)).lines.at(-1)).toBe('ok')
   })
 
-  test('behavior: serve prints the gas cost of a sale at its start', async () => {
+  test('serve prints the gas cost of a sale at its start', async () => {
     const name = join(directory, 'serve.toml')
     writeFileSync(name, file.replace(/^listen = .*$/m, 'listen = "127.0.0.1:0"'))
     const data = join(directory, 'served')
@@ -279,7 +279,7 @@ price = "0.01"
     await refusing.stop(true)
   })
 
-  test('behavior: check --online warns of models that the upstream does not list', async () => {
+  test('check --online warns of models that the upstream does not list', async () => {
     const id = '"~openai/gpt-latest"'
     const text = file.replaceAll(id, '"gone/model-1"')
     const { code, lines } = await run(text)
@@ -290,7 +290,7 @@ price = "0.01"
     expect((await run(file)).lines.join()).not.toContain('does not list')
   })
 
-  test('behavior: check --online warns of networks without the contracts of the scheme upto', async () => {
+  test('check --online warns of networks without the contracts of the scheme upto', async () => {
     const code = await chainOf(4663).rpc('eth_getCode', [Upto.proxyAddress, 'latest'])
     const line = lineWith(file, '[networks."eip155:4663"]')
     const said = `x402UptoPermit2Proxy: no contract at ${Upto.proxyAddress} on eip155:4663`
@@ -313,7 +313,7 @@ price = "0.01"
     }
   })
 
-  test('behavior: the gas cost of a sale is printed in addition to faults', async () => {
+  test('the gas cost of a sale is printed in addition to faults', async () => {
     const away = edited(`upstream = "${world.upstreams.url}`, 'upstream = "http://127.0.0.1:1')
     const { code, lines } = await run(away)
     expect(code).toBe(1)

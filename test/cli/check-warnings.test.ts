@@ -34,7 +34,7 @@ const reachable = (text: string) =>
 const facilitator = (more: string) => reachable(edited(own, `${own}\n${more}`))
 const plain = reachable(small)
 
-test('behavior: a facilitator that settles any amount for any payee causes a warning at its line', async () => {
+test('a facilitator that settles any amount for any payee causes a warning at its line', async () => {
   const said = 'min_amount is 0: anyone can spend'
   for (const [text, at] of [
     [facilitator('min_amount = "0"'), 'min_amount'],
@@ -47,7 +47,7 @@ test('behavior: a facilitator that settles any amount for any payee causes a war
   }
 })
 
-test('behavior: a facilitator that settles upto for any caller causes a warning at its line', async () => {
+test('a facilitator that settles upto for any caller causes a warning at its line', async () => {
   const open = facilitator('min_amount = "0.001"\nupto_without_keys = true')
   const { warnings } = await run(open)
   expect(warnings).toHaveLength(1)
@@ -57,7 +57,7 @@ test('behavior: a facilitator that settles upto for any caller causes a warning 
   expect((await run(keyed)).warnings).toEqual([])
 })
 
-test('behavior: a least amount, API keys or a budget of zero cause no warning', async () => {
+test('a least amount, API keys or a budget of zero cause no warning', async () => {
   const noGas = 'gas_per_day_wei = { facilitator = "0" }'
   for (const text of [
     facilitator('min_amount = "0.001"'),
@@ -68,7 +68,7 @@ test('behavior: a least amount, API keys or a budget of zero cause no warning', 
   }
 })
 
-test('behavior: a sample contact address causes a warning at its place in the file', async () => {
+test('a sample contact address causes a warning at its place in the file', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const agent = 'headers = { "User-Agent" = "Shop/1.0 (ops@example.com)" }'
   for (const [text, at, said] of [
@@ -81,7 +81,7 @@ test('behavior: a sample contact address causes a warning at its place in the fi
   }
 })
 
-test('behavior: a secret that is too short to be redacted causes a warning without its value', async () => {
+test('a secret that is too short to be redacted causes a warning without its value', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const { code, warnings, last } = await run(quiet, { ONE_KEY: 'q7z' })
   expect([code, warnings.length, last]).toEqual([0, 1, 'ok'])
@@ -111,7 +111,7 @@ units = [{ name = "input", price = "1" }, { name = "output", price = "10" }]
 [stock]`,
   )
 
-test('behavior: a metered route that cannot be sold by upto causes a warning at its line', async () => {
+test('a metered route that cannot be sold by upto causes a warning at its line', async () => {
   const slow = metered('0.05', 'timeout_ms = 255001')
   const late = 'timeout_ms of model is 255001: above 255000 its metered routes are not sold by upto'
   const dear = metered('1.000001')
@@ -127,7 +127,7 @@ test('behavior: a metered route that cannot be sold by upto causes a warning at 
   }
 })
 
-test('behavior: a metered route that is sold by upto, and a slow flat one, cause no warning', async () => {
+test('a metered route that is sold by upto, and a slow flat one, cause no warning', async () => {
   const quiet = { code: 0, warnings: [], last: 'ok' }
   expect(await run(metered('1', 'timeout_ms = 255000'))).toEqual(quiet)
   const raised = metered('1.000001').replace('[service]', '[service]\nunsettled_max = "2"')
@@ -139,7 +139,7 @@ test('behavior: a metered route that is sold by upto, and a slow flat one, cause
   expect(await run(flat)).toEqual(quiet)
 })
 
-test('behavior: a model that is dearer than unknown names causes a warning, unless only the table is sold', async () => {
+test('a model that is dearer than unknown names causes a warning, unless only the table is sold', async () => {
   const table = '[merchants.routes.meter.models."dear"]\noutput = "11"'
   const text = metered('0.05').replace('\n\n[stock]', `\n${table}\n\n[stock]`)
   const { warnings, last } = await run(text)
@@ -152,7 +152,7 @@ test('behavior: a model that is dearer than unknown names causes a warning, unle
   expect(await run(text.replace(table, only))).toEqual(quiet)
 })
 
-test('behavior: check names the pointers to errors, which make an answer free', async () => {
+test('check names the pointers to errors, which make an answer free', async () => {
   writeFileSync(file, metered('0.05'))
   const lines: string[] = []
   const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
@@ -162,12 +162,12 @@ test('behavior: check names the pointers to errors, which make an answer free', 
   )
 })
 
-test('behavior: without a contact no sample address is warned of', async () => {
+test('without a contact no sample address is warned of', async () => {
   const quiet = facilitator('min_amount = "0.001"').replace('contact = "me@pay.test"\n', '')
   expect(await run(quiet)).toEqual({ code: 0, warnings: [], last: 'ok' })
 })
 
-test('behavior: a public base URL without TLS causes a warning, one of this machine none', async () => {
+test('a public base URL without TLS causes a warning, one of this machine none', async () => {
   const quiet = facilitator('min_amount = "0.001"')
   const at = (url: string) => quiet.replace('https://pay.example.com', url)
   const { code, warnings, last } = await run(at('http://pay.test:8080'))
@@ -189,7 +189,7 @@ test('behavior: a public base URL without TLS causes a warning, one of this mach
     expect(await run(at(url))).toEqual({ code: 0, warnings: [], last: 'ok' })
 })
 
-test('behavior: a private address behind an https URL needs trust_proxy', async () => {
+test('a private address behind an https URL needs trust_proxy', async () => {
   const behind = facilitator('min_amount = "0.001"').replace('trust_proxy = 1\n', '')
   const listening = (listen: string) => behind.replace('127.0.0.1:4020', listen)
   for (const listen of ['127.0.0.1:4020', '0.0.0.0:80', '10.0.0.4:80', '[::1]:80', '[::]:80']) {
@@ -208,7 +208,7 @@ test('behavior: a private address behind an https URL needs trust_proxy', async 
   expect(exposuresOf(config, { hasOwnTls: true })).toEqual([])
 })
 
-test('behavior: one merchant with one route is counted in the singular', () => {
+test('one merchant with one route is counted in the singular', () => {
   expect(salesOf([{ routes: [] }, { routes: [] }])).toBe('2 merchants sell 0 routes')
   const { merchants } = configOf(small)
   expect(salesOf(merchants)).toBe('2 merchants sell 3 routes')
@@ -227,7 +227,7 @@ function withRoutes(routes: Record<string, string>, more = ''): string {
 const everyPath = 'price = "0.001"'
 const forecast = 'price = "5"\nupstream_path = "/v1/forecast"\ntail = "none"'
 
-test('behavior: a route that reaches the upstream path of a dearer one causes a warning at its line', async () => {
+test('a route that reaches the upstream path of a dearer one causes a warning at its line', async () => {
   const reaches = (cheap: string, dear: string) =>
     `${cheap} forwards to paths that cost more at ${dear}: `
   const other = (upstream: string, price: string) =>

@@ -86,7 +86,7 @@ describe('receipt verify', () => {
   }
   const key = () => world.app.receiptAddress
 
-  test('behavior: a receipt of either protocol is checked against the published key', async () => {
+  test('a receipt of either protocol is checked against the published key', async () => {
     for (const value of [mpp, x402])
       for (const how of [{ key: key() }, { url: world.url }, { url: `${world.url}/m/catjoke` }]) {
         const { code, text } = await verify(value, how)
@@ -101,7 +101,7 @@ describe('receipt verify', () => {
       }
   })
 
-  test('behavior: a receipt is valid for the request that was paid for, and for no other', async () => {
+  test('a receipt is valid for the request that was paid for, and for no other', async () => {
     const url = `${world.url}/m/catjoke/joke`
     for (const value of [mpp, x402]) {
       const of = (request: string, more: Partial<Parameters<typeof verifyReceipt>[0]> = {}) =>
@@ -131,7 +131,7 @@ describe('receipt verify', () => {
     expect(more).toEqual({ code: 1, text: expect.stringContaining('NOT VALID: amount beside') })
   })
 
-  test('behavior: a receipt may be JSON, in a file, on stdin, or in the head of an answer', async () => {
+  test('a receipt may be JSON, in a file, on stdin, or in the head of an answer', async () => {
     const json = Buffer.from(x402, 'base64').toString()
     const { extensions } = JSON.parse(json)
     const signed = JSON.stringify(extensions['offer-receipt'].info.receipt)
@@ -202,7 +202,7 @@ describe('backup', () => {
     return row?.n
   }
 
-  test('behavior: backup copies the database of a running gateway, which keeps serving', async () => {
+  test('backup copies the database of a running gateway, which keeps serving', async () => {
     const file = join(directory, 'copy.sqlite')
     const ran = await run(['backup', file, '--data', world.dataDir])
     expect([ran.code, ran.err]).toEqual([0, ''])
@@ -215,7 +215,7 @@ describe('backup', () => {
     expect((await fetch(`${world.url}/healthz`)).status).toBe(200)
   })
 
-  test('behavior: the copy is consistent while the database is being written', () => {
+  test('the copy is consistent while the database is being written', () => {
     const dataDir = join(directory, 'busy')
     const db = open({ dataDir, now: () => 1 })
     db.sqlite.run('CREATE TABLE pairs (side TEXT, n INTEGER)')
@@ -294,7 +294,7 @@ describe('the command line', () => {
     },
   )
 
-  test('behavior: help lists every command, and check prints line by line', async () => {
+  test('help lists every command, and check prints line by line', async () => {
     const { out } = await run(['--help'])
     const lines = out.split('\n')
     for (const name of Object.keys(commands))
@@ -307,7 +307,7 @@ describe('the command line', () => {
     expect(checked.out.split('\n')).toContain('ok')
   })
 
-  test('behavior: each command explains itself with an example, and an option has one type', async () => {
+  test('each command explains itself with an example, and an option has one type', async () => {
     const types = new Map<string, string>()
     for (const [name, command] of Object.entries<Command>(commands)) {
       const text = explain(name, command)

@@ -126,16 +126,13 @@ describe('completion', () => {
       process.stderr.write(
         `SKIPPED: the completion of ${shell} needs it (apt-get install ${shell})\n`,
       )
-    test.skipIf(path === null)(
-      `behavior: ${shell} offers what the table of commands has`,
-      async () => {
-        const lines = cases.map(([line]) => line)
-        const offers = await offered(shell, path ?? '', lines)
-        expect(offers.map((hits, index) => [lines[index], expected(shell, index, hits)])).toEqual(
-          cases.map(([line, hits]) => [line, hits]),
-        )
-      },
-    )
+    test.skipIf(path === null)(`${shell} offers what the table of commands has`, async () => {
+      const lines = cases.map(([line]) => line)
+      const offers = await offered(shell, path ?? '', lines)
+      expect(offers.map((hits, index) => [lines[index], expected(shell, index, hits)])).toEqual(
+        cases.map(([line, hits]) => [line, hits]),
+      )
+    })
   }
 
   /** fish prints the option with its value. */

@@ -37,26 +37,23 @@ function serve(env: Record<string, string>, args: readonly string[] = []) {
 
 const isLinux = process.platform === 'linux'
 
-test.if(isLinux)(
-  'behavior: serve runs with a raised limit in the process that was started',
-  async () => {
-    const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey })
-    let said = ''
-    void (async () => {
-      for await (const part of child.stderr) said += new TextDecoder().decode(part)
-    })()
-    await until('it listens', () => said.includes('turnpike listens on') || child.exitCode !== null)
-    expect(limit()).toBe('16384')
-    // Files that the first start left open would be listed twice.
-    // A thread that starts another one blocks all signals for that time.
-    const status = () => readFileSync(`/proc/${child.pid}/status`, 'utf8')
-    await until('no signal is blocked', () => /SigBlk:\s+0+\n/.test(status()))
-    child.kill('SIGTERM')
-    expect(await child.exited).toBe(0)
-  },
-)
+test.if(isLinux)('serve runs with a raised limit in the process that was started', async () => {
+  const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey })
+  let said = ''
+  void (async () => {
+    for await (const part of child.stderr) said += new TextDecoder().decode(part)
+  })()
+  await until('it listens', () => said.includes('turnpike listens on') || child.exitCode !== null)
+  expect(limit()).toBe('16384')
+  // Files that the first start left open would be listed twice.
+  // A thread that starts another one blocks all signals for that time.
+  const status = () => readFileSync(`/proc/${child.pid}/status`, 'utf8')
+  await until('no signal is blocked', () => /SigBlk:\s+0+\n/.test(status()))
+  child.kill('SIGTERM')
+  expect(await child.exited).toBe(0)
+})
 
-test.if(isLinux)('behavior: a limit that the operator sets stays', async () => {
+test.if(isLinux)('a limit that the operator sets stays', async () => {
   const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey, [name]: '300' })
   let said = ''
   void (async () => {

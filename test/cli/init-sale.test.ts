@@ -53,7 +53,7 @@ afterAll(async () => {
   rmSync(directory, { recursive: true, force: true })
 })
 
-test('behavior: stock clients of both protocols buy any path of the API', async () => {
+test('stock clients of both protocols buy any path of the API', async () => {
   const before = await balanceOf(chain, config.networks[0]?.asset.address ?? '0x', payout)
   const mpp = await buyWithMppx({ config }, `${app.url}/m/api/hello/you?q=1`, account(1))
   expect([mpp.response.status, JSON.parse(mpp.body)]).toEqual([
@@ -74,7 +74,7 @@ test('behavior: stock clients of both protocols buy any path of the API', async 
   expect(after - before).toBe(30_000n)
 })
 
-test('behavior: the document of the API stays free, and lists every path', async () => {
+test('the document of the API stays free, and lists every path', async () => {
   const paths = async (path: string) => {
     const answer = await fetch(`${app.url}${path}`)
     expect([path, answer.status]).toEqual([path, 200])
@@ -86,7 +86,7 @@ test('behavior: the document of the API stays free, and lists every path', async
   expect((await fetch(`${app.url}/m/api/openapi.json/more`)).status).toBe(402)
 })
 
-test('behavior: a service without a contact publishes none', async () => {
+test('a service without a contact publishes none', async () => {
   expect(config.service.contact).toBeUndefined()
   for (const path of ['/openapi.json', '/api/openapi.json', '/m/api/openapi.json']) {
     const { info } = (await (await fetch(app.url + path)).json()) as { info: object }
@@ -100,7 +100,7 @@ test('behavior: a service without a contact publishes none', async () => {
   }
 })
 
-test('behavior: a service without a contact asks the issuer of stocks without one', async () => {
+test('a service without a contact asks the issuer of stocks without one', async () => {
   const agents: [path: string, agent: string | null][] = []
   const issuer = Bun.serve({
     port: 0,

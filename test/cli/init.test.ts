@@ -63,7 +63,7 @@ describe('the file of init', () => {
     ],
     ['a wallet of the environment', { payout: `\${WALLET}` }],
   ] as const)
-    test(`behavior: ${name} takes at most 25 lines, without a fault or a warning`, async () => {
+    test(`${name} takes at most 25 lines, without a fault or a warning`, async () => {
       const { code, out } = await run({ ...right, ...more }, undefined, { WALLET: payout })
       expect([code, out]).toEqual([0, expect.stringContaining('\nok\n')])
       expect(out).toStartWith(`wrote ${file}\nTurnpike at http://localhost:4020`)
@@ -76,7 +76,7 @@ describe('the file of init', () => {
       expect(existsSync(join(directory.path, 'data'))).toBe(false)
     })
 
-  test('behavior: the file sells every path of the API but its free document', async () => {
+  test('the file sells every path of the API but its free document', async () => {
     await run({ ...right, upstream: 'https://api.open-meteo.com/v1' })
     const { merchants, networks, service } = configOf(written())
     expect([networks.map(({ id }) => id), service.contact]).toEqual([['eip155:8453'], undefined])
@@ -93,7 +93,7 @@ describe('the file of init', () => {
     expect(merchants[0]?.routes[0]).toMatchObject({ priceAtomic: 5_000n, methods: ['GET', 'POST'] })
   })
 
-  test('behavior: the comments of the file become a second route, a node and a key of the upstream', async () => {
+  test('the comments of the file become a second route, a node and a key of the upstream', async () => {
     await run(right)
     const text = written()
       .replaceAll(/^# (?!What|contact)/gm, '')
@@ -107,7 +107,7 @@ describe('the file of init', () => {
     expect(networks[0]?.rpcUrls).toEqual(['https://node.test'])
   })
 
-  test('behavior: a test key of the environment is refused by the check after the file is written', async () => {
+  test('a test key of the environment is refused by the check after the file is written', async () => {
     const { code, out } = await run(right, undefined, {
       RELAYER_KEYS: '0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
     })
@@ -116,7 +116,7 @@ describe('the file of init', () => {
     expect(out).toContain(`Correct it, then run `)
   })
 
-  test('behavior: the slug is the name of the API', () => {
+  test('the slug is the name of the API', () => {
     for (const [url, slug] of [
       ['https://api.open-meteo.com/v1', 'open-meteo'],
       ['https://www.example.co.uk', 'example'],
@@ -132,7 +132,7 @@ describe('the file of init', () => {
 })
 
 describe('questions on a terminal', () => {
-  test('behavior: four questions are asked, and an empty answer takes the usual one', async () => {
+  test('four questions are asked, and an empty answer takes the usual one', async () => {
     const { code, asked, out } = await run({}, [right.upstream, '', '  ', ` ${payout} `])
     expect(code).toBe(0)
     expect(asked).toEqual([
@@ -145,7 +145,7 @@ describe('questions on a terminal', () => {
     expect(configOf(written()).merchants[0]?.routes[0]?.priceAtomic).toBe(10_000n)
   })
 
-  test('behavior: each wrong answer is asked again', async () => {
+  test('each wrong answer is asked again', async () => {
     const wrong = ['api.example.com', right.upstream, 'free', '$1', 'bass', 'base', '0x12', payout]
     const { code, asked, out } = await run({}, wrong)
     expect([code, asked.length]).toEqual([0, 8])
@@ -159,7 +159,7 @@ describe('questions on a terminal', () => {
     expect(configOf(written()).merchants[0]?.routes[0]?.priceAtomic).toBe(1_000_000n)
   })
 
-  test('behavior: a node of the options is of one network', async () => {
+  test('a node of the options is of one network', async () => {
     const given = { ...right, networks: undefined, rpc: 'http://127.0.0.1:1' }
     const { code, out } = await run(given, ['base, robinhood', 'robinhood'])
     expect([code, out]).toEqual([0, expect.stringContaining('networks must be one: --rpc names')])
@@ -168,7 +168,7 @@ describe('questions on a terminal', () => {
     ])
   })
 
-  test('behavior: only what the options leave open is asked', async () => {
+  test('only what the options leave open is asked', async () => {
     const { code, asked } = await run({ ...right, price: undefined }, ['2'])
     expect([code, asked]).toEqual([0, ['What does a request cost, in USD? [0.01]']])
   })
@@ -313,7 +313,7 @@ describe('the program', () => {
     return { code: await child.exited, out, err }
   }
 
-  test('behavior: the program asks on a terminal', async () => {
+  test('the program asks on a terminal', async () => {
     let seen = ''
     const decoder = new TextDecoder()
     const child = Bun.spawn([executable, 'init', '--config', file, '--networks', 'base'], {

@@ -27,7 +27,7 @@ const paid = () => shop.balance(base, payee)
 const iso = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ/.source
 
 describe('a call that is not served', () => {
-  test('behavior: a payment whose upstream failed is kept and used by the next same call, also after a restart', async () => {
+  test('a payment whose upstream failed is kept and used by the next same call, also after a restart', async () => {
     const state = newState()
     const before = await paid()
     shop.upstream.script = answering('{}', 500)
@@ -76,7 +76,7 @@ describe('a call that is not served', () => {
     expect(spending.today()).toEqual({ spentMicros: 5000n, payments: 1 })
   })
 
-  test('behavior: a wallet with one asset pays in it, where another one is offered first', async () => {
+  test('a wallet with one asset pays in it, where another one is offered first', async () => {
     const { address, privateKey } = await shop.wallet(5000n)
     const buyer = { ...account(8), address, privateKey }
     const { call } = wallet({ buyer, network: undefined })
@@ -108,7 +108,7 @@ describe('a call that is not served', () => {
     expect(spending.today().payments).toBe(0)
   })
 
-  test('behavior: a pending settlement is presented again with the same payment until it is confirmed', async () => {
+  test('a pending settlement is presented again with the same payment until it is confirmed', async () => {
     const chain = shop.chain()
     const before = await paid()
     await setAutomine(chain, false)
@@ -149,7 +149,7 @@ describe('the scheme upto', () => {
     )
   })
 
-  test('behavior: the ceiling counts until the chain shows the charge', async () => {
+  test('the ceiling counts until the chain shows the charge', async () => {
     await shop.setAllowance(buyer.address, 10_000_000n)
     shop.upstream.script = answering(usage(7, 20))
     const { call, spending, reconcile } = byUse({ perDay: '0.09' })
@@ -166,7 +166,7 @@ describe('the scheme upto', () => {
     expect(spending.today()).toEqual({ spentMicros: BigInt(cost), payments: 1 })
   })
 
-  test('behavior: a call that does not fit by its ceilings fits by what they have cost', async () => {
+  test('a call that does not fit by its ceilings fits by what they have cost', async () => {
     await shop.setAllowance(buyer.address, 10_000_000n)
     shop.upstream.script = answering(usage(7, 20))
     const once = byUse()
@@ -224,7 +224,7 @@ describe('the facts of the chain', () => {
     expect(spending.today().spentMicros).toBe(BigInt(costOf(7, 20) + costOf(7, 10)))
   })
 
-  test('behavior: a payment that was not used no longer counts when its time has passed on the chain', async () => {
+  test('a payment that was not used no longer counts when its time has passed on the chain', async () => {
     const poor = account(9)
     await shop.setBalance(poor.address, 0n)
     const { call, spending, reconcile, state } = wallet({ buyer: poor })

@@ -243,7 +243,7 @@ describe('a payment', () => {
     expect(fake.payments()).toHaveLength(3)
   })
 
-  test('behavior: after a refused payment has expired, the same call signs a new one', async () => {
+  test('after a refused payment has expired, the same call signs a new one', async () => {
     const { now, advance } = clock('2026-11-22T12:00:00Z')
     fake.answer = (_, paying) => offers([offer('5000')], paying ? { code: 'payment-expired' } : {})
     const { call, spending } = wallet({ now, perDay: '0.011' })
@@ -262,7 +262,7 @@ describe('a payment', () => {
     expect((await call('a')).text).toContain('Today 0.01 of at most 0.011 USD are spent or signed')
   })
 
-  test('behavior: the limit of the day resets at midnight of UTC', async () => {
+  test('the limit of the day resets at midnight of UTC', async () => {
     const { now, advance } = clock()
     const { call } = wallet({ now, perDay: '0.005' })
     expect((await call('a')).isError).toBe(false)
@@ -384,7 +384,7 @@ describe('an answer', () => {
     await until('the stream is cancelled', () => left.by === 'us')
   })
 
-  test('behavior: an answer is passed as it is, and one that no client can read is cut', async () => {
+  test('an answer is passed as it is, and one that no client can read is cut', async () => {
     const texts = ['\u0000\u001b[2J {"a":1}', 'x'.repeat(9 * 1024 * 1024)]
     for (const text of texts) {
       fake.answer = (_, paying) => (paying ? paid(text) : offers([offer('5000')]))
@@ -444,7 +444,7 @@ describe('an answer', () => {
     }
   })
 
-  test('behavior: a lost connection is tried again with the same payment', async () => {
+  test('a lost connection is tried again with the same payment', async () => {
     const upstream = await startScripted()
     const payments: string[] = []
     upstream.script = ({ body }, reply) => {
@@ -464,7 +464,7 @@ describe('an answer', () => {
   })
 })
 
-test('behavior: wallets share what was signed by their state file', async () => {
+test('wallets share what was signed by their state file', async () => {
   const state = newState()
   const [first, second] = [wallet({ state }), wallet({ state, perDay: '0.008' })]
   expect((await first.call('a')).isError).toBe(false)

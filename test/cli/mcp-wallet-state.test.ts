@@ -55,7 +55,7 @@ const payment = (more: Partial<Payment> = {}): Payment => {
 const now = () => Date.parse('2026-11-22T12:00:00Z')
 
 describe('the state file', () => {
-  test('behavior: only its owner can read the state file, also when it was readable before', () => {
+  test('only its owner can read the state file, also when it was readable before', () => {
     const file = newState()
     openSpending(file, now).close()
     expect(statSync(file).mode & 0o777).toBe(0o600)
@@ -68,7 +68,7 @@ describe('the state file', () => {
     open.close()
   })
 
-  test('behavior: amounts add up without rounding, by the day', () => {
+  test('amounts add up without rounding, by the day', () => {
     let at = now()
     const { reserve, today } = openSpending(newState(), () => at)
     const most = 999_999_999_999_999_999n
@@ -97,7 +97,7 @@ describe('the state file', () => {
     )
   })
 
-  test('behavior: a proven end is not changed, and a delivered answer is not void', () => {
+  test('a proven end is not changed, and a delivered answer is not void', () => {
     const { reserve, update, settle, today, unsettled } = openSpending(newState(), now)
     const [exact, byUse] = [payment(), payment({ scheme: 'upto', method: 'permit2' })]
     for (const each of [exact, byUse]) reserve(each, 100_000n)
@@ -110,7 +110,7 @@ describe('the state file', () => {
     expect(today().spentMicros).toBe(5700n)
   })
 
-  test('behavior: finished payments are removed after a month, unfinished ones are not', () => {
+  test('finished payments are removed after a month, unfinished ones are not', () => {
     const file = newState()
     const first = openSpending(file, now)
     const [done, open] = [payment(), payment()]
@@ -269,7 +269,7 @@ describe.concurrent('the start', () => {
       expect(err).not.toContain('1234')
     })
 
-  test('behavior: stdout has only JSON-RPC, the key may be in a file, and the end of stdin ends it', async () => {
+  test('stdout has only JSON-RPC, the key may be in a file, and the end of stdin ends it', async () => {
     const fake = startFake(({ method }, paying) => {
       if (method === 'tools/list') return { tools: [tool('a')] }
       return paying ? paid('goods') : offers([offer('5000')])
@@ -338,7 +338,7 @@ describe('docs/machines.md', () => {
     return block.split('\n```')[0] ?? ''
   }
 
-  test('behavior: the command of docs/machines.md shows what the agent may spend', async () => {
+  test('the command of docs/machines.md shows what the agent may spend', async () => {
     const cwd = mkdtempSync(join(directory, 'shell-'))
     writeFileSync(join(cwd, 'turnpike'), `#!/bin/sh\nexec ${executable} "$@"\n`, { mode: 0o755 })
     const text = blockOf('sh')
@@ -357,7 +357,7 @@ describe('docs/machines.md', () => {
     expect(existsSync(join(cwd, 'agent.sqlite'))).toBe(true)
   })
 
-  test('behavior: the set-up of a client in docs/machines.md starts a wallet', async () => {
+  test('the set-up of a client in docs/machines.md starts a wallet', async () => {
     const { command, args, env } = JSON.parse(blockOf('json')).mcpServers.turnpike
     expect([command, args[0], env]).toEqual([
       'turnpike',
@@ -369,7 +369,7 @@ describe('docs/machines.md', () => {
     expect(ran.err).toContain('the tools of https://api.example.com/mcp are paid by')
   })
 
-  test('behavior: the texts that docs/machines.md lists are those of the wallet', () => {
+  test('the texts that docs/machines.md lists are those of the wallet', () => {
     const sentences = readFileSync(join(import.meta.dir, '../../src/cli/mcp/Sentences.ts'), 'utf8')
     const rows = page.split('| Text begins with |')[1]?.split('\n').slice(2) ?? []
     const texts = rows.flatMap((row) => [...(row.split('|')[1] ?? '').matchAll(/`([^`]+)`/g)])

@@ -68,7 +68,7 @@ function rows(state: string) {
 }
 
 describe('an agent with an ordinary MCP client', () => {
-  test('behavior: an agent lists the tools with their prices, buys, and gets the cost', async () => {
+  test('an agent lists the tools with their prices, buys, and gets the cost', async () => {
     const state = newState()
     const agent = await start({ state, args: onBase })
     const { tools } = await agent.client.listTools()
@@ -210,7 +210,7 @@ describe('a process that is killed', () => {
   }
 
   for (const then of ['drop', 'forward'] as const)
-    test(`behavior: after SIGKILL ${then === 'drop' ? 'before' : 'after'} the settlement the same call presents the same payment, which moves once`, async () => {
+    test(`after SIGKILL ${then === 'drop' ? 'before' : 'after'} the settlement the same call presents the same payment, which moves once`, async () => {
       const state = newState()
       const before = await paid()
       await killAtPayment(state, then)
@@ -233,7 +233,7 @@ describe('a process that is killed', () => {
       expect(rows(state)).toMatchObject([{ state: 'delivered', credential: '' }])
     })
 
-  test('behavior: after SIGTERM a process finishes the call in progress and ends', async () => {
+  test('after SIGTERM a process finishes the call in progress and ends', async () => {
     const state = newState()
     const agent = await start({ state, args: onBase })
     const arrived = Promise.withResolvers<void>()
@@ -270,7 +270,7 @@ describe('llms.txt', () => {
   }
 
   for (const [index, name] of ['x402', 'MPP'].entries())
-    test(`behavior: the TypeScript of llms.txt for ${name} buys as it is`, async () => {
+    test(`the TypeScript of llms.txt for ${name} buys as it is`, async () => {
       const code = (await blocks('ts'))[index] ?? ''
       expect(code).toContain(index === 0 ? '@x402/fetch' : 'mppx/client')
       const child = Bun.spawn([process.execPath, 'run', '-'], {
@@ -285,7 +285,7 @@ describe('llms.txt', () => {
       expect(out).toStartWith('200 {')
     })
 
-  test('behavior: the set-ups of clients in llms.txt start a wallet with the tools of this service', async () => {
+  test('the set-ups of clients in llms.txt start a wallet with the tools of this service', async () => {
     const [generic = '', code = ''] = await blocks('json')
     const { turnpike } = JSON.parse(generic).mcpServers
     expect(JSON.parse(code).servers.turnpike).toEqual({ type: 'stdio', ...turnpike })

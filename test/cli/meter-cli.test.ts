@@ -49,7 +49,7 @@ function run(route: string | undefined, answer: string, body?: string) {
 }
 
 describe('the charge of a stored answer', () => {
-  test('behavior: the charge of a stored answer is computed with its request', () => {
+  test('the charge of a stored answer is computed with its request', () => {
     const ceiling = 'ceiling  0.003648 USD (3648 atomic)'
     for (const [answer, input, output, reasoning] of [
       ['openai-chat.json', 19, 10, 0],
@@ -68,7 +68,7 @@ describe('the charge of a stored answer', () => {
     }
   })
 
-  test('behavior: without a request the dearest model counts, up to the price', () => {
+  test('without a request the dearest model counts, up to the price', () => {
     expect(run('one/chat', 'openai-chat.json')).toContain(
       'charge   0.000638 USD (638 atomic) by usage',
     )
@@ -77,7 +77,7 @@ describe('the charge of a stored answer', () => {
     )
   })
 
-  test('behavior: the charge of a stored answer is computed for a route with a tail', () => {
+  test('the charge of a stored answer is computed for a route with a tail', () => {
     const lines = run('gemini/v1beta/models/x:streamGenerateContent', 'gemini-stream.json')
     expect(lines).toContain('charge   0.000368 USD (368 atomic) by usage')
   })
@@ -105,7 +105,7 @@ describe('the charge of a stored answer', () => {
     ])
   })
 
-  test('behavior: the program takes the options', async () => {
+  test('the program takes the options', async () => {
     const args = ['meter', join(fixtures, 'openai-chat.json'), '--route', 'one/chat']
     const options = ['--config', file, '--request', request]
     const child = Bun.spawn([executable, ...args, ...options], {

@@ -43,7 +43,7 @@ describe('/metrics', () => {
   }
   const bearer = (token: string) => get('/metrics', { authorization: `Bearer ${token}` })
 
-  test('behavior: everyone reads the metrics of a service on this machine, and those that are "public"', async () => {
+  test('everyone reads the metrics of a service on this machine, and those that are "public"', async () => {
     for (const line of ['base_url = "http://localhost:4020"', 'metrics = "public"'])
       expect(await (await handler(line)(get('/metrics'))).text()).toContain('sold_total 1')
   })
@@ -72,7 +72,7 @@ describe('/metrics', () => {
     expect(refusal(() => read(bearer(adminToken))).code).toBe('rate-limited')
   })
 
-  test('behavior: with "off" there is nothing at the path', () => {
+  test('with "off" there is nothing at the path', () => {
     const read = handler('metrics = "off"')
     expect(refusal(() => read(bearer(adminToken))).status).toBe(404)
   })
@@ -89,7 +89,7 @@ describe('/problems', () => {
   const pages = createProblemPages(configOf(small))
   const browser = { accept: 'text/html,application/xhtml+xml,*/*;q=0.8' }
 
-  test('behavior: each code has a page with its meaning and what to do next', async () => {
+  test('each code has a page with its meaning and what to do next', async () => {
     expect(all().length).toBeGreaterThan(40)
     for (const { code, title, status, client } of all()) {
       const text = await pages.one(get(`/problems/${code}`), { code }).text()
@@ -104,7 +104,7 @@ describe('/problems', () => {
     }
   })
 
-  test('behavior: the type of each problem of ours is a page, and the types of MPP stay theirs', async () => {
+  test('the type of each problem of ours is a page, and the types of MPP stay theirs', async () => {
     for (const { code, title } of all()) {
       const { type } = Problem.toJson(Problem.of(code, 'x'), base)
       if (type.startsWith(Problem.mppBase)) continue
@@ -116,7 +116,7 @@ describe('/problems', () => {
     expect(await pages.list(get('/problems', browser)).text()).toContain('/problems/not-ready')
   })
 
-  test('behavior: a page that the client has is not sent again', async () => {
+  test('a page that the client has is not sent again', async () => {
     const first = pages.one(get('/problems/paused'), { code: 'paused' })
     const tag = first.headers.get('etag') ?? ''
     expect(first.headers.get('vary')).toBe('Accept, Accept-Encoding')

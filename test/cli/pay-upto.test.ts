@@ -82,7 +82,7 @@ describe('against the gateway', () => {
     ['eip155:8453', 'USDC'],
     ['eip155:4663', 'USDG'],
   ] as const) {
-    test(`behavior: a whole answer is charged by its use on ${network}`, async () => {
+    test(`a whole answer is charged by its use on ${network}`, async () => {
       shop.upstream.script = (_, reply) => reply.send(200, usage(7, 20))
       const before = await shop.balance(network, payee)
       const most = await ceiling()
@@ -98,7 +98,7 @@ describe('against the gateway', () => {
     })
   }
 
-  test('behavior: a stream is printed as it comes, then where its receipt is', async () => {
+  test('a stream is printed as it comes, then where its receipt is', async () => {
     const events = ['data: {"choices":[]}\n\n', `data: ${usage(5, 30)}\n\n`, 'data: [DONE]\n\n']
     shop.upstream.script = (_, reply) => {
       reply.head(200, { 'content-type': 'text/event-stream' })
@@ -118,7 +118,7 @@ describe('against the gateway', () => {
     expect(await shop.balance('eip155:8453', payee)).toBe(before + 500n + 5n + 300n)
   })
 
-  test('behavior: an answer that failed costs nothing', async () => {
+  test('an answer that failed costs nothing', async () => {
     shop.upstream.script = (_, reply) => reply.send(400, '{"error":"no"}')
     const before = await shop.balance('eip155:8453', payee)
     const ran = await run(chat(), byUse(...onBase))
@@ -134,7 +134,7 @@ describe('against the gateway', () => {
     expect(await shop.balance('eip155:8453', payee)).toBe(before)
   })
 
-  test('behavior: without --scheme the ceiling is paid, by exact', async () => {
+  test('without --scheme the ceiling is paid, by exact', async () => {
     shop.upstream.script = (_, reply) => reply.send(200, usage(7, 20))
     const most = await ceiling()
     const before = await shop.balance('eip155:8453', payee)
@@ -148,7 +148,7 @@ describe('against the gateway', () => {
     expect(paid).toBe(2n * BigInt(most.replace('0.', '')))
   })
 
-  test('behavior: a wallet that never approved Permit2 signs a permit of the ceiling', async () => {
+  test('a wallet that never approved Permit2 signs a permit of the ceiling', async () => {
     shop.upstream.script = (_, reply) => reply.send(200, usage(1, 1))
     const wallet = freshWallet()
     const chain = shop.chains['eip155:4663']
@@ -201,7 +201,7 @@ describe('Terms', () => {
     return { required, response, terms }
   }
 
-  test('behavior: offers that are only in the body are read, once each', async () => {
+  test('offers that are only in the body are read, once each', async () => {
     const { response, required, terms } = await offered()
     const all = Terms.decode(response.headers, JSON.stringify(required))
     expect(all).toEqual(Terms.decode(response.headers))
@@ -219,7 +219,7 @@ describe('Terms', () => {
     expect(whole.filter(({ scheme }) => scheme === 'upto')).toHaveLength(terms.length)
   })
 
-  test('behavior: the signature is of the ceiling, the proxy and the facilitator', async () => {
+  test('the signature is of the ceiling, the proxy and the facilitator', async () => {
     const { terms } = await offered()
     expect(terms.map(({ network }) => network)).toEqual(['eip155:4663', 'eip155:8453'])
     for (const one of terms) {
@@ -305,7 +305,7 @@ describe('a stream of a server that answers for its payments', () => {
     )
   const open = { id: 'pay_1', state: 'sent', network: 'eip155:8453', ceiling: '20000' }
 
-  test('behavior: the charge of a stream is shown as soon as it is settled', async () => {
+  test('the charge of a stream is shown as soon as it is settled', async () => {
     const settled = { ...open, amount: '12', units: { output: 3 }, transaction, receipt: receipt() }
     const server = serve([open, open, settled])
     const ran = await run(server.url, byUse(...onBase))
@@ -316,7 +316,7 @@ describe('a stream of a server that answers for its payments', () => {
     expect(server.tokens).toEqual([token, token, token])
   })
 
-  test('behavior: a stream that costs nothing needs no receipt', async () => {
+  test('a stream that costs nothing needs no receipt', async () => {
     const server = serve([{ ...open, state: 'void', amount: '0', units: {} }])
     const ran = await run(server.url, byUse(...onBase))
     server.stop()
@@ -324,7 +324,7 @@ describe('a stream of a server that answers for its payments', () => {
     expect(ran.err).toContain('receipt    none: nothing is charged')
   })
 
-  test('behavior: a stream whose charge could not be settled is reported', async () => {
+  test('a stream whose charge could not be settled is reported', async () => {
     const server = serve([{ ...open, state: 'failed', amount: '12', units: { output: 3 } }])
     const ran = await run(server.url, byUse(...onBase))
     server.stop()
@@ -349,7 +349,7 @@ describe('a stream of a server that answers for its payments', () => {
     }
   })
 
-  test('behavior: a server that does not show it leaves the place of the receipt', async () => {
+  test('a server that does not show it leaves the place of the receipt', async () => {
     const server = serve([undefined])
     const ran = await run(server.url, byUse(...onBase))
     server.stop()

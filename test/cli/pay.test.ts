@@ -144,7 +144,7 @@ describe('Terms', () => {
   const random = new Uint8Array(32).fill(9)
   const terms = Terms.decode(asked('http://localhost/m/a/b'))
 
-  test('behavior: Terms reads every way to pay that we offer, and no other', () => {
+  test('Terms reads every way to pay that we offer, and no other', () => {
     expect(terms.map(Terms.describe)).toEqual([
       '0.005000 USDG on eip155:4663 by permit2 (mpp)',
       '0.005000 USDG on eip155:4663 by eip3009 (mpp)',
@@ -153,7 +153,7 @@ describe('Terms', () => {
     ])
   })
 
-  test('behavior: MPP credentials of both types pass the service itself', () => {
+  test('MPP credentials of both types pass the service itself', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'mpp')) {
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = Credential.parse(paid.value)
@@ -166,7 +166,7 @@ describe('Terms', () => {
     }
   })
 
-  test('behavior: x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
+  test('x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = X402Payload.parsePayload(paid.value)
@@ -224,7 +224,7 @@ test('error: a wallet with too little for each offer gets its balances, and sign
 })
 
 describe.concurrent('turnpike pay, against other servers', () => {
-  test('behavior: the same credential is sent again while the settlement is pending', async () => {
+  test('the same credential is sent again while the settlement is pending', async () => {
     const pending = problem(
       503,
       { code: 'settlement-pending', detail: 'not yet', transaction: `0x${'ab'.repeat(32)}` },
@@ -287,7 +287,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     }
   })
 
-  test('behavior: the printed redeem command holds a body of several lines in one line', async () => {
+  test('the printed redeem command holds a body of several lines in one line', async () => {
     const redeem = { token: 'A'.repeat(43), until: '2026-11-21T00:00:00.000Z', attempts: 5 }
     const store = shop([problem(502, { code: 'upstream-failed', detail: 'broken', redeem })])
     const body = "it's\n\\ two\tlines"
@@ -356,7 +356,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     cheap.stop()
   })
 
-  test('behavior: on a terminal a payment above a cent is signed after a yes', async () => {
+  test('on a terminal a payment above a cent is signed after a yes', async () => {
     const store = shop([() => new Response('served')], 10_001n)
     for (const [typed, code] of [
       ['', 1],
@@ -381,7 +381,7 @@ describe.concurrent('turnpike pay, against other servers', () => {
     store.stop()
   })
 
-  test('behavior: --dry-run shows what would be paid, with or without a key, and signs nothing', async () => {
+  test('--dry-run shows what would be paid, with or without a key, and signs nothing', async () => {
     const store = shop([() => new Response('never')], 20_000n, [usdc, usdg])
     const word = await run([store.url, '--dry-run', '--network', 'robinhood'])
     expect(word).toMatchObject({ code: 0, out: '' })
@@ -395,7 +395,7 @@ or         0.020000 USDC on eip155:8453 by eip3009 (mpp)
     store.stop()
   })
 
-  test('behavior: an offer whose balance is too low, or less certain, is paid after the others', async () => {
+  test('an offer whose balance is too low, or less certain, is paid after the others', async () => {
     const node = (chainId: number, atomic: number) =>
       Bun.serve({
         hostname: '127.0.0.1',
@@ -486,7 +486,7 @@ describe('turnpike pay, against the gateway', () => {
     ['x402', 'eip155:4663', 'eip3009'],
   ]
   for (const [protocol, network, transfer] of ways) {
-    test(`behavior: turnpike pay buys by ${protocol} and ${transfer} on ${network}`, async () => {
+    test(`turnpike pay buys by ${protocol} and ${transfer} on ${network}`, async () => {
       const options = ['--protocol', protocol, '--network', network, '--transfer', transfer]
       const ran = await run([world.url + forecast, ...options], key)
       expect(ran.err).toContain('the published receipt key')
@@ -503,7 +503,7 @@ describe('turnpike pay, against the gateway', () => {
     expect(ran.err).toContain('The request would be refused: latitude')
   })
 
-  test('behavior: a payment that was not delivered is redeemed by the printed command', async () => {
+  test('a payment that was not delivered is redeemed by the printed command', async () => {
     const url = world.url + forecast
     const { port } = world.upstreams
     await world.upstreams.stop()

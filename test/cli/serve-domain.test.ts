@@ -130,7 +130,7 @@ async function ask(peer: Peer, path: string, method = 'GET', more = ''): Promise
 }
 
 describe.skipIf(isMissing)('the service with a domain', () => {
-  test('behavior: the first start gets a certificate, then serves as over HTTP', async () => {
+  test('the first start gets a certificate, then serves as over HTTP', async () => {
     const limited = { status: 429, headers: { 'retry-after': '1' }, body: {} }
     pebble.refuse(() => limited)
     const service = await start('first')
@@ -163,7 +163,7 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     expect([plain.status, plain.headers.get('location')]).toEqual([308, `https://${name}/a?b`])
   })
 
-  test('behavior: after a renewal new connections get the new certificate', async () => {
+  test('after a renewal new connections get the new certificate', async () => {
     const service = await start('renewal', { from: 'first' })
     let kept = await to(service.port)
     const first = kept.serial
@@ -184,7 +184,7 @@ describe.skipIf(isMissing)('the service with a domain', () => {
     expect(service.events()).toEqual(['certificate-issued'])
   })
 
-  test('behavior: clients are distinguished by their addresses', async () => {
+  test('clients are distinguished by their addresses', async () => {
     const { port } = await start('addresses', { from: 'first' })
     const signIn = async (from: string) => {
       const peer = await connected({ port, name, from })
@@ -257,7 +257,7 @@ describe.skipIf(isMissing)('turnpike serve --domain', () => {
     return { said, child, end }
   }
 
-  test('behavior: serve --domain gets a certificate, obeys its signals, and starts again with it', async () => {
+  test('serve --domain gets a certificate, obeys its signals, and starts again with it', async () => {
     writeFileSync(join(directory, 'ca.pem'), pebble.ca)
     const file = join(directory, 'merchants.toml')
     const data = join(directory, 'executable')

@@ -233,7 +233,7 @@ describe('a log that is not read', () => {
     }
   })
 
-  test('behavior: a terminal gets lines for people, and every other reader gets JSON', async () => {
+  test('a terminal gets lines for people, and every other reader gets JSON', async () => {
     for (const isTerminal of [true, false]) {
       let out = ''
       const decoder = new TextDecoder()

@@ -57,7 +57,7 @@ function printIn(cwd: string, flags: object) {
 }
 
 describe('the command', () => {
-  test('behavior: the unit names this program, the file, the data and the time to stop', async () => {
+  test('the unit names this program, the file, the data and the time to stop', async () => {
     const home = join(directory, 'home')
     mkdirSync(home)
     writeFileSync(join(home, 'merchants.toml'), '[service]\nstop_seconds = 90\n')
@@ -75,7 +75,7 @@ describe('the command', () => {
     expect(valuesOf(text, 'EnvironmentFile')).toEqual([`-${home}/turnpike.env`])
   })
 
-  test('behavior: a program that the service cannot see is named', () => {
+  test('a program that the service cannot see is named', () => {
     expect(print('').warnings).toBe('')
     const { code, warnings } = print('', { program: ['/tmp/turnpike'] })
     expect([code, warnings]).toEqual([
@@ -88,7 +88,7 @@ describe('the command', () => {
     expect(valuesOf(text, 'ProtectHome')).toEqual(['read-only'])
   })
 
-  test('behavior: only a port below 1024 gets a capability', () => {
+  test('only a port below 1024 gets a capability', () => {
     const capabilities = ({ text }: { text: string }) => [
       valuesOf(text, 'AmbientCapabilities'),
       valuesOf(text, 'CapabilityBoundingSet'),
@@ -107,7 +107,7 @@ describe('the command', () => {
     )
   })
 
-  test('behavior: an account of the machine owns its own data directory', () => {
+  test('an account of the machine owns its own data directory', () => {
     const { text } = print('', { data: '/srv/turnpike', user: 'turnpike' })
     expect(valuesOf(text, 'User')).toEqual(['turnpike'])
     expect(valuesOf(text, 'ReadWritePaths')).toEqual(['/srv/turnpike'])
@@ -144,7 +144,7 @@ describe('the command', () => {
   })
 })
 
-test('behavior: the sample unit is what the command prints', async () => {
+test('the sample unit is what the command prints', async () => {
   const sample = await Bun.file(join(import.meta.dir, '../../deploy/turnpike.service')).text()
   expect(sample).toBe(format(usual))
 })
@@ -167,14 +167,14 @@ describe.skipIf(analyze === '')('systemd', () => {
   }
 
   for (const name of shipped)
-    test(`behavior: systemd accepts the unit and finds little exposed: ${name}`, () => {
+    test(`systemd accepts the unit and finds little exposed: ${name}`, () => {
       expect(analyzed(units[name], 'verify')).toEqual({ code: 0, said: '' })
       // 1.4 of 10, and 1.8 with a capability.
       const exposure = ['security', '--offline=true', '--threshold=18', '--no-pager']
       expect(analyzed(units[name], ...exposure).code).toBe(0)
     })
 
-  test('behavior: systemd reads a path with blanks and signs as it is', () => {
+  test('systemd reads a path with blanks and signs as it is', () => {
     const odd = join(directory, 'a b $d %e')
     mkdirSync(odd)
     const program = join(odd, 'turnpike')

@@ -70,7 +70,7 @@ describe('the data directory', () => {
       )
   })
 
-  test('behavior: root is warned of a directory of another user, everyone of one that all can write', () => {
+  test('root is warned of a directory of another user, everyone of one that all can write', () => {
     const path = join(directory.path, 'data')
     expect(openDirectory(path)).toEqual([])
     expect([statSync(path).mode & 0o777, readdirSync(path)]).toEqual([0o700, []])
@@ -218,7 +218,7 @@ test('error: a node that does not answer is a warning, with what to do', async (
   }
 })
 
-test('behavior: each reason of a pause has a remedy', () => {
+test('each reason of a pause has a remedy', () => {
   for (const [reason, remedy] of [
     ['127.0.0.1:1 is not chain 8453', 'correct rpc_urls'],
     ['the clock of this machine is 90 s ahead of the newest block of eip155:8453', 'NTP'],

@@ -98,7 +98,7 @@ const held = (network: Net, holder: Address) =>
   balanceOf(on(network), network.asset.address, holder)
 
 describe('contracts in place', () => {
-  test('behavior: the token has the DOMAIN_SEPARATOR of the public chain', async () => {
+  test('the token has the DOMAIN_SEPARATOR of the public chain', async () => {
     const data = encode(token, 'DOMAIN_SEPARATOR', [])
     expect(await call(base, data)).toBe(
       '0x02fa7265e7c5d81118673727957699e4d68f74cd74b7db77da710fe8a2c7834f',
@@ -111,7 +111,7 @@ describe('contracts in place', () => {
     )
   })
 
-  test('behavior: Permit2 is the real one, with the domain of chain 4663', async () => {
+  test('Permit2 is the real one, with the domain of chain 4663', async () => {
     const data = encode(token, 'DOMAIN_SEPARATOR', [])
     expect(await call(robinhood, data, Permit.permit2Address)).toBe(
       '0x448684463b1f7965c1ec7c249cee11520df24c07242efc2b20f6e54c85614fad',
@@ -120,7 +120,7 @@ describe('contracts in place', () => {
     expect(pointer).toBe(`0x${Permit.permit2Address.slice(2).toLowerCase().padStart(64, '0')}`)
   })
 
-  test('behavior: the proxies of `exact` and `upto` are on every chain', async () => {
+  test('the proxies of `exact` and `upto` are on every chain', async () => {
     for (const network of [base, sepolia, robinhood]) {
       const codeAt = (address: Address) => on(network).rpc('eth_getCode', [address, 'latest'])
       const { ExactPermit2Proxy, UptoPermit2Proxy } = Artifacts
@@ -129,7 +129,7 @@ describe('contracts in place', () => {
     }
   })
 
-  test('behavior: accounts 1 to 5 hold tokens, 1 and 2 approved Permit2, 3 to 5 have no gas on 4663', async () => {
+  test('accounts 1 to 5 hold tokens, 1 and 2 approved Permit2, 3 to 5 have no gas on 4663', async () => {
     const balances = await Promise.all([1, 5, 6].map((index) => held(base, account(index).address)))
     expect(balances).toEqual([mintedAtomic, mintedAtomic, 0n])
     const allowance = (index: number) =>
@@ -158,7 +158,7 @@ describe('contracts in place', () => {
 })
 
 describe('EIP-3009', () => {
-  test('behavior: EIP-3009 pays by v, r, s and by bytes', async () => {
+  test('EIP-3009 pays by v, r, s and by bytes', async () => {
     for (const network of [base, robinhood] as const) {
       const before = await held(network, payee)
       for (const unpack of [vrs, (signature: Hex) => [signature]]) {
@@ -175,7 +175,7 @@ describe('EIP-3009', () => {
     }
   })
 
-  test('behavior: only the payee can call receive, and cancel ends an authorization', async () => {
+  test('only the payee can call receive, and cancel ends an authorization', async () => {
     const auth = authorization(account(1).address)
     const signature = await sign(base, 1, 'ReceiveWithAuthorization', auth)
     const data = encode(token, 'receiveWithAuthorization', [...list(auth), signature])
@@ -196,7 +196,7 @@ describe('EIP-3009', () => {
     expect(await failure(call(base, spend))).toBe('FiatTokenV2: authorization is used or canceled')
   })
 
-  test('behavior: a used nonce reverts on USDC, on USDG it only emits an event', async () => {
+  test('a used nonce reverts on USDC, on USDG it only emits an event', async () => {
     const encodeUsed = async (network: Net) => {
       const auth = authorization(account(2).address)
       const signature = await sign(network, 2, 'TransferWithAuthorization', auth)
@@ -214,7 +214,7 @@ describe('EIP-3009', () => {
     expect(await held(robinhood, payee)).toBe(before)
   })
 
-  test('behavior: an ERC-1271 wallet pays by bytes', async () => {
+  test('an ERC-1271 wallet pays by bytes', async () => {
     const wallet = await deploy(on(base), Artifacts.SmartWallet, [account(6).address])
     await send(base, encode(token, 'mint', [wallet, 50_000n]))
     const auth = authorization(wallet)
@@ -231,7 +231,7 @@ describe('EIP-3009', () => {
     expect(await held(base, wallet)).toBe(0n)
   })
 
-  test('behavior: the signature of an EIP-7702 account is checked by ERC-1271', async () => {
+  test('the signature of an EIP-7702 account is checked by ERC-1271', async () => {
     const id = await snapshot(on(base))
     const delegate = await deploy(on(base), Artifacts.SmartWallet, [relayer])
     await on(base).rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
@@ -295,7 +295,7 @@ describe('EIP-3009', () => {
 })
 
 describe('Permit2', () => {
-  test('behavior: the golden vector pays its payee, once', async () => {
+  test('the golden vector pays its payee, once', async () => {
     const { permit, witness, signature } = vector.credential.payload
     const data = encode(proxy, 'settle', [
       { ...permit, permitted: permit.permitted[0] },
@@ -311,7 +311,7 @@ describe('Permit2', () => {
     expect(await failure(call(robinhood, data, Permit.proxyAddress))).toBe(invalidNonce)
   })
 
-  test('behavior: settleWithPermit pays for an owner without approval and without gas', async () => {
+  test('settleWithPermit pays for an owner without approval and without gas', async () => {
     const [permit, owner, witness, signature] = await permitted(3)
     const refused = encode(proxy, 'settle', [permit, owner, witness, signature])
     expect(await failure(call(robinhood, refused, Permit.proxyAddress))).toBe(
@@ -352,7 +352,7 @@ describe('Permit2', () => {
 })
 
 describe('protocol calldata', () => {
-  test('behavior: the digest and the calldata of the protocol pay on the chain, by both methods', async () => {
+  test('the digest and the calldata of the protocol pay on the chain, by both methods', async () => {
     for (const method of ['eip3009', 'permit2'] as const) {
       const unsigned = {
         method,

@@ -80,7 +80,7 @@ describe('payouts', () => {
     ])
   })
 
-  test('behavior: a chain on this machine may pay development accounts', () => {
+  test('a chain on this machine may pay development accounts', () => {
     const text = edited(`"${named('PAYOUT')}"`, `"${developmentAccounts[0]}"`)
     const rpcUrls = { 'eip155:8453': 'http://127.0.0.1:8545' } as const
     expect(linesOf(text)).toHaveLength(1)
@@ -92,7 +92,7 @@ describe('payouts', () => {
     expect(linesOf(mixed)).toHaveLength(1)
   })
 
-  test('behavior: the development accounts are those of the mnemonic', () => {
+  test('the development accounts are those of the mnemonic', () => {
     const mnemonic = 'test test test test test test test test test test test junk'
     // The seed of BIP-39, which viem would derive again for each of the addresses.
     const root = HDKey.fromMasterSeed(pbkdf2Sync(mnemonic, 'mnemonic', 2048, 64, 'sha512'))

@@ -97,7 +97,7 @@ function said(): string {
   ].join('\n')
 }
 
-test('behavior: every message of the readers of merchants.toml has a case', async () => {
+test('every message of the readers of merchants.toml has a case', async () => {
   const union = said()
   const without: string[] = []
   for await (const path of new Bun.Glob('src/config/*.ts').scan(join(import.meta.dir, '../..'))) {

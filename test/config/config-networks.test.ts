@@ -31,7 +31,7 @@ const networksOf = (text: string) => configOf(text).networks
 const idsOf = (text: string) => networksOf(text).map(({ id }) => id)
 
 describe('built-in networks', () => {
-  test('behavior: the built-in networks are those of the file that ships', () => {
+  test('the built-in networks are those of the file that ships', () => {
     const tables = Object.fromEntries(builtIns.map(({ id, table }) => [id, table]))
     expect(tables).toEqual(parseToml(shipped).networks as typeof tables)
     const words = builtIns.map(({ word }) => `"${word}"`).join(', ')
@@ -41,7 +41,7 @@ describe('built-in networks', () => {
     expect(named).toHaveLength(order.length)
   })
 
-  test('behavior: the list gives the networks and their order, by word or by id', () => {
+  test('the list gives the networks and their order, by word or by id', () => {
     expect(idsOf(file('networks = ["base", "robinhood"]'))).toEqual(['eip155:8453', 'eip155:4663'])
     expect(idsOf(file('networks = ["eip155:4663", "Base"]'))).toEqual([
       'eip155:4663',
@@ -49,7 +49,7 @@ describe('built-in networks', () => {
     ])
   })
 
-  test('behavior: words name networks wherever the file names one', () => {
+  test('words name networks wherever the file names one', () => {
     const text = file(
       'networks = ["base", "robinhood", "base-sepolia"]\ndiscovery_network = "base"\nmpp_order = ["robinhood"]',
     ).replace('slug = "one"', 'slug = "one"\nnetworks = ["base-sepolia"]\ntestnet_ok = true')
@@ -59,7 +59,7 @@ describe('built-in networks', () => {
     expect(merchants[0]?.networks).toEqual(['eip155:84532'])
   })
 
-  test('behavior: a block overrides single keys of a network in the list', () => {
+  test('a block overrides single keys of a network in the list', () => {
     const keys = 'rpc_urls = ["http://127.0.0.1:8545"]\nasset = { symbol = "USD" }'
     const [plain] = networksOf(file('networks = ["base"]'))
     const [own] = networksOf(file('networks = ["base"]', block('eip155:8453', keys)))
@@ -71,12 +71,12 @@ describe('built-in networks', () => {
     })
   })
 
-  test('behavior: a block describes another chain of the list', () => {
+  test('a block describes another chain of the list', () => {
     const text = file('networks = ["eip155:10", "base"]', block('eip155:10', other))
     expect(idsOf(text)).toEqual(['eip155:10', 'eip155:8453'])
   })
 
-  test('behavior: without a list the blocks are the networks, each complete by itself', () => {
+  test('without a list the blocks are the networks, each complete by itself', () => {
     const text = file('', block('eip155:10', other))
     expect(idsOf(text)).toEqual(['eip155:10'])
     // Also for a network that is built in: its other keys have the defaults of every network.
@@ -90,13 +90,13 @@ describe('built-in networks', () => {
     )
   })
 
-  test('behavior: an RPC override replaces the nodes of a built-in network', () => {
+  test('an RPC override replaces the nodes of a built-in network', () => {
     const rpcUrls = { 'eip155:8453': 'http://127.0.0.1:1' } as const
     const { networks } = configOf(file('networks = ["base"]'), { overrides: { rpcUrls } })
     expect(networks[0]?.rpcUrls).toEqual(['http://127.0.0.1:1'])
   })
 
-  test('behavior: dropping a built-in network leaves no fault in the keys that order networks', () => {
+  test('dropping a built-in network leaves no fault in the keys that order networks', () => {
     const keys = 'discovery_network = "eip155:4663"\nmpp_order = ["eip155:8453", "eip155:4663"]'
     for (const networks of ['networks = ["base"]', '']) {
       const own = networks === '' ? block('eip155:8453', other) : ''
@@ -110,7 +110,7 @@ describe('built-in networks', () => {
   })
 })
 
-test('behavior: the files of docs/sell.md have no fault', async () => {
+test('the files of docs/sell.md have no fault', async () => {
   const page = await Bun.file(join(import.meta.dir, '../../docs/sell.md')).text()
   const [least = '', node = '', described = ''] = [
     ...page.matchAll(/^```toml\n([\s\S]*?)^```/gm),
@@ -213,12 +213,12 @@ describe('public test keys', () => {
     expect(linesOf(file('networks = ["robinhood"]'))).toEqual([])
   })
 
-  test('behavior: a public test key relays where every node is on this machine', () => {
+  test('a public test key relays where every node is on this machine', () => {
     const local = block('eip155:8453', 'rpc_urls = ["http://127.0.0.1:8545"]')
     expect(linesOf(file('networks = ["base"]', local), { relayers })).toEqual([])
   })
 
-  test('behavior: a public test key relays on the chain of anvil and hardhat, wherever its node is', () => {
+  test('a public test key relays on the chain of anvil and hardhat, wherever its node is', () => {
     const local = other.replace('https://rpc.example.com', 'http://anvil:8545')
     const chain = (id: string) =>
       linesOf(file(`networks = ["${id}"]`, block(id, local)), { relayers })

@@ -78,17 +78,17 @@ const messages = (heading: string, change: (table: Raw) => void) => {
 const leaves = ({ node }: { node: Node }) =>
   Object.entries(node.properties ?? {}).filter(([, each]) => !isTable(each))
 
-test('behavior: the shipped file has the shape of the schema', () => {
+test('the shipped file has the shape of the schema', () => {
   expect([...Value.Errors(fileSchema, parseToml(shipped))].map(({ path }) => path)).toEqual([])
   expect(read(whole).faults).toEqual([])
   expect(read(file()).faults).toEqual([])
 })
 
-test('behavior: the page of all keys is generated from the schema', async () => {
+test('the page of all keys is generated from the schema', async () => {
   expect(await Bun.file(join(root, 'docs/configuration.md')).text()).toBe(renderReference())
 })
 
-test('behavior: the readers read exactly the keys of the schema', async () => {
+test('the readers read exactly the keys of the schema', async () => {
   const asked = new Set<string>()
   const ask =
     /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
@@ -130,7 +130,7 @@ describe('each table', () => {
 
     const defaults = leaves(table).filter(([, node]) => node.default !== undefined)
     if (defaults.length > 0)
-      test(`behavior: ${heading} without a key is ${heading} with its default`, () => {
+      test(`${heading} without a key is ${heading} with its default`, () => {
         for (const [key, { default: value }] of defaults) {
           const [without, written] = [file(), file()]
           delete tableAt(without, heading)[key]

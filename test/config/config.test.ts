@@ -67,7 +67,7 @@ const rows = table
 describe('the shipped file', () => {
   const config = configOf(shipped)
 
-  test('behavior: sells every row of the specification at its price and nothing else', () => {
+  test('sells every row of the specification at its price and nothing else', () => {
     const sold = config.merchants.flatMap(({ slug, routes }) =>
       routes.map(
         (route) => `/m/${slug}${route.path} ${route.methods.join(', ')} ${route.priceAtomic}`,
@@ -81,7 +81,7 @@ describe('the shipped file', () => {
     expect(sold.sort()).toEqual(wanted.sort())
   })
 
-  test('behavior: a path with a variable needs its tail, an optional one does not', () => {
+  test('a path with a variable needs its tail, an optional one does not', () => {
     const tails = new Map(
       config.merchants.flatMap(({ slug, routes }) =>
         routes.map((route): [string, string] => [`/m/${slug}${route.path}`, route.tail]),
@@ -95,7 +95,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: every route has a description, and every example is valid under its schema', () => {
+  test('every route has a description, and every example is valid under its schema', () => {
     for (const merchant of config.merchants) {
       expect(merchant.description).not.toBe('')
       for (const route of merchant.routes) {
@@ -113,7 +113,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: the figures beside a body_max are those of the meter of its route', () => {
+  test('the figures beside a body_max are those of the meter of its route', () => {
     const comment = /^body_max = "(\d+)KiB" +# about ([\d,]+) tokens\D+([\d,]+) of output/gm
     const said = [...shipped.matchAll(comment)]
     expect(said.length).toBeGreaterThan(0)
@@ -139,7 +139,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: the proxy accepts every route, and serves its examples', () => {
+  test('the proxy accepts every route, and serves its examples', () => {
     const matcher = Route.compile(config.merchants)
     for (const { slug, routes } of config.merchants) {
       for (const route of routes) {
@@ -158,7 +158,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: upstream paths are those of the documented services', () => {
+  test('upstream paths are those of the documented services', () => {
     const paths = Object.fromEntries(
       config.merchants.flatMap(({ slug, upstream, routes }) =>
         routes.map((route) => [
@@ -179,7 +179,7 @@ describe('the shipped file', () => {
     })
   })
 
-  test('behavior: holds the networks, the stock tokens and a testnet for catjoke only', () => {
+  test('holds the networks, the stock tokens and a testnet for catjoke only', () => {
     expect(config.networks.map(({ id }) => id)).toEqual([
       'eip155:4663',
       'eip155:8453',
@@ -194,7 +194,7 @@ describe('the shipped file', () => {
     expect(weather?.networks).toEqual(['eip155:4663', 'eip155:8453'])
   })
 
-  test('behavior: every pool is the one that the factory derives from its pair and fee', () => {
+  test('every pool is the one that the factory derives from its pair and fee', () => {
     // Init code hash of Uniswap V3 pools, as in UniswapV3Factory deployments.
     const bytecodeHash = '0xe34f199b19b2b4f47f68442619d555527d244f78a3297ea89325f843f87b8b54'
     const usdg = config.networks[0]?.asset.address ?? payout
@@ -210,7 +210,7 @@ describe('the shipped file', () => {
     }
   })
 
-  test('behavior: without its key only the assistant is out of service', () => {
+  test('without its key only the assistant is out of service', () => {
     const out = (text: string, own: Options['env']) =>
       configOf(text, { env: own }).merchants.flatMap(({ slug, outOfService }) =>
         outOfService ? [`${slug}: ${outOfService}`] : [],
@@ -219,7 +219,7 @@ describe('the shipped file', () => {
     expect(out(shipped, { PAYOUT: payout, ASSISTANT_KEY: 'sk' })).toEqual([])
   })
 
-  test('behavior: the shipped file runs on local chains and upstreams with overrides only', () => {
+  test('the shipped file runs on local chains and upstreams with overrides only', () => {
     const local = configOf(shipped, {
       env: {},
       overrides: {
@@ -246,7 +246,7 @@ describe('the shipped file', () => {
 })
 
 describe('the parsed file', () => {
-  test('behavior: defaults, atomic prices and the path of an upstream', () => {
+  test('defaults, atomic prices and the path of an upstream', () => {
     const config = configOf(small)
     const [one, two] = config.merchants
     expect(one?.headers).toEqual({ 'X-Key': 'key-k3y-of-one' })
@@ -288,7 +288,7 @@ describe('the parsed file', () => {
     expect(config.facilitator).toMatchObject({ payTo: 'own', minAmountAtomic: 0n })
   })
 
-  test('behavior: a merchant hash is that of the file, not of the environment', () => {
+  test('a merchant hash is that of the file, not of the environment', () => {
     const hashes = (text: string, key: string) =>
       configOf(text, { env: { ...env, ONE_KEY: key } }).merchants.map(({ hash }) => hash)
     const [one, two] = hashes(small, 'a')
@@ -298,7 +298,7 @@ describe('the parsed file', () => {
     expect(moved[1]).not.toBe(two ?? '')
   })
 
-  test('behavior: an unset name takes the merchant out of service, in other tables it is a fault', () => {
+  test('an unset name takes the merchant out of service, in other tables it is a fault', () => {
     const config = configOf(small, { env: { PAYOUT: payout } })
     expect(config.merchants.map(({ outOfService }) => outOfService)).toEqual(['ONE_KEY', undefined])
     const own = edited('slug = "two"', `slug = "two"\npayout = "${named('TWO')}"`)
@@ -322,7 +322,7 @@ describe('the parsed file', () => {
     }
   })
 
-  test('behavior: parts of a path from the environment are secrets, the host is not', () => {
+  test('parts of a path from the environment are secrets, the host is not', () => {
     const secretsOf = (upstream: string, own: string) =>
       configOf(edited('"https://one.example.com/base"', `"${upstream}"`), {
         env: { ...env, OWN: own },
@@ -337,14 +337,14 @@ describe('the parsed file', () => {
     expect(configOf(text).merchants[1]?.routes[0]?.pathSecrets).toEqual([env.ONE_KEY])
   })
 
-  test('behavior: a name may come from a file', () => {
+  test('a name may come from a file', () => {
     const path = join(directory, 'one-key')
     writeFileSync(path, 'from-file\n')
     const config = configOf(small, { env: { PAYOUT: payout, ONE_KEY_FILE: path } })
     expect(config.merchants[0]?.headers['X-Key']).toBe('key-from-file')
   })
 
-  test('behavior: lines are found through every kind of TOML', () => {
+  test('lines are found through every kind of TOML', () => {
     const text = [
       '# [a] is no table',
       'text = """',
@@ -389,7 +389,7 @@ describe('turnpike check', () => {
     return { code, text: lines.join('\n').replaceAll(file, 'check.toml') }
   }
 
-  test('behavior: summarises a valid file and lists what is out of service', async () => {
+  test('summarises a valid file and lists what is out of service', async () => {
     const { code, text } = await run(shipped, { PAYOUT: payout })
     expect(code).toBe(0)
     expect(text).toMatch(/16 merchants sell 41 routes/)
@@ -421,7 +421,7 @@ describe('turnpike check', () => {
   })
 })
 
-test('behavior: values from the environment are secrets in every place', () => {
+test('values from the environment are secrets in every place', () => {
   const text = small
     .replace(
       'path = "/c"',

@@ -22,7 +22,7 @@ const domain = 'api.example.com'
 describe('the names of --domain', () => {
   const domainsOf = (text: string) => readHttps({ domain: text }, {})?.domains
 
-  test('behavior: domains are lower case, ASCII and each once', () => {
+  test('domains are lower case, ASCII and each once', () => {
     expect(domainsOf('API.example.com, b.example.com,api.example.com.')).toEqual([
       'api.example.com',
       'b.example.com',
@@ -50,7 +50,7 @@ describe('the names of --domain', () => {
       expect(() => domainsOf(text)).toThrow(/^--domain ".*" is no DNS name: write a name such as/)
     })
 
-  test('behavior: --domain can be repeated', () => {
+  test('--domain can be repeated', () => {
     const argv = ['serve', '--domain', 'a.example.com', '--domain', 'b.example.com']
     const parsed = parseArguments(argv, commands)
     expect(parsed).toMatchObject({
@@ -61,7 +61,7 @@ describe('the names of --domain', () => {
 })
 
 describe('the other flags and variables', () => {
-  test('behavior: the ports and the CA have defaults, and may be others', () => {
+  test('the ports and the CA have defaults, and may be others', () => {
     expect(readHttps({}, {})).toBeUndefined()
     expect(readHttps({ domain }, {})).toEqual({
       domains: [domain],
@@ -115,7 +115,7 @@ describe('base_url with --domain', () => {
   const parsed = (line: string) =>
     parse(withBaseUrl(line), { file: 'm.toml', env, domains: [domain, 'b.example.com'] })
 
-  test('behavior: base_url is the first domain, unless the file names one of them', () => {
+  test('base_url is the first domain, unless the file names one of them', () => {
     expect(parsed('').config?.service.baseUrl).toBe(`https://${domain}`)
     const second = parsed('base_url = "https://b.example.com:8443"')
     expect(second.config?.service.baseUrl).toBe('https://b.example.com:8443')
@@ -129,7 +129,7 @@ describe('base_url with --domain', () => {
       ])
     })
 
-  test('behavior: check --domain says what serve would say', async () => {
+  test('check --domain says what serve would say', async () => {
     const file = join(directory, 'merchants.toml')
     writeFileSync(file, small)
     const run = async (name: string) => {
@@ -145,7 +145,7 @@ describe('base_url with --domain', () => {
   })
 })
 
-test('behavior: a start without --domain loads nothing of ACME', async () => {
+test('a start without --domain loads nothing of ACME', async () => {
   const all = new Map((await read(join(import.meta.dir, '../..'))).map((each) => [each.path, each]))
   // The command loads serve.ts; what that loads at once is the program of a plain `serve`.
   const loaded = new Set(['src/main.ts', 'src/cli/sell/serve.ts'])

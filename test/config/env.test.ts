@@ -20,7 +20,7 @@ describe('the environment and its secrets', () => {
   const fresh = () => join(mkdtempSync(join(directory, 'data-')), 'inner')
   const key = '11'.repeat(32)
 
-  test('behavior: a name is read unchanged, or trimmed from its file', () => {
+  test('a name is read unchanged, or trimmed from its file', () => {
     const path = join(directory, 'token')
     writeFileSync(path, '  abc\n')
     expect(readEnv({ A: 'x' })('A')).toBe('x')
@@ -29,7 +29,7 @@ describe('the environment and its secrets', () => {
     expect(() => readEnv({ A: 'x', A_FILE: path })('A')).toThrow(/both set/)
   })
 
-  test('behavior: the first start generates missing secrets, the second reads them', () => {
+  test('the first start generates missing secrets, the second reads them', () => {
     const dataDir = fresh()
     expect(findRelayerKeys({ dataDir, env: {} })).toEqual([])
     const first = loadSecrets({ dataDir, env: {} })
@@ -85,7 +85,7 @@ describe('the environment and its secrets', () => {
     expect(findRelayerKeys({ dataDir, env: {} })).toHaveLength(1)
   })
 
-  test('behavior: secrets of the environment are not generated', () => {
+  test('secrets of the environment are not generated', () => {
     const dataDir = fresh()
     const secrets = loadSecrets({
       dataDir,
@@ -103,7 +103,7 @@ describe('the environment and its secrets', () => {
     expect(readdirSync(dataDir)).toEqual(['receipt.key'])
   })
 
-  test('behavior: of two concurrent starts one generates, and the other uses its secret', () => {
+  test('of two concurrent starts one generates, and the other uses its secret', () => {
     const dataDir = fresh()
     let other: ReturnType<typeof loadSecrets> | undefined
     const first = loadSecrets({

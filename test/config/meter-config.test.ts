@@ -195,7 +195,7 @@ describe('faults', () => {
 })
 
 describe('what is read', () => {
-  test('behavior: the example of the documentation is read', () => {
+  test('the example of the documentation is read', () => {
     const page = readFileSync(join(import.meta.dir, '../../docs/pricing.md'), 'utf8')
     const [, block = ''] = /```toml\n([\s\S]*?)```/.exec(page) ?? []
     const meter = meterOf(block.slice(block.indexOf('preset =')))
@@ -203,7 +203,7 @@ describe('what is read', () => {
     expect(Object.keys(meter.models).length).toBeGreaterThan(0)
   })
 
-  test('behavior: a model keeps the prices that it does not name, and the per of the units', () => {
+  test('a model keeps the prices that it does not name, and the per of the units', () => {
     const meter = meterOf(`preset = "openai"
 units = [{ name = "input", price = "1", per = 1000 }, { name = "output", price = "2" }]
 models = { a = { input = "3", reasoning = "4" } }`)

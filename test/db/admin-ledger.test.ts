@@ -30,7 +30,7 @@ describe('the plans of the statements', () => {
       ({ detail }) => detail,
     )
 
-  test('behavior: no statement of the pages scans or sorts a table that grows', () => {
+  test('no statement of the pages scans or sorts a table that grows', () => {
     const statements = Object.entries(adminStatements)
     expect(statements.length).toBeGreaterThan(14)
     for (const [name, sql] of statements) {
@@ -41,7 +41,7 @@ describe('the plans of the statements', () => {
     }
   })
 
-  test('behavior: windows are read in the order of the ids, without a sort', () => {
+  test('windows are read in the order of the ids, without a sort', () => {
     for (const sql of [
       adminStatements.window,
       adminStatements.windowStart,
@@ -79,7 +79,7 @@ describe('the search', () => {
     ...input: Parameters<typeof find> extends [unknown, ...infer Rest] ? Rest : never
   ) => (await find(sources, ...input)).lines.map(({ id }) => id)
 
-  test('behavior: pages follow each other without a gap, the newest first', async () => {
+  test('pages follow each other without a gap, the newest first', async () => {
     const seen: string[] = []
     let before: string | undefined
     do {
@@ -90,7 +90,7 @@ describe('the search', () => {
     expect(seen).toEqual(all.toReversed())
   })
 
-  test('behavior: an old payment is found over many windows, by each of its properties', async () => {
+  test('an old payment is found over many windows, by each of its properties', async () => {
     const rare = [all[3] ?? '']
     expect(await ids({ route: '/rare' }, 50)).toEqual(rare)
     expect(await ids({ state: 'undelivered' }, 50)).toEqual(rare)
@@ -172,7 +172,7 @@ describe('the figures of the last days', () => {
     return [...row.matchAll(/<data value="([^"]*)">/g)].map(([, value = '']) => value)
   }
 
-  test('behavior: every figure of the overview is that of turnpike sales', async () => {
+  test('every figure of the overview is that of turnpike sales', async () => {
     const { app } = pages()
     const session = await app.signIn()
     const text = await (await app.get('/admin', session)).text()
@@ -198,7 +198,7 @@ describe('the figures of the last days', () => {
     expect(reports[2]?.totals[0]?.payments).toBe(61)
   })
 
-  test('behavior: a closed hour is read once, and again after a change in it', async () => {
+  test('a closed hour is read once, and again after a change in it', async () => {
     const { recent, asked } = pages()
     const first = await recent.read(30)
     const cold = asked.length
@@ -220,7 +220,7 @@ describe('the figures of the last days', () => {
     expect(await recent.read(30)).not.toEqual(first)
   })
 
-  test('behavior: no read is of more than a part of an hour where there are many payments', async () => {
+  test('no read is of more than a part of an hour where there are many payments', async () => {
     const busy = adminPages()
     await describeAsset(busy.ledger, now)
     busy.db.sqlite.transaction(() => {

@@ -18,7 +18,7 @@ function eager(sources: readonly Source[]): string[] {
     )
 }
 
-test('behavior: outside of db/postgres its files are imported as types, or by a call', async () => {
+test('outside of db/postgres its files are imported as types, or by a call', async () => {
   const sources = await read(join(import.meta.dir, '../..'))
   expect(eager(sources)).toEqual([])
   // The command that serves does import them.
@@ -37,7 +37,7 @@ test('error: an import that a start would evaluate is found', async () => {
   expect(await found(`const a = await import(${path})`)).toEqual([])
 })
 
-test('behavior: a start without DATABASE_URL loads no module of PostgreSQL', () => {
+test('a start without DATABASE_URL loads no module of PostgreSQL', () => {
   const program = `
     await import(${JSON.stringify(join(import.meta.dir, '../../src/cli/sell/serve.ts'))})
     await import(${JSON.stringify(join(import.meta.dir, '../../src/cli/operate/orders.ts'))})

@@ -18,7 +18,7 @@ const faultOf = (text: string): string => {
 }
 
 describe('what a URL names', () => {
-  test('behavior: several hosts, ports and modes are read as libpq reads them', () => {
+  test('several hosts, ports and modes are read as libpq reads them', () => {
     expect(
       Url.parse('postgres://u:p@a,b:6432/db?sslmode=verify-full&sslrootcert=/etc/ca.pem'),
     ).toEqual({
@@ -41,7 +41,7 @@ describe('what a URL names', () => {
     expect(hosts('postgres://u@/db?host=a,b&port=7')).toEqual(['a:7', 'b:7'])
   })
 
-  test('behavior: a Unix socket is a directory, by host= or encoded', () => {
+  test('a Unix socket is a directory, by host= or encoded', () => {
     const socket = '/run/postgresql/.s.PGSQL.5432'
     for (const text of [
       'postgres://u@/db?host=/run/postgresql',
@@ -51,14 +51,14 @@ describe('what a URL names', () => {
       expect(Url.parse(text).hosts.map(Url.nameOf)).toEqual([socket])
   })
 
-  test('behavior: user, password and database are decoded', () => {
+  test('user, password and database are decoded', () => {
     const { user, password, database } = Url.parse('postgres://u%40x:p%2F%3A%40:%23@h/d%20b')
     expect([user, password, database]).toEqual(['u@x', 'p/:@:#', 'd b'])
     expect(Url.parse('postgres://u@h/db').password).toBeUndefined()
     expect(Url.parse('postgres://u:@h/db').password).toBeUndefined()
   })
 
-  test('behavior: the mode is prefer by default, and require with a file of authorities checks it', () => {
+  test('the mode is prefer by default, and require with a file of authorities checks it', () => {
     const mode = (query: string) => Url.parse(`postgres://u@h/db${query}`).mode
     expect(['', '?sslmode=disable', '?sslmode=require'].map(mode)).toEqual([
       'prefer',
@@ -131,7 +131,7 @@ describe('a URL with a fault', () => {
   })
 })
 
-test('behavior: nothing of a target but its password function has the password', () => {
+test('nothing of a target but its password function has the password', () => {
   const target = Url.parse('postgres://u:p%40ss@a,b/db')
   expect(Url.describe(target)).toBe('a:5432,b:5432/db')
   expect(Url.redact(target, 'no p@ss and no p%40ss')).toBe('no *** and no ***')
@@ -140,7 +140,7 @@ test('behavior: nothing of a target but its password function has the password',
   expect(first?.client.password).toBeInstanceOf(Function)
 })
 
-test('behavior: with prefer each host is tried by TLS, then without; a socket never has it', () => {
+test('with prefer each host is tried by TLS, then without; a socket never has it', () => {
   const ways = (text: string) =>
     serversOf(Url.parse(text)).map(({ host, isEncrypted }) => [host.host, isEncrypted])
   expect(ways('postgres://u@a,b/db')).toEqual([

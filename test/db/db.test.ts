@@ -71,7 +71,7 @@ function insert(changes: Readonly<Record<string, string | number | null>> = {}):
 }
 
 describe('open', () => {
-  test('behavior: a commit is durable, and the directory is for its owner only', () => {
+  test('a commit is durable, and the directory is for its owner only', () => {
     const pragma = (name: string) => Object.values(db.sqlite.query(`PRAGMA ${name}`).get() ?? {})[0]
     expect(pragma('journal_mode')).toBe('wal')
     expect(pragma('synchronous')).toBe(2)
@@ -80,14 +80,14 @@ describe('open', () => {
     expect(statSync(join(directory.path, 'turnpike.lock')).mode & 0o777).toBe(0o600)
   })
 
-  test('behavior: opens again with the same rows', () => {
+  test('opens again with the same rows', () => {
     insert()
     db.close()
     db = open({ dataDir: directory.path, now })
     expect(db.sqlite.query('SELECT id FROM payments').all()).toEqual([{ id: 'pay_1' }])
   })
 
-  test('behavior: a database in memory has the same schema and checks, and writes no file', async () => {
+  test('a database in memory has the same schema and checks, and writes no file', async () => {
     const memory = openInMemory({ now })
     try {
       const schema = ({ sqlite }: Db) =>
@@ -118,7 +118,7 @@ describe('open', () => {
     }
   })
 
-  test('behavior: the lock of a killed process is released, that of a live one is not', async () => {
+  test('the lock of a killed process is released, that of a live one is not', async () => {
     const path = join(directory.path, 'other')
     mkdirSync(path)
     const child = Bun.spawn(
@@ -196,7 +196,7 @@ describe('write', () => {
     expect(db.sqlite.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: a duplicate is distinguished from other faults', () => {
+  test('a duplicate is distinguished from other faults', () => {
     insert()
     const fault = (run: () => void): unknown => {
       try {
@@ -270,7 +270,7 @@ describe('the tables', () => {
     ).toThrow('FOREIGN KEY')
   })
 
-  test('behavior: a transaction that no longer carries a payment cannot revert or renew it', () => {
+  test('a transaction that no longer carries a payment cannot revert or renew it', () => {
     insert()
     const store = createPayments(db)
     const [older, newer] = [hash('b'), hash('a')] as [`0x${string}`, `0x${string}`]
@@ -280,7 +280,7 @@ describe('the tables', () => {
     expect(store.revert('pay_1', [older, newer])).toBe(true)
   })
 
-  test('behavior: merchants mirror the configuration', async () => {
+  test('merchants mirror the configuration', async () => {
     const row = { slug: 'a', title: 'A', hash: '1', json: '{}' }
     const { replace } = createOffers(db)
     const ended = { ended: [], keptFrom: 0 }
@@ -291,7 +291,7 @@ describe('the tables', () => {
       { slug: 'c', updated_at: 2 },
     ])
   })
-  test('behavior: a log that is made long at once holds nothing, and loses nothing', async () => {
+  test('a log that is made long at once holds nothing, and loses nothing', async () => {
     insert()
     const log = () => statSync(`${db.file}-wal`).size
     const before = log()

@@ -41,7 +41,7 @@ function expectNoGap(own: Scripted): void {
 
 describe.concurrent('a ledger that takes its time', () => {
   for (const seed of ['a', 'b', 'c', 'd'])
-    test(`behavior: each money is sent once, each account nonce is used once (${seed})`, async () => {
+    test(`each money is sent once, each account nonce is used once (${seed})`, async () => {
       await using own = await scripted({ ledger: anySpeed(seed), settlement: { relayerKeys } })
       const transfers = Array.from({ length: 24 }, (_, index) =>
         own.sign({ from: 1 + (index % 4) }),
@@ -62,7 +62,7 @@ describe.concurrent('a ledger that takes its time', () => {
     })
 
   for (const seed of ['a', 'b'])
-    test(`behavior: one balance is not reserved twice (${seed})`, async () => {
+    test(`one balance is not reserved twice (${seed})`, async () => {
       await using own = await scripted({ ledger: anySpeed(seed), settlement: { relayerKeys } })
       // Enough for three.
       own.chain.fundsAtomic = 17_500n
@@ -82,7 +82,7 @@ describe.concurrent('a ledger that takes its time', () => {
       expect(kinds.filter((kind) => kind === 'pending')).toHaveLength(3)
     })
 
-  test('behavior: one job makes one transaction, however many ask for it', async () => {
+  test('one job makes one transaction, however many ask for it', async () => {
     await using own = await scripted({ ledger: anySpeed('jobs'), settlement: { relayerKeys } })
     const ids = Array.from({ length: 12 }, (_, index) => `refund:${index % 4}`)
     const ends = await Promise.all([
@@ -140,7 +140,7 @@ describe.concurrent('a ledger that takes its time', () => {
 })
 
 describe('the turn of a relayer', () => {
-  test('behavior: a free turn begins at once, a taken one is waited for, and a failure passes it on', async () => {
+  test('a free turn begins at once, a taken one is waited for, and a failure passes it on', async () => {
     const turn = createTurn()
     const seen: string[] = []
     const first = Promise.withResolvers<void>()

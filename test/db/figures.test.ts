@@ -11,7 +11,7 @@ describe('the prices of the last day', () => {
   const read = (at: number, priceAtomic: bigint | undefined) =>
     [{ readAt: at, priceAtomic, token: { symbol: 'NVDA' } }] as unknown as Snapshot.Snapshot[]
 
-  test('behavior: the newest price of each quarter of an hour is kept for a day', () => {
+  test('the newest price of each quarter of an hour is kept for a day', () => {
     let now = 0
     const history = createHistory(() => now)
     history.add(read(0, 1_000_000n))
@@ -36,7 +36,7 @@ describe('the line of a price', () => {
     return { at: at * quarterMs, priceAtomic: dollars * 1_000_000n }
   })
 
-  test('behavior: the line of a price goes from the oldest price to the newest, with its figures as text', () => {
+  test('the line of a price goes from the oldest price to the newest, with its figures as text', () => {
     const { markup = '' } = sparkline('NVDA', points) ?? {}
     expect(markup).toContain('points="2.0,17.0 32.7,7.0 63.3,22.0 94.0,2.0"')
     const label = 'NVDA: $100.00 to $130.00 in the last 45 minutes'
@@ -45,12 +45,12 @@ describe('the line of a price', () => {
     expect(markup).not.toMatch(/style=|href=|url\(/)
   })
 
-  test('behavior: a price that did not change is a level line', () => {
+  test('a price that did not change is a level line', () => {
     const level = points.map((point) => ({ ...point, priceAtomic: 1n }))
     expect(sparkline('NVDA', level)?.markup).toContain('2.0,12.0 32.7,12.0 63.3,12.0 94.0,12.0')
   })
 
-  test('behavior: nothing is drawn of one or two prices', () => {
+  test('nothing is drawn of one or two prices', () => {
     for (const length of [0, 1, 2])
       expect(sparkline('NVDA', points.slice(0, length))).toBeUndefined()
   })
@@ -61,7 +61,7 @@ describe('the line of a price', () => {
 })
 
 describe('the times of upstreams', () => {
-  test('behavior: the times of upstreams are those of the newest answers of each merchant, and in the metrics', async () => {
+  test('the times of upstreams are those of the newest answers of each merchant, and in the metrics', async () => {
     const registry = createRegistry()
     const latency = createLatency(registry)
     expect(latency.of('weather')).toBeUndefined()

@@ -39,7 +39,7 @@ const sharesAt = (lanes: readonly Account[], own: string, others: readonly strin
   sharesOf(lanes, { others, isOwn: ({ holder }) => holder === own })
 
 describe('how gateways divide accounts', () => {
-  test('behavior: a gateway with accounts without gas gets one that can pay from another', () => {
+  test('a gateway with accounts without gas gets one that can pay from another', () => {
     const lanes = lanesOf([
       [false, 'a'],
       [false, 'a'],
@@ -50,7 +50,7 @@ describe('how gateways divide accounts', () => {
     expect([ableOf(lanes, 'a'), ableOf(lanes, 'b')]).toEqual([1, 1])
   })
 
-  test('behavior: a gateway that joins gets an account when there are more accounts than gateways', () => {
+  test('a gateway that joins gets an account when there are more accounts than gateways', () => {
     const lanes = lanesOf([
       [true, 'a'],
       [true, 'a'],
@@ -61,7 +61,7 @@ describe('how gateways divide accounts', () => {
     expect(['a', 'b', 'c'].map((own) => ableOf(lanes, own)).toSorted()).toEqual([1, 1, 2])
   })
 
-  test('behavior: an account that is left is taken, whatever others know of its gas', () => {
+  test('an account that is left is taken, whatever others know of its gas', () => {
     const lanes = lanesOf([
       [true, 'a'],
       [true, null],
@@ -75,7 +75,7 @@ describe('how gateways divide accounts', () => {
     expect(sharesAt(lanes, 'a', ['b']).takes(free)).toBe(true)
   })
 
-  test('behavior: all accounts are taken and come to rest, and each gateway gets its part', () => {
+  test('all accounts are taken and come to rest, and each gateway gets its part', () => {
     const account = fc.tuple(fc.boolean(), fc.constantFrom(null, 'a', 'b', 'c', 'd'))
     const order = fc.uniqueArray(fc.constantFrom('a', 'b', 'c', 'd'), { minLength: 1 })
     fc.assert(

@@ -29,7 +29,7 @@ const newest = () => shop.rows('SELECT * FROM payments ORDER BY id DESC LIMIT 1'
 const untilOnly = (count: number) =>
   until(`only ${count} are under way`, () => late.paywall.inFlight() === count)
 
-test('behavior: of many requests with one credential one is answered', async () => {
+test('of many requests with one credential one is answered', async () => {
   const credential = await late.sign()
   const answers = await Promise.all(Array.from({ length: 8 }, () => late.buy(credential)))
   expect(statuses(answers)).toEqual([200, ...Array(7).fill(409)])
@@ -39,7 +39,7 @@ test('behavior: of many requests with one credential one is answered', async () 
   expect(late.forwards).toBe(1)
 })
 
-test('behavior: of two credentials with one key one pays, and then the key brings its answer', async () => {
+test('of two credentials with one key one pays, and then the key brings its answer', async () => {
   const key = newKey()
   const credentials = await Promise.all([late.sign(), late.sign()])
   const answers = await Promise.all(credentials.map((each) => late.buy({ ...each, ...key })))
@@ -53,7 +53,7 @@ test('behavior: of two credentials with one key one pays, and then the key bring
   expect(late.forwards).toBe(1)
 })
 
-test('behavior: an answer that is stored while a repeat looks for it is replayed', async () => {
+test('an answer that is stored while a repeat looks for it is replayed', async () => {
   const key = newKey()
   const upstream = Promise.withResolvers<Made>()
   late.upstream = () => upstream.promise
@@ -71,7 +71,7 @@ test('behavior: an answer that is stored while a repeat looks for it is replayed
   expect(paymentsOf(key)).toHaveLength(1)
 })
 
-test('behavior: a credential is spent whose token was given out while its payment was read', async () => {
+test('a credential is spent whose token was given out while its payment was read', async () => {
   const credential = await late.sign()
   late.upstream = () => ({
     delivered: false,
@@ -94,7 +94,7 @@ test('behavior: a credential is spent whose token was given out while its paymen
   expect(late.forwards).toBe(1)
 })
 
-test('behavior: a buyer that leaves while its answer is stored has had it, once', async () => {
+test('a buyer that leaves while its answer is stored has had it, once', async () => {
   const key = newKey()
   const credential = await late.sign()
   late.upstream = () => answerOf('goods', true)
@@ -113,7 +113,7 @@ test('behavior: a buyer that leaves while its answer is stored has had it, once'
   expect(late.forwards).toBe(1)
 })
 
-test('behavior: a key whose answer another gateway delivers meanwhile brings it at the next request', async () => {
+test('a key whose answer another gateway delivers meanwhile brings it at the next request', async () => {
   const other = await startLatePaywall(shop, { isOther: true })
   const failed = { delivered: false, code: 'upstream-failed', detail: 'It failed.' } as const
   late.upstream = () => ({ ...failed, upstreamStatus: 500 })

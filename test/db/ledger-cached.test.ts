@@ -19,7 +19,7 @@ beforeEach(() => {
 })
 afterEach(() => db.close())
 
-test('behavior: gas of changes that were rolled back does not count', () => {
+test('gas of changes that were rolled back does not count', () => {
   const gas = createGas(db)
   const spent = () => gas.gasSpentOn(network, 'gateway', at)
   write(db, () => void gas.addGas(network, 'gateway', at, 7n))
@@ -71,7 +71,7 @@ const authorization: Authorization = {
   createdAt: 1,
 }
 
-test('behavior: a failed settlement is found after the first one, and after a restart', async () => {
+test('a failed settlement is found after the first one, and after a restart', async () => {
   const { authorizations } = createLedger(db)
   expect(await authorizations.hasFailedSince(payer, 0)).toBe(false)
   await authorizations.insert(authorization)
@@ -84,7 +84,7 @@ test('behavior: a failed settlement is found after the first one, and after a re
   expect(await next.authorizations.hasFailedSince(payer, 50)).toBe(false)
 })
 
-test("behavior: a caller's key is free when its ceiling was charged nothing", async () => {
+test("a caller's key is free when its ceiling was charged nothing", async () => {
   const { authorizations } = createLedger(db)
   const purpose = { ...authorization.purpose, idempotencyKey: 'key' }
   await authorizations.insert({ ...authorization, purpose, state: 'authorized', charge: undefined })
@@ -123,7 +123,7 @@ test('error: a failure that comes after the end of a delivery does not open it a
   expect(await find()).toMatchObject({ delivery: 'delivered', redeemUntil: undefined })
 })
 
-test('behavior: the end of a delivery waits for the disk only when it gives out a redeem token', async () => {
+test('the end of a delivery waits for the disk only when it gives out a redeem token', async () => {
   const { deliveries, id, find, later } = await delivering()
   await deliveries.fail(id, failure, at)
   expect([(await find())?.delivery, later()]).toEqual(['none', 0])

@@ -120,7 +120,7 @@ test('error: a transfer that would pass the wei of the day is refused', async ()
   expect(await launch(addresses[0], { wei: 15n })).toBeUndefined()
 })
 
-test('behavior: the sums in memory are those of the rows, after faults and when the gas is known', async () => {
+test('the sums in memory are those of the rows, after faults and when the gas is known', async () => {
   expect(await tally()).toMatchObject({ grants: 0 })
   expect(await launch(addresses[0], {})).toBeUndefined()
   db.sqlite.run(
@@ -134,7 +134,7 @@ test('behavior: the sums in memory are those of the rows, after faults and when 
   expect(await createLedger(db).grants.tallySince(network, at - 5)).toMatchObject({ wei: 12n })
 })
 
-test('behavior: a request of the day before counts for the day on which it was made', async () => {
+test('a request of the day before counts for the day on which it was made', async () => {
   expect(await tally(at - 5 + day)).toMatchObject({ grants: 0 })
   expect(await launch(addresses[0], {})).toBeUndefined()
   expect(await tally(at - 5 + day)).toMatchObject({ grants: 0 })

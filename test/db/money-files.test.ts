@@ -34,7 +34,7 @@ function opensLedger(text: string): boolean {
   )
 }
 
-test('behavior: every test file that opens a ledger says on which ones it runs', () => {
+test('every test file that opens a ledger says on which ones it runs', () => {
   const money: string[] = []
   for (const [name, path] of paths)
     if (!name.startsWith('postgres-') && opensLedger(readFileSync(path, 'utf8'))) money.push(name)
@@ -42,7 +42,7 @@ test('behavior: every test file that opens a ledger says on which ones it runs',
   expect(money.filter((name) => !known.includes(name))).toEqual([])
 })
 
-test('behavior: each file is in one list, and exists', () => {
+test('each file is in one list, and exists', () => {
   expect(known.filter((name) => !paths.has(name))).toEqual([])
   expect(known.filter((name, at) => known.indexOf(name) !== at)).toEqual([])
 })

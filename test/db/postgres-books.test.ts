@@ -130,7 +130,7 @@ async function compareEach(both: Both): Promise<number> {
 
 describe.skipIf(!hasPostgres)('the books in PostgreSQL', () => {
   for (let seed = 1; seed <= seeds; seed++)
-    test(`behavior: figures, lists and stories are those of SQLite, seed ${seed}`, async () => {
+    test(`figures, lists and stories are those of SQLite, seed ${seed}`, async () => {
       const both = await openBoth(`books ${seed}`)
       expect(await compareSales(both)).toBeGreaterThan(50)
       await compareLists(both)

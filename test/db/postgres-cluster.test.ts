@@ -66,7 +66,7 @@ const sentRows = (process: Process) =>
 const isSelling = ({ settlement }: Process, { network }: Scripted) => settlement.isReady(network.id)
 
 describe.skipIf(!hasPostgres)('gateways over one database', () => {
-  test('behavior: the first gateway has all lanes, and a second one is a standby until the first leaves', async () => {
+  test('the first gateway has all lanes, and a second one is a standby until the first leaves', async () => {
     await using own = await cluster()
     const first = await own.start()
     const second = await own.start()
@@ -87,7 +87,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect([first.fenced, second.fenced, second.reaped]).toEqual([[], [], []])
   })
 
-  test('behavior: with two accounts each gateway gets one, and both sell', async () => {
+  test('with two accounts each gateway gets one, and both sell', async () => {
     await using own = await cluster(2)
     const first = await own.start()
     const second = await own.start()
@@ -104,7 +104,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect(await sentRows(first)).toMatchObject([{ nonce: 0 }, { nonce: 0 }])
   })
 
-  test('behavior: one credential at two gateways at once is one payment', async () => {
+  test('one credential at two gateways at once is one payment', async () => {
     await using own = await cluster(2)
     const first = await own.start()
     const second = await own.start()
@@ -124,7 +124,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect(count).toEqual({ payments: 5, members: 5 })
   })
 
-  test('behavior: the transactions of a dead gateway are taken over and driven to their end', async () => {
+  test('the transactions of a dead gateway are taken over and driven to their end', async () => {
     await using own = await cluster()
     const first = await own.start()
     const second = await own.start()

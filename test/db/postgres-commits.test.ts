@@ -104,7 +104,7 @@ const failureOf = (work: Promise<unknown>) =>
   )
 
 describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
-  test('behavior: a change that finds every line busy is sent when one is idle', async () => {
+  test('a change that finds every line busy is sent when one is idle', async () => {
     await using own = await open()
     const { lines, commits } = own
     const used = lines.run('soon', (query) => query('SELECT pg_sleep(0.2)'))
@@ -113,7 +113,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await added).toBe(1)
   })
 
-  test('behavior: a connection keeps no answers of statements that have ended', async () => {
+  test('a connection keeps no answers of statements that have ended', async () => {
     await using own = await open()
     const kept: WeakRef<readonly unknown[]>[] = []
     for (let n = 0; n < 200; n++) kept.push(new WeakRef(await own.sql('SELECT 1 AS one')))
@@ -123,7 +123,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(kept.filter((each) => each.deref() !== undefined).length).toBeLessThan(100)
   })
 
-  test('behavior: changes that come together share a commit, and each gets its own result', async () => {
+  test('changes that come together share a commit, and each gets its own result', async () => {
     await using own = await open()
     const results = await Promise.all(
       Array.from({ length: 50 }, (_, n) => own.commits.add(change(n))),
@@ -133,7 +133,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(own.changed.toSorted()).toEqual(results.map((n) => `pay_${n}`).toSorted())
   })
 
-  test('behavior: the only change is sent at once, and those that come beside it share a commit', async () => {
+  test('the only change is sent at once, and those that come beside it share a commit', async () => {
     await using own = await open()
     const first = own.commits.add(change(1))
     await Promise.resolve()
@@ -198,7 +198,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual([1])
   })
 
-  test('behavior: each change has its effect once, although connections end during commits', async () => {
+  test('each change has its effect once, although connections end during commits', async () => {
     await using own = await open()
     const results: Json[] = []
     for (let round = 0; round < 12; round++) {
@@ -212,7 +212,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual(results as number[])
   })
 
-  test('behavior: a commit that is sent again writes a row, so it waits for a synchronous standby', async () => {
+  test('a commit that is sent again writes a row, so it waits for a synchronous standby', async () => {
     await using own = await open()
     const id = crypto.randomUUID()
     const changes = JSON.stringify([{ call: 'put', input: { n: 1 } }])
@@ -229,7 +229,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual([1])
   })
 
-  test('behavior: a commit whose answer was lost is not made twice, nor refused when the server is away next', async () => {
+  test('a commit whose answer was lost is not made twice, nor refused when the server is away next', async () => {
     let sent = 0
     await using own = await open({
       between: (lines) => ({
@@ -247,7 +247,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect([sent, await own.marks()]).toEqual([3, [1]])
   })
 
-  test('behavior: a commit that is sent again while the first one runs waits for it, and answers the same', async () => {
+  test('a commit that is sent again while the first one runs waits for it, and answers the same', async () => {
     await using own = await open()
     const id = crypto.randomUUID()
     const first = send(own, id, { n: 1, sleep: 0.3 })
@@ -277,7 +277,7 @@ describe.skipIf(!hasPostgres)('commits to PostgreSQL', () => {
     expect(await own.marks()).toEqual([1])
   })
 
-  test('behavior: two commits that lock the same rows in other orders both succeed', async () => {
+  test('two commits that lock the same rows in other orders both succeed', async () => {
     await using own = await open()
     await own.sql('CREATE TABLE sums (id int PRIMARY KEY, n int NOT NULL)')
     await own.sql('INSERT INTO sums VALUES (1, 0), (2, 0)')

@@ -151,7 +151,7 @@ async function standbyAt(index: number): Promise<unknown> {
 describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', () => {
   const goods = { goods: '/base/get' }
 
-  test('behavior: the example sells, and each commit waits for the standby', async () => {
+  test('the example sells, and each commit waits for the standby', async () => {
     expect(await buy()).toEqual(goods)
     for (const index of [0, 1])
       await until('the standby is seen', async () => (await standbyAt(index)) === 'sync')
@@ -169,7 +169,7 @@ describe.skipIf(!canRun)('two gateways, a primary with a standby, and Caddy', ()
     )
   })
 
-  test('behavior: what is shown of the standby is what a commit of the session waits for', async () => {
+  test('what is shown of the standby is what a commit of the session waits for', async () => {
     await database.atPrimary(async (client) => {
       const query: Query = async <Row>(text: string) => (await client.query(text)).rows as Row[]
       expect(await readStandby(query)).toBe('sync')

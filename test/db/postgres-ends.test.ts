@@ -25,7 +25,7 @@ for (const { name, open, isThere } of ledgers)
     afterAll(() => own.close())
 
     describe('record', () => {
-      test('behavior: a record confirms members by their own free log and reverts the others', async () => {
+      test('a record confirms members by their own free log and reverts the others', async () => {
         const launched = await does.launch(5)
         const [a = '', b = '', c = '', d = '', e = ''] = launched.ids
         const { settling, payments, transactions } = own.ledger
@@ -80,7 +80,7 @@ for (const { name, open, isThere } of ledgers)
         for (const id of [c, d]) expect(await own.events(id)).toEqual([])
       })
 
-      test('behavior: a record returns the payments as the database has them', async () => {
+      test('a record returns the payments as the database has them', async () => {
         const launched = await does.launch(4)
         const [first = '', , third = '', fourth = ''] = launched.ids
         const { settling } = own.ledger
@@ -108,7 +108,7 @@ for (const { name, open, isThere } of ledgers)
         expect((await does.payment(first)).logIndex).toBe(1)
       })
 
-      test('behavior: a failed transaction reverts its members, and those of a newer one stay', async () => {
+      test('a failed transaction reverts its members, and those of a newer one stay', async () => {
         const launched = await does.launch(2)
         const [a = '', b = ''] = launched.ids
         const { settling, payments } = own.ledger
@@ -124,7 +124,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(transaction.hash)).toMatchObject({ state: 'failed' })
       })
 
-      test('behavior: a reverted or an expired member is confirmed when its transaction is mined', async () => {
+      test('a reverted or an expired member is confirmed when its transaction is mined', async () => {
         const launched = await does.launch(2)
         const [a = '', b = ''] = launched.ids
         const { settling } = own.ledger
@@ -136,7 +136,7 @@ for (const { name, open, isThere } of ledgers)
         expect((await does.payment(b)).nonceUsed).toBe(false)
       })
 
-      test('behavior: a record adds up gas by day and product, and the cost of failed payments', async () => {
+      test('a record adds up gas by day and product, and the cost of failed payments', async () => {
         const { settling, gas } = own.ledger
         const network = freshNetwork()
         const spent = () => [
@@ -165,7 +165,7 @@ for (const { name, open, isThere } of ledgers)
 
       // SQLite has one process, which records a receipt once.
       test.skipIf(name === 'SQLite')(
-        'behavior: gas counts once when a receipt is recorded again',
+        'gas counts once when a receipt is recorded again',
         async () => {
           const { settling, gas } = own.ledger
           const network = freshNetwork()
@@ -177,7 +177,7 @@ for (const { name, open, isThere } of ledgers)
         },
       )
 
-      test('behavior: a record reports once that the gas budget of the day is spent', async () => {
+      test('a record reports once that the gas budget of the day is spent', async () => {
         const network = freshNetwork()
         own.subscribe([{ network, product: 'gateway', wei: 20n }])
         for (let count = 0; count < 3; count++) {
@@ -193,7 +193,7 @@ for (const { name, open, isThere } of ledgers)
         })
       })
 
-      test('behavior: another transaction at the nonce displaces the one that was recorded there', async () => {
+      test('another transaction at the nonce displaces the one that was recorded there', async () => {
         const first = await does.confirm(2)
         const { settling, payments } = own.ledger
         const { transaction: old } = first
@@ -215,7 +215,7 @@ for (const { name, open, isThere } of ledgers)
     })
 
     describe('changes of one payment', () => {
-      test('behavior: one log pays for one payment', async () => {
+      test('one log pays for one payment', async () => {
         const launched = await does.launch(2)
         const [a = '', b = ''] = launched.ids
         const { settling } = own.ledger
@@ -227,7 +227,7 @@ for (const { name, open, isThere } of ledgers)
         expect((await own.events(a)).map(({ type }) => type)).toEqual(['payment.confirmed'])
       })
 
-      test('behavior: only a payment that is open expires, and only one of the transactions is reverted', async () => {
+      test('only a payment that is open expires, and only one of the transactions is reverted', async () => {
         const { ids, transaction } = await does.launch(2)
         const [a = '', b = ''] = ids
         const { settling } = own.ledger
@@ -243,7 +243,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.statesOf([b])).toEqual(['confirmed'])
       })
 
-      test('behavior: a reorganisation opens the transaction and what it paid', async () => {
+      test('a reorganisation opens the transaction and what it paid', async () => {
         const { ids, transaction } = await does.confirm(2)
         const { settling } = own.ledger
         const { network, hash } = transaction
@@ -262,7 +262,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await settling.reopen(network, hash)).toEqual({ payments: [], job: undefined })
       })
 
-      test('behavior: giving up reverts what its transactions contain', async () => {
+      test('giving up reverts what its transactions contain', async () => {
         const { ids, transaction } = await does.launch(2)
         const other = await does.launch(1)
         const giving = {
@@ -285,7 +285,7 @@ for (const { name, open, isThere } of ledgers)
         redeemUntil: at + 9,
       })
 
-      test('behavior: a delivery begins, fails, begins again and ends', async () => {
+      test('a delivery begins, fails, begins again and ends', async () => {
         const { ids } = await does.launch()
         const [id = ''] = ids
         const { deliveries, payments, settling } = own.ledger
@@ -325,7 +325,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await deliveries.fail(id, failure('late'), at)).toBe(false)
       })
 
-      test('behavior: changes of one payment at once are made in their order', async () => {
+      test('changes of one payment at once are made in their order', async () => {
         const { ids } = await does.confirm(3)
         const { deliveries } = own.ledger
         const [id = ''] = ids
@@ -339,7 +339,7 @@ for (const { name, open, isThere } of ledgers)
         expect(stored.map(({ truncated }) => truncated)).toEqual([true, false, false])
       })
 
-      test('behavior: handing over is true once', async () => {
+      test('handing over is true once', async () => {
         const { ids } = await does.confirm()
         const [id = ''] = ids
         const { deliveries } = own.ledger
@@ -354,7 +354,7 @@ for (const { name, open, isThere } of ledgers)
     })
 
     describe('reads', () => {
-      test('behavior: payments are found by money, key, payer and log', async () => {
+      test('payments are found by money, key, payer and log', async () => {
         const key = `key ${next()}`
         const launched = await does.launch(1, { idempotencyKey: key })
         const [row] = launched.rows as [(typeof launched.rows)[number]]
@@ -392,7 +392,7 @@ for (const { name, open, isThere } of ledgers)
         expect((await payments.countBroadcast()).has(network)).toBe(false)
       })
 
-      test('behavior: a payment whose key expired gives the key free', async () => {
+      test('a payment whose key expired gives the key free', async () => {
         const key = `key ${next()}`
         const first = await does.launch(1, { idempotencyKey: key })
         const { payments, settling } = own.ledger
@@ -406,7 +406,7 @@ for (const { name, open, isThere } of ledgers)
         })
       })
 
-      test('behavior: transactions are found by account nonce, block and payment', async () => {
+      test('transactions are found by account nonce, block and payment', async () => {
         const { transaction, ids } = await does.confirm()
         const { transactions } = own.ledger
         const { network, hash, nonce, relayer, state } = transaction
@@ -432,7 +432,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await own.ledger.payments.orphans(network)).toEqual([external.id])
       })
 
-      test('behavior: the gas of payees is a part of the limits of their transactions', async () => {
+      test('the gas of payees is a part of the limits of their transactions', async () => {
         const { payments } = own.ledger
         const since = 1_760_000_000_000 + 1_000 * next()
         const id = () => `pay_${since.toString(16).padStart(12, '0')}${next()}`

@@ -41,7 +41,7 @@ function subscribe({ webhooks }: Books): void {
 }
 
 describe.skipIf(!hasPostgres)('the messages of commits', () => {
-  test('behavior: a message is due when listeners learn of it, and nothing is written unasked', async () => {
+  test('a message is due when listeners learn of it, and nothing is written unasked', async () => {
     const books = await openBooks(reads)
     await change(books, 'one')
     expect(await stateOf(books)).toEqual({ value: 'one', due: [] })
@@ -82,7 +82,7 @@ describe.skipIf(!hasPostgres)('the messages of commits', () => {
 })
 
 describe.skipIf(!hasPostgres)('several gateways', () => {
-  test('behavior: counts are added up, whatever their order, and an event is written once', async () => {
+  test('counts are added up, whatever their order, and an event is written once', async () => {
     const first = await openBooks(reads)
     const second = await openBooks(reads, { url: first.url })
     const routes = Array.from({ length: 20 }, (_, index) => `/${index}`)

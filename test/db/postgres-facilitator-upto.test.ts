@@ -50,7 +50,7 @@ const areAll = (seller: Seller, state: string) => async () => {
 }
 
 describe.skipIf(!hasPostgres)('an authorization that names the relayer of another gateway', () => {
-  test('behavior: it is verified and settled once, by its relayer', async () => {
+  test('it is verified and settled once, by its relayer', async () => {
     await using own = await uptoCluster()
     const { other, facilitator, body, charged } = await prepared(own, await own.payer(million))
     const before = await paidTo(own)
@@ -83,7 +83,7 @@ describe.skipIf(!hasPostgres)('an authorization that names the relayer of anothe
     }
   })
 
-  test('behavior: the same call with its key at both gateways at once gets the success from both', async () => {
+  test('the same call with its key at both gateways at once gets the success from both', async () => {
     await using own = await uptoCluster()
     const { one, other, make } = await prepared(own, await own.payer(million))
     const both = [one, other].map((seller) => facilitatorAt(own, seller, { apiKey: 'server' }))
@@ -114,7 +114,7 @@ describe.skipIf(!hasPostgres)('an authorization that names the relayer of anothe
     }
   })
 
-  test('behavior: a refusal of the simulation writes nothing', async () => {
+  test('a refusal of the simulation writes nothing', async () => {
     await using own = await uptoCluster()
     const { other, body, charged } = await prepared(own, await own.payer(699n))
     const { verify, settle } = facilitatorAt(own, other)
@@ -124,7 +124,7 @@ describe.skipIf(!hasPostgres)('an authorization that names the relayer of anothe
     expect(await other.sql('SELECT 1 FROM authorizations')).toEqual([])
   })
 
-  test("behavior: the sponsor's approve is sent first", async () => {
+  test("the sponsor's approve is sent first", async () => {
     await using own = await uptoCluster()
     const payer = await own.payer(million)
     await setAllowances(own.net.chain, own.network.asset.address, [payer.address], 0n)
@@ -152,7 +152,7 @@ describe.skipIf(!hasPostgres)('an authorization that names the relayer of anothe
 })
 
 describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () => {
-  test('behavior: a call that ends before it is pending, verified, and gets the one success later', async () => {
+  test('a call that ends before it is pending, verified, and gets the one success later', async () => {
     await using own = await uptoCluster()
     const { other, body, charged } = await prepared(own, await own.payer(million))
     const { verify, settle } = facilitatorAt(own, other)
@@ -169,7 +169,7 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     expect(await paidTo(own)).toBe(before + 700n)
   })
 
-  test('behavior: when that gateway dies, its successor settles, and the same call gets the success', async () => {
+  test('when that gateway dies, its successor settles, and the same call gets the success', async () => {
     await using own = await uptoCluster({ dies: true })
     const { one, other, make, body, charged } = await prepared(own, await own.payer(million))
     const { verify, settle } = facilitatorAt(own, other, { apiKey: 'resource-server' })
@@ -191,7 +191,7 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     expect(await paidTo(own)).toBe(before + 700n)
   })
 
-  test('behavior: one that fails is given up, refused as used, and never settled', async () => {
+  test('one that fails is given up, refused as used, and never settled', async () => {
     await using own = await uptoCluster({ dies: true })
     const payer = await own.payer(million)
     const { one, other, body, charged } = await prepared(own, payer)
@@ -212,7 +212,7 @@ describe.skipIf(!hasPostgres)('a settlement that waits for another gateway', () 
     expect((await authorizeAt(other, ceiling)).kind).toBe('authorized')
   })
 
-  test('behavior: a call that waits is answered when that gateway gives the charge up', async () => {
+  test('a call that waits is answered when that gateway gives the charge up', async () => {
     await using own = await uptoCluster()
     const { one, other, charged } = await prepared(own, await own.payer(million))
     await one.settlement.stop(0)
@@ -251,7 +251,7 @@ async function verifiedAhead(own: UptoCluster, blocks: bigint) {
 }
 
 describe.skipIf(!hasPostgres)('a gateway whose nodes are behind', () => {
-  test('behavior: their refusal of what another gateway verified later ends nothing', async () => {
+  test('their refusal of what another gateway verified later ends nothing', async () => {
     await using own = await uptoCluster()
     const { chain } = own.net
     const before = await paidTo(own)

@@ -32,7 +32,7 @@ async function gatewayAt(url: string, at = start, lines?: (lines: Lines) => Line
 }
 
 describe.skipIf(!hasPostgres)('failures that gateways count together', () => {
-  test('behavior: those of all gateways add up, and expire one after the other', async () => {
+  test('those of all gateways add up, and expire one after the other', async () => {
     const url = await gatewayDatabase()
     await using one = await gatewayAt(url)
     await using other = await gatewayAt(url)
@@ -83,7 +83,7 @@ describe.skipIf(!hasPostgres)('failures that gateways count together', () => {
     expect(rows).toEqual([{ at: start + each }])
   })
 
-  test('behavior: what has expired neither adds to a new failure nor stays', async () => {
+  test('what has expired neither adds to a new failure nor stays', async () => {
     const url = await gatewayDatabase()
     await using one = await gatewayAt(url)
     await one.fail()

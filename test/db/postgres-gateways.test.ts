@@ -36,7 +36,7 @@ describe('turnpike gateways', () => {
   })
 
   test.skipIf(!hasPostgres)(
-    'behavior: turnpike gateways lists processes and lanes, as JSON and as lines',
+    'turnpike gateways lists processes and lanes, as JSON and as lines',
     async () => {
       const url = await gatewayDatabase()
       const env = { DATABASE_URL: url }

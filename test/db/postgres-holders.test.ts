@@ -9,7 +9,7 @@ import { until } from '../harness/settlement'
 const [firstKey, secondKey] = relayerKeys
 
 describe.skipIf(!hasPostgres)('payments whose account changes its holder', () => {
-  test('behavior: a payment of an account that no gateway has configured is confirmed', async () => {
+  test('a payment of an account that no gateway has configured is confirmed', async () => {
     await using own = await cluster()
     const { chain } = own
     chain.node.onSend = () => 'keep'
@@ -27,7 +27,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     })
   })
 
-  test('behavior: a reverted payment is sent again by the gateway that its buyer asks', async () => {
+  test('a reverted payment is sent again by the gateway that its buyer asks', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey] }
@@ -41,7 +41,7 @@ describe.skipIf(!hasPostgres)('payments whose account changes its holder', () =>
     expect((await payAt(other, chain, paid)).kind).toBe('confirmed')
   })
 
-  test('behavior: a payment that another sender settled is found, also when another gateway has its account', async () => {
+  test('a payment that another sender settled is found, also when another gateway has its account', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey], checkMs: 20 }
@@ -91,7 +91,7 @@ describe.skipIf(!hasPostgres)('a payer whose transactions fail', () => {
 })
 
 describe.skipIf(!hasPostgres)('an account that cannot pay for gas', () => {
-  test('behavior: a gateway whose accounts have no gas gets one that another can do without', async () => {
+  test('a gateway whose accounts have no gas gets one that another can do without', async () => {
     await using own = await cluster()
     const { chain } = own
     const third = Crypto.bytes(account(6).privateKey)
@@ -120,7 +120,7 @@ describe.skipIf(!hasPostgres)('an account that cannot pay for gas', () => {
 })
 
 describe.skipIf(!hasPostgres)('a job of two gateways', () => {
-  test('behavior: one job at both gateways at once is sent once, and both report its end', async () => {
+  test('one job at both gateways at once is sent once, and both report its end', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey] }

@@ -106,7 +106,7 @@ describe.skipIf(!hasPostgres)('a failover that lost the change of a holder', () 
     expect(await other.sql('SELECT holder FROM lanes')).toEqual([{ holder: holder.id }])
   })
 
-  test('behavior: an account without a holder is taken after a failover', async () => {
+  test('an account without a holder is taken after a failover', async () => {
     const url = await gatewayDatabase()
     const holder = await start(url)
     await holder.ledger.lanes.start([lane], listener)

@@ -47,7 +47,7 @@ async function runAt({ settlement }: { settlement: Settlement }, job: Job): Prom
 }
 
 describe.skipIf(!hasPostgres)('the accounts of a network', () => {
-  test('behavior: a gateway that is about to stop takes no account that becomes free', async () => {
+  test('a gateway that is about to stop takes no account that becomes free', async () => {
     const url = await gatewayDatabase()
     const [first, leaving, next] = [listening(), listening(), listening()]
     const one = await startGateway(url, { now: Date.now })
@@ -70,7 +70,7 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
     }
   })
 
-  test("behavior: a gateway that has only the desk's account sells nothing, and the other one sells", async () => {
+  test("a gateway that has only the desk's account sells nothing, and the other one sells", async () => {
     await using own = await cluster()
     const { chain } = own
     const options = { relayerKeys: [firstKey], deskKey: secondKey, times: calm }
@@ -88,7 +88,7 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
     expect((await payAt(other, chain, chain.sign({ from: 3 }))).kind).toBe('confirmed')
   })
 
-  test("behavior: the desk's account does not count as a part, and a stop gives it to another gateway", async () => {
+  test("the desk's account does not count as a part, and a stop gives it to another gateway", async () => {
     await using own = await cluster()
     const { chain } = own
     const deskKey = Crypto.bytes(desk.privateKey)
@@ -106,7 +106,7 @@ describe.skipIf(!hasPostgres)('the accounts of a network', () => {
     expect(other.reaped).toEqual([])
   })
 
-  test('behavior: a gateway without an account gets the one of a gateway that dies, and sells', async () => {
+  test('a gateway without an account gets the one of a gateway that dies, and sells', async () => {
     await using own = await cluster()
     const { chain } = own
     const keys = { relayerKeys: [firstKey, secondKey] }

@@ -76,7 +76,7 @@ const setNonce = (lines: Lines, nonce: number) =>
   lines.run('commit', (query) => query('UPDATE lanes SET next_nonce = $1', [nonce]))
 
 describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
-  test('behavior: a write that is acknowledged during a look is not taken for lost', async () => {
+  test('a write that is acknowledged during a look is not taken for lost', async () => {
     let nonce = 0
     const { told, looks, gateways, lines } = await join(async (gateways, lines) => {
       await setNonce(lines, ++nonce)

@@ -53,7 +53,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     return rows
   }
 
-  test('behavior: a move copies every row and amount, and the file is no longer used', async () => {
+  test('a move copies every row and amount, and the file is no longer used', async () => {
     const before = stored()
     const copied = await run()
     const sums = sumsOf(before)
@@ -86,7 +86,7 @@ describe.skipIf(!hasPostgres)('a move', () => {
     expect(await outcomeOf(run())).toThrow('already: start serve with DATABASE_URL')
   })
 
-  test('behavior: a move that ended before its commit is repeated, with the same id', async () => {
+  test('a move that ended before its commit is repeated, with the same id', async () => {
     const db = open({ dataDir, now })
     const id = crypto.randomUUID()
     db.sqlite.run('INSERT INTO meta (key, value) VALUES (?, ?)', [

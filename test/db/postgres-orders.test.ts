@@ -77,28 +77,25 @@ const settledAt = 2
 const refunding = { state: 'refunding', settledAt, refundReason: 'below-floor' } as const
 const swapping = { state: 'swapping', settledAt, swapTx: hash('b') } as const
 
-onEach(
-  'behavior: a new order has its payment, and is found by it and by its id',
-  async (ledger) => {
-    const { terms, payment } = await paidTerms(ledger, newAddress())
-    const quota = { payer: terms.payer, since: 'ord_', max: 1 }
-    expect(await ledger.order({ order: terms, quota }, payment)).toBeUndefined()
-    const found = await ledger.orders.find(terms.id)
-    expect(found).toMatchObject({
-      ...{ ...terms, paymentId: payment.id, settlementTx: payment.hash, state: 'settling' },
-      ...{
-        refundAttempts: 0,
-        updatedAt: terms.createdAt,
-        settledAt: undefined,
-        retryAt: undefined,
-      },
-    })
-    expect(await ledger.orders.findByPayment(payment.id)).toEqual(found)
-    expect(await ledger.orders.find('ord_none')).toBeUndefined()
-    expect(await ledger.orders.findByPayment('none')).toBeUndefined()
-    expect(ledger.events()).toEqual([])
-  },
-)
+onEach('a new order has its payment, and is found by it and by its id', async (ledger) => {
+  const { terms, payment } = await paidTerms(ledger, newAddress())
+  const quota = { payer: terms.payer, since: 'ord_', max: 1 }
+  expect(await ledger.order({ order: terms, quota }, payment)).toBeUndefined()
+  const found = await ledger.orders.find(terms.id)
+  expect(found).toMatchObject({
+    ...{ ...terms, paymentId: payment.id, settlementTx: payment.hash, state: 'settling' },
+    ...{
+      refundAttempts: 0,
+      updatedAt: terms.createdAt,
+      settledAt: undefined,
+      retryAt: undefined,
+    },
+  })
+  expect(await ledger.orders.findByPayment(payment.id)).toEqual(found)
+  expect(await ledger.orders.find('ord_none')).toBeUndefined()
+  expect(await ledger.orders.findByPayment('none')).toBeUndefined()
+  expect(ledger.events()).toEqual([])
+})
 
 onEach('error: a payment pays one order', async (ledger) => {
   const { terms, payment } = await paidTerms(ledger, newAddress())
@@ -156,29 +153,26 @@ onEach(
   },
 )
 
-onEach(
-  'behavior: a swap rides while the payment is confirmed, once, with its event',
-  async (ledger) => {
-    const { id, paymentId } = await insertOrder(ledger, { state: 'settled', settledAt })
-    const ride = { kind: 'swap', id, at: 9 } as const
-    const rider = { kind: 'order', ride, confirmed: paymentId } as const
-    expect(await ledger.ride(rider, hash('d'))).toBe('payment-not-confirmed')
-    const paid = { ...rider, confirmed: await insertConfirmed(ledger) }
-    expect(await ledger.ride({ ...rider, confirmed: 'none' }, hash('d'))).toBe(
-      'payment-not-confirmed',
-    )
-    expect(ledger.events()).toEqual([])
-    expect(await ledger.ride(paid, hash('d'))).toBeUndefined()
-    const changed = { state: 'swapping', swapTx: hash('d'), updatedAt: 9 } as const
-    expect(await ledger.orders.find(id)).toMatchObject(changed)
-    expect(await ledger.ride(paid, hash('d'))).toBe('order-changed')
-    expect(eventsOf(ledger)).toMatchObject([
-      { type: 'order.swapping', data: { order: id, asset, swapTransaction: hash('d') } },
-    ])
-  },
-)
+onEach('a swap rides while the payment is confirmed, once, with its event', async (ledger) => {
+  const { id, paymentId } = await insertOrder(ledger, { state: 'settled', settledAt })
+  const ride = { kind: 'swap', id, at: 9 } as const
+  const rider = { kind: 'order', ride, confirmed: paymentId } as const
+  expect(await ledger.ride(rider, hash('d'))).toBe('payment-not-confirmed')
+  const paid = { ...rider, confirmed: await insertConfirmed(ledger) }
+  expect(await ledger.ride({ ...rider, confirmed: 'none' }, hash('d'))).toBe(
+    'payment-not-confirmed',
+  )
+  expect(ledger.events()).toEqual([])
+  expect(await ledger.ride(paid, hash('d'))).toBeUndefined()
+  const changed = { state: 'swapping', swapTx: hash('d'), updatedAt: 9 } as const
+  expect(await ledger.orders.find(id)).toMatchObject(changed)
+  expect(await ledger.ride(paid, hash('d'))).toBe('order-changed')
+  expect(eventsOf(ledger)).toMatchObject([
+    { type: 'order.swapping', data: { order: id, asset, swapTransaction: hash('d') } },
+  ])
+})
 
-onEach('behavior: a refund rides when no earlier job can have an effect', async (ledger) => {
+onEach('a refund rides when no earlier job can have an effect', async (ledger) => {
   const { id } = await insertOrder(ledger, refunding)
   const ids = ['failed', 'replaced', 'broadcast', 'confirmed'].map((state) => `${state}:${id}`)
   const [failed = '', replaced = '', broadcast = '', confirmed = ''] = ids
@@ -202,48 +196,45 @@ onEach('behavior: a refund rides when no earlier job can have an effect', async 
   expect(ledger.events()).toEqual([])
 })
 
-listed(
-  'behavior: they have the open ones, the newest ones and those whose end is undone',
-  async (ledger) => {
-    const [payer, other] = [newAddress(), newAddress()]
-    const of = (at: number, changes: Partial<Order>) =>
-      insertOrder(ledger, { payer, id: Orders.newId(at, bytes(at)), ...changes })
-    const delivered = { ...swapping, state: 'delivered', deliveredAtomic: 5n } as const
-    const refunded = { ...refunding, state: 'refunded', refundTx: hash('c') } as const
-    const all = await Promise.all([
-      of(5, { state: 'settling' }),
-      of(3, { state: 'held', settledAt, heldReason: 'settlement-lost' }),
-      of(4, { state: 'settled', settledAt, payer: lower(other) }),
-      of(6, delivered),
-      of(7, delivered),
-      of(8, { ...refunded, refundAttempts: 1 }),
-      of(9, { ...refunded, refundAttempts: 2 }),
-      of(10, { ...refunded, refundAttempts: 1 }),
-      of(11, { state: 'failed' }),
-    ])
-    const ids = all.map(({ id }) => id)
-    const [settling = '', held = '', settled = '', undone = '', done = ''] = ids
-    const [swapped = '', again = '', fine = ''] = ids.slice(5)
-    await ledger.insert(jobs, jobOf(`swap:${undone}`, 'broadcast'))
-    await ledger.insert(jobs, jobOf(`swap:${done}`, 'confirmed'))
-    await ledger.insert(jobs, jobOf(`swap:${swapped}`, 'confirmed'))
-    await ledger.insert(jobs, jobOf(`refund:${again}:2`, 'failed'))
-    await ledger.insert(jobs, jobOf(`refund:${again}`, 'confirmed'))
-    await ledger.insert(jobs, jobOf(`refund:${fine}`, 'confirmed'))
+listed('they have the open ones, the newest ones and those whose end is undone', async (ledger) => {
+  const [payer, other] = [newAddress(), newAddress()]
+  const of = (at: number, changes: Partial<Order>) =>
+    insertOrder(ledger, { payer, id: Orders.newId(at, bytes(at)), ...changes })
+  const delivered = { ...swapping, state: 'delivered', deliveredAtomic: 5n } as const
+  const refunded = { ...refunding, state: 'refunded', refundTx: hash('c') } as const
+  const all = await Promise.all([
+    of(5, { state: 'settling' }),
+    of(3, { state: 'held', settledAt, heldReason: 'settlement-lost' }),
+    of(4, { state: 'settled', settledAt, payer: lower(other) }),
+    of(6, delivered),
+    of(7, delivered),
+    of(8, { ...refunded, refundAttempts: 1 }),
+    of(9, { ...refunded, refundAttempts: 2 }),
+    of(10, { ...refunded, refundAttempts: 1 }),
+    of(11, { state: 'failed' }),
+  ])
+  const ids = all.map(({ id }) => id)
+  const [settling = '', held = '', settled = '', undone = '', done = ''] = ids
+  const [swapped = '', again = '', fine = ''] = ids.slice(5)
+  await ledger.insert(jobs, jobOf(`swap:${undone}`, 'broadcast'))
+  await ledger.insert(jobs, jobOf(`swap:${done}`, 'confirmed'))
+  await ledger.insert(jobs, jobOf(`swap:${swapped}`, 'confirmed'))
+  await ledger.insert(jobs, jobOf(`refund:${again}:2`, 'failed'))
+  await ledger.insert(jobs, jobOf(`refund:${again}`, 'confirmed'))
+  await ledger.insert(jobs, jobOf(`refund:${fine}`, 'confirmed'))
 
-    expect((await ledger.orders.open()).map(({ id }) => id)).toEqual([held, settled, settling])
-    expect(await ledger.orders.countOpen()).toBe(2)
-    expect([...(await ledger.orders.toRecheck())].sort()).toEqual([undone, swapped, again].sort())
-    const history = async (query: { limit: number; before?: string; payer?: Address }) =>
-      (await ledger.orders.history({ payer: undefined, before: undefined, ...query })).map(
-        ({ id }) => id,
-      )
-    expect(await history({ limit: 9 })).toEqual([fine, again, swapped, done, undone, settled, held])
-    expect(await history({ limit: 2, before: swapped })).toEqual([done, undone])
-    expect(await history({ limit: 9, payer: other })).toEqual([settled])
-    expect(await history({ limit: 1, before: undone, payer: lower(payer) })).toEqual([held])
-  },
-)
+  expect((await ledger.orders.open()).map(({ id }) => id)).toEqual([held, settled, settling])
+  expect(await ledger.orders.countOpen()).toBe(2)
+  expect([...(await ledger.orders.toRecheck())].sort()).toEqual([undone, swapped, again].sort())
+  const history = async (query: { limit: number; before?: string; payer?: Address }) =>
+    (await ledger.orders.history({ payer: undefined, before: undefined, ...query })).map(
+      ({ id }) => id,
+    )
+  expect(await history({ limit: 9 })).toEqual([fine, again, swapped, done, undone, settled, held])
+  expect(await history({ limit: 2, before: swapped })).toEqual([done, undone])
+  expect(await history({ limit: 9, payer: other })).toEqual([settled])
+  expect(await history({ limit: 1, before: undone, payer: lower(payer) })).toEqual([held])
+})
 
 const shapes: readonly Partial<Order>[] = [
   { state: 'settling' },
@@ -307,7 +298,7 @@ describe.skipIf(!hasPostgres)('moves', () => {
     for (const ledger of ledgers) ledger.close()
   })
 
-  test('behavior: the cases have every move and every state', () => {
+  test('the cases have every move and every state', () => {
     const kinds = new Set(Object.keys(rules))
     expect(new Set<string>(moves.map(({ kind }) => kind))).toEqual(kinds)
     expect(new Set(shapes.map(({ state }) => state))).toEqual(new Set<State | undefined>(states))
@@ -324,7 +315,7 @@ describe.skipIf(!hasPostgres)('moves', () => {
   }
 
   for (const kind of Object.keys(rules) as OrderMove['kind'][]) {
-    test(`behavior: ${kind} ends equally from all states, with equal events`, async () => {
+    test(`${kind} ends equally from all states, with equal events`, async () => {
       const cases = moves
         .filter((move) => move.kind === kind)
         .flatMap((move) => shapes.map((shape) => ({ move, order: newOrder(shape) })))

@@ -34,7 +34,7 @@ const moreMembers = `INSERT INTO transaction_members (transaction_hash, position
   SELECT hash, 0, 'pay_' || substr(hash, 35) FROM transactions WHERE nonce > 1000000`
 
 test.skipIf(!hasPostgres)(
-  'behavior: no statement of the books reads a table that grows, not even without statistics',
+  'no statement of the books reads a table that grows, not even without statistics',
   async () => {
     const books = await openBooks(createLedger(openInMemory({ now: () => begin })))
     await books.insert(randomRows(createRandom('plans')))

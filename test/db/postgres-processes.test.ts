@@ -29,7 +29,7 @@ const sends = ({ tap }: Gateway) =>
   tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
 describe.skipIf(!hasPostgres)('two gateways', () => {
-  test('behavior: a payment that one gateway did not deliver is redeemed at the other', async () => {
+  test('a payment that one gateway did not deliver is redeemed at the other', async () => {
     const before = await paid()
     own.upstream.answer = () => new Response('broken', { status: 500 })
     const failed = await request(one, await own.sign(one, 1))
@@ -94,7 +94,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(rows).toEqual([])
   })
 
-  test('behavior: a gateway has given its accounts back when its stop has ended', async () => {
+  test('a gateway has given its accounts back when its stop has ended', async () => {
     const ids = async () => (await own.sql('SELECT id FROM gateways')).map(({ id }) => id)
     const others = await ids()
     const stopped = await own.start()

@@ -159,7 +159,7 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     expect(others).toEqual({ waited: false, ended: 'done' })
   })
 
-  test('behavior: the sums of a day are those of its rows after grants and gas costs of two gateways', async () => {
+  test('the sums of a day are those of its rows after grants and gas costs of two gateways', async () => {
     const of = 'eip155:4'
     // Rows of a database that was moved have no sums yet.
     const moved = { ...grantTo(of, 0).row, kind: 'grant', approveHash: null } as const
@@ -220,7 +220,7 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     return order
   }
 
-  test('behavior: a swap waits for a reorganisation of its payment, and is refused after it', async () => {
+  test('a swap waits for a reorganisation of its payment, and is refused after it', async () => {
     const { id, paymentId } = await settled()
     const ride = { kind: 'swap', id, at: 9 } as const
     const rider = productRows.rider({ kind: 'order', ride, confirmed: paymentId })
@@ -241,7 +241,7 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     expect((await gateways[1].orders.find(other.id))?.state).toBe('settled')
   })
 
-  test('behavior: of two equal moves at two gateways one is made', async () => {
+  test('of two equal moves at two gateways one is made', async () => {
     for (const kind of ['unsettle', 'swap'] as const) {
       const { id } = await settled()
       const move = { id, at: 9, kind, hash: hash('d') } as const
@@ -250,7 +250,7 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     }
   })
 
-  test('behavior: two gateways sweep the same answers, and all of them are gone', async () => {
+  test('two gateways sweep the same answers, and all of them are gone', async () => {
     await Promise.all(
       Array.from({ length: 20 }, async () => {
         const { paymentId } = await settled()

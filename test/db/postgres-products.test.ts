@@ -87,7 +87,7 @@ grantTest(
   },
 )
 
-grantTest('behavior: half of the wei is for signed requests, too', async (ledger) => {
+grantTest('half of the wei is for signed requests, too', async (ledger) => {
   const of = 'eip155:10'
   const [first, second] = [newAddress(), newAddress()]
   expect(await give(ledger, first, { network: of, wei: 30n })).toBeUndefined()
@@ -97,25 +97,22 @@ grantTest('behavior: half of the wei is for signed requests, too', async (ledger
   expect(await give(ledger, second, { ...signed, wei: 30n })).toBeUndefined()
 })
 
-grantTest(
-  'behavior: a top-up needs a grant, is given once and counts like a grant',
-  async (ledger) => {
-    const address = newAddress()
-    const of = { network: 'eip155:8453', isTopUp: true, grants: 100, wei: 1_000n } as const
-    expect(await outcomeOf(give(ledger, address, of))).toThrow()
-    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 0, wei: 0n })
-    expect(await give(ledger, address, { ...of, isTopUp: false })).toBeUndefined()
-    expect(await ledger.grants.findTopUp(of.network, address)).toBeUndefined()
-    expect(await give(ledger, address, of)).toBeUndefined()
-    expect(await give(ledger, lower(address), of)).toBe('grant-exists')
-    expect(await ledger.grants.findTopUp(of.network, lower(address))).toMatchObject({
-      ...{ address, amountWei: 10n, feeWei: 5n, transactionHash: hash('d') },
-    })
-    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 2, wei: 30n })
-  },
-)
+grantTest('a top-up needs a grant, is given once and counts like a grant', async (ledger) => {
+  const address = newAddress()
+  const of = { network: 'eip155:8453', isTopUp: true, grants: 100, wei: 1_000n } as const
+  expect(await outcomeOf(give(ledger, address, of))).toThrow()
+  expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 0, wei: 0n })
+  expect(await give(ledger, address, { ...of, isTopUp: false })).toBeUndefined()
+  expect(await ledger.grants.findTopUp(of.network, address)).toBeUndefined()
+  expect(await give(ledger, address, of)).toBeUndefined()
+  expect(await give(ledger, lower(address), of)).toBe('grant-exists')
+  expect(await ledger.grants.findTopUp(of.network, lower(address))).toMatchObject({
+    ...{ address, amountWei: 10n, feeWei: 5n, transactionHash: hash('d') },
+  })
+  expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 2, wei: 30n })
+})
 
-grantTest('behavior: a known gas cost changes the row and the sums of its day', async (ledger) => {
+grantTest('a known gas cost changes the row and the sums of its day', async (ledger) => {
   const [address, other] = [newAddress(), newAddress()]
   const of = { network: 'eip155:137', grants: 100, wei: 1_000n } as const
   expect(await give(ledger, address, of)).toBeUndefined()
@@ -136,16 +133,13 @@ grantTest('behavior: a known gas cost changes the row and the sums of its day', 
   expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 1, wei: 10n })
 })
 
-grantTest(
-  'behavior: a request of the day before counts for the day on which it was made',
-  async (ledger) => {
-    const of = { network: 'eip155:5', grants: 2, wei: 1_000n } as const
-    const tomorrow = { from: today + day }
-    expect(await give(ledger, newAddress(), { ...of, ...tomorrow })).toBeUndefined()
-    expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 0 })
-    expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 1, wei: 15n })
-  },
-)
+grantTest('a request of the day before counts for the day on which it was made', async (ledger) => {
+  const of = { network: 'eip155:5', grants: 2, wei: 1_000n } as const
+  const tomorrow = { from: today + day }
+  expect(await give(ledger, newAddress(), { ...of, ...tomorrow })).toBeUndefined()
+  expect(await tally(ledger, today + day, of.network)).toMatchObject({ grants: 0 })
+  expect(await tally(ledger, today, of.network)).toMatchObject({ grants: 1, wei: 15n })
+})
 
 const charge = { amountAtomic: 70n, units: { input: 7 } }
 const nothing = { amountAtomic: 0n, units: {} }
@@ -171,7 +165,7 @@ function paymentOf({ id, transfer }: Authorization, amountAtomic = 70n): Payment
 }
 
 authorizationTest(
-  'behavior: it is found as it was written, by its money in any letter case and by its id',
+  'it is found as it was written, by its money in any letter case and by its id',
   async (products) => {
     const ledger = products.authorizations
     const [one, other] = [authorizationOf(), authorizationOf()]
@@ -214,40 +208,35 @@ authorizationTest(
   },
 )
 
-authorizationTest(
-  'behavior: each change is made from the states of the table only',
-  async (products) => {
-    const { authorizations: ledger, insert } = products
-    const of = async (state: Authorization['state']) => {
-      const isCharged = state !== 'authorized'
-      const done = { charge: state === 'void' ? nothing : charge }
-      const row = authorizationOf({ state, ...(isCharged && done) })
-      await insert(authorizations, toRow(row))
-      return row.id
+authorizationTest('each change is made from the states of the table only', async (products) => {
+  const { authorizations: ledger, insert } = products
+  const of = async (state: Authorization['state']) => {
+    const isCharged = state !== 'authorized'
+    const done = { charge: state === 'void' ? nothing : charge }
+    const row = authorizationOf({ state, ...(isCharged && done) })
+    await insert(authorizations, toRow(row))
+    return row.id
+  }
+  const changes = {
+    metered: (id: string) => ledger.meter(id, charge, undefined),
+    void: (id: string) => ledger.void(id, nothing, delivered),
+    failed: (id: string) => ledger.fail(id),
+  }
+  const ends: string[] = []
+  for (const state of ['authorized', 'metered', 'sent', 'void', 'failed'] as const) {
+    for (const [into, change] of Object.entries(changes)) {
+      const id = await of(state)
+      const isChanged = await change(id)
+      expect<string | undefined>((await ledger.findById(id))?.state).toBe(isChanged ? into : state)
+      if (isChanged) ends.push(`${state} to ${into}`)
     }
-    const changes = {
-      metered: (id: string) => ledger.meter(id, charge, undefined),
-      void: (id: string) => ledger.void(id, nothing, delivered),
-      failed: (id: string) => ledger.fail(id),
-    }
-    const ends: string[] = []
-    for (const state of ['authorized', 'metered', 'sent', 'void', 'failed'] as const) {
-      for (const [into, change] of Object.entries(changes)) {
-        const id = await of(state)
-        const isChanged = await change(id)
-        expect<string | undefined>((await ledger.findById(id))?.state).toBe(
-          isChanged ? into : state,
-        )
-        if (isChanged) ends.push(`${state} to ${into}`)
-      }
-    }
-    expect(ends).toEqual(['authorized to metered', 'authorized to void', 'metered to failed'])
-    for (const change of Object.values(changes)) expect(await change('none')).toBe(false)
-  },
-)
+  }
+  expect(ends).toEqual(['authorized to metered', 'authorized to void', 'metered to failed'])
+  for (const change of Object.values(changes)) expect(await change('none')).toBe(false)
+})
 
 authorizationTest(
-  'behavior: a charge is written with what the buyer has, and above the ceiling not at all',
+  'a charge is written with what the buyer has, and above the ceiling not at all',
   async (products) => {
     const { authorizations: ledger } = products
     for (const has of [undefined, delivered, { upstreamStatus: 200, truncated: false }]) {
@@ -269,7 +258,7 @@ authorizationTest(
 )
 
 authorizationTest(
-  'behavior: the newest one of a key is found, and one that is void apart from it',
+  'the newest one of a key is found, and one that is void apart from it',
   async (products) => {
     const { authorizations: ledger } = products
     const payer = newAddress()
@@ -308,7 +297,7 @@ authorizationTest(
 )
 
 authorizationTest(
-  'behavior: a failed settlement of a payer is remembered without a change of the state',
+  'a failed settlement of a payer is remembered without a change of the state',
   async (products) => {
     const { authorizations: ledger } = products
     const one = authorizationOf({ state: 'metered', charge })
@@ -325,7 +314,7 @@ authorizationTest(
 )
 
 authorizationTest(
-  'behavior: what is lost and what is paid is summed by payer and merchant',
+  'what is lost and what is paid is summed by payer and merchant',
   async ({ authorizations: ledger, insert }) => {
     const payer = newAddress()
     const one = authorizationOf({}, payer)
@@ -374,7 +363,7 @@ authorizationTest(
 )
 
 authorizationTest(
-  'behavior: a metered one is settled once, by the payment of its id, which has its delivery',
+  'a metered one is settled once, by the payment of its id, which has its delivery',
   async (products) => {
     const { authorizations: ledger, settle, rows } = products
     for (const has of [undefined, delivered]) {
@@ -399,7 +388,7 @@ authorizationTest(
 )
 
 answerTest(
-  'behavior: the first answer of a payment is kept, byte for byte, until it expires',
+  'the first answer of a payment is kept, byte for byte, until it expires',
   async (products) => {
     const { answers: ledger, insert, rows } = products
     const payer = newAddress()
@@ -441,7 +430,7 @@ answerTest(
   },
 )
 
-answerTest('behavior: a sweep deletes more answers than fit in its portions', async (products) => {
+answerTest('a sweep deletes more answers than fit in its portions', async (products) => {
   const { answers: ledger, insert, rows } = products
   const ids = Array.from({ length: 2 * portion + 1 }, () => `p${++serial}`)
   await Promise.all(
@@ -465,7 +454,7 @@ const byPlace = (one: { retiredAt: number }, other: { retiredAt: number }) =>
   one.retiredAt - other.retiredAt
 
 offerTest(
-  'behavior: a configuration replaces the merchants and retires offers, which end later',
+  'a configuration replaces the merchants and retires offers, which end later',
   async (products) => {
     const { offers: ledger } = products
     const [one, two] = [newAddress(), newAddress()]

@@ -34,7 +34,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
 
   const kindsOf = (ends: readonly Launched[]) => ends.map(({ kind }) => kind).toSorted()
 
-  test('behavior: two launches of the same money write it once, and the other one gets the payment', async () => {
+  test('two launches of the same money write it once, and the other one gets the payment', async () => {
     for (let round = 0; round < 10; round++) {
       const network = freshNetwork()
       const nonce = hashOf(next())
@@ -54,7 +54,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: batches with common money in other orders wait without a deadlock', async () => {
+  test('batches with common money in other orders wait without a deadlock', async () => {
     for (let round = 0; round < 20; round++) {
       const network = freshNetwork()
       const nonces = Array.from({ length: 8 }, () => hashOf(next()))
@@ -72,7 +72,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(own.deadlocks()).toBe(0)
   })
 
-  test('behavior: two launches of one commit wait for those of another gateway without a deadlock', async () => {
+  test('two launches of one commit wait for those of another gateway without a deadlock', async () => {
     const payers = [account(1).address, account(2).address]
     for (let round = 0; round < 20; round++) {
       const network = freshNetwork()
@@ -95,7 +95,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(own.deadlocks()).toBe(0)
   })
 
-  test('behavior: members that one gateway records while another gives up are confirmed', async () => {
+  test('members that one gateway records while another gives up are confirmed', async () => {
     for (let round = 0; round < 20; round++) {
       const { transaction, ids } = await does.launch(8)
       const ends = await Promise.all([
@@ -113,7 +113,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: a receipt and a revert at once leave a paid payment confirmed', async () => {
+  test('a receipt and a revert at once leave a paid payment confirmed', async () => {
     for (let round = 0; round < 10; round++) {
       const { transaction, ids } = await does.launch()
       const [id = ''] = ids
@@ -126,7 +126,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: one log pays for one payment when two gateways assign it', async () => {
+  test('one log pays for one payment when two gateways assign it', async () => {
     for (let round = 0; round < 10; round++) {
       const { transaction, ids } = await does.launch(2)
       const [a = '', b = ''] = ids
@@ -143,7 +143,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: one key buys once, and only the second payment of a batch is refused', async () => {
+  test('one key buys once, and only the second payment of a batch is refused', async () => {
     for (let round = 0; round < 10; round++) {
       const key = `key ${next()}`
       const ends = await Promise.all(
@@ -162,7 +162,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: two payments of one key in one launch are not both written', async () => {
+  test('two payments of one key in one launch are not both written', async () => {
     const transaction = transactionRow(freshNetwork())
     const rows = [1, 2].map(() => paymentRow(transaction, { idempotencyKey: `key ${next()}` }))
     const [one, two] = rows as [(typeof rows)[0], (typeof rows)[0]]
@@ -216,7 +216,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect([refused.reason, refused.ids.toSorted()]).toEqual(['key-used', twins])
   })
 
-  test('behavior: a charge that was delivered is settled, though its key has bought something', async () => {
+  test('a charge that was delivered is settled, though its key has bought something', async () => {
     const key = `key ${next()}`
     await does.launch(1, { idempotencyKey: key })
     const transaction = transactionRow(freshNetwork())
@@ -248,7 +248,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     expect(stored.map(({ delivery }) => delivery)).toEqual(['delivered', 'delivering', 'delivered'])
   })
 
-  test('behavior: a delivery of a live gateway is not taken, that of a dead one is', async () => {
+  test('a delivery of a live gateway is not taken, that of a dead one is', async () => {
     const url = own.url
     const [one, other] = [await openGateway(url), await openGateway(url)]
     try {
@@ -283,7 +283,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: a delivery that starts with the receipt belongs to the gateway that recorded it', async () => {
+  test('a delivery that starts with the receipt belongs to the gateway that recorded it', async () => {
     const { transaction, ids } = await does.launch()
     const one = await openGateway(own.url)
     try {
@@ -295,7 +295,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     }
   })
 
-  test('behavior: gas that another gateway spends counts here', async () => {
+  test('gas that another gateway spends counts here', async () => {
     const network = freshNetwork()
     const { settling } = own.other
     const launched = await does.launch(1, {}, transactionRow(network))
@@ -321,7 +321,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     const lanesOf = (network: string) =>
       own.run(`SELECT epoch, next_nonce FROM lanes WHERE network = '${network}' ORDER BY relayer`)
 
-    test('behavior: writes of the holder count its account nonces and carry its epoch', async () => {
+    test('writes of the holder count its account nonces and carry its epoch', async () => {
       const gateway = await holder({ now: 4 })
       try {
         const network = freshNetwork()

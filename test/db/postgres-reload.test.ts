@@ -87,7 +87,7 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
     rmSync(directory, { recursive: true, force: true })
   })
 
-  test('behavior: the offers of each gateway are accepted at the other, at their own price', async () => {
+  test('the offers of each gateway are accepted at the other, at their own price', async () => {
     const [a, b] = gateways as [App.App, App.App]
     const earlier = await sign(at(a), x402)
     expect(await b.reload(dearer())).toEqual([])

@@ -8,7 +8,7 @@ import { openPostgres } from '../harness/settling-ledgers'
 /** What a repeated commit answers, and what other gateways are told. */
 
 describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
-  test('behavior: a record that is sent again answers the row of its payment, and counts its gas once', async () => {
+  test('a record that is sent again answers the row of its payment, and counts its gas once', async () => {
     const own = await openPostgres()
     try {
       const { transaction, ids } = await actionsOf(own).launch()
@@ -59,7 +59,7 @@ describe.skipIf(!hasPostgres)('a commit to PostgreSQL', () => {
     }
   })
 
-  test('behavior: other gateways are notified of the payments of a commit, while there are any', async () => {
+  test('other gateways are notified of the payments of a commit, while there are any', async () => {
     const own = await openPostgres()
     const listener = new Client({ connectionString: own.url })
     const told: string[][] = []

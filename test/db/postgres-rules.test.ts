@@ -157,7 +157,7 @@ describe.skipIf(!hasPostgres)('the triggers', () => {
     ['orders', states],
     ['authorizations', authorizationStates],
   ] as const) {
-    test(`behavior: rows of ${table} have the same transitions in both databases`, async () => {
+    test(`rows of ${table} have the same transitions in both databases`, async () => {
       let refused = 0
       for (const from of all) {
         for (const to of all) {
@@ -170,7 +170,7 @@ describe.skipIf(!hasPostgres)('the triggers', () => {
       expect(refused).toBeGreaterThan(all.length)
     })
 
-    test(`behavior: the same columns of ${table} change in both databases`, async () => {
+    test(`the same columns of ${table} change in both databases`, async () => {
       const id = `${table} columns`
       const texts = { swap_tx: 's', refund_tx: 't', refund_reason: 'r' }
       const given = table === 'orders' ? texts : {}

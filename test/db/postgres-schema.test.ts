@@ -70,7 +70,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
     db.sqlite.query<Row, [string]>(`SELECT * FROM pragma_${name}(?)`).all(of)
   const plain = (value: string | null) => value?.replace(/::\w+$/, '').replaceAll("'", '') ?? null
 
-  test('behavior: PostgreSQL has the tables of SQLite, and those that gateways share', async () => {
+  test('PostgreSQL has the tables of SQLite, and those that gateways share', async () => {
     const found = await ask<{ name: string }>(
       'SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()',
     )
@@ -91,7 +91,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
     ).map((column) => ({ ...column, initial: plain(column.initial) }))
 
   for (const { name: table, columns } of tables) {
-    test(`behavior: ${table} has the columns of SQLite's, and own ones may be NULL`, async () => {
+    test(`${table} has the columns of SQLite's, and own ones may be NULL`, async () => {
       const known = new Map(columns.map((column) => [column.name, column]))
       const expected = pragma<{ name: string; type: string; notnull: 0 | 1; dflt_value: string }>(
         'table_info',
@@ -123,7 +123,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
       )
     })
 
-    test(`behavior: ${table} has the keys and indexes of SQLite's`, async () => {
+    test(`${table} has the keys and indexes of SQLite's`, async () => {
       const found = (
         await ask<Index & { predicate: string | null }>(
           `SELECT i.indexrelid::regclass::text AS name, i.indisunique AS "isUnique",
@@ -146,7 +146,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
       )
     })
 
-    test(`behavior: ${table} has the CHECKs of SQLite's, each with a row that it refuses`, async () => {
+    test(`${table} has the CHECKs of SQLite's, each with a row that it refuses`, async () => {
       // The rules of some tables are in functions, which their only CHECK and a trigger call.
       const found = await ask<{ name: string }>(
         `SELECT conname AS name FROM pg_constraint
@@ -186,7 +186,7 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
     return [...needed, { name: 'sqlite_rowid', isUnique: true, columns: 'seq', literals: '' }]
   }
 
-  test('behavior: PostgreSQL has the foreign keys and the triggers of SQLite', async () => {
+  test('PostgreSQL has the foreign keys and the triggers of SQLite', async () => {
     const found = await ask<{ of: string; on: string }>(
       `SELECT conrelid::regclass::text AS of, confrelid::regclass::text AS on
        FROM pg_constraint WHERE contype = 'f' AND confrelid <> 'gateways'::regclass`,
@@ -258,7 +258,7 @@ describe.skipIf(!hasPostgres)('migrate', () => {
       )
     ).rows.map(({ name }) => name)
 
-  test('behavior: of processes that migrate at once one applies each migration', async () => {
+  test('of processes that migrate at once one applies each migration', async () => {
     const url = await emptyDatabase()
     const script = `
       const { Client } = await import('pg')

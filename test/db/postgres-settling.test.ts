@@ -30,7 +30,7 @@ for (const { name, open, isThere } of ledgers)
     afterAll(() => own.close())
 
     describe('launch', () => {
-      test('behavior: a launch writes new payments and those that are sent again, in their order', async () => {
+      test('a launch writes new payments and those that are sent again, in their order', async () => {
         const first = await does.launch(2)
         const { settling, payments, transactions } = own.ledger
         await settling.revert(first.ids[0] ?? '', [first.transaction.hash])
@@ -58,7 +58,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await payments.find(lower as typeof row)).toEqual(fromRow(row))
       })
 
-      test('behavior: money that is stored is known, and nothing is written', async () => {
+      test('money that is stored is known, and nothing is written', async () => {
         const { rows, transaction: old } = await does.launch()
         const [known] = rows as [PaymentRow]
         const transaction = transactionRow(old.network)
@@ -88,7 +88,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(transaction.hash)).toBeUndefined()
       })
 
-      test('behavior: an abandoned transaction can be launched again', async () => {
+      test('an abandoned transaction can be launched again', async () => {
         const { transaction, ids } = await does.launch()
         const { settling } = own.ledger
         await settling.giveUp({ hashes: [transaction.hash], payments: ids, job: undefined, at })
@@ -100,7 +100,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await own.ledger.transactions.ofPayment(ids[0] ?? '')).toHaveLength(1)
       })
 
-      test('behavior: a launch names the payment whose order the quota refuses', async () => {
+      test('a launch names the payment whose order the quota refuses', async () => {
         const transaction = transactionRow(freshNetwork())
         const [plain, desk] = [
           paymentRow(transaction),
@@ -120,7 +120,7 @@ for (const { name, open, isThere } of ledgers)
         expect(row).toEqual({ payment_id: desk.id })
       })
 
-      test('behavior: a launch settles an authorization that is metered, with its delivery', async () => {
+      test('a launch settles an authorization that is metered, with its delivery', async () => {
         const transaction = transactionRow(freshNetwork())
         const upto = { method: 'permit2', ceilingAtomic: 9_000n, facilitator: asset } as const
         const row = paymentRow(transaction, upto)
@@ -158,7 +158,7 @@ for (const { name, open, isThere } of ledgers)
           { state: 'confirmed', logIndex: 3, blockNumber: 9n, confirmedAt: at, ...changes },
         )
 
-      test('behavior: an external settlement is stored once, with its event', async () => {
+      test('an external settlement is stored once, with its event', async () => {
         const external = row()
         const { settling, payments } = own.ledger
         const changed = await does.changedBy(async () =>
@@ -177,7 +177,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await settling.storeExternal({ row: sameLog })).toBe('known')
       })
 
-      test('behavior: an external settlement names why the rows of a product were refused', async () => {
+      test('an external settlement names why the rows of a product were refused', async () => {
         const external = row({ product: 'desk' })
         const quota = { payer: external.payer, since: '', max: 0 }
         const rows = { order: orderOf(external), quota }
@@ -192,7 +192,7 @@ for (const { name, open, isThere } of ledgers)
     })
 
     describe('jobs', () => {
-      test('behavior: a job is launched, replaced and ended', async () => {
+      test('a job is launched, replaced and ended', async () => {
         const launch = await does.launchJob()
         const { job, transaction } = launch
         const { jobs, settling } = own.ledger
@@ -233,7 +233,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(second.hash)).toBeUndefined()
       })
 
-      test('behavior: a job is not launched when its order cannot make the change', async () => {
+      test('a job is not launched when its order cannot make the change', async () => {
         const transaction = transactionRow(freshNetwork(), { kind: 'swap', product: 'desk' })
         const job = jobRow(transaction)
         const rider = {
@@ -250,7 +250,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.transaction(transaction.hash)).toBeUndefined()
       })
 
-      test('behavior: giving up ends the job as replaced', async () => {
+      test('giving up ends the job as replaced', async () => {
         const launch = await does.launchJob()
         const newer = await does.replaceJob(launch)
         const hashes = [launch.transaction.hash, newer.hash]
@@ -267,7 +267,7 @@ for (const { name, open, isThere } of ledgers)
         expect(await does.changedBy(() => own.ledger.settling.giveUp(giving))).toEqual([])
       })
 
-      test('behavior: after a reorganisation a job is open, and all its transactions are sent', async () => {
+      test('after a reorganisation a job is open, and all its transactions are sent', async () => {
         const launch = await does.launchJob()
         const { job, transaction } = launch
         const newer = await does.replaceJob(launch)
@@ -290,7 +290,7 @@ for (const { name, open, isThere } of ledgers)
         ])
       })
 
-      test('behavior: another transaction at its nonce displaces a job, which may be included again', async () => {
+      test('another transaction at its nonce displaces a job, which may be included again', async () => {
         const launch = await does.launchJob()
         const { job, transaction } = launch
         const newer = await does.replaceJob(launch)

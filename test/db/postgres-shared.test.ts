@@ -47,7 +47,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     await startBeside(url, other)
   })
 
-  test('behavior: without DESK_KEY the order of RELAYER_KEYS does not matter, and another key is named', async () => {
+  test('without DESK_KEY the order of RELAYER_KEYS does not matter, and another key is named', async () => {
     const url = await gatewayDatabase()
     const of = (relayerKeys: Uint8Array[], desk?: Uint8Array) => {
       const deskKey = desk ?? firstOf(relayerKeys)
@@ -93,7 +93,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     }
   })
 
-  test('behavior: an empty notification lets every wait look again', async () => {
+  test('an empty notification lets every wait look again', async () => {
     const url = await gatewayDatabase()
     const gateway = await startGateway(url, { now: Date.now })
     try {
@@ -108,7 +108,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     }
   })
 
-  test('behavior: one gateway sends the webhooks, whatever the order of the networks in its file', async () => {
+  test('one gateway sends the webhooks, whatever the order of the networks in its file', async () => {
     const url = await gatewayDatabase()
     const gateway = await startGateway(url, { now: Date.now })
     try {
@@ -157,7 +157,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     expect(reads).toBe(3)
   })
 
-  test('behavior: pauses that two operators set at two gateways at once all count at both', async () => {
+  test('pauses that two operators set at two gateways at once all count at both', async () => {
     const url = await gatewayDatabase()
     const gateways = [
       await startGateway(url, { now: Date.now }),

@@ -105,7 +105,7 @@ host empty all all scram-sha-256
     return 'none'
   }
 
-  test('behavior: a sound server is used, and its certificate is worth a warning unless it is checked', async () => {
+  test('a sound server is used, and its certificate is worth a warning unless it is checked', async () => {
     const plain = await start(urlOf('plain', { query: '?sslmode=disable' }))
     expect([plain.warnings, Math.abs(plain.aheadMs) < 5_000]).toEqual([[], true])
     const ca = join(directory, 'ca.pem')

@@ -118,7 +118,7 @@ function startBuyers(gateway: () => Version) {
 }
 
 describe.skipIf(!hasPostgres)('a rolling upgrade', () => {
-  test('behavior: a later version takes over while buyers pay, and nothing is refused or lost', async () => {
+  test('a later version takes over while buyers pay, and nothing is refused or lost', async () => {
     const token = networkOf(usdc.chain.url, 'usdc').asset.address
     const held = await balanceOf(usdc.chain, token, seller)
     const first = await start(main, 'first')

@@ -102,7 +102,7 @@ describe.skipIf(!hasPostgres)('ceilings of one payer at two gateways', () => {
     expect(await other.sql('SELECT 1 FROM payments')).toEqual([])
   })
 
-  test('behavior: a charge at one gateway gives the rest of its ceiling back at the other', async () => {
+  test('a charge at one gateway gives the rest of its ceiling back at the other', async () => {
     await using own = await uptoCluster()
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -151,7 +151,7 @@ describe.skipIf(!hasPostgres)('a balance that two gateways are asked to use', ()
 })
 
 describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () => {
-  test('behavior: an authorization of a dead gateway without a charge is void, and its payer may sign again', async () => {
+  test('an authorization of a dead gateway without a charge is void, and its payer may sign again', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const payer = await own.payer(million)
@@ -163,7 +163,7 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
     expect((await authorizeAt(other, next)).kind).toBe('authorized')
   })
 
-  test('behavior: a charge of a dead gateway is settled once by the gateway that takes its relayer', async () => {
+  test('a charge of a dead gateway is settled once by the gateway that takes its relayer', async () => {
     await using own = await uptoCluster({ dies: true })
     const [one, other] = await own.pair()
     const paid = () => balanceOf(own.net.chain, own.network.asset.address, payee)
@@ -181,7 +181,7 @@ describe.skipIf(!hasPostgres)('a gateway that dies while it sells by upto', () =
 })
 
 describe.skipIf(!hasPostgres)('an account that a gateway gives to one that joins', () => {
-  test('behavior: a charge that named it before is settled by its next holder, and no offer names it', async () => {
+  test('a charge that named it before is settled by its next holder, and no offer names it', async () => {
     await using own = await uptoCluster()
     const { chain } = own.net
     const one = await own.start()

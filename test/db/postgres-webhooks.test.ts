@@ -154,7 +154,7 @@ async function step(both: Both): Promise<void> {
 
 describe.skipIf(!hasPostgres)('the outbox in PostgreSQL', () => {
   for (let seed = 1; seed <= seeds; seed++)
-    test(`behavior: messages and their order are those of SQLite, seed ${seed}`, async () => {
+    test(`messages and their order are those of SQLite, seed ${seed}`, async () => {
       const both = await openBoth(`outbox ${seed}`)
       subscribe(both)
       for (let each = 0; each < steps; each++) {

@@ -99,7 +99,7 @@ describe('faults of the storage', () => {
     },
   )
 
-  test('behavior: the fault is found in causes, and other errors are not storage faults', () => {
+  test('the fault is found in causes, and other errors are not storage faults', () => {
     const full = Object.assign(new Error('full'), { code: 'SQLITE_FULL' })
     expect(storageCode(new Error('a', { cause: new Error('b', { cause: full }) }))).toBe(
       'SQLITE_FULL',
@@ -217,7 +217,7 @@ describe('a start', () => {
     })
   }
 
-  test('behavior: without the marker a start creates a new database, as its message says', () => {
+  test('without the marker a start creates a new database, as its message says', () => {
     db.close()
     rmSync(file)
     rmSync(join(directory.path, 'turnpike.used'))

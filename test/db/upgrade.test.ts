@@ -54,7 +54,7 @@ function reopen(options: { program?: string; list?: typeof migrations; at?: numb
 }
 
 describe('a database of the schema before', () => {
-  test('behavior: an upgrade copies and migrates the database, and keeps each row and sum of money', async () => {
+  test('an upgrade copies and migrates the database, and keeps each row and sum of money', async () => {
     const before = writeOld()
     const opened = reopen({ program: '2.0.0', list: later })
     const { sqlite, upgrade } = opened
@@ -90,7 +90,7 @@ describe('a database of the schema before', () => {
     })
   })
 
-  test('behavior: an upgraded database has the checks and the triggers of a new one', () => {
+  test('an upgraded database has the checks and the triggers of a new one', () => {
     writeOld()
     const { sqlite } = reopen({ list: later })
     const refused: readonly (readonly [sql: string, why: string])[] = [
@@ -140,7 +140,7 @@ describe('a database of the schema before', () => {
 })
 
 describe('an upgrade', () => {
-  test('behavior: upgrades keep the two newest copies, which name schema, program and time', () => {
+  test('upgrades keep the two newest copies, which name schema, program and time', () => {
     writeOld()
     reopen({ program: '1.4.0-rc.1+3' })
     const list: { name: string; sql: string }[] = [...migrations]
@@ -163,7 +163,7 @@ describe('an upgrade', () => {
     ])
   })
 
-  test('behavior: a restored copy is the database from before, and is migrated again', () => {
+  test('a restored copy is the database from before, and is migrated again', () => {
     const before = writeOld()
     const copy = reopen({ list: later }).upgrade?.backup ?? ''
     db?.close()
@@ -200,7 +200,7 @@ describe('an upgrade', () => {
     sqlite.close()
   })
 
-  test('behavior: the files of a killed upgrade are removed by the next one', () => {
+  test('the files of a killed upgrade are removed by the next one', () => {
     writeOld()
     for (const end of ['', '-journal'])
       writeFileSync(path(`${databaseName}.backup-0001-20250101T000000000Z.partial${end}`), 'x')

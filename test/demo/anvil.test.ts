@@ -14,12 +14,12 @@ import { encode, payee, sepolia } from '../harness/stablecoin'
 
 const token = Artifacts.Stablecoin.abi
 
-test('behavior: sources, settings, compiler and artifacts are those of the last build', async () => {
+test('sources, settings, compiler and artifacts are those of the last build', async () => {
   const isFresh = (await digestOf(artifactsPath)) === (await Bun.file(digestPath).text())
   expect(isFresh, 'stale: run bun src/demo/contracts/build.ts').toBe(true)
 })
 
-test('behavior: the accounts are those of the mnemonic', () => {
+test('the accounts are those of the mnemonic', () => {
   // BIP-39; viem would stretch the mnemonic again for each account, in JavaScript.
   const seed = pbkdf2Sync(mnemonic, 'mnemonic', 2048, 64, 'sha512')
   const key = HDKey.fromMasterSeed(seed)
@@ -29,7 +29,7 @@ test('behavior: the accounts are those of the mnemonic', () => {
   }
 })
 
-test('behavior: blocks are mined only on request, also by prepareChain', async () => {
+test('blocks are mined only on request, also by prepareChain', async () => {
   const [chain] = await startChains([sepolia], { mineNothing: true })
   if (!chain) throw new Error('not started')
   const data = encode(token, 'transfer', [payee, 1n])
@@ -45,7 +45,7 @@ test('behavior: blocks are mined only on request, also by prepareChain', async (
   await chain.stop()
 })
 
-test('behavior: the accounts are funded, and the node has their keys only with hasKeys', async () => {
+test('the accounts are funded, and the node has their keys only with hasKeys', async () => {
   for (const hasKeys of [false, true]) {
     const chain = await startChain({ chainId: 1, hasKeys })
     const signing = chain.rpc('eth_sign', [payee, '0x00'])
@@ -61,7 +61,7 @@ test('behavior: the accounts are funded, and the node has their keys only with h
   }
 })
 
-test('behavior: stop leaves no process and can be called twice', async () => {
+test('stop leaves no process and can be called twice', async () => {
   const chain = await startChain({ chainId: 1 })
   expect(await chain.rpc('eth_chainId', [])).toBe('0x1')
   await chain.stop()
@@ -81,7 +81,7 @@ test('the anvil that a launcher runs as its child ends with it', async () => {
   expect(await outcomeOf(fetch(`http://127.0.0.1:${anvil.port}`))).toThrow()
 })
 
-test('behavior: anvil ends with its parent, even by SIGKILL', async () => {
+test('anvil ends with its parent, even by SIGKILL', async () => {
   const script = `
     import { startChain } from ${JSON.stringify(`${import.meta.dir}/../../src/demo/chains`)}
     console.log((await startChain({ chainId: 1 })).port)

@@ -115,7 +115,7 @@ async function ask(port: number, method: string): Promise<unknown> {
 }
 
 describe('turnpike demo', () => {
-  test('behavior: the demo serves until SIGTERM, its printed commands work, and no process or file remains', async () => {
+  test('the demo serves until SIGTERM, its printed commands work, and no process or file remains', async () => {
     const port = freePorts()
     const run = start(checkout, port)
     await until('the demo sells', () => sells(port))
@@ -187,7 +187,7 @@ describe('turnpike demo', () => {
     await expectNothingLeft(port, pids)
   })
 
-  test('behavior: Ctrl-C while it starts leaves nothing behind', async () => {
+  test('Ctrl-C while it starts leaves nothing behind', async () => {
     const port = freePorts()
     const run = start(shipped, port)
     await until('it has started', () => run.out.includes('started'))
@@ -197,7 +197,7 @@ describe('turnpike demo', () => {
     await expectNothingLeft(port, pids)
   })
 
-  test('behavior: --once buys with every stock client and every balance is right', async () => {
+  test('--once buys with every stock client and every balance is right', async () => {
     const port = freePorts()
     const run = start([...checkout, '--once'], port)
     expect(await run.ended()).toBe(0)

@@ -46,7 +46,7 @@ async function word(to: Address, data: Hex): Promise<bigint> {
 }
 
 describe('the exchange of the demo', () => {
-  test('behavior: factory, router and quoter have their real addresses inside', async () => {
+  test('factory, router and quoter have their real addresses inside', async () => {
     const factory = encodeFunctionData({ abi, functionName: 'factory' })
     const ether = encodeFunctionData({ abi, functionName: 'WETH9' })
     for (const contract of [stock.router, stock.quoter]) {
@@ -63,7 +63,7 @@ describe('the exchange of the demo', () => {
     expect(await Promise.all([500, 3000, 10_000].map(spacing))).toEqual([10n, 60n, 200n])
   })
 
-  test('behavior: all pools of the shipped file have their pinned addresses and sample prices', async () => {
+  test('all pools of the shipped file have their pinned addresses and sample prices', async () => {
     expect(stock.tokens).toHaveLength(14)
     for (const token of stock.tokens) {
       const pool = Uniswap.getPool(stock.factory, asset.address, token.address, token.fee)
@@ -102,7 +102,7 @@ describe('what we send to Uniswap', () => {
   }
   const recipient = '0x00000000000000000000000000000000000A11cE'
 
-  test('behavior: calldata for Uniswap equals that of viem', () => {
+  test('calldata for Uniswap equals that of viem', () => {
     const quote = encodeFunctionData({
       abi,
       functionName: 'quoteExactInputSingle',
@@ -152,7 +152,7 @@ describe('what we send to Uniswap', () => {
     expect(decodeFunctionData({ abi, data }).functionName).toBe('multicall')
   })
 
-  test('behavior: a swap delivers exactly its quote to the recipient, and spends exactly its amount', async () => {
+  test('a swap delivers exactly its quote to the recipient, and spends exactly its amount', async () => {
     const quote = Uniswap.quoteExactInputSingle(stock.quoter, trade)
     const shares = Uniswap.parseQuote(await call(chain, quote.to, quote.data))
     if (shares === undefined) throw new Error('no quote')

@@ -170,7 +170,7 @@ test('attack 16: no gas is granted for a payment that would fail', async () => {
   }
 })
 
-test('behavior: the approve is funded, sent and followed by the settlement, once per payer', async () => {
+test('the approve is funded, sent and followed by the settlement, once per payer', async () => {
   const body = await paymentWith()
   expect((await post(`${shop.url}/verify`, body)).json).toMatchObject({ isValid: true })
   expect(shop.rows('SELECT address FROM grants')).toEqual([])
@@ -186,7 +186,7 @@ test('behavior: the approve is funded, sent and followed by the settlement, once
   expect((await post(`${shop.url}/settle`, next)).json).toMatchObject({ success: true })
 })
 
-test('behavior: of upto the approve is sent for a charge, and not for a charge of nothing', async () => {
+test('of upto the approve is sent for a charge, and not for a charge of nothing', async () => {
   const poor = account(5)
   const made: Made = { scheme: 'upto', from: poor.local() }
   const bodies = [await paymentWith({}, made, poor), await paymentWith({}, made, poor)]

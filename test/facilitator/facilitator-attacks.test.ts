@@ -165,7 +165,7 @@ test('attack 11: an authorization that is cancelled before our transaction is no
   expect(await shop.balance(base, payee)).toBe(before)
 })
 
-test('behavior: an external settlement for a payout of this service is one success, ever', async () => {
+test('an external settlement for a payout of this service is one success, ever', async () => {
   const body = await make(base)
   const before = await shop.balance(base, payee)
   beforeSend(base, () => call(base, account(9).address, settlingCall(body)))
@@ -366,7 +366,7 @@ describe('permits of payers without gas', () => {
     })
   }
 
-  test('behavior: a valid permit is settled in the same transaction, once, and leaves no allowance', async () => {
+  test('a valid permit is settled in the same transaction, once, and leaves no allowance', async () => {
     expect(await verify(await sponsored(undefined))).toMatchObject({
       invalidReason: 'permit2_allowance_required',
     })

@@ -291,7 +291,7 @@ const { compare, unused } = createComparison(
   ],
 )
 
-test('behavior: verify of upto equals the reference, except for the named rules', async () => {
+test('verify of upto equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(11)
   const all = [...generatedUpto(), ...some(pairsOfUpto())]
   const { counts, unexplained } = await compare('verify', all)
@@ -299,13 +299,13 @@ test('behavior: verify of upto equals the reference, except for the named rules'
   expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
-test('behavior: settle of upto equals the reference, except for the named rules', async () => {
+test('settle of upto equals the reference, except for the named rules', async () => {
   const all = [...generatedUpto(), ...some(pairsOfUpto())]
   const { counts, unexplained } = await compare('settle', all)
   expect(unexplained).toEqual([])
   expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
-test('behavior: every rule applies to at least one request of upto', () => {
+test('every rule applies to at least one request of upto', () => {
   expect(unused()).toEqual([])
 })

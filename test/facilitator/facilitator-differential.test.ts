@@ -279,7 +279,7 @@ const { compare, unused } = createComparison(
   },
 )
 
-test('behavior: verify equals the reference, except for the named rules', async () => {
+test('verify equals the reference, except for the named rules', async () => {
   expect(rules.length).toBeLessThanOrEqual(12)
   const all = [...generated(), ...some(pairs())]
   const { counts, unexplained } = await compare('verify', all)
@@ -287,13 +287,13 @@ test('behavior: verify equals the reference, except for the named rules', async 
   expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
-test('behavior: settle equals the reference, except for the named rules', async () => {
+test('settle equals the reference, except for the named rules', async () => {
   const all = generated().slice(0, 230)
   const { counts, unexplained } = await compare('settle', all)
   expect(unexplained).toEqual([])
   expect(counts.get('same')).toBeGreaterThan(all.length / 2)
 })
 
-test('behavior: every rule applies to at least one request', () => {
+test('every rule applies to at least one request', () => {
   expect(unused()).toEqual([])
 })

@@ -148,7 +148,7 @@ describe('malformed requests', () => {
   })
 })
 
-test('behavior: pages of other origins may send requests, and a query changes nothing', async () => {
+test('pages of other origins may send requests, and a query changes nothing', async () => {
   const headers = { origin: 'https://shop.example.com', 'access-control-request-method': 'POST' }
   const preflight = await fetch(`${shop.url}/settle`, { method: 'OPTIONS', headers })
   expect(preflight.status).toBe(204)
@@ -338,7 +338,7 @@ function pathsOf(value: unknown, prefix = ''): string[] {
   })
 }
 
-test('behavior: a request that waits for a chain keeps only the members that are needed later', () => {
+test('a request that waits for a chain keeps only the members that are needed later', () => {
   const junk = Array.from({ length: 1000 }, (_, i) => ({ [`n${i}`]: [] }))
   const extra = { ...good.paymentRequirements.extra, junk }
   const body = {

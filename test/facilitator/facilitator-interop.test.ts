@@ -48,7 +48,7 @@ describe('HTTPFacilitatorClient', () => {
     return [body.paymentPayload, body.paymentRequirements] as unknown as Sent
   }
 
-  test('behavior: HTTPFacilitatorClient reads /supported, verifies and settles', async () => {
+  test('HTTPFacilitatorClient reads /supported, verifies and settles', async () => {
     const client = new HTTPFacilitatorClient({ url: shop.url })
     const { kinds } = await client.getSupported()
     const networks = [robinhood, base, 'eip155:84532']
@@ -150,7 +150,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
     decodePaymentResponseHeader(response.headers.get('payment-response') ?? '')
 
   for (const id of [base, robinhood]) {
-    test(`behavior: the server charges by use on ${id}, and a credential is served once`, async () => {
+    test(`the server charges by use on ${id}, and a credential is served once`, async () => {
       const network = networkOf(id)
       let charge = '2345'
       const server = startResourceServer(shop.url, network, { apiKey, charge: () => charge })
@@ -173,7 +173,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
     })
   }
 
-  test('behavior: percentages are charged, nothing is charged for 0, and too much is not delivered', async () => {
+  test('percentages are charged, nothing is charged for 0, and too much is not delivered', async () => {
     const network = networkOf(base)
     let charge = ''
     const server = startResourceServer(shop.url, network, { apiKey, charge: () => charge })
@@ -202,7 +202,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
     }
   })
 
-  test('behavior: of concurrent requests one is served, and none after a restart', async () => {
+  test('of concurrent requests one is served, and none after a restart', async () => {
     const network = networkOf(base)
     let served = 0
     const selling = { apiKey, charge: () => String(++served * 10) }
@@ -225,7 +225,7 @@ describe('scheme upto of @x402/hono with @x402/fetch', () => {
     second.stop()
   })
 
-  test('behavior: a payer without gas pays by upto with an EIP-2612 permit', async () => {
+  test('a payer without gas pays by upto with an EIP-2612 permit', async () => {
     const network = networkOf(robinhood)
     const extensions = ['eip2612GasSponsoring']
     const server = startResourceServer(shop.url, network, {
@@ -253,7 +253,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
   const poor = account(3)
   const chainUrl = () => shop.chains[robinhood]?.url ?? ''
 
-  test('behavior: gateway and facilitator declare eip2612GasSponsoring', async () => {
+  test('gateway and facilitator declare eip2612GasSponsoring', async () => {
     const { extensions } = (await (await fetch(`${shop.url}/supported`)).json()) as {
       extensions: string[]
     }
@@ -268,7 +268,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
   })
 
   for (const flow of ['authorization', 'upfront'] as const) {
-    test(`behavior: a payer without gas pays a resource server, ${flow}`, async () => {
+    test(`a payer without gas pays a resource server, ${flow}`, async () => {
       const network = networkOf(robinhood)
       const extensions = ['eip2612GasSponsoring']
       const server = startResourceServer(shop.url, network, { method: 'permit2', flow, extensions })
@@ -286,7 +286,7 @@ describe('eip2612GasSponsoring with @x402/fetch', () => {
     })
   }
 
-  test('behavior: a payer without gas pays the gateway', async () => {
+  test('a payer without gas pays the gateway', async () => {
     const url = `${shop.url}/m/shop/item`
     const before = await shop.balance(robinhood, payee)
     const { response, credential } = await buyFrom(url, networkOf(robinhood), poor.local(), {
@@ -314,7 +314,7 @@ async function sign(url: string): Promise<string> {
 }
 
 describe("mppx's Elysia middleware with x402.facilitator", () => {
-  test('behavior: a credential of either protocol is settled by the facilitator, once', async () => {
+  test('a credential of either protocol is settled by the facilitator, once', async () => {
     const { asset, chainId } = networkOf(base)
     const mppx = Mppx.create({
       realm: 'localhost',

@@ -77,7 +77,7 @@ const used = 'invalid_exact_evm_nonce_already_used'
 const unsigned = 'invalid_exact_evm_signature'
 
 describe('a reload while a settlement is in progress', () => {
-  test('behavior: the same call again waits for the same transaction, another one is refused', async () => {
+  test('the same call again waits for the same transaction, another one is refused', async () => {
     const body = await make()
     await hold()
     const first = await begin(body)
@@ -112,7 +112,7 @@ describe('a reload while a settlement is in progress', () => {
     expect((await settle(body)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a reload to a policy that refuses such payments ends none in progress', async () => {
+  test('a reload to a policy that refuses such payments ends none in progress', async () => {
     const body = await make()
     await hold()
     const first = await begin(withWait(body, 2))
@@ -134,7 +134,7 @@ describe('a reload while a settlement is in progress', () => {
     expect((await settle(body)).json.success).toBe(false)
   })
 
-  test('behavior: a stop after a reload waits for the calls that began before', async () => {
+  test('a stop after a reload waits for the calls that began before', async () => {
     const body = await make()
     await hold()
     const first = await begin(body)
@@ -146,7 +146,7 @@ describe('a reload while a settlement is in progress', () => {
   })
 })
 
-test('behavior: a call that joins one with a shorter wait still has its own wait', async () => {
+test('a call that joins one with a shorter wait still has its own wait', async () => {
   const body = await make()
   await hold()
   // Long enough to be sent on a busy machine.
@@ -218,7 +218,7 @@ describe('a call with a forged signature for the same money', () => {
   })
 })
 
-test('behavior: a payment that a reorganisation removes before its success is pending, not used', async () => {
+test('a payment that a reorganisation removes before its success is pending, not used', async () => {
   const body = await make()
   const { settlement } = shop.app
   const { handOver } = settlement

@@ -221,7 +221,7 @@ describe('API keys', () => {
     expect(shop.logged.join('\n')).not.toContain(key)
   })
 
-  test('behavior: a caller gets its answer again by its Idempotency-Key', async () => {
+  test('a caller gets its answer again by its Idempotency-Key', async () => {
     const body = await make(shop)
     const before = await shop.balance(base, payee)
     const mine = { ...bearer, 'idempotency-key': 'order-1' }
@@ -256,7 +256,7 @@ describe('API keys', () => {
     expect((await post(`${shop.url}/settle`, body, mine)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: an Idempotency-Key is free again when its settlement was refused', async () => {
+  test('an Idempotency-Key is free again when its settlement was refused', async () => {
     const mine = { ...bearer, 'idempotency-key': 'order-refused' }
     const poor = await make(shop, { amountAtomic: 10n ** 15n })
     expect((await post(`${shop.url}/settle`, poor, mine)).json.success).toBe(false)

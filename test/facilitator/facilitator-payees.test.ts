@@ -102,7 +102,7 @@ describe('a facilitator that settles for any payee', () => {
     expect((await settle(stranger)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a call for money that another product has claimed costs its payee no share', async () => {
+  test('a call for money that another product has claimed costs its payee no share', async () => {
     expect((await settle(stranger)).json).toMatchObject({ success: true })
     await shop.restart(withBudget(shop.config, spentWei() * 40n))
     const [network] = shop.config.networks.filter(({ id }) => id === base)
@@ -195,7 +195,7 @@ describe('the cost of a payee', () => {
 
   const costsOf = (payees: readonly Address[]) => Promise.all(payees.map(costOf))
 
-  test('behavior: members of a batch share its cost by their gas limits', async () => {
+  test('members of a batch share its cost by their gas limits', async () => {
     const batch = [pay(stranger), pay(other), pay(other), pay(own)]
     send(batch, 400, 0)
     send([pay(stranger)], 600, 1)
@@ -203,7 +203,7 @@ describe('the cost of a payee', () => {
     expect(await costsOf([stranger, other, own])).toEqual([70n, 20n, 10n])
   })
 
-  test('behavior: a replacement counts once, a payment that is sent again counts again', async () => {
+  test('a replacement counts once, a payment that is sent again counts again', async () => {
     const [first, second] = [pay(stranger), pay(other)]
     send([first], 300, 0)
     send([first], 300, 0)
@@ -214,7 +214,7 @@ describe('the cost of a payee', () => {
     expect(await costsOf([stranger, other])).toEqual([30n, 60n])
   })
 
-  test('behavior: costs of the previous day and of the gateway do not count', async () => {
+  test('costs of the previous day and of the gateway do not count', async () => {
     send([pay(stranger, at - dayMs)], 300, 0)
     send([pay(stranger, at, 'gateway')], 300, 1)
     send([pay(other)], 300, 2)
@@ -268,7 +268,7 @@ describe('the cost of a payee', () => {
     expect(reads()).toBe(1)
   })
 
-  test('behavior: a payment that begins while the day is read is counted once', async () => {
+  test('a payment that begins while the day is read is counted once', async () => {
     send([pay(other)], 100, 0)
     spend(100n)
     const { payees, release } = startSlowly(70n * 4n)
@@ -304,7 +304,7 @@ describe('the cost of a payee', () => {
     expect(payees.isSpent(base, stranger)).toBe(true)
   })
 
-  test('behavior: later costs are added once, and end with the day', async () => {
+  test('later costs are added once, and end with the day', async () => {
     send([pay(other)], 100, 0)
     spend(100n)
     const [low, high] = [start(70n * 4n), start(80n * 4n)]
@@ -340,7 +340,7 @@ describe('the cost of a payee', () => {
     clock += dayMs
     expect(await spent(low)).toEqual([false, false])
   })
-  test('behavior: a payment of yesterday that is requested again today does not count for today', async () => {
+  test('a payment of yesterday that is requested again today does not count for today', async () => {
     const id = pay(stranger, at - 10)
     send([id], 300, 0)
     const payees = start(1_000_000n)

@@ -91,7 +91,7 @@ async function expectUsed(body: Body) {
 }
 
 describe('a charge of nothing', () => {
-  test('behavior: a charge of nothing is a success without a transaction, and its money stays used, also after a restart', async () => {
+  test('a charge of nothing is a success without a transaction, and its money stays used, also after a restart', async () => {
     const body = await make()
     const [rows, before] = [shop.counts(), voids().length]
     const { status, json } = await settle(charging(body, 0))
@@ -109,7 +109,7 @@ describe('a charge of nothing', () => {
 
   // It counts statements and syncs of SQLite.
   test.skipIf(isPostgres)(
-    'behavior: a charge of nothing is on the disk before its success, in one commit',
+    'a charge of nothing is on the disk before its success, in one commit',
     async () => {
       const body = charging(await make(), 0)
       sql.reset()
@@ -120,7 +120,7 @@ describe('a charge of nothing', () => {
     },
   )
 
-  test('behavior: of concurrent charges of nothing and of something exactly one succeeds', async () => {
+  test('of concurrent charges of nothing and of something exactly one succeeds', async () => {
     for (const charges of [
       [0, 0, 0, 0, 0],
       [0, 5, 0, 5, 6],
@@ -197,7 +197,7 @@ describe('a charge of nothing', () => {
     expect((await settle(charging(body, 0))).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a caller that does not wait still gets the only success', async () => {
+  test('a caller that does not wait still gets the only success', async () => {
     const body = await make({ requirements: { maxTimeoutSeconds: 0 } })
     const { json } = await settle(charging(body, 0))
     expect(json).toMatchObject({ success: true, amount: '0' })
@@ -222,7 +222,7 @@ describe('gas and money', () => {
     }
   })
 
-  test('behavior: a spent gas budget stops charges, and a charge of nothing needs none', async () => {
+  test('a spent gas budget stops charges, and a charge of nothing needs none', async () => {
     const before = shop
     shop = await open((config) => ({
       ...withFacilitator({})(config),
@@ -242,7 +242,7 @@ describe('gas and money', () => {
     }
   })
 
-  test('behavior: settle needs only the charge to be covered, verify needs the ceiling', async () => {
+  test('settle needs only the charge to be covered, verify needs the ceiling', async () => {
     const poor = account(2)
     const balance = await shop.balance(robinhood, poor.address)
     const body = await make({ from: poor.local(), amountAtomic: balance + 1n }, robinhood)
@@ -281,7 +281,7 @@ describe('API keys', () => {
   })
 
   for (const charge of [0, 40]) {
-    test(`behavior: a caller gets its answer to a charge of ${charge} again by its Idempotency-Key`, async () => {
+    test(`a caller gets its answer to a charge of ${charge} again by its Idempotency-Key`, async () => {
       const mine = { ...bearer, 'idempotency-key': `order-${charge}` }
       const body = charging(await make(), charge)
       const first = await settleBy(body, mine)

@@ -102,7 +102,7 @@ describe('supported', () => {
       extra: { facilitatorAddress },
     }))
 
-  test('behavior: upto is listed for every network beside exact, and the relayers take turns', async () => {
+  test('upto is listed for every network beside exact, and the relayers take turns', async () => {
     const exact = networks.map((network) => ({ x402Version: 2, scheme: 'exact', network }))
     const turns = [await kinds(), await kinds(), await kinds()]
     const [a, b] = [named(first.address), named(second.address)]
@@ -115,7 +115,7 @@ describe('supported', () => {
     for (const each of turns) expect(each.slice(0, 3)).toEqual(exact)
   })
 
-  test('behavior: a network whose proxy has no code has no upto, and refuses it', async () => {
+  test('a network whose proxy has no code has no upto, and refuses it', async () => {
     const chain = chainOf('eip155:84532')
     const body = await make({}, 'eip155:84532')
     const proxy = (body.paymentPayload.payload.permit2Authorization as { spender: Hex }).spender
@@ -138,7 +138,7 @@ describe('supported', () => {
     expect((await settle(body)).json).toMatchObject({ success: true })
   })
 
-  test('behavior: a relayer without gas is not named, and its authorizations wait for it', async () => {
+  test('a relayer without gas is not named, and its authorizations wait for it', async () => {
     const chain = chainOf(base)
     const rich = await chain.rpc('eth_getBalance', [second.address, 'latest'])
     const body = await make({ facilitator: second.address })
@@ -166,7 +166,7 @@ describe('supported', () => {
 
 describe('verify', () => {
   for (const id of networks) {
-    test(`behavior: a ceiling on ${id} is valid, in two calls, and writes nothing`, async () => {
+    test(`a ceiling on ${id} is valid, in two calls, and writes nothing`, async () => {
       const body = await make({}, id)
       const [rows, calls] = [shop.counts(), shop.calls()]
       const { status, json } = await verify(body)
@@ -176,7 +176,7 @@ describe('verify', () => {
     })
   }
 
-  test('behavior: a nonce of 32 bytes in hex is the same money as in digits', async () => {
+  test('a nonce of 32 bytes in hex is the same money as in digits', async () => {
     const body = await make()
     const hex = structuredClone(body)
     const signed = hex.paymentPayload.payload.permit2Authorization as { nonce: string }
@@ -190,7 +190,7 @@ describe('verify', () => {
 describe('settle', () => {
   for (const id of networks) {
     for (const relayer of [first, second]) {
-      test(`behavior: ${relayer.address} on ${id} settles the charge below the ceiling, once`, async () => {
+      test(`${relayer.address} on ${id} settles the charge below the ceiling, once`, async () => {
         const body = await make({ facilitator: relayer.address }, id)
         const before = await shop.balance(id, payee)
         const { status, json } = await settle(charging(body, 1234))
@@ -212,7 +212,7 @@ describe('settle', () => {
     }
   }
 
-  test('behavior: the whole ceiling and one unit of it may be charged', async () => {
+  test('the whole ceiling and one unit of it may be charged', async () => {
     const before = await shop.balance(base, payee)
     for (const charge of [5000, 1]) {
       const { json } = await settle(charging(await make(), charge))
@@ -234,7 +234,7 @@ describe('settle', () => {
     expect((await settle(charging(body, 4999))).json).toMatchObject({ amount: '4999' })
   })
 
-  test('behavior: of concurrent calls with different charges and schemes exactly one succeeds, also after a restart', async () => {
+  test('of concurrent calls with different charges and schemes exactly one succeeds, also after a restart', async () => {
     const body = await make()
     const before = await shop.balance(base, payee)
     const exact = await exactOf(body, { amountAtomic: 7n })
@@ -248,7 +248,7 @@ describe('settle', () => {
     await expectUsed(body)
   })
 
-  test('behavior: a pending charge succeeds for the same call only, and is valid meanwhile', async () => {
+  test('a pending charge succeeds for the same call only, and is valid meanwhile', async () => {
     const body = await make({ requirements: { maxTimeoutSeconds: 2 } })
     const chain = chainOf(base)
     const before = await shop.balance(base, payee)
@@ -285,7 +285,7 @@ describe('settle', () => {
     await expectUsed(body)
   })
 
-  test('behavior: a charge that failed on chain may be tried again by the same call only', async () => {
+  test('a charge that failed on chain may be tried again by the same call only', async () => {
     const payer = privateKeyToAccount(`0x${'54'.repeat(32)}`)
     const [chain, tap, { asset }] = [chainOf(base), shop.taps[base], networkOf(base)]
     if (tap === undefined) throw new Error('no tap')

@@ -45,7 +45,7 @@ const kinds: readonly [Id, 'eip3009' | 'permit2'][] = [
 ]
 
 describe('supported', () => {
-  test('behavior: /supported lists the networks that settle now, and every relayer, but not the desk', async () => {
+  test('/supported lists the networks that settle now, and every relayer, but not the desk', async () => {
     const response = await fetch(`${shop.url}/supported`)
     expect(response.status).toBe(200)
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')
@@ -73,7 +73,7 @@ test('attack: without API keys a buyer cannot spend its ceiling of upto by a cha
 
 describe('verify', () => {
   for (const [id, method] of kinds) {
-    test(`behavior: good ${method} on ${id} is valid, in one call, and writes nothing`, async () => {
+    test(`good ${method} on ${id} is valid, in one call, and writes nothing`, async () => {
       const body = await make(id, { method })
       const [rows, calls] = [shop.counts(), shop.calls()]
       const { status, json } = await verify(body)
@@ -84,7 +84,7 @@ describe('verify', () => {
     })
   }
 
-  test('behavior: an invalid signature costs one call and is reported before any other fault', async () => {
+  test('an invalid signature costs one call and is reported before any other fault', async () => {
     const body = await make(base, {
       from: account(2).local(),
       payer: account(1).address,
@@ -102,7 +102,7 @@ describe('verify', () => {
 
 describe('settle', () => {
   for (const [id, method] of kinds) {
-    test(`behavior: ${method} on ${id} moves the money once`, async () => {
+    test(`${method} on ${id} moves the money once`, async () => {
       const body = await make(id, { method })
       const before = await shop.balance(id, payee)
       const { status, json } = await settle(body)
@@ -132,7 +132,7 @@ describe('settle', () => {
     })
   }
 
-  test('behavior: of ten concurrent calls exactly one succeeds, also after a restart', async () => {
+  test('of ten concurrent calls exactly one succeeds, also after a restart', async () => {
     const body = await make(base)
     const answers = await Promise.all(Array.from({ length: 10 }, () => settle(body)))
     expect(answers.map(({ status }) => status)).toEqual(new Array(10).fill(200))
@@ -148,7 +148,7 @@ describe('settle', () => {
     expect(later[0]?.json.errorMessage).toContain(String(transaction))
   })
 
-  test('behavior: a pending settlement is reported as pending, and succeeds for a repeated call', async () => {
+  test('a pending settlement is reported as pending, and succeeds for a repeated call', async () => {
     const body = await make(base, { requirements: { maxTimeoutSeconds: 2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -178,7 +178,7 @@ describe('settle', () => {
     expect((await settle(body)).json).toMatchObject({ success: false })
   })
 
-  test('behavior: a settlement that is pending across a restart succeeds for the first call after it', async () => {
+  test('a settlement that is pending across a restart succeeds for the first call after it', async () => {
     const body = await make(base, { requirements: { maxTimeoutSeconds: 2 } })
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -193,7 +193,7 @@ describe('settle', () => {
     expect(successes(answers)).toBe(1)
   })
 
-  test('behavior: a transfer that failed on chain may be tried again by the same call', async () => {
+  test('a transfer that failed on chain may be tried again by the same call', async () => {
     const payer = privateKeyToAccount(`0x${'55'.repeat(32)}`)
     const { asset } = networkOf(base)
     const chain = shop.chains[base]

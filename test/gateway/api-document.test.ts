@@ -27,7 +27,7 @@ const operations = () =>
     Object.entries(methods).map(([method, operation]) => ({ path, servers, method, operation })),
   )
 
-test('behavior: each path of the document is served, by its method and no other', async () => {
+test('each path of the document is served, by its method and no other', async () => {
   expect(operations().length).toBe(20)
   for (const { path, method, servers } of operations()) {
     const at = new URL(servers[0]?.url ?? '').pathname.replace(/\/$/, '')
@@ -62,14 +62,14 @@ test('error: an invalid value of each parameter of the document is refused by na
   }
 })
 
-test('behavior: the document has no keyword of ours in its schemas, and has an ETag', async () => {
+test('the document has no keyword of ours in its schemas, and has an ETag', async () => {
   const first = await fetch(`${shop.url}/api/openapi.json`)
   expect(await first.text()).not.toContain('"fault"')
   const headers = { 'if-none-match': first.headers.get('etag') ?? '' }
   expect((await fetch(`${shop.url}/api/openapi.json`, { headers })).status).toBe(304)
 })
 
-test('behavior: bodies name their members', () => {
+test('bodies name their members', () => {
   const members = (path: string, type = 'application/json') => {
     const schema = paths[path]?.post?.requestBody?.content[type]?.schema
     return [Object.keys(schema?.properties ?? {}), schema?.required ?? []]

@@ -54,7 +54,7 @@ describe('models', () => {
     ['assistant-open', 'own/model-8b'],
     ['~openai/gpt-latest', '~openai/gpt-latest'],
   ] as const)
-    test(`behavior: ${alias} asks the upstream for ${model}`, async () => {
+    test(`${alias} asks the upstream for ${model}`, async () => {
       const text = (name: string) =>
         `"seed":12345678901234567890, "model":"${name}","messages":${JSON.stringify(messages)}}`
       expect((await ask(`{${text(alias)}`)).status).toBe(200)
@@ -69,7 +69,7 @@ describe('models', () => {
       expect(Object.keys(arrived?.headers ?? {})).not.toContain('payment-signature')
     })
 
-  test('behavior: a request with further members is forwarded', async () => {
+  test('a request with further members is forwarded', async () => {
     expect((await ask({ model, messages, tools: [{ type: 'function' }], top_p: 1 })).status).toBe(
       200,
     )
@@ -98,7 +98,7 @@ describe('models', () => {
 describe('streaming', () => {
   const events = { 'content-type': 'text/event-stream; charset=utf-8' }
 
-  test('behavior: each event arrives before the next is sent', async () => {
+  test('each event arrives before the next is sent', async () => {
     const reply = nextReply()
     const bought = ask({ model: 'assistant-fast', messages, stream: true })
     const upstream = await reply
@@ -217,7 +217,7 @@ describe('deeply nested content', () => {
     expect(shop.upstream.requests).toEqual([])
   })
 
-  test('behavior: the sample of a chat service answers deeply nested content', async () => {
+  test('the sample of a chat service answers deeply nested content', async () => {
     const samples = await startUpstreams({ merchants: [] })
     const init = { ...asking(deep), headers: { authorization: 'Bearer k' } }
     const response = await fetch(`${samples.url}/api/v1/chat/completions`, init)

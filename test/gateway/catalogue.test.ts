@@ -110,12 +110,12 @@ describe('every row', () => {
   for (const [index, sample] of samples.entries()) {
     const by = index % 2 === 0 ? 'mpp' : 'x402'
     const encoding = index % 4 < 2 ? 'gzip' : 'identity'
-    test(`behavior: ${sample.ask} is bought by ${by}, as the upstream sends it`, async () => {
+    test(`${sample.ask} is bought by ${by}, as the upstream sends it`, async () => {
       await buy(sample, by, encoding)
     })
   }
 
-  test('behavior: every route of the file with an upstream is bought above', () => {
+  test('every route of the file with an upstream is bought above', () => {
     const asked = new Set(
       samples.map(({ ask }) => Route.match(matcher, `/m/${ask.split('?', 1)[0]}`)?.route),
     )
@@ -127,7 +127,7 @@ describe('every row', () => {
   })
 
   for (const path of ['defi/protocols', 'company-filings/facts/0000320193.json', 'defi/tvl/aave']) {
-    test(`behavior: ${path} is delivered compressed and uncompressed`, async () => {
+    test(`${path} is delivered compressed and uncompressed`, async () => {
       const sample = samples.find(({ ask }) => ask === path)
       if (!sample) throw new Error(`no sample ${path}`)
       const packed = await buy(sample, 'mpp', 'gzip')
@@ -138,7 +138,7 @@ describe('every row', () => {
     })
   }
 
-  test('behavior: HEAD costs what GET costs and has no body', async () => {
+  test('HEAD costs what GET costs and has no body', async () => {
     const url = urlOf('fx/currencies')
     const init = { method: 'HEAD' }
     const { response, bytes } = await send(url, await credential(url, 'mpp'), { init })
@@ -147,7 +147,7 @@ describe('every row', () => {
     expect(world.upstreams.requests.at(-1)).toMatchObject({ method: 'HEAD' })
   })
 
-  test('behavior: a joke needs no upstream, and is the requested one', async () => {
+  test('a joke needs no upstream, and is the requested one', async () => {
     const before = world.upstreams.requests.at(-1)
     for (const path of ['catjoke/joke', 'catjoke/joke?id=40&lang=cat', 'catjoke/joke?id=40']) {
       const url = urlOf(path)
@@ -210,7 +210,7 @@ describe('what cannot be served', () => {
   }
 
   for (const path of taken)
-    test(`behavior: ${path} is accepted, as by the upstream`, () => {
+    test(`${path} is accepted, as by the upstream`, () => {
       const { pathname, search } = new URL(`http://localhost/m/${path}`)
       const found = Route.match(matcher, pathname)
       if (found === undefined) throw new Error(`no route ${pathname}`)

@@ -57,7 +57,7 @@ function hold(path: string) {
 describe('concurrency', () => {
   afterEach(reset)
 
-  test('behavior: without a free slot nothing is charged, and the same credential is accepted later', async () => {
+  test('without a free slot nothing is charged, and the same credential is accepted later', async () => {
     const gate = hold('first')
     const first = fetch(at('narrow/get?first'), { headers: await headersFor('narrow/get?first') })
     await gate.arrives()
@@ -80,7 +80,7 @@ describe('concurrency', () => {
     expect((await fetch(at('narrow/get'), { headers })).status).toBe(200)
   })
 
-  test('behavior: all merchants share one limit', async () => {
+  test('all merchants share one limit', async () => {
     await target.reload({ concurrencyMax: 1 })
     const gate = hold('total')
     const first = fetch(at('a/get?total'), { headers: await headersFor('a/get?total') })
@@ -99,7 +99,7 @@ describe('concurrency', () => {
     expect((await fetch(at('b/get'), { headers })).status).toBe(200)
   })
 
-  test('behavior: a redemption without a free slot uses none of its attempts', async () => {
+  test('a redemption without a free slot uses none of its attempts', async () => {
     target.upstream.answer = () => new Response('', { status: 500 })
     const paid = await mppUsdc.pay(await ask(at('narrow/get?again')), buyer)
     const failed = await fetch(at('narrow/get?again'), { headers: paid })
@@ -166,7 +166,7 @@ describe('connections', () => {
     await (await sell('slow/get')).text()
   })
 
-  test('behavior: a stream that is slow because of its upstream is not cut', async () => {
+  test('a stream that is slow because of its upstream is not cut', async () => {
     let events = 0
     target.upstream.answer = () =>
       new Response(
@@ -205,7 +205,7 @@ describe.concurrent('an idle connection', () => {
     ['a sale', 'patient', whole],
     ['a stream', 'narrow', streamed],
   ] as const)
-    test(`behavior: the connection of ${name} has no idle timeout during the sale, and one afterwards`, async () => {
+    test(`the connection of ${name} has no idle timeout during the sale, and one afterwards`, async () => {
       const arrival = Promise.withResolvers<void>()
       const opening = Promise.withResolvers<Response>()
       const path = `/get?patient=${name.slice(2)}`

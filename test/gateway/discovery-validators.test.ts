@@ -41,7 +41,7 @@ async function run(program: string, ...args: string[]) {
 }
 
 describe('mppx discover validate', () => {
-  test('behavior: mppx accepts the document of all merchants', async () => {
+  test('mppx accepts the document of all merchants', async () => {
     const url = `${world.url}/openapi.json`
     const { out, problems, code } = await run(mppx, 'discover', 'validate', url)
     expect(out + problems).toContain('Discovery document is valid')
@@ -49,7 +49,7 @@ describe('mppx discover validate', () => {
     expect(code).toBe(0)
   })
 
-  test('behavior: the validator of mppx accepts the document of each merchant', async () => {
+  test('the validator of mppx accepts the document of each merchant', async () => {
     for (const slug of ['weather', 'assistant']) {
       const document = (await (await fetch(`${world.url}/m/${slug}/openapi.json`)).json()) as object
       expect(validate(document)).toEqual([])
@@ -59,7 +59,7 @@ describe('mppx discover validate', () => {
 })
 
 describe('discovery discover', () => {
-  test('behavior: every route is found, priced and callable, live 402 included', async () => {
+  test('every route is found, priced and callable, live 402 included', async () => {
     const { out, code } = await run(discovery, 'discover', world.url, '--json')
     expect(code).toBe(0)
     const report = JSON.parse(out) as {
@@ -87,7 +87,7 @@ describe('discovery discover', () => {
     ])
   })
 
-  test('behavior: a document of a single route causes no warning', async () => {
+  test('a document of a single route causes no warning', async () => {
     for (const path of ['/m/fx/latest', '/m/wiki/summary/Ada_Lovelace', '/m/assistant/chat']) {
       const found = await checkEndpointSchema({ url: world.url + path, probe: true })
       if (!found.found) throw new Error(`${path} was not found`)
@@ -97,7 +97,7 @@ describe('discovery discover', () => {
 })
 
 describe('the bazaar', () => {
-  test('behavior: the stock client lists every route, page by page', async () => {
+  test('the stock client lists every route, page by page', async () => {
     const { bazaar } = withBazaar(new HTTPFacilitatorClient({ url: world.url })).extensions
     const first = await bazaar.listResources({ type: 'http', limit: 30 })
     const second = await bazaar.listResources({ type: 'http', limit: 30, offset: 30 })
@@ -110,7 +110,7 @@ describe('the bazaar', () => {
     expect((await bazaar.listResources({ type: 'mcp' })).items).toEqual([])
   })
 
-  test('behavior: each entry is the live 402, whose extension the stock validator accepts', async () => {
+  test('each entry is the live 402, whose extension the stock validator accepts', async () => {
     const url = `${world.url}/facilitator/discovery/resources?limit=100`
     const { items } = (await (await fetch(url)).json()) as {
       items: { resource: string; accepts: unknown; extensions: { bazaar: Extension } }[]

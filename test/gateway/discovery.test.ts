@@ -86,7 +86,7 @@ function one(slug: string): Document {
 const aggregate = read(Discovery.aggregate(configuration, options))
 
 describe('the aggregated document', () => {
-  test('behavior: an operation has the members of specification 2.1', () => {
+  test('an operation has the members of specification 2.1', () => {
     expect<unknown>(aggregate.paths['/m/weather/forecast']?.get).toEqual({
       operationId: 'weather-forecast',
       summary: 'Summary of /forecast',
@@ -147,7 +147,7 @@ describe('the aggregated document', () => {
     })
   })
 
-  test('behavior: answers, required bodies and parameters are described as in the file', () => {
+  test('answers, required bodies and parameters are described as in the file', () => {
     const items = { type: 'object' }
     const told = read(
       Discovery.aggregate(
@@ -176,7 +176,7 @@ describe('the aggregated document', () => {
     expect(JSON.stringify(others)).toContain('except those that the service sets itself')
   })
 
-  test('behavior: the shipped file declares which answers are lists, which a number, which need a body', async () => {
+  test('the shipped file declares which answers are lists, which a number, which need a body', async () => {
     const text = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
     const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
     const shipped = parse(text, { file: 'merchants.toml', env }).config
@@ -193,7 +193,7 @@ describe('the aggregated document', () => {
     expect(paths['/m/chain-stocks/quote']?.post?.requestBody).toMatchObject({ required: false })
   })
 
-  test('behavior: title, version, guidance, base and contact are in it', () => {
+  test('title, version, guidance, base and contact are in it', () => {
     expect(aggregate.openapi).toBe('3.1.0')
     expect(aggregate.info).toEqual({
       title: 'Turnpike',
@@ -206,7 +206,7 @@ describe('the aggregated document', () => {
     expect(aggregate['x-service-info']).toMatchObject({ categories: ['data', 'chain-data'] })
   })
 
-  test('behavior: every form of a path is listed once, with an id of its own', () => {
+  test('every form of a path is listed once, with an id of its own', () => {
     const ids = Object.entries(aggregate.paths).flatMap(([path, operations]) =>
       Object.entries(operations).map(
         ([method, { operationId }]) => `${method} ${path} ${operationId}`,
@@ -232,7 +232,7 @@ describe('the aggregated document', () => {
     ])
   })
 
-  test('behavior: every name in a path is a required path parameter, and no other is', () => {
+  test('every name in a path is a required path parameter, and no other is', () => {
     for (const [path, operations] of Object.entries(aggregate.paths))
       for (const { parameters } of Object.values(operations)) {
         const inPath = parameters.filter((parameter) => parameter.in === 'path')
@@ -242,7 +242,7 @@ describe('the aggregated document', () => {
       }
   })
 
-  test('behavior: a merchant without the discovery network shows its own', () => {
+  test('a merchant without the discovery network shows its own', () => {
     expect(aggregate.paths['/m/assistant/chat']?.post?.['x-payment-info']).toMatchObject({
       network: 'eip155:8453',
       amount: '1050000',
@@ -251,7 +251,7 @@ describe('the aggregated document', () => {
     })
   })
 
-  test('behavior: routes that cannot be sold are not listed', () => {
+  test('routes that cannot be sold are not listed', () => {
     expect(JSON.stringify(aggregate)).not.toMatch(/closed/)
     const known = Listing.wellKnown(configuration, { receiptAddress })
     expect(known.resources).toContain('http://localhost:4020/m/weather/forecast')
@@ -260,7 +260,7 @@ describe('the aggregated document', () => {
 })
 
 describe('the document of one merchant', () => {
-  test('behavior: an offer for every network, in the order of the file', () => {
+  test('an offer for every network, in the order of the file', () => {
     const document = one('weather')
     expect(document.servers).toEqual([{ url: 'http://localhost:4020/m/weather' }])
     expect(document.paths['/forecast']?.get?.['x-payment-info']).toMatchObject({
@@ -284,11 +284,11 @@ describe('stock validators', () => {
     ['aggregate', aggregate] as const,
     ...merchants.map(({ slug }) => [slug, one(slug)] as const),
   ]
-  test.each(documents)('behavior: mppx accepts %s', (_, document) => {
+  test.each(documents)('mppx accepts %s', (_, document) => {
     expect(validate(document)).toEqual([])
   })
 
-  test('behavior: `mppx discover validate` accepts a served document', async () => {
+  test('`mppx discover validate` accepts a served document', async () => {
     const server = Bun.serve({
       port: 0,
       hostname: '127.0.0.1',

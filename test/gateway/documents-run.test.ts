@@ -175,7 +175,7 @@ async function run(fence: Fence, { cwd, env }: Place): Promise<string> {
 }
 
 describe('the documents', () => {
-  test('behavior: every block of commands is run, or says why it is not', () => {
+  test('every block of commands is run, or says why it is not', () => {
     expect(all.length).toBeGreaterThan(30)
     const faults = all.flatMap((fence) => {
       const fault = markFault(fence)
@@ -196,11 +196,11 @@ describe('the documents', () => {
     expect(new Set(written)).toEqual(new Set([documentedPayout.toLowerCase()]))
   })
 
-  test('behavior: the README has at most 8 kB', () => {
+  test('the README has at most 8 kB', () => {
     expect(Buffer.byteLength(readPage('README.md'))).toBeLessThanOrEqual(8192)
   })
 
-  test('behavior: each page begins with what its reader can do after it', () => {
+  test('each page begins with what its reader can do after it', () => {
     for (const page of pages.filter((each) => each.startsWith('docs/')))
       expect([page, readPage(page)]).toEqual([
         page,
@@ -208,7 +208,7 @@ describe('the documents', () => {
       ])
   })
 
-  test('behavior: the parser of the file accepts every block of TOML', () => {
+  test('the parser of the file accepts every block of TOML', () => {
     const key = 'a-long-key'
     const keys = { WEATHER_KEY: key, ASSISTANT_KEY: key, RPC_KEY: key }
     const env = { PAYOUT: payout, WEBHOOK_SECRET: secret, ...keys }
@@ -241,7 +241,7 @@ describe('the documents', () => {
   })
 
   for (const page of executed)
-    test(`behavior: the blocks of ${page} work as the page says`, async () => {
+    test(`the blocks of ${page} work as the page says`, async () => {
       const printed = (await outputs.get(page)) ?? []
       const patterns = expected[page] ?? []
       expect(printed.length).toBe(patterns.length)
@@ -259,7 +259,7 @@ describe('the documents', () => {
 describe('the reader of blocks', () => {
   const page = '# A\n\n<!-- not run: needs the internet -->\n```sh\ncurl x\n```\n\n```ts\n1\n```\n'
 
-  test('behavior: a comment above a block marks it', () => {
+  test('a comment above a block marks it', () => {
     const [first, second] = fencesOf('a.md', page)
     expect(first).toMatchObject({ line: 4, text: 'curl x', mark: { of: 'needs the internet' } })
     expect(second?.mark).toBeUndefined()

@@ -33,7 +33,7 @@ const get = (serve: Serve, query = '', headers: Record<string, string> = {}) =>
 const text = (serve: Serve) => get(serve).text()
 
 describe('a document', () => {
-  test('behavior: a document may be cached for five minutes and is 304 while it is unchanged', async () => {
+  test('a document may be cached for five minutes and is 304 while it is unchanged', async () => {
     const { aggregate } = documents()
     const first = get(aggregate)
     const etag = first.headers.get('etag') ?? ''
@@ -50,7 +50,7 @@ describe('a document', () => {
     expect(get(aggregate, '', { 'if-none-match': '"other"' }).status).toBe(200)
   })
 
-  test('behavior: a document is built once, and again when a network becomes ready or stops being ready', async () => {
+  test('a document is built once, and again when a network becomes ready or stops being ready', async () => {
     const { aggregate, wellKnown, ready } = documents()
     const both = await text(aggregate)
     const tags = [get(aggregate), get(aggregate)].map(({ headers }) => headers.get('etag'))
@@ -81,7 +81,7 @@ describe('a document', () => {
     }
   })
 
-  test('behavior: while no network can settle, all prices stay listed', () => {
+  test('while no network can settle, all prices stay listed', () => {
     const { aggregate, find, ready } = documents()
     const wiki = find('/m/wiki/openapi.json')
     if (wiki === undefined) throw new Error('no document')
@@ -110,7 +110,7 @@ describe('the list of resources', () => {
       pagination: object
     }
 
-  test('behavior: entries have the members of section 8 of x402 v2', async () => {
+  test('entries have the members of section 8 of x402 v2', async () => {
     const { x402Version, items, pagination } = await page('')
     expect(x402Version).toBe(2)
     expect(pagination).toEqual({ limit: 20, offset: 0, total: 3 })
@@ -131,7 +131,7 @@ describe('the list of resources', () => {
     expect(items[2]?.accepts).toHaveLength(1)
   })
 
-  test('behavior: limit and offset select a page, and a type other than http selects nothing', async () => {
+  test('limit and offset select a page, and a type other than http selects nothing', async () => {
     const { items, pagination } = await page('?type=http&limit=1&offset=1')
     expect(items.map(({ resource }) => resource)).toEqual([
       'http://localhost:4020/m/weather/history',
@@ -151,7 +151,7 @@ describe('the list of resources', () => {
   })
 })
 
-test('behavior: llms.txt describes what is sold and how it is paid for', async () => {
+test('llms.txt describes what is sold and how it is paid for', async () => {
   const { llms } = documents()
   const said = await text(llms)
   expect(get(llms).headers.get('content-type')).toBe('text/plain; charset=utf-8')
@@ -163,7 +163,7 @@ test('behavior: llms.txt describes what is sold and how it is paid for', async (
   expect(said).not.toContain('closed')
 })
 
-test('behavior: the example of a schema is its own, a known one, or the simplest of its type', () => {
+test('the example of a schema is its own, a known one, or the simplest of its type', () => {
   const schema = {
     type: 'object',
     required: ['symbol', 'count', 'tags'],

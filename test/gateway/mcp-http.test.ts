@@ -85,7 +85,7 @@ const buy = async (name: string, args: Message = {}) => {
 }
 
 describe('the allowed clients', () => {
-  test('behavior: our own pages, pages of this machine, and clients without an Origin may connect', async () => {
+  test('our own pages, pages of this machine, and clients without an Origin may connect', async () => {
     for (const origin of [undefined, 'http://localhost:6274', 'http://127.0.0.1', shop.url]) {
       const response = await post(call('shop-item'), origin === undefined ? {} : { origin })
       expect(response.status).toBe(200)
@@ -177,7 +177,7 @@ describe('bad messages', () => {
 })
 
 describe('messages', () => {
-  test('behavior: each message of a batch is answered, a cancelled one too', async () => {
+  test('each message of a batch is answered, a cancelled one too', async () => {
     const cancel = { jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: 2 } }
     const batch = [call('shop-item', {}, {}, 1), call('shop-other', {}, {}, 2), cancel]
     const response = await post(batch, { ...mpp, 'mcp-protocol-version': '2025-03-26' })
@@ -188,7 +188,7 @@ describe('messages', () => {
     ])
   })
 
-  test('behavior: a call that is a notification buys nothing', async () => {
+  test('a call that is a notification buys nothing', async () => {
     const meta = { 'org.paymentauth/credential': await credential('shop-item') }
     const before = shop.counts()
     const { id: _, ...notification } = call('shop-item', {}, meta)
@@ -198,7 +198,7 @@ describe('messages', () => {
     expect(shop.upstream.requests.length).toBe(0)
   })
 
-  test('behavior: a credential at the root of the message counts too', async () => {
+  test('a credential at the root of the message counts too', async () => {
     const _meta = { 'org.paymentauth/credential': await credential('shop-item') }
     const { result } = await send({ ...call('shop-item'), _meta })
     expect(result?.content).toEqual([
@@ -251,7 +251,7 @@ test('error: invalid credentials of one client are 429 to it, as over HTTP, and 
 })
 
 describe('what is bought', () => {
-  test('behavior: tail, query and body reach the upstream as over HTTP, without the payment', async () => {
+  test('tail, query and body reach the upstream as over HTTP, without the payment', async () => {
     shop.upstream.requests.length = 0
     await buy('shop-item', { tail: 'a/b c', params: { q: 'x&y', 'p[0]': [1, 2] } })
     const meta = { 'org.paymentauth/credential': await credential('shop-item', { body: { a: 1 } }) }
@@ -264,7 +264,7 @@ describe('what is bought', () => {
     expect(names.filter((name) => /payment|cookie|x-own|forwarded/.test(name))).toEqual([])
   })
 
-  test('behavior: an error of the upstream is an error result with the receipt of the payment', async () => {
+  test('an error of the upstream is an error result with the receipt of the payment', async () => {
     const offer = { x402Version: 2, accepts: [{ payTo: '0x1' }] }
     shop.upstream.script = (_, reply) => reply.send(404, JSON.stringify(offer))
     const { result } = await buy('shop-item')
@@ -278,7 +278,7 @@ describe('what is bought', () => {
     expect(result?._meta['org.paymentauth/receipt']).toMatchObject({ status: 'success' })
   })
 
-  test('behavior: images are images, compressed text is decompressed, other data is a blob', async () => {
+  test('images are images, compressed text is decompressed, other data is a blob', async () => {
     const bytes = new Uint8Array([137, 80, 78, 71])
     const content = async (body: Uint8Array, headers: Record<string, string>) => {
       shop.upstream.script = (_, reply) => reply.send(200, body, headers)
@@ -301,7 +301,7 @@ describe('what is bought', () => {
     expect((await content(new Uint8Array([255]), packed))?.text).toStartWith('Upstream Failed')
   })
 
-  test('behavior: a payment that was not delivered is redeemed by the token, once', async () => {
+  test('a payment that was not delivered is redeemed by the token, once', async () => {
     const { result: asked } = await send(call('shop-item'))
     const header = await payX402(
       asked?.structuredContent as unknown as Required,
@@ -328,7 +328,7 @@ describe('what is bought', () => {
     expect(other.result?.structuredContent).toMatchObject({ code: 'payment-mismatch' })
   })
 
-  test('behavior: a challenge of HTTP pays for the same tool, and for no other', async () => {
+  test('a challenge of HTTP pays for the same tool, and for no other', async () => {
     const [challenge] = challengesOf(await fetch(`${shop.url}/m/shop/item`)).filter(
       ({ request }) => request.methodDetails.chainId === 8453,
     )

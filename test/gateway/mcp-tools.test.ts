@@ -39,11 +39,11 @@ async function listed(...ready: readonly Network.Id[]): Promise<string[]> {
   return result.tools.map(({ name }) => name)
 }
 
-test('behavior: a tool is listed while one of its networks can settle', async () => {
+test('a tool is listed while one of its networks can settle', async () => {
   expect(await listed('eip155:4663', 'eip155:8453')).toEqual(['weather-forecast', 'wiki-summary'])
   expect(await listed('eip155:4663')).toEqual(['weather-forecast'])
 })
 
-test('behavior: while no network can settle, all tools stay listed', async () => {
+test('while no network can settle, all tools stay listed', async () => {
   expect(await listed()).toEqual(['weather-forecast', 'wiki-summary'])
 })

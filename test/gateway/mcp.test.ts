@@ -98,7 +98,7 @@ async function paid(network: Id): Promise<bigint> {
 }
 
 describe('the tools', () => {
-  test('behavior: there is one tool for every route, with names and inputs that clients accept', async () => {
+  test('there is one tool for every route, with names and inputs that clients accept', async () => {
     const client = await connect()
     const { tools } = await client.listTools()
     const { paths } = (await (await fetch(`${world.url}/openapi.json`)).json()) as {
@@ -136,7 +136,7 @@ describe('the tools', () => {
     })
   })
 
-  test('behavior: the server has a title and instructions for payments', async () => {
+  test('the server has a title and instructions for payments', async () => {
     const client = await connect()
     expect(client.getServerVersion()).toMatchObject({ name: 'turnpike', title: 'Turnpike' })
     expect(client.getServerCapabilities()?.experimental).toEqual({
@@ -147,7 +147,7 @@ describe('the tools', () => {
 })
 
 describe('an unpaid call', () => {
-  test('behavior: an unpaid call of a client that speaks MPP is error -32042, with the x402 offers too', async () => {
+  test('an unpaid call of a client that speaks MPP is error -32042, with the x402 offers too', async () => {
     const { code, data } = await refusal(await connect(mpp), {
       name: 'weather-forecast',
       arguments: forecast,
@@ -171,7 +171,7 @@ describe('an unpaid call', () => {
     )
   })
 
-  test('behavior: an unpaid call of any other client is the tool result of the x402 transport', async () => {
+  test('an unpaid call of any other client is the tool result of the x402 transport', async () => {
     const client = await connect()
     const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
     expect(result.isError).toBe(true)
@@ -187,7 +187,7 @@ describe('an unpaid call', () => {
     expect(data.challenges).toHaveLength(2)
   })
 
-  test('behavior: inputs that cannot be served are named before a payment', async () => {
+  test('inputs that cannot be served are named before a payment', async () => {
     const client = await connect(mpp)
     const { data } = await refusal(client, {
       name: 'weather-forecast',
@@ -225,7 +225,7 @@ describe('mppx', () => {
     ['eip155:4663', {}],
     ['eip155:8453', mpp],
   ] as const)
-    test(`behavior: the MCP client of mppx buys on ${network}, with a signed receipt, ${capabilities === mpp ? '' : 'un'}declared`, async () => {
+    test(`the MCP client of mppx buys on ${network}, with a signed receipt, ${capabilities === mpp ? '' : 'un'}declared`, async () => {
       const client = await connectMppx(network, { capabilities })
       const before = await paid(network)
       const result = await client.callTool({ name: 'weather-forecast', arguments: forecast })
@@ -239,7 +239,7 @@ describe('mppx', () => {
       expect(Receipt.verify(signed)).toBe(world.app.receiptAddress)
     })
 
-  test('behavior: mppx buys with a body, a tail and a bracketed name', async () => {
+  test('mppx buys with a body, a tail and a bracketed name', async () => {
     const client = await connectMppx('eip155:8453', { index: 2 })
     const messages = [{ role: 'user', content: 'What does a turnpike do?' }]
     const chat = await client.callTool({
@@ -262,7 +262,7 @@ describe('x402', () => {
   const pay = async (required: Required, buyer = 1) =>
     JSON.parse(atob(await payX402(required, account(buyer).local(), x402)))
 
-  test('behavior: each offer has a salt to echo, and the order of members does not matter', async () => {
+  test('each offer has a salt to echo, and the order of members does not matter', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', arguments: { base: 'USD' } }
     const ask = async () => (await client.callTool(call)).structuredContent as Required
@@ -278,7 +278,7 @@ describe('x402', () => {
     expect(headersOf({ ...payment, extensions: {} })).not.toEqual(headersOf(payment))
   })
 
-  test('behavior: a payment in _meta buys once; the settlement is in _meta of the result', async () => {
+  test('a payment in _meta buys once; the settlement is in _meta of the result', async () => {
     const client = await connect()
     const call = { name: 'fx-latest', arguments: { base: 'USD' } }
     const offer = (await client.callTool(call)).structuredContent as Required
@@ -336,7 +336,7 @@ describe('x402', () => {
     expect((await refusal(client, text)).code).toBe(-32602)
   })
 
-  test('behavior: an idempotency key in _meta gets the same answer again, for one payment', async () => {
+  test('an idempotency key in _meta gets the same answer again, for one payment', async () => {
     const client = await connect()
     const call = { name: 'words-related', arguments: { ml: 'road' } }
     const offer = (await client.callTool(call)).structuredContent as Required
@@ -352,7 +352,7 @@ describe('x402', () => {
 })
 
 describe('a credential that is wrong', () => {
-  test("behavior: a refusal has the form of the credential's protocol, whatever the client declared", async () => {
+  test("a refusal has the form of the credential's protocol, whatever the client declared", async () => {
     const call = { name: 'fx-latest', arguments: {} }
     const declared = await connect(mpp)
     const { data } = await refusal(declared, call)

@@ -91,13 +91,13 @@ describe('isPublic', () => {
   test.each(refused)('error: %j is no public address', (address) => {
     expect(Ip.isPublic(address)).toBe(false)
   })
-  test.each(allowed)('behavior: %s is a public address', (address) => {
+  test.each(allowed)('%s is a public address', (address) => {
     expect(Ip.isPublic(address)).toBe(true)
   })
 })
 
 describe('createResolver', () => {
-  test('behavior: an answer is cached for 30 s, concurrent lookups are one, an address resolves to itself', async () => {
+  test('an answer is cached for 30 s, concurrent lookups are one, an address resolves to itself', async () => {
     let now = 1_000
     const asked: string[] = []
     const resolve = createResolver({

@@ -103,7 +103,7 @@ describe('fixed_query with a plain word', () => {
       '{"tags":null,"x":"front_page"}',
       '{"tags":{},"front_page":1}',
     ].map((text) => [text]),
-  )('behavior: %s is not changed', (text) => {
+  )('%s is not changed', (text) => {
     expect(everywhere(text, secrets)).toBe(text)
   })
 
@@ -120,14 +120,14 @@ describe('fixed_query with a plain word', () => {
     expect([...headers.keys()]).toEqual(['etag'])
   })
 
-  test('behavior: text beyond ASCII is redacted literally and encoded', () => {
+  test('text beyond ASCII is redacted literally and encoded', () => {
     const found = ofQuery({ city: 'Z\u00fcrich', place: 'Gen\u00e8ve-Gare' })
     for (const text of ['?city=Z%C3%BCrich', '{"city":"Z\\u00fcrich"}', '<b>Z\u00fcrich</b>'])
       expect(everywhere(text, found)).toBe(text.replace(/Z.*rich/, '[redacted]'))
     expect(everywhere('in Gen%C3%A8ve-Gare', found)).toBe('in [redacted]')
   })
 
-  test('behavior: the result is the same for every split, with any text around the words', () => {
+  test('the result is the same for every split, with any text around the words', () => {
     const piece = fc.constantFrom(
       'tags',
       'front_page',

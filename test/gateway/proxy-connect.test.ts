@@ -63,7 +63,7 @@ describe('addresses', () => {
     expect(answers.length).toBe(0)
   })
 
-  test('behavior: the connection is made to the resolved address, with the name as Host', async () => {
+  test('the connection is made to the resolved address, with the name as Host', async () => {
     const hosts: string[] = []
     const upstream = await raw((piece, { socket }) => {
       hosts.push(/^host: (.*)\r$/im.exec(piece)?.[1] ?? '')
@@ -81,7 +81,7 @@ describe('addresses', () => {
     expect([hosts, count]).toEqual([[named.host], 1])
   })
 
-  test('behavior: the next address is tried when a connection cannot be made', async () => {
+  test('the next address is tried when a connection cannot be made', async () => {
     const upstream = serve(() => new Response('ok'))
     const options = { resolve: async () => ['::1', '127.0.0.1'] }
     const named = new URL(`http://a.test:${upstream.port}`)
@@ -122,7 +122,7 @@ describe('TLS', () => {
   }
   const options = { ca: `${a.cert}${b.cert}`, resolve: async () => ['127.0.0.1'] }
 
-  test('behavior: the certificate is checked for the name; connections are kept alive by name', async () => {
+  test('the certificate is checked for the name; connections are kept alive by name', async () => {
     const { port, seen } = await secure()
     for (const name of ['a', 'b', 'a', 'b'])
       expect(text(await forward(new URL(`https://${name}.test:${port}`), { options }))).toBe('ok')

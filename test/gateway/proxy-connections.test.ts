@@ -70,7 +70,7 @@ async function serveLate(first: string, fields: Partial<Merchant> = {}) {
 }
 
 describe('attack: an answer that is followed by further bytes', () => {
-  test('behavior: HEAD has a connection of its own', async () => {
+  test('HEAD has a connection of its own', async () => {
     const { buy, seen } = await serveLate('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')
     expect(await buy('/late', 'HEAD')).toBe('200 ')
     expect(await buy('/plain')).toBe('200 mine')
@@ -78,7 +78,7 @@ describe('attack: an answer that is followed by further bytes', () => {
   })
 
   for (const status of ['204 No Content', '304 Not Modified'])
-    test(`behavior: after ${status} the next buyer has a new connection`, async () => {
+    test(`after ${status} the next buyer has a new connection`, async () => {
       const { buy, seen, pass } = await serveLate(`HTTP/1.1 ${status}\r\n\r\n`)
       const code = status.slice(0, 3)
       expect(await buy('/plain')).toBe('200 mine')
@@ -95,14 +95,14 @@ describe('attack: an answer that is followed by further bytes', () => {
       expect(seen.slice(4)).toEqual(['1 /plain', '4 /late', '1 /plain'])
     })
 
-  test('behavior: after bytes beyond an answer the next buyer has a new connection', async () => {
+  test('after bytes beyond an answer the next buyer has a new connection', async () => {
     const { buy, seen } = await serveLate(`HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok${late}`)
     expect(await buy('/late')).toBe('200 ok')
     expect(await buy('/plain')).toBe('200 mine')
     expect(seen).toEqual(['1 /late', '2 /plain'])
   })
 
-  test('behavior: bytes that arrive on an idle connection end it', async () => {
+  test('bytes that arrive on an idle connection end it', async () => {
     const { buy, seen, push, closed } = await serveLate('')
     expect(await buy('/plain')).toBe('200 mine')
     expect(await buy('/plain')).toBe('200 mine')
@@ -112,7 +112,7 @@ describe('attack: an answer that is followed by further bytes', () => {
     expect(seen).toEqual(['1 /plain', '1 /plain', '2 /plain'])
   })
 
-  test('behavior: with keep_alive = false each request has a connection of its own', async () => {
+  test('with keep_alive = false each request has a connection of its own', async () => {
     const first = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'
     const { buy, seen } = await serveLate(first, { ownConnections: true })
     expect(await buy('/late')).toBe('200 ok')

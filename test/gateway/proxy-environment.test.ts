@@ -59,7 +59,7 @@ describe('a proxy of the environment', () => {
       expect([host, await ask(host)]).toEqual([host, 'proxy'])
   })
 
-  test('behavior: exceptions are names, addresses, ports and the asterisk', () => {
+  test('exceptions are names, addresses, ports and the asterisk', () => {
     const proxyOf = (url: string, no_proxy: string) =>
       proxyFor(new URL(url), { https_proxy: 'http://p', no_proxy })
     expect(proxyOf('https://a.test', '')).toBe('http://p')
@@ -74,7 +74,7 @@ describe('a proxy of the environment', () => {
 })
 
 describe('a name that is resolved before a charge', () => {
-  test('behavior: the first lookup is waited for, later ones use the cache, and an old answer is renewed', async () => {
+  test('the first lookup is waited for, later ones use the cache, and an old answer is renewed', async () => {
     let now = 0
     const answers: (readonly string[])[] = [
       ['8.8.8.8'],

@@ -48,13 +48,13 @@ describe('toUpstream', () => {
     ['range', 'bytes=0-1'],
     ['if-none-match', '"x"'],
   ] as const
-  test.each(stays)('behavior: %s: %s is not forwarded', (name, value) => {
+  test.each(stays)('%s: %s is not forwarded', (name, value) => {
     expect(
       toUpstream(new Headers({ [name]: value }), { headers: {} }, fixed, false).has(name),
     ).toBe(false)
   })
 
-  test('behavior: headers that describe the request are forwarded, unless Connection lists them', () => {
+  test('headers that describe the request are forwarded, unless Connection lists them', () => {
     const given = {
       accept: 'a/b',
       'accept-language': 'de',
@@ -70,7 +70,7 @@ describe('toUpstream', () => {
     ])
   })
 
-  test("behavior: the merchant's headers replace the buyer's and ours", () => {
+  test("the merchant's headers replace the buyer's and ours", () => {
     const buyer = new Headers({
       accept: 'text/html',
       authorization: 'Bearer buyer',
@@ -109,7 +109,7 @@ describe('toUpstream', () => {
     )
   })
 
-  test('behavior: only encodings that the buyer names are requested', () => {
+  test('only encodings that the buyer names are requested', () => {
     const asked = (value: string) =>
       toUpstream(new Headers({ 'accept-encoding': value }), { headers: {} }, fixed, false).get(
         'accept-encoding',
@@ -142,12 +142,12 @@ describe('toBuyer', () => {
     'content-security-policy-report-only',
     'x-accel-redirect',
   ]
-  test.each(stays)('behavior: %s is not forwarded, even when the route lists it', (name) => {
+  test.each(stays)('%s is not forwarded, even when the route lists it', (name) => {
     const headers = toBuyer(new Headers({ [name]: 'x' }), { passHeaders: [name] })
     expect(headers.has(name)).toBe(false)
   })
 
-  test('behavior: headers that are not allowed are not forwarded', () => {
+  test('headers that are not allowed are not forwarded', () => {
     const upstream = new Headers({
       server: 'x',
       'x-powered-by': 'y',
@@ -159,7 +159,7 @@ describe('toBuyer', () => {
     expect(names).toEqual(['cache-control', 'content-security-policy', 'x-content-type-options'])
   })
 
-  test('behavior: content headers, validators and listed headers are forwarded; our policy replaces theirs', () => {
+  test('content headers, validators and listed headers are forwarded; our policy replaces theirs', () => {
     const upstream = new Headers({
       'content-type': 'application/json',
       'content-language': 'en',
@@ -186,7 +186,7 @@ describe('toBuyer', () => {
     })
   })
 
-  test('behavior: a header that Connection lists is not forwarded', () => {
+  test('a header that Connection lists is not forwarded', () => {
     const upstream = new Headers({ connection: 'close, X-Hop', 'x-hop': '1' })
     expect(toBuyer(upstream, { passHeaders: ['x-hop'] }).has('x-hop')).toBe(false)
   })

@@ -20,7 +20,7 @@ describe('breaker', () => {
     for (const now of times) breaker.success('https://a', now)
   }
 
-  test('behavior: a breaker opens after failed connections in a row, for that origin only', () => {
+  test('a breaker opens after failed connections in a row, for that origin only', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 1)
     answering(breaker, 1)
@@ -32,7 +32,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://b', 4)).toBe(false)
   })
 
-  test('behavior: after the cool-down one success closes a breaker, and one failure opens it for longer', () => {
+  test('after the cool-down one success closes a breaker, and one failure opens it for longer', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0)
     expect([breaker.isOpen('https://a', 999), breaker.isOpen('https://a', 1_000)]).toEqual([
@@ -69,7 +69,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 1_000)).toBe(false)
   })
 
-  test('behavior: the last ten seconds count for a busy upstream, the last results for one with few requests', () => {
+  test('the last ten seconds count for a busy upstream, the last results for one with few requests', () => {
     const busy = createBreaker(policy)
     for (let now = 0; now < 100; now++) answering(busy, now)
     silent(busy, '0xa', 10_200, 10_201)
@@ -93,7 +93,7 @@ describe('breaker', () => {
     expect(breaker.isOpen('https://a', 1_002)).toBe(true)
   })
 
-  test('behavior: late failures of earlier requests do not keep a breaker open', () => {
+  test('late failures of earlier requests do not keep a breaker open', () => {
     const breaker = createBreaker(policy)
     failing(breaker, 0, 0, 0, 500, 600, 999)
     expect(breaker.isOpen('https://a', 1_000)).toBe(false)
@@ -101,7 +101,7 @@ describe('breaker', () => {
 })
 
 describe('concurrency', () => {
-  test('behavior: a merchant has its own limit of concurrent sales, and all merchants share one', () => {
+  test('a merchant has its own limit of concurrent sales, and all merchants share one', () => {
     const concurrency = createConcurrency()
     const max = { merchant: 2, total: 3 }
     const first = concurrency.acquire('a', max)
@@ -146,7 +146,7 @@ describe('shares of the budget', () => {
     }
   })
 
-  test('behavior: a single body may be larger than a share, but not than all', () => {
+  test('a single body may be larger than a share, but not than all', () => {
     const budget = createBudget(1_600)
     const only = open(budget, 'a')
     expect([only.acquire(1_000), only.acquire(500), only.acquire(101)]).toEqual([true, true, false])
@@ -171,7 +171,7 @@ describe('readBody', () => {
   const refusal = (promise: Promise<unknown>) =>
     promise.catch((error: ProblemError) => error.status)
 
-  test('behavior: the body is read whole and its bytes count until release', async () => {
+  test('the body is read whole and its bytes count until release', async () => {
     const budget = createBudget(100)
     const body = await readBody(post(stream(3, 4)), 7, budget)
     expect([...body.bytes]).toEqual([3, 3, 3, 4, 4, 4, 4])
@@ -184,7 +184,7 @@ describe('readBody', () => {
     expect(budget.usedBytes()).toBe(0)
   })
 
-  test('behavior: no body is no bytes', async () => {
+  test('no body is no bytes', async () => {
     const body = await readBody(new Request('http://localhost/'), 0, createBudget(0))
     expect(body.bytes.byteLength).toBe(0)
     body.release()
@@ -242,7 +242,7 @@ describe('readBody', () => {
     expect((await readBody(fair, 1_000_000, budget)).bytes.byteLength).toBe(19_200)
   })
 
-  test('behavior: pieces of all sizes are one body', async () => {
+  test('pieces of all sizes are one body', async () => {
     const sizes = [1, 70_000, 3, 65_535, 2, 65_536, 200_000, 5]
     const { bytes } = await readBody(post(stream(...sizes)), 1_000_000, createBudget(4_000_000))
     const expected = sizes.map((size) => new Uint8Array(size).fill(size))
@@ -267,7 +267,7 @@ describe('merchants of our own', () => {
     return JSON.parse(new TextDecoder().decode(body)) as { id: number; joke: string; total: number }
   }
 
-  test('behavior: a joke by number, or another one every millisecond until all were used', async () => {
+  test('a joke by number, or another one every millisecond until all were used', async () => {
     const { total } = await joke('')
     expect(total).toBe(40)
     const all = await Promise.all(Array.from({ length: total }, (_, now) => joke('?x=y', now)))

@@ -61,7 +61,7 @@ async function through(chunks: readonly string[], secrets: readonly string[]): P
 }
 
 describe('streams', () => {
-  test('behavior: a secret is replaced for every split into chunks', async () => {
+  test('a secret is replaced for every split into chunks', async () => {
     const text = `data: {"key":"${secret}"}\n\ndata: ${secret}${secret}\n\n`
     const wanted = text.replaceAll(secret, '[redacted]')
     for (let first = 0; first <= text.length; first++) {
@@ -72,7 +72,7 @@ describe('streams', () => {
     expect(await through([...text], [secret])).toBe(wanted)
   })
 
-  test('behavior: the result is the same for every split, with any common parts of the secrets', async () => {
+  test('the result is the same for every split, with any common parts of the secrets', async () => {
     const letters = fc.constantFrom('a', 'b')
     const word = fc.array(letters, { minLength: 2, maxLength: 5 }).map((list) => list.join(''))
     await fc.assert(
@@ -90,7 +90,7 @@ describe('streams', () => {
     )
   })
 
-  test('behavior: a chunk is sent at once, except for an end that may begin a secret', async () => {
+  test('a chunk is sent at once, except for an end that may begin a secret', async () => {
     const upstream = source()
     const { body, headers } = redact(upstream.stream)
     const { read } = readerOf(body)
@@ -108,12 +108,12 @@ describe('streams', () => {
     expect(headers.get('etag')).toBe('"1"')
   })
 
-  test('behavior: without secrets it is the same stream', () => {
+  test('without secrets it is the same stream', () => {
     const upstream = source()
     expect(redact(upstream.stream, [], 'gzip').body).toBe(upstream.stream)
   })
 
-  test('behavior: the longer of two secrets is replaced whole', async () => {
+  test('the longer of two secrets is replaced whole', async () => {
     const secrets = ['abcdefgh', 'abcdefghij']
     expect(await through(['1 abcdefgh', 'ij 2 abcdefgh', 'x'], secrets)).toBe(
       '1 [redacted] 2 [redacted]x',
@@ -122,7 +122,7 @@ describe('streams', () => {
     expect(await through(['xxabcdefgh', '!'], ['xxabcdefghyy', 'abcdefgh'])).toBe('xx[redacted]!')
   })
 
-  test('behavior: an encoded event stream is sent unencoded, event by event', async () => {
+  test('an encoded event stream is sent unencoded, event by event', async () => {
     const upstream = source()
     const { body, headers } = redact(upstream.stream, [secret], 'gzip')
     expect(headers.has('content-encoding')).toBe(false)
@@ -148,7 +148,7 @@ describe('streams', () => {
     ['br', zlib.brotliCompressSync],
     ['zstd', zlib.zstdCompressSync],
   ] as const)
-    test(`behavior: a long answer in ${encoding} is decoded`, async () => {
+    test(`a long answer in ${encoding} is decoded`, async () => {
       const text = `${'x'.repeat(100_000)}${secret}${'y'.repeat(100_000)}`
       const upstream = source()
       const { body } = redact(upstream.stream, [secret], encoding)
@@ -183,7 +183,7 @@ describe('secrets', () => {
   const secretsOfQuery = (fixedQuery: Record<string, string>) =>
     secretsOf(merchant('m'), route('/r', { fixedQuery }))
 
-  test('behavior: secrets are the credentials of a merchant, also in base64 and hex', () => {
+  test('secrets are the credentials of a merchant, also in base64 and hex', () => {
     const password = 'user:pass/word+1'
     const sold = merchant('m', {
       headers: {
@@ -212,7 +212,7 @@ describe('secrets', () => {
       expect(shown(btoa(`${before}query+secret and more`), found)).toContain('[redacted]')
   })
 
-  test('behavior: secrets are found in the path, after any scheme, and in a cookie', () => {
+  test('secrets are found in the path, after any scheme, and in a cookie', () => {
     const sold = merchant('m', {
       headers: { Authorization: 'Key fal-ai/s3cret', Cookie: 'a=1; session=s3cret&cookie' },
     })
@@ -294,28 +294,28 @@ describe('the ways to write a secret', () => {
       }
     })
 
-  test('behavior: a backslash in a secret does not slow the search', () => {
+  test('a backslash in a secret does not slow the search', () => {
     const backslashes = '\\'.repeat(4)
     const text = `${'\\'.repeat(20_000)}x`
     expect(shown(text, [`${backslashes}secret`])).toBe(text)
     expect(shown(`a${JSON.stringify('a\\b\\c-d"e')}`, ['a\\b\\c-d"e'])).toBe('a"[redacted]"')
   })
 
-  test('behavior: binary bytes are returned as the same array', () => {
+  test('binary bytes are returned as the same array', () => {
     const body = new Uint8Array(4096)
     for (let at = 0; at < body.length; at++) body[at] = (at * 7919) % 251
     body.fill(0, 100, 400)
     expect(redactAnswer({ headers: new Headers(), body }, [key])).toBe(body)
   })
 
-  test('behavior: a blank may be a plus sign', () => {
+  test('a blank may be a plus sign', () => {
     expect(shown('a=s3cret+path%21', ['s3cret path!'])).toBe('a=[redacted]')
     expect(shown('a=s3cret%20path!', ['s3cret path!'])).toBe('a=[redacted]')
   })
 })
 
 describe('whole answers', () => {
-  test('behavior: an answer that decodes to more than the buffer is a stream without secrets', async () => {
+  test('an answer that decodes to more than the buffer is a stream without secrets', async () => {
     const text = `${'x'.repeat(6_000_000)}${secret}`
     const headers = new Headers({ 'content-encoding': 'gzip' })
     const body = redactAnswer({ headers, body: new Uint8Array(zlib.gzipSync(text)) }, [secret])
@@ -375,7 +375,7 @@ describe('whole answers', () => {
     expect(headers.has('content-encoding')).toBe(false)
   })
 
-  test('behavior: an answer without a secret, compressed or not, is the same array', () => {
+  test('an answer without a secret, compressed or not, is the same array', () => {
     for (const [encoding, body] of [
       ['identity', bytes('nothing here, sk-or')],
       ['gzip', new Uint8Array(zlib.gzipSync('nothing here'))],

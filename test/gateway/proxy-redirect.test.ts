@@ -66,7 +66,7 @@ const targets = (upstream: ScriptedUpstream) =>
 
 describe('a redirect of an upstream within its own origin', () => {
   for (const status of [301, 302, 303, 307, 308])
-    test(`behavior: ${status} of a GET is followed with all headers of the first request`, async () => {
+    test(`${status} of a GET is followed with all headers of the first request`, async () => {
       const upstream = await serve({ '/r': to(status, '/r/other?x=1') })
       const answer = await forward(upstream, { search: '?a=b' })
       expect(answer.status).toBe(200)
@@ -79,7 +79,7 @@ describe('a redirect of an upstream within its own origin', () => {
       expect(headers['idempotency-key']).toBe('pay_1')
     })
 
-  test('behavior: a relative location and one with the origin are followed, HEAD as HEAD', async () => {
+  test('a relative location and one with the origin are followed, HEAD as HEAD', async () => {
     const upstream = await serve({ '/r': to(302, 'r/A_title#part') })
     expect((await forward(upstream, { method: 'HEAD' })).status).toBe(200)
     upstream.script = (request, reply) =>
@@ -91,7 +91,7 @@ describe('a redirect of an upstream within its own origin', () => {
   })
 
   for (const status of [307, 308])
-    test(`behavior: ${status} of a POST is followed with its body`, async () => {
+    test(`${status} of a POST is followed with its body`, async () => {
       const upstream = await serve({ '/r': to(status, '/r/other') })
       const answer = await forward(upstream, { method: 'POST', body: '{"a":1}' })
       expect(arrivedIn(answer)).toMatchObject({
@@ -120,7 +120,7 @@ describe('a redirect of an upstream within its own origin', () => {
     expect(targets(upstream)).toEqual(['GET /r', 'GET /r/1', 'GET /r/2', 'GET /r/3'])
   })
 
-  test('behavior: the fixed query is in each request, whatever the location has', async () => {
+  test('the fixed query is in each request, whatever the location has', async () => {
     const upstream = await serve({ '/r': to(302, '/r/other?key=theirs&x=1') })
     const own = { fixedQuery: { key: 'a-s3cret-value' }, query: { lang: 'en' } }
     await forward(upstream, { route: own, search: '?key=mine' })
@@ -165,7 +165,7 @@ describe('a redirect of an upstream to anywhere else', () => {
       expect([answer.status, targets(upstream)]).toEqual([302, ['GET /r']])
     })
 
-  test('behavior: a route without a tail follows to a slash at its end', async () => {
+  test('a route without a tail follows to a slash at its end', async () => {
     const upstream = await serve({ '/r': to(308, '/r/') })
     expect((await forward(upstream, { route: { tail: 'none' } })).status).toBe(200)
     expect(targets(upstream)).toEqual(['GET /r', 'GET /r/'])

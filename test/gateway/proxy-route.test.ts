@@ -27,7 +27,7 @@ describe('canonicalize', () => {
     '/m/wiki/summary/%23hash',
     '/',
   ]
-  test.each(kept)('behavior: %s is its own canonical form', (path) => {
+  test.each(kept)('%s is its own canonical form', (path) => {
     expect(Route.canonicalize(received(path))).toBe(path)
   })
 
@@ -40,7 +40,7 @@ describe('canonicalize', () => {
     ['/m/x/../weather/forecast', '/m/weather/forecast'],
     ['/m/wiki/summary/2%2e5', '/m/wiki/summary/2.5'],
   ]
-  test.each(changed)('behavior: %s becomes %s', (path, canonical) => {
+  test.each(changed)('%s becomes %s', (path, canonical) => {
     expect(Route.canonicalize(received(path))).toBe(canonical)
   })
 
@@ -106,7 +106,7 @@ describe('canonicalize', () => {
     expect(Route.canonicalize(path)).toBeUndefined()
   })
 
-  test('behavior: a canonical form is its own canonical form', () => {
+  test('a canonical form is its own canonical form', () => {
     for (const [, path] of changed) expect(Route.canonicalize(path)).toBe(path)
   })
 })
@@ -150,7 +150,7 @@ describe('match', () => {
     ['/m', undefined],
     ['/', undefined],
   ]
-  test.each(cases)('behavior: %s is %s', (path, expected) => {
+  test.each(cases)('%s is %s', (path, expected) => {
     expect(found(path)).toBe(expected)
   })
 
@@ -169,7 +169,7 @@ describe('upstreamUrl', () => {
     if (match?.target === undefined) throw new Error('no match')
     return Route.upstreamUrl(match.target, match.tail, search).href
   }
-  test('behavior: the tail is appended, or placed where the upstream path says', () => {
+  test('the tail is appended, or placed where the upstream path says', () => {
     expect(url({}, '/m/m/r')).toBe('https://api.example.com/r')
     expect(url({ upstreamPath: '/v1/x' }, '/m/m/r/a/b')).toBe('https://api.example.com/v1/x/a/b')
     expect(url({ upstreamPath: '/CIK{tail}' }, '/m/m/r/0001.json')).toBe(
@@ -184,12 +184,12 @@ describe('upstreamUrl', () => {
     expect(url({ upstream }, '/m/m/r/x')).toBe('https://other.example.com:8443/r/x')
   })
 
-  test('behavior: special characters of a URL stay part of the path', () => {
+  test('special characters of a URL stay part of the path', () => {
     for (const tail of ['AC%2FDC', 'a@evil.example', 'x:80', '%3Fq=1', '%23x', 'a;b', '%2F%2Fevil'])
       expect(url({}, `/m/m/r/${tail}`)).toBe(`https://api.example.com/r/${tail}`)
   })
 
-  test('behavior: the query is forwarded byte for byte', () => {
+  test('the query is forwarded byte for byte', () => {
     for (const search of [
       '?page[size]=2&page%5Bsize%5D=3',
       '?a=1&a=2&b',
@@ -200,7 +200,7 @@ describe('upstreamUrl', () => {
       expect(url({}, '/m/m/r', search)).toBe(`https://api.example.com/r${search}`)
   })
 
-  test('behavior: a default is added unless the buyer has set the name in any spelling', () => {
+  test('a default is added unless the buyer has set the name in any spelling', () => {
     const query = { format: 'json', 'page[size]': '10' }
     expect(url({ query }, '/m/m/r')).toBe('https://api.example.com/r?format=json&page%5Bsize%5D=10')
     expect(url({ query }, '/m/m/r', '?z=1&form%61t=xml&page[size]=5')).toBe(
@@ -208,7 +208,7 @@ describe('upstreamUrl', () => {
     )
   })
 
-  test('behavior: a fixed value replaces every spelling of the buyer', () => {
+  test('a fixed value replaces every spelling of the buyer', () => {
     const fixedQuery = { key: 'k&y' }
     expect(url({ fixedQuery }, '/m/m/r', '?a=1&key=mine&k%65y=mine&b=2')).toBe(
       'https://api.example.com/r?a=1&b=2&key=k%26y',
@@ -247,7 +247,7 @@ describe('upstreamUrl', () => {
     )
   })
 
-  test('behavior: names beside the fixed ones are forwarded', () => {
+  test('names beside the fixed ones are forwarded', () => {
     const kept = 'limits=1&x.limit=1&limit_to=1&page[number]=2&page_number=3&per=1&a;b=2&=3'
     expect(url({ fixedQuery: fixed }, '/m/m/r', `?${kept}`)).toBe(
       `https://api.example.com/r?${kept}&limit=10&page%5Bsize%5D=5&per_page=7`,
@@ -322,7 +322,7 @@ describe('a path that another route sells at the upstream', () => {
       },
     )
 
-  test('behavior: other paths are sold, also where there is no other route', () => {
+  test('other paths are sold, also where there is no other route', () => {
     const soldBy = ofShop(every)
     expect(['', '/reports', '/v1', '/v1/full', '/2/report'].map(soldBy)).toEqual([
       '',
@@ -357,7 +357,7 @@ describe('a path that another route sells at the upstream', () => {
     expect(ofShop(aliased)(path)).toBeUndefined()
   })
 
-  test('behavior: each route sells its own upstream paths, whatever routes are around it', () => {
+  test('each route sells its own upstream paths, whatever routes are around it', () => {
     const soldBy = ofShop(aliased)
     expect(['/forecast', '/v2', '/v2/other', '/forecasts', '/Forecast'].map(soldBy)).toEqual([
       '/forecast',
@@ -402,7 +402,7 @@ describe('a path that another route sells at the upstream', () => {
     expect(soldBy('/chart/btc')).toBe('/chart')
   })
 
-  test('behavior: routes that place their tails in one path are sold side by side', () => {
+  test('routes that place their tails in one path are sold side by side', () => {
     const soldBy = ofShop(placed)
     const paths = ['/coin/btc', '/chart/btc', '/chart/a/b', '/filing/0001.json', '/submissions/x']
     expect([...paths, '/list', '/item/Q1a'].map(soldBy)).toEqual([
@@ -435,13 +435,13 @@ describe('a path that another route sells at the upstream', () => {
     ])
   })
 
-  test('behavior: a tail that some upstreams drop is sold where no other route is', () => {
+  test('a tail that some upstreams drop is sold where no other route is', () => {
     const item = { ...cheap, tail: 'required' } as const
     expect(ofShop({ '/item': item })('/item/...')).toBe('/item')
     expect(ofShop({ '': cheap, '/item': item })('/item/...')).toBeUndefined()
   })
 
-  test('behavior: one upstream path is sold with two fixed queries', () => {
+  test('one upstream path is sold with two fixed queries', () => {
     const soldBy = ofShop({
       '/few': { ...cheap, upstreamPath: '/rows', fixedQuery: { limit: '10' } },
       '/many': { ...dear, upstreamPath: '/rows', fixedQuery: { limit: '1000' } },
@@ -475,7 +475,7 @@ describe('a path that another route sells at the upstream', () => {
     expect([soldBy('/m/m/x'), soldBy('/m/m/y'), soldBy('/m/flat/x')]).toEqual([undefined, '', '/x'])
   })
 
-  test('behavior: merchants of one origin sell the same paths, and those of others that are not dearer', () => {
+  test('merchants of one origin sell the same paths, and those of others that are not dearer', () => {
     const soldBy = sellers(
       merchant('one', { routes: [route('', dear)] }),
       merchant('two', { routes: [route('', cheap), route('/x', cheap)] }),

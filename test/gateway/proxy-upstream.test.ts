@@ -8,7 +8,7 @@ import { outcomeOf } from '../harness/outcome'
 afterEach(stopUpstreams)
 
 describe('the request', () => {
-  test('behavior: path, query and body are forwarded unchanged; headers by rule', async () => {
+  test('path, query and body are forwarded unchanged; headers by rule', async () => {
     const seen: string[] = []
     const upstream = await raw((piece, { socket }) => {
       seen.push(piece)
@@ -48,7 +48,7 @@ describe('the request', () => {
     ])
   })
 
-  test('behavior: the mapped members of a JSON body are rewritten, nothing else', async () => {
+  test('the mapped members of a JSON body are rewritten, nothing else', async () => {
     const upstream = serve(async (request) => new Response(await request.text()))
     const rewrite = { model: { fast: 'vendor/fast-1' } }
     const sent = async (body: string) =>
@@ -78,7 +78,7 @@ describe('the request', () => {
     for (const body of same) expect(await sent(body)).toBe(body)
   })
 
-  test('behavior: GET and HEAD have no body', async () => {
+  test('GET and HEAD have no body', async () => {
     const upstream = serve(
       async (request) => new Response(await request.text(), { headers: { 'content-length': '0' } }),
     )
@@ -89,7 +89,7 @@ describe('the request', () => {
 })
 
 describe('the answer', () => {
-  test('behavior: a redirect is not followed and shows no location', async () => {
+  test('a redirect is not followed and shows no location', async () => {
     let count = 0
     const upstream = serve(() => {
       count++
@@ -99,7 +99,7 @@ describe('the answer', () => {
     expect([status, headers.has('location'), count]).toEqual([302, false, 1])
   })
 
-  test('behavior: an encoded body is forwarded unchanged', async () => {
+  test('an encoded body is forwarded unchanged', async () => {
     const packed = Bun.gzipSync(new TextEncoder().encode('hello '.repeat(1_000)))
     const upstream = serve(() => new Response(packed, { headers: { 'content-encoding': 'gzip' } }))
     const forwarded = await forward(upstream, {
@@ -110,7 +110,7 @@ describe('the answer', () => {
     expect(forwarded.complete).toBe(true)
   })
 
-  test('behavior: an answer of 1 MiB less one byte is bytes, a longer one a stream of all of it', async () => {
+  test('an answer of 1 MiB less one byte is bytes, a longer one a stream of all of it', async () => {
     const upstream = serve((request) => {
       const size = Number(request.headers.get('x-size'))
       return new Response(new Uint8Array(size).fill(7))
@@ -127,7 +127,7 @@ describe('the answer', () => {
     expect(bytes.every((byte) => byte === 7)).toBe(true)
   })
 
-  test('behavior: chunks of an event stream arrive as they are sent', async () => {
+  test('chunks of an event stream arrive as they are sent', async () => {
     const sent = Promise.withResolvers<ReadableStreamDefaultController<Uint8Array>>()
     const upstream = serve(
       () =>
@@ -149,7 +149,7 @@ describe('the answer', () => {
     expect((await reader.read()).done).toBe(true)
   })
 
-  test('behavior: a buyer that disconnects from a stream ends it upstream', async () => {
+  test('a buyer that disconnects from a stream ends it upstream', async () => {
     const closed = Promise.withResolvers<void>()
     const upstream = await raw((_, { socket }) => {
       socket.on('close', () => closed.resolve())
@@ -161,7 +161,7 @@ describe('the answer', () => {
     await closed.promise
   })
 
-  test('behavior: answers without a body are empty and whole', async () => {
+  test('answers without a body are empty and whole', async () => {
     const upstream = serve((request) =>
       request.method === 'HEAD'
         ? new Response(null, { headers: { 'content-length': '77' } })
@@ -177,7 +177,7 @@ describe('the answer', () => {
     ])
   })
 
-  test('behavior: secrets of the merchant are redacted from body and headers', async () => {
+  test('secrets of the merchant are redacted from body and headers', async () => {
     const upstream = serve((request) => {
       const auth = request.headers.get('authorization') ?? ''
       const body = `${request.url} ${auth} ${request.headers.get('x-key')} ${request.headers.get('user-agent')}`
@@ -221,13 +221,13 @@ describe('encoded secrets', () => {
       { merchant: { headers: { 'X-Key': secret } } },
     )
 
-  test.each(encodings)('behavior: an error page in %s shows no secret', async (encoding, body) => {
+  test.each(encodings)('an error page in %s shows no secret', async (encoding, body) => {
     const forwarded = await answer(body, encoding)
     expect(text(forwarded)).toBe('denied: [redacted]')
     expect(forwarded.headers.has('content-encoding')).toBe(false)
   })
 
-  test('behavior: an encoded page without secrets is unchanged', async () => {
+  test('an encoded page without secrets is unchanged', async () => {
     const body = zlib.gzipSync('denied')
     const forwarded = await answer(body, 'gzip')
     expect(Buffer.from(forwarded.body as Uint8Array).equals(Buffer.from(body))).toBe(true)
@@ -245,7 +245,7 @@ describe('encoded secrets', () => {
     expect([error.kind, error.code]).toEqual(['cut', 'unreadable'])
   })
 
-  test('behavior: a request with a secret asks for an unencoded answer', async () => {
+  test('a request with a secret asks for an unencoded answer', async () => {
     const asked: (string | null)[] = []
     const upstream = serve((request) => {
       asked.push(request.headers.get('accept-encoding'))
@@ -293,7 +293,7 @@ describe('failures', () => {
     expect((await failure(forward(upstream))).kind).toBe('cut')
   })
 
-  test('behavior: a large header that was not asked for does not reach the buyer', async () => {
+  test('a large header that was not asked for does not reach the buyer', async () => {
     const answer = `HTTP/1.1 200 OK\r\nX-Big: ${'a'.repeat(100_000)}\r\nContent-Length: 2\r\n\r\nok`
     const upstream = await raw((_, { socket }) => socket.write(answer))
     expect((await forward(upstream)).headers.has('x-big')).toBe(false)

@@ -17,7 +17,7 @@ describe('query parameters', () => {
     required: true,
     schema: { type: 'number', minimum: -90, maximum: 90 },
   })
-  test('behavior: a number may be written in any form of a number', () => {
+  test('a number may be written in any form of a number', () => {
     for (const text of ['1', '-1', '52.52', '.5', '5.', '1e1', '%2B3', '-0', '007'])
       expect(query({ params: [latitude] }, `?latitude=${text}`)).toEqual([])
   })
@@ -78,7 +78,7 @@ describe('query parameters', () => {
       ])
   })
 
-  test('behavior: other names, and good values under such a name, pass', () => {
+  test('other names, and good values under such a name, pass', () => {
     for (const search of [
       '?LIMIT=100&limit[]=1&limit[]=2',
       '?page[size]=50&PAGE[SIZE]=50&page=9',
@@ -111,13 +111,13 @@ describe('query parameters', () => {
     expect(query({ params }, good)).toEqual([])
   })
 
-  test('behavior: a comma list of a string schema stays one string', () => {
+  test('a comma list of a string schema stays one string', () => {
     const current = param('current', { schema: { type: 'string', pattern: '^[a-z0-9_,]+$' } })
     expect(query({ params: [current] }, '?current=pm2_5,us_aqi')).toEqual([])
     expect(query({ params: [current] }, '?current=pm2_5%2Cus_aqi')).toEqual([])
   })
 
-  test('behavior: parts of a comma list are numbers where the schema says so', () => {
+  test('parts of a comma list are numbers where the schema says so', () => {
     const ids = param('ids', { schema: { type: 'array', items: { type: 'integer', minimum: 1 } } })
     expect(query({ params: [ids] }, '?ids=1,20')).toEqual([])
     for (const wrong of ['1,x', '1,2.5', '0,1', '1,,2'])
@@ -133,7 +133,7 @@ describe('query parameters', () => {
     ])
   })
 
-  test('behavior: a required parameter may be a member of the body', () => {
+  test('a required parameter may be a member of the body', () => {
     const symbol = param('symbol', { required: true })
     const fields = { params: [symbol], body: { type: 'object' } }
     expect(query(fields, '', '{"symbol":"NVDA"}')).toEqual([])
@@ -196,7 +196,7 @@ describe('tail parameters', () => {
     [rest, 'a/b/c', []],
     [rest, 'a/b', ['tail']],
   ]
-  test('behavior: segments are checked in order, with literals and the text around values', () => {
+  test('segments are checked in order, with literals and the text around values', () => {
     for (const [sold, tail, names] of cases) {
       const found = validateParams(sold, '', tail, none)
       expect(found.map(({ name }) => name)).toEqual(names)
@@ -215,7 +215,7 @@ describe('bodies', () => {
     },
     additionalProperties: false,
   }
-  test('behavior: a body that fits the schema, or none, is accepted', () => {
+  test('a body that fits the schema, or none, is accepted', () => {
     expect(query({ body }, '', '{"model":"a","messages":[{"role":"user"}]}')).toEqual([])
     expect(query({ body }, '', '')).toEqual([])
   })

@@ -25,7 +25,7 @@ test('attack: of answers that are not read those that wait longest are cut', asy
   expect(shed).toEqual(['first', 'second'])
 })
 
-test('behavior: an answer is given up neither while its buyer reads nor after a short wait', async () => {
+test('an answer is given up neither while its buyer reads nor after a short wait', async () => {
   const { shed, answers } = watched(['reading', 'still', 'ended'], 1, 100)
   const [reading, still, ended] = answers
   reading?.put()

@@ -44,7 +44,7 @@ test('attack: a collection is requested for a cut stream, not for an ended one',
   expect(told).toBe(1)
 })
 
-test('behavior: a stream of a slow upstream is not cut', async () => {
+test('a stream of a slow upstream is not cut', async () => {
   const { cut, streams } = watched(quickly, ['slow upstream', 'slow buyer'])
   streams[0]?.put(1)
   streams[0]?.taken()

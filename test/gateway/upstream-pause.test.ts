@@ -8,7 +8,7 @@ describe('a time limit that passes while the process is paused', () => {
   const unread = () =>
     new Promise<string>((resolve) => setTimeout(() => setImmediate(() => resolve('answer')), 1))
 
-  test('behavior: an answer that arrived during a pause of the process is read', async () => {
+  test('an answer that arrived during a pause of the process is read', async () => {
     const watch = startWatch(undefined)
     watch.arm(1_000)
     const answer = watch.race(unread())

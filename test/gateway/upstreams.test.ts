@@ -29,7 +29,7 @@ function exampleOf({ param, prefix, suffix }: Tail.Segment): string {
 
 describe('upstreams', () => {
   for (const { slug, headers, routes: sold } of config.merchants.filter((one) => one.upstream)) {
-    test(`behavior: every route of ${slug} is answered with the examples of its parameters`, async () => {
+    test(`every route of ${slug} is answered with the examples of its parameters`, async () => {
       for (const route of sold) {
         const query = new URLSearchParams()
         for (const { name, in: place, example } of route.params) {
@@ -57,7 +57,7 @@ describe('upstreams', () => {
     })
   }
 
-  test('behavior: an answer has what the request names, and the same every time', async () => {
+  test('an answer has what the request names, and the same every time', async () => {
     const at = async (latitude: number) =>
       (await get(`/v1/forecast?latitude=${latitude}&longitude=1&current=temperature_2m`)).text
     expect(await at(10)).toBe(await at(10))
@@ -68,7 +68,7 @@ describe('upstreams', () => {
     expect(Object.keys(coins)).toEqual(['coingecko:ethereum'])
   })
 
-  test('behavior: an answer is compressed only when asked', async () => {
+  test('an answer is compressed only when asked', async () => {
     const path = '/v2/chains'
     const plain = await get(path, { 'Accept-Encoding': 'identity' })
     expect(plain.headers.get('Content-Encoding')).toBeNull()
@@ -83,7 +83,7 @@ describe('upstreams', () => {
     expect((await get('/tvl/%ff')).status).toBe(200)
   })
 
-  test('behavior: requests are recorded as they arrived', async () => {
+  test('requests are recorded as they arrived', async () => {
     const init = { method: 'POST', body: 'x', headers: { 'User-Agent': 'agent' } }
     await fetch(`${upstreams.url}/words?a=%2F&b[c]=1`, init)
     expect(upstreams.requests.at(-1)).toMatchObject({
@@ -104,7 +104,7 @@ describe('chat', () => {
     })
   const messages = [{ role: 'user', content: 'a joke' }]
 
-  test('behavior: a completion echoes the model and the last message', async () => {
+  test('a completion echoes the model and the last message', async () => {
     const response = await ask({ model: 'vendor/model', messages })
     expect(await response.json()).toMatchObject({
       object: 'chat.completion',
@@ -113,7 +113,7 @@ describe('chat', () => {
     })
   })
 
-  test('behavior: a stream arrives event by event and ends with [DONE]', async () => {
+  test('a stream arrives event by event and ends with [DONE]', async () => {
     const response = await ask({ messages, stream: true })
     expect(response.headers.get('Content-Type')).toBe('text/event-stream')
     const pieces: string[] = []
@@ -128,7 +128,7 @@ describe('chat', () => {
     expect(deltas.join('')).toContain('has read "a joke"')
   })
 
-  test('behavior: usage is reported as OpenAI does, whole and in a stream that asks for it', async () => {
+  test('usage is reported as OpenAI does, whole and in a stream that asks for it', async () => {
     const asked = { messages, max_completion_tokens: 3 }
     const whole = await (await ask(asked)).json()
     expect(whole).toMatchObject({

@@ -72,7 +72,7 @@ describe('problem', () => {
     expect(await answered(request, async () => fine)).toBe(fine)
   })
 
-  test('behavior: a problem is problem+json, uncached, with its id and readable by any origin', async () => {
+  test('a problem is problem+json, uncached, with its id and readable by any origin', async () => {
     const response = await createApp().ask('/problem')
     expect(response.status).toBe(409)
     expect(await response.json()).toEqual({
@@ -93,7 +93,7 @@ describe('problem', () => {
     }
   })
 
-  test('behavior: MPP problems keep the draft type, not-ready has Retry-After', async () => {
+  test('MPP problems keep the draft type, not-ready has Retry-After', async () => {
     const context = { baseUrl: 'http://gate', requestId: 'r' }
     const mpp = toResponse(Problem.of('payment-expired', 'Late.'), context)
     expect(await mpp.json()).toMatchObject({
@@ -138,7 +138,7 @@ describe('problem', () => {
     expect(lines).toEqual([])
   })
 
-  test('behavior: other answers are unchanged, and a short Host does not change the route', async () => {
+  test('other answers are unchanged, and a short Host does not change the route', async () => {
     const { app, ask } = createApp()
     expect(await (await ask('/ok')).json()).toEqual({ ok: true })
     const response = await app.handle(new Request('http://x/q/zz/ok'))
@@ -149,7 +149,7 @@ describe('problem', () => {
 describe('rate-limit', () => {
   const now = 1_700_000_000_000
 
-  test('behavior: a spent quota is refused with the wait, and refills with time', () => {
+  test('a spent quota is refused with the wait, and refills with time', () => {
     const limit = createRateLimit()
     expect(limit.take('a', 3, now)).toEqual({ ok: true, limit: 3, remaining: 2, resetSeconds: 20 })
     expect(limit.take('a', 3, now)).toMatchObject({ ok: true, remaining: 1 })
@@ -168,7 +168,7 @@ describe('rate-limit', () => {
     expect(limit.take('a', 3, now + 90_000)).toMatchObject({ ok: true, remaining: 2 })
   })
 
-  test('behavior: exactly the limit passes at once, whatever the limit', () => {
+  test('exactly the limit passes at once, whatever the limit', () => {
     for (const quota of [1, 7, 120, 600]) {
       const limit = createRateLimit()
       const passed = Array.from({ length: quota + 5 }, () => limit.take('a', quota, now).ok)
@@ -177,7 +177,7 @@ describe('rate-limit', () => {
     expect(createRateLimit().take('a', 0, now)).toMatchObject({ ok: false, resetSeconds: 60 })
   })
 
-  test('behavior: a flood of other keys neither resets a spent key nor refuses a new one', () => {
+  test('a flood of other keys neither resets a spent key nor refuses a new one', () => {
     const limit = createRateLimit({ seeds: [1, 2, 3] })
     for (let count = 0; count < 60; count++) limit.take('attacker', 60, now)
     for (let count = 0; count < 200_000; count++) limit.take(`flood-${count}`, 60, now)
@@ -188,12 +188,12 @@ describe('rate-limit', () => {
 })
 
 describe('client-ip', () => {
-  test('behavior: without trusted proxies the header is ignored', () => {
+  test('without trusted proxies the header is ignored', () => {
     expect(clientKey('203.0.113.9', '1.1.1.1', 0)).toBe('203.0.113.9')
     expect(clientKey(undefined, null, 0)).toBe('unknown')
   })
 
-  test('behavior: the client is the entry at the number of proxies from the right', () => {
+  test('the client is the entry at the number of proxies from the right', () => {
     const header = '6.6.6.6, 198.51.100.7 , 10.0.0.2'
     expect(clientKey('10.0.0.1', header, 1)).toBe('10.0.0.2')
     expect(clientKey('10.0.0.1', header, 2)).toBe('198.51.100.7')
@@ -203,7 +203,7 @@ describe('client-ip', () => {
     expect(clientKey('10.0.0.1', '[2001:db8:1:2:3::4]:80', 1)).toBe('2001:db8:1:2::/64')
   })
 
-  test('behavior: an invalid entry ends the search at the last trustworthy address', () => {
+  test('an invalid entry ends the search at the last trustworthy address', () => {
     for (const garbage of ['', ',', 'unknown', '999.1.1.1', '_hidden', '1.2.3.4 5.6.7.8', ':::1']) {
       expect(clientKey('10.0.0.1', garbage, 1)).toBe('10.0.0.1')
       expect(clientKey('10.0.0.1', `${garbage}, 198.51.100.7`, 2)).toBe('198.51.100.7')
@@ -211,7 +211,7 @@ describe('client-ip', () => {
     expect(clientKey('10.0.0.1', `${'1.1.1.1,'.repeat(5000)}2.2.2.2`, 1)).toBe('2.2.2.2')
   })
 
-  test('behavior: IPv6 counts per /64, a mapped address as IPv4', () => {
+  test('IPv6 counts per /64, a mapped address as IPv4', () => {
     expect(clientKey('2001:db8:0:1:aaaa::1', null, 0)).toBe('2001:db8:0:1::/64')
     expect(clientKey('2001:0DB8:0:0001:ffff::2', null, 0)).toBe('2001:db8:0:1::/64')
     expect(clientKey('2001:db8:0:2::1', null, 0)).not.toBe('2001:db8:0:1::/64')
@@ -247,14 +247,14 @@ describe('health', () => {
     return new Elysia().get('/healthz', healthz).get('/readyz', readyz)
   }
 
-  test('behavior: healthz is 200 when something can be sold', async () => {
+  test('healthz is 200 when something can be sold', async () => {
     const at = async (sell: boolean) =>
       (await create(sell, true).handle(new Request('http://localhost/healthz'))).status
     expect(await at(true)).toBe(200)
     expect(await at(false)).toBe(503)
   })
 
-  test('behavior: readyz names what is not ready, without paths or secrets of URLs', async () => {
+  test('readyz names what is not ready, without paths or secrets of URLs', async () => {
     const request = new Request('http://localhost/readyz')
     expect((await create(true, false).handle(request)).status).toBe(200)
     const response = await create(true, true).handle(request)
@@ -278,7 +278,7 @@ describe('health', () => {
 })
 
 describe('metrics', () => {
-  test('behavior: counters, gauges and histograms in Prometheus text', async () => {
+  test('counters, gauges and histograms in Prometheus text', async () => {
     const registry = createRegistry()
     const requests = registry.counter('requests_total', 'Requests.', ['status'])
     const balance = registry.gauge('balance_wei', 'Relayer balance.')
@@ -307,7 +307,7 @@ turnpike_settle_seconds_count{network="eip155:1"} 4
 `)
   })
 
-  test('behavior: an endless label shares one series, and a name is registered once', async () => {
+  test('an endless label shares one series, and a name is registered once', async () => {
     const registry = createRegistry()
     const counter = registry.counter('x_total', 'X.', ['path'])
     for (let index = 0; index < 5000; index++) counter.inc({ path: String(index) })

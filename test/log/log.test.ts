@@ -22,7 +22,7 @@ function record(fields: Fields): Record<string, unknown> {
 }
 
 describe('log', () => {
-  test('behavior: one JSON line per event with time, level, event and the context', () => {
+  test('one JSON line per event with time, level, event and the context', () => {
     const { log, lines } = capture()
     log.child({ requestId: 'r1' })('upstream-failed', { amountAtomic: 5000n, a: 'b\nc' })
     expect(lines).toEqual([
@@ -30,7 +30,7 @@ describe('log', () => {
     ])
   })
 
-  test('behavior: fields cannot replace time, level and event', () => {
+  test('fields cannot replace time, level and event', () => {
     expect(record({ level: 'error', event: 'y', time: 0, ['__proto__']: { a: 1 } })).toMatchObject({
       level: 'info',
       event: 'stopping',
@@ -38,7 +38,7 @@ describe('log', () => {
     })
   })
 
-  test('behavior: values of fields with a secret name never appear, at any depth', () => {
+  test('values of fields with a secret name never appear, at any depth', () => {
     const names = 'authorization paymentSignature raw rawTransaction secret CHALLENGE_SECRETS key'
     const more = 'relayerKeys adminToken credential cookie set-cookie x-api-key Payment-Redeem seed'
     for (const name of `${names} ${more}`.split(' ')) {
@@ -55,7 +55,7 @@ describe('log', () => {
     })
   })
 
-  test('behavior: text that looks like a credential is redacted from any text', () => {
+  test('text that looks like a credential is redacted from any text', () => {
     const cause = new Error(`body: {"raw":"${signature}"}`)
     const error = new Error(`POST ${rpcUrl} failed: ${credential}`, { cause })
     const text = JSON.stringify(record({ note: `${credential} ${signature} ${payload}`, error }))
@@ -66,12 +66,12 @@ describe('log', () => {
     expect(scrub('Bearer sk-or-v1-0123456789 x')).toBe('Bearer [redacted] x')
   })
 
-  test('behavior: hashes, addresses and plain paths stay readable', () => {
+  test('hashes, addresses and plain paths stay readable', () => {
     const plain = `0x${'1f'.repeat(32)} 0x${'2e'.repeat(20)} /m/weather/forecast http://localhost:4020`
     expect(scrub(plain)).toBe(plain)
   })
 
-  test('behavior: cycles, bytes and odd values do not throw', () => {
+  test('cycles, bytes and odd values do not throw', () => {
     const cycle: Record<string, unknown> = { bytes: new Uint8Array(32), nan: Number.NaN }
     cycle.self = cycle
     expect(record({ cycle, fn: () => 1, when: new Date(0) })).toMatchObject({
@@ -81,7 +81,7 @@ describe('log', () => {
     })
   })
 
-  test('behavior: a terminal line carries no control characters', () => {
+  test('a terminal line carries no control characters', () => {
     const { log, lines } = capture(true)
     log.child({ requestId: 'r1' })('stopping', { port: 4020, path: '/a\u001b[2J\u202eb', big: 1n })
     expect(lines).toEqual([
@@ -89,14 +89,14 @@ describe('log', () => {
     ])
   })
 
-  test('behavior: a log without a writer is one shared no-op', () => {
+  test('a log without a writer is one shared no-op', () => {
     const log = createLog({ write: null })
     expect(log.child({ requestId: 'r1' })).toBe(log)
     log('stopping', { a: 1 })
   })
 })
 
-test('behavior: a terminal has one line for a sale, and JSON keeps its fields', () => {
+test('a terminal has one line for a sale, and JSON keeps its fields', () => {
   const payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8' as const
   const transfer = { amountAtomic: 10_000n, network: 'eip155:8453', payer } as unknown as Transfer
   const saidOf = (route: string) => {

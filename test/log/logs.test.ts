@@ -111,7 +111,7 @@ function openBesideService(): Database {
   return database
 }
 
-test('behavior: an internal error is 500 with an id, and its text is in the log only', async () => {
+test('an internal error is 500 with an id, and its text is in the log only', async () => {
   const database = openBesideService()
   database.run('ALTER TABLE payments RENAME TO gone')
   const credential = await sign(item(), { scheme: 'x402-eip3009' })
@@ -137,7 +137,7 @@ test('behavior: an internal error is 500 with an id, and its text is in the log 
   expect((await send(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: an answer that cannot be stored is delivered', async () => {
+test('an answer that cannot be stored is delivered', async () => {
   const database = openBesideService()
   database.run('ALTER TABLE answers RENAME TO gone')
   const response = await pay({}, { 'idempotency-key': 'unkept' })
@@ -150,7 +150,7 @@ test('behavior: an answer that cannot be stored is delivered', async () => {
   expect(line).toBeString()
 })
 
-test('behavior: no credential, signature or secret is in any line or answer', async () => {
+test('no credential, signature or secret is in any line or answer', async () => {
   const tokens = await everything()
   const signatures = credentials.map(signatureOf)
   expect(signatures.every((signature) => signature.length >= 130)).toBe(true)
@@ -182,7 +182,7 @@ test('behavior: no credential, signature or secret is in any line or answer', as
   expect(log).not.toMatch(/payment ey/)
 })
 
-test('behavior: every line is JSON with time, level and event; lines of requests have their id', async () => {
+test('every line is JSON with time, level and event; lines of requests have their id', async () => {
   const lines = shop.logged.map((line) => {
     expect(line).not.toContain('\n')
     return JSON.parse(line) as Record<string, unknown>

@@ -12,7 +12,7 @@ const meter = meterOf(`preset = "openai"\nbase = "0.0005"\n${units}`)
 const answer = (usage: string, more = '') => [bytes(`{${more}"usage":${usage}}`)]
 
 describe('amounts', () => {
-  test('behavior: fractions are added up exactly and rounded up once', () => {
+  test('fractions are added up exactly and rounded up once', () => {
     const fine = meterOf(`preset = "openai"\nunits = [
       { name = "input", price = "0.000000000001", per = 1 },
       { name = "output", price = "1", per = 3 },
@@ -33,18 +33,18 @@ describe('amounts', () => {
     expect(cost(Number.MAX_SAFE_INTEGER, 0)).toBe(9_007_199_255n)
   })
 
-  test('behavior: a charge is never above the ceiling', () => {
+  test('a charge is never above the ceiling', () => {
     const quoted = { ceilingAtomic: 501n, models: [] }
     const used = answer('{"prompt_tokens":9007199254740991,"completion_tokens":1}')
     expect(charge(meter, json, used, quoted)).toMatchObject({ amountAtomic: 501n, by: 'usage' })
   })
 
-  test('behavior: base is charged for an answer that used nothing', () => {
+  test('base is charged for an answer that used nothing', () => {
     const used = answer('{"prompt_tokens":0,"completion_tokens":0}')
     expect(charge(meter, json, used)).toMatchObject({ amountAtomic: 500n, by: 'usage', units: {} })
   })
 
-  test('behavior: parts that overlap never take more than the whole', () => {
+  test('parts that overlap never take more than the whole', () => {
     const parts = meterOf(`preset = "openai"\nunits = [
       { name = "input", price = "1" }, { name = "output", price = "1" },
       { name = "audio_input", price = "1" }, { name = "cached_input", price = "1" },
@@ -109,7 +109,7 @@ describe('numbers that cannot be', () => {
     })
   })
 
-  test('behavior: a number that is wrong in one event and right in the last one counts', () => {
+  test('a number that is wrong in one event and right in the last one counts', () => {
     const chunks = [
       'data: {"usage":{"prompt_tokens":-5,"completion_tokens":1e99}}\n\n',
       'data: {"usage":{"prompt_tokens":5,"completion_tokens":6}}\n\n',
@@ -122,7 +122,7 @@ describe('numbers that cannot be', () => {
 describe('an answer that failed', () => {
   const used = answer('{"prompt_tokens":5,"completion_tokens":6}')
   for (const status of [199, 300, 304, 400, 404, 429, 500, 503])
-    test(`behavior: an answer with status ${status} costs nothing, whatever usage it reports`, () => {
+    test(`an answer with status ${status} costs nothing, whatever usage it reports`, () => {
       for (const preset of ['openai', 'header', 'none']) {
         const own = meterOf(
           preset === 'openai'
@@ -137,7 +137,7 @@ describe('an answer that failed', () => {
       }
     })
 
-  test('behavior: an error with status 200 costs nothing', () => {
+  test('an error with status 200 costs nothing', () => {
     const body = '{"error":{"message":"x"},"usage":{"prompt_tokens":5,"completion_tokens":6}}'
     expect(charge(meter, json, [bytes(body)]).by).toBe('failed')
   })
@@ -173,7 +173,7 @@ output = "100"`)
       { ceilingAtomic: 50_000n, models: asked },
     ).amountAtomic
 
-  test('behavior: the price is that of the requested model', () => {
+  test('the price is that of the requested model', () => {
     expect(cost(['cheap'], 'cheap')).toBe(2n)
     expect(cost(['dear'], 'dear')).toBe(101n)
     // A model that the table does not have is charged by the units of the meter.
@@ -181,7 +181,7 @@ output = "100"`)
     expect(cost([], 'other')).toBe(11n)
   })
 
-  test('behavior: usage of another model has the price of the requested model', () => {
+  test('usage of another model has the price of the requested model', () => {
     expect(cost(['cheap'], 'cheap-2026-01-01')).toBe(2n)
     expect(cost(['dear'], 'cheap')).toBe(101n)
   })
@@ -196,7 +196,7 @@ output = "100"`)
     expect(cost(['dear-nano'], 'dear-nano')).toBe(11n)
   })
 
-  test('behavior: of several models the one that answered counts, else the dearest', () => {
+  test('of several models the one that answered counts, else the dearest', () => {
     expect(cost(['cheap', 'dear'], 'cheap')).toBe(2n)
     expect(cost(['cheap', 'dear'], 'dear')).toBe(101n)
     expect(cost(['cheap', 'dear'], 'dear-2026-01-01')).toBe(101n)
@@ -206,7 +206,7 @@ output = "100"`)
 describe('what is not read', () => {
   const used = '{"prompt_tokens":5,"completion_tokens":6}'
 
-  test('behavior: an encoded answer has no usage', () => {
+  test('an encoded answer has no usage', () => {
     const headers = new Headers({ 'content-type': 'application/json', 'content-encoding': 'gzip' })
     const packed = Bun.gzipSync(bytes(`{"usage":${used}}`))
     expect(charge(meter, { status: 200, headers }, [packed]).by).toBe('missing')
@@ -231,24 +231,24 @@ describe('what is not read', () => {
     }
   })
 
-  test('behavior: an event of several lines is one text', () => {
+  test('an event of several lines is one text', () => {
     const lines = bytes(`data: {"usage":\ndata: ${used}\ndata: }\n\n`)
     expect(charge(meter, events, [lines])).toMatchObject({ amountAtomic: 565n })
   })
 
-  test('behavior: other fields, comments and lines without data are no events', () => {
+  test('other fields, comments and lines without data are no events', () => {
     const stream = `\ufeff: {"usage":1}\nevent: usage\nid: 5\ndatax: {"usage":${used}}\n\n`
     expect(charge(meter, events, [bytes(stream)]).by).toBe('missing')
     const first = `\ufeffdata:{"usage":${used}}`
     expect(charge(meter, events, [bytes(first)]).by).toBe('usage')
   })
 
-  test('behavior: a line of two chunks stays what it is while the next line begins', () => {
+  test('a line of two chunks stays what it is while the next line begins', () => {
     const chunks = ['data: {"usage":', `${used}\ndata: }`, '\n\n'].map(bytes)
     expect(charge(meter, events, chunks)).toMatchObject({ amountAtomic: 565n, by: 'usage' })
   })
 
-  test('behavior: JSON objects one after the other are read, too', () => {
+  test('JSON objects one after the other are read, too', () => {
     const lines = `{"x":"}{"}\n{"usage":${used}}\n`
     expect(usage(meter, json, [bytes(lines)])).toMatchObject({ counts: { input: 5, output: 6 } })
   })
@@ -264,7 +264,7 @@ describe('an answer that was not read to its end', () => {
   const said = (text: string) =>
     `data: {"choices":[{"delta":{"content": ${JSON.stringify(text)}}}]}\n\n`
 
-  test('behavior: its output is a token for each text or for four bytes of them, whichever is more', () => {
+  test('its output is a token for each text or for four bytes of them, whichever is more', () => {
     expect(soFar(meter, events, ['a', 'b', '', 'c'].map(said))).toEqual({ input: 0, output: 3 })
     expect(soFar(meter, events, [said('x'.repeat(403))], 9)).toEqual({ input: 9, output: 100 })
     // An escaped quote is part of its text, and what looks like a member in it is none.
@@ -276,7 +276,7 @@ describe('an answer that was not read to its end', () => {
       expect([none, soFar(meter, json, [none])]).toMatchObject([none, { output: 0 }])
   })
 
-  test('behavior: what it reported counts, where that is more', () => {
+  test('what it reported counts, where that is more', () => {
     const used = 'data: {"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
     expect(soFar(meter, events, [used, said('a')], 99)).toEqual({ input: 7, output: 2 })
     expect(soFar(meter, events, [used, ...'abc'.split('').map(said)])).toEqual({
@@ -287,7 +287,7 @@ describe('an answer that was not read to its end', () => {
     expect(soFar(meter, events, [said('a'), failed])).toEqual({ failed: 1 })
   })
 
-  test('behavior: where chunks end changes no count', () => {
+  test('where chunks end changes no count', () => {
     const text = ['a "quoted" \\ text', 'ü', '\n\n', 'x'.repeat(90)].map(said).join('')
     const whole = soFar(meter, events, [text])
     for (const size of [1, 2, 3, 7, 31, 64])
@@ -297,7 +297,7 @@ describe('an answer that was not read to its end', () => {
       ]).toEqual([size, whole])
   })
 
-  test('behavior: texts that responses repeat are counted once', () => {
+  test('texts that responses repeat are counted once', () => {
     const responses = [
       'data: {"type":"response.output_text.delta","delta":"eight by"}\n\n',
       'data: {"type":"response.output_text.done","text":"eight by"}\n\n',
@@ -330,7 +330,7 @@ describe('the header', () => {
     ['$0.0000001', 1n],
     ['$5', 10_000n],
   ] as const)
-    test(`behavior: ${amount} of a ceiling of 10000 is ${atomic}`, () => {
+    test(`${amount} of a ceiling of 10000 is ${atomic}`, () => {
       expect(of(`{"amount":"${amount}"}`)).toMatchObject({ amountAtomic: atomic, by: 'header' })
     })
 
@@ -359,7 +359,7 @@ describe('the header', () => {
       expect(of(value, based)).toMatchObject({ amountAtomic: 1000n, by: 'missing' })
     })
 
-  test('behavior: percent is rounded down and dollars are rounded up', () => {
+  test('percent is rounded down and dollars are rounded up', () => {
     expect(parseOverride('{"amount":"33.33%"}', 100n)).toBe(33n)
     expect(parseOverride('{"amount":"$0.0000011"}', 100n)).toBe(2n)
   })
@@ -372,7 +372,7 @@ answer = { in = "/stats/a~1b/0", out = "/stats/out", cached = "/stats/cached" }
 events = { in = "/in" }
 part_of = { cached = "in" }`
 
-  test("behavior: the pointers of an operator's preset are followed in whole answers and in events", () => {
+  test("the pointers of an operator's preset are followed in whole answers and in events", () => {
     const meter = meterOf(own)
     const whole = '{"stats":{"a/b":[7,8],"out":3,"cached":2}}'
     expect(charge(meter, json, [bytes(whole)])).toMatchObject({

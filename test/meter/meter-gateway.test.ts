@@ -84,7 +84,7 @@ const pay = async (credential: Record<string, string>, body: string) =>
   })
 
 describe('the price of a request', () => {
-  test('behavior: every offer has the ceiling of the request, or without a body the price of the route', async () => {
+  test('every offer has the ceiling of the request, or without a body the price of the route', async () => {
     expect(Number(ceilingOf(small))).toBeLessThan(2000)
     expect(await pricesOf(posting(small))).toEqual(new Set([ceilingOf(small)]))
     expect(await pricesOf(posting(large))).toEqual(new Set([ceilingOf(large)]))
@@ -95,7 +95,7 @@ describe('the price of a request', () => {
   })
 
   for (const scheme of schemes)
-    test(`behavior: ${scheme} pays the ceiling and gets the answer to the limited request`, async () => {
+    test(`${scheme} pays the ceiling and gets the answer to the limited request`, async () => {
       const response = await buy(chat(), { scheme, init: posting(small) })
       expect([response.status, await response.json()]).toEqual([200, { ok: true }])
       const [row] = shop.rows('SELECT amount_atomic FROM payments ORDER BY rowid DESC LIMIT 1')
@@ -105,7 +105,7 @@ describe('the price of a request', () => {
       ])
     })
 
-  test('behavior: the body is forwarded as the JSON in UTF-8 that it was quoted as', async () => {
+  test('the body is forwarded as the JSON in UTF-8 that it was quoted as', async () => {
     // Some upstreams decode UTF-7, in which this text has another output limit.
     const body = '{"model":"fast","max_tokens":10,"x":"+ACI-,+ACI-max+AF8-completion..."}'
     for (const type of ['application/json; charset=utf-7', 'application/x-www-form-urlencoded']) {
@@ -118,7 +118,7 @@ describe('the price of a request', () => {
     expect(types).toEqual(['application/json', 'application/json'])
   })
 
-  test('behavior: a request for a stream reports its usage', async () => {
+  test('a request for a stream reports its usage', async () => {
     const body = '{"model":"fast","stream":true,"n":2,"messages":[]}'
     expect((await buy(chat(), { init: posting(body) })).status).toBe(200)
     expect(JSON.parse(shop.upstream.requests[0]?.body ?? '')).toEqual({
@@ -131,7 +131,7 @@ describe('the price of a request', () => {
     })
   })
 
-  test('behavior: many ceilings are offered one after the other, and an old one again', async () => {
+  test('many ceilings are offered one after the other, and an old one again', async () => {
     const prices = new Set<string>()
     for (let most = 1; most <= 4000; most += 20) {
       const body = `{"model":"fast","max_tokens":${most},"messages":[]}`
@@ -163,7 +163,7 @@ describe('a payment of another amount', () => {
     })
 
   for (const scheme of schemes)
-    test(`behavior: ${scheme}: the price of the route buys any request`, async () => {
+    test(`${scheme}: the price of the route buys any request`, async () => {
       const credential = await sign(chat(), { scheme, init: { method: 'POST' } })
       const response = await pay(credential, small)
       expect(response.status).toBe(200)
@@ -224,7 +224,7 @@ describe('a payment that is known', () => {
     shop.edited((text) => text.replace('base = "0.0005"\nunits', 'base = "0.03"\nunits'))
 
   for (const terms of [{ scheme: 'mpp' }, { scheme: 'x402-eip3009' }] as const satisfies Terms[])
-    test(`behavior: ${terms.scheme}: a known payment is delivered after the meter became dearer`, async () => {
+    test(`${terms.scheme}: a known payment is delivered after the meter became dearer`, async () => {
       shop.upstream.script = (_, reply) => reply.cut()
       const credential = await sign(chat(), { ...terms, init: posting(small) })
       const failed = await pay(credential, small)
@@ -243,7 +243,7 @@ describe('a payment that is known', () => {
     })
 
   for (const scheme of ['mpp', 'mpp-permit2'] as const)
-    test(`behavior: ${scheme}: a known payment is delivered after the payout changed`, async () => {
+    test(`${scheme}: a known payment is delivered after the payout changed`, async () => {
       shop.upstream.script = (_, reply) => reply.cut()
       const credential = await sign(chat(), { scheme, init: posting(small) })
       expect((await pay(credential, small)).status).toBe(502)
@@ -260,7 +260,7 @@ describe('a payment that is known', () => {
       expect(shop.counts()).toEqual(before)
     })
 
-  test('behavior: a known payment keeps its output limit after its model is no longer sold', async () => {
+  test('a known payment keeps its output limit after its model is no longer sold', async () => {
     const body = '{"model":"fast","messages":[]}'
     shop.upstream.script = (_, reply) => reply.cut()
     const credential = await sign(chat(), { init: posting(body) })
@@ -274,7 +274,7 @@ describe('a payment that is known', () => {
     expect(again?.body).toBe(first?.body ?? '')
   })
 
-  test('behavior: an x402 payment is replayed after the meter became a flat one', async () => {
+  test('an x402 payment is replayed after the meter became a flat one', async () => {
     const credential = await sign(chat(), { scheme: 'x402-eip3009', init: posting(small) })
     const keyed = { ...credential, 'idempotency-key': 'flat' }
     expect((await pay(keyed, small)).status).toBe(200)
@@ -300,7 +300,7 @@ describe('a payment that is known', () => {
 })
 
 describe('an upstream that names its charge', () => {
-  test('behavior: the header reaches no buyer, and the price of the route is paid', async () => {
+  test('the header reaches no buyer, and the price of the route is paid', async () => {
     for (const [path, init] of [
       ['model/named', undefined],
       ['model/chat', posting(small)],
@@ -325,7 +325,7 @@ describe('an upstream that names its charge', () => {
 describe('documents', () => {
   const json = async (path: string) => (await fetch(shop.url + path)).json()
 
-  test('behavior: x-payment-info says up to, base and units', async () => {
+  test('x-payment-info says up to, base and units', async () => {
     const { paths } = (await json('/m/model/openapi.json')) as {
       paths: Record<string, { post: { 'x-payment-info': object } }>
     }
@@ -342,7 +342,7 @@ describe('documents', () => {
     })
   })
 
-  test('behavior: llms.txt and the page say up to, and fixed prices stay as they are', async () => {
+  test('llms.txt and the page say up to, and fixed prices stay as they are', async () => {
     const llms = await (await fetch(`${shop.url}/llms.txt`)).text()
     expect(llms).toMatch(/POST \S+\/m\/model\/chat - up to \$0\.05 - Up to 0\.050000 USD/)
     expect(llms).toMatch(/\/m\/shop\/item - \$0\.005 - $/m)
@@ -352,7 +352,7 @@ describe('documents', () => {
     expect(page).toContain('up to $0.05')
   })
 
-  test('behavior: an MCP tool says up to, and a call costs what its body costs', async () => {
+  test('an MCP tool says up to, and a call costs what its body costs', async () => {
     const call = async (method: string, params: object) => {
       const response = await fetch(`${shop.url}/mcp`, {
         method: 'POST',

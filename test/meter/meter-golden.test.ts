@@ -97,7 +97,7 @@ function presetOf(file: string): keyof typeof plain {
 
 describe('an answer with usage', () => {
   for (const [file, input, output, counts] of used)
-    test(`behavior: ${file} costs its input and output, each token once`, async () => {
+    test(`${file} costs its input and output, each token once`, async () => {
       const chunks = [await fixture(file)]
       const charged = charge(plain[presetOf(file)], headOf(file), chunks)
       expect(charged).toMatchObject({ amountAtomic: BigInt(input + 10 * output), by: 'usage' })
@@ -109,7 +109,7 @@ describe('an answer with usage', () => {
 
 describe('an answer that failed', () => {
   for (const file of failed)
-    test(`behavior: ${file} costs nothing`, async () => {
+    test(`${file} costs nothing`, async () => {
       const charged = charge(plain[presetOf(file)], headOf(file), [await fixture(file)])
       expect(charged).toMatchObject({ amountAtomic: 0n, by: 'failed' })
     })
@@ -117,7 +117,7 @@ describe('an answer that failed', () => {
 
 describe('an answer without usage', () => {
   for (const file of missing)
-    test(`behavior: ${file} costs the ceiling, or base where the file says so`, async () => {
+    test(`${file} costs the ceiling, or base where the file says so`, async () => {
       const chunks = [await fixture(file)]
       const quoted = { ceilingAtomic: 777n, models: [] }
       const preset = presetOf(file)
@@ -133,7 +133,7 @@ describe('an answer without usage', () => {
     })
 })
 
-test('behavior: every stored answer is in one of the tables', () => {
+test('every stored answer is in one of the tables', () => {
   const listed = [...used.map(([file]) => file), ...failed, ...missing]
   expect(listed.toSorted()).toEqual(readdirSync(fixtures).toSorted())
 })

@@ -34,7 +34,7 @@ function* cut(all: Uint8Array, places: readonly number[]): Generator<Uint8Array>
 const ofLines = (body: Uint8Array, end: string) =>
   bytes(new TextDecoder().decode(body).replaceAll(/\r\n|\n/g, end))
 
-test('behavior: where chunks end changes no usage, with each end of line', () => {
+test('where chunks end changes no usage, with each end of line', () => {
   const places = fc.array(fc.nat(), { maxLength: 40 })
   const ends = fc.constantFrom('\n', '\r\n', '\r')
   const property = fc.property(fc.constantFrom(...names), places, ends, (name, cuts, end) => {
@@ -45,7 +45,7 @@ test('behavior: where chunks end changes no usage, with each end of line', () =>
   fc.assert(property, runs(600))
 })
 
-test('behavior: single bytes give the usage of the whole', () => {
+test('single bytes give the usage of the whole', () => {
   for (const name of names) {
     const body = answers.get(name) ?? new Uint8Array()
     const single = cut(
@@ -57,7 +57,7 @@ test('behavior: single bytes give the usage of the whole', () => {
   }
 })
 
-test('behavior: events that are passed over change no usage, whatever lines a stream has', () => {
+test('events that are passed over change no usage, whatever lines a stream has', () => {
   const count = fc.nat({ max: 99 })
   const text = fc.oneof(
     fc.constantFrom(
@@ -94,7 +94,7 @@ test('behavior: events that are passed over change no usage, whatever lines a st
   fc.assert(property, { numRuns: 300 })
 })
 
-test('behavior: an answer has the usage that JSON.parse finds, wherever its chunks end', () => {
+test('an answer has the usage that JSON.parse finds, wherever its chunks end', () => {
   const name = fc.constantFrom('usage', 'prompt_tokens', 'completion_tokens', 'error', 'model', 'x')
   const leaf = fc.oneof(
     fc.constantFrom<unknown>(0, 7, -1, 1.5, 1e30, null, true, false, '', '"', '\\', 'a\n{', [], {}),
@@ -137,7 +137,7 @@ test('behavior: an answer has the usage that JSON.parse finds, wherever its chun
   fc.assert(property, runs(600))
 })
 
-test('behavior: the end of an event that is too long is still found', () => {
+test('the end of an event that is too long is still found', () => {
   const long = bytes(`data: ${'x'.repeat(5_000_000)}\n`)
   const rest = bytes('data: y\n\ndata: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n')
   const read = usage(meters.openai, headOf('openai.sse'), [long, rest])
@@ -148,7 +148,7 @@ const amount = fc.bigInt({ min: 0n, max: 10n ** 9n })
 const decimal = (atomic: bigint) =>
   `${atomic / 1_000_000n}.${`${atomic % 1_000_000n}`.padStart(6, '0')}`
 
-test('behavior: no charge is above its ceiling, and no ceiling above the price', () => {
+test('no charge is above its ceiling, and no ceiling above the price', () => {
   const count = fc.oneof(fc.nat(), fc.constantFrom(0, Number.MAX_SAFE_INTEGER, -1, 0.5, 1e30))
   const property = fc.property(
     fc.record({
@@ -184,7 +184,7 @@ units = [{ name = "input", price = "${decimal(input)}" }, { name = "output", pri
   fc.assert(property, runs(300))
 })
 
-test('behavior: an answer within its limits never reaches beyond the uncapped ceiling', () => {
+test('an answer within its limits never reaches beyond the uncapped ceiling', () => {
   // A dollar a token, so that a token too few would show.
   const own = `preset = "openai"\nunits = [
     { name = "input", price = "1", per = 1 }, { name = "output", price = "1", per = 1 },
@@ -208,7 +208,7 @@ test('behavior: an answer within its limits never reaches beyond the uncapped ce
   fc.assert(property, runs(300))
 })
 
-test('behavior: only the limits and the usage fields of a body change', () => {
+test('only the limits and the usage fields of a body change', () => {
   const limited = meterOf(`preset = "openai"\n${units}
 [merchants.routes.meter.limits]
 max_output = 500`)

@@ -101,7 +101,7 @@ describe('limits', () => {
     expect(names).toEqual(['model', 'max_tokens', 'n'])
   })
 
-  test('behavior: a request within the limits is not refused', () => {
+  test('a request within the limits is not refused', () => {
     for (const body of [
       '{"model":"cheap"}',
       '{"model":"dear","max_tokens":100,"n":2}',
@@ -186,13 +186,13 @@ describe('the body that is forwarded', () => {
     ],
   ]
   for (const [body, expected, path] of bodies)
-    test(`behavior: ${body} is forwarded with its limits${path ? ` to ${path}` : ''}`, () => {
+    test(`${body} is forwarded with its limits${path ? ` to ${path}` : ''}`, () => {
       expect(faultsOf(body, path)).toEqual([])
       expect(forwarded(body, path)).toBe(expected)
       JSON.parse(forwarded(body, path))
     })
 
-  test('behavior: Gemini: the limit goes into the object that is there', () => {
+  test('Gemini: the limit goes into the object that is there', () => {
     const gemini = meterOf(`preset = "gemini"\n${units}
 [merchants.routes.meter.limits]
 max_output = 100`)
@@ -209,7 +209,7 @@ max_output = 100`)
       expect(text(quote(gemini, body, paths.gemini).body)).toBe(expected)
   })
 
-  test('behavior: without limits nothing is changed', () => {
+  test('without limits nothing is changed', () => {
     const body = bytes('{"model":"x","messages":[], "max_completion_tokens":5}')
     expect(Quote.of(free, { path: paths.openai, body }).body).toBe(body)
   })
@@ -226,7 +226,7 @@ describe('the ceiling', () => {
     expect(Number(ceilingAtomic)).toBeLessThanOrEqual(exact * (1 + 1 / 32))
   }
 
-  test('behavior: a ceiling is input by bytes plus the output limit times the choices', () => {
+  test('a ceiling is input by bytes plus the output limit times the choices', () => {
     for (const [body, output] of [
       ['{"model":"x","max_tokens":500}', 500],
       ['{"model":"x","max_tokens":500,"n":3}', 1500],
@@ -237,7 +237,7 @@ describe('the ceiling', () => {
       expectCeiling(body, bytes(body).byteLength, output)
   })
 
-  test('behavior: a ceiling is the price of the route without an output limit, and never above that price', () => {
+  test('a ceiling is the price of the route without an output limit, and never above that price', () => {
     expect(quote(free, '{"model":"x"}').ceilingAtomic).toBe(1_000_000_000n)
     const cheap = meterOf(`preset = "openai"\n${units}`, '0.001')
     expect(quote(cheap, '{"max_tokens":500}').ceilingAtomic).toBe(1000n)
@@ -246,7 +246,7 @@ describe('the ceiling', () => {
     )
   })
 
-  test('behavior: a ceiling counts the dearest model that may answer', () => {
+  test('a ceiling counts the dearest model that may answer', () => {
     const [cheap, dear, both] = [
       '{"model":"cheap","max_tokens":50}',
       '{"model":"dear","max_tokens":50}',
@@ -276,11 +276,11 @@ describe('the ceiling', () => {
     '{"max_tokens":5,"input":[{"ID":"rs_1"}]}',
   ]
   for (const body of unbound)
-    test(`behavior: a ceiling is the price of the route for ${body.slice(15)}, whose length does not bound its input`, () => {
+    test(`a ceiling is the price of the route for ${body.slice(15)}, whose length does not bound its input`, () => {
       expect(quote(free, body)).toMatchObject({ ceilingAtomic: 1_000_000_000n, faults: [] })
     })
 
-  test('behavior: text about images and schemas of tools are text', () => {
+  test('text about images and schemas of tools are text', () => {
     for (const body of [
       '{"max_tokens":5,"messages":[{"role":"user","content":"an \\"image_url\\": \\"type\\":\\"x\\""}]}',
       '{"max_tokens":5,"messages":[{"content":[{"type":"text","text":"image_url"}]}]}',
@@ -291,14 +291,14 @@ describe('the ceiling', () => {
       expect(quote(free, body).ceilingAtomic).toBeLessThan(1500n)
   })
 
-  test('behavior: a ceiling is the price of the route where a unit has no limit in requests', () => {
+  test('a ceiling is the price of the route where a unit has no limit in requests', () => {
     const searching = meterOf(
       `preset = "anthropic"\nunits = [{ name = "input", price = "1" }, { name = "output", price = "1" }, { name = "web_search", price = "10", per = 1000 }]`,
     )
     expect(quote(searching, '{"max_tokens":5}').ceilingAtomic).toBe(50_000n)
   })
 
-  test('behavior: a ceiling is base for a meter without units, and the price of the route for one of a header', () => {
+  test('a ceiling is base for a meter without units, and the price of the route for one of a header', () => {
     expect(quote(meterOf('preset = "none"\nbase = "0.002"'), 'anything')).toMatchObject({
       ceilingAtomic: 2000n,
       faults: [],

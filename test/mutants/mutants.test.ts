@@ -5,7 +5,7 @@ import * as List from './List'
 
 const root = join(import.meta.dir, '../..')
 
-test('behavior: each bug of the list can be put into the code, and names a test', async () => {
+test('each bug of the list can be put into the code, and names a test', async () => {
   const mutants = List.parse(await Bun.file(List.path).text())
   expect(await List.findFaults(mutants, root)).toEqual([])
   expect(mutants.length).toBeGreaterThanOrEqual(100)

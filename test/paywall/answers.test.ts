@@ -65,7 +65,7 @@ function holding({ onSettle, ...settlement }: Settled = {}) {
   }
 }
 
-test('behavior: the bytes of an answer by use make room for the next one when it is sent', async () => {
+test('the bytes of an answer by use make room for the next one when it is sent', async () => {
   const { buy, delivered } = holding()
   for (const _ of [1, 2, 3]) await buy()
   expect(delivered).toEqual(Array(3).fill('8 bytes.'))
@@ -90,7 +90,7 @@ const payment = {
   transaction: `0x${'a'.repeat(64)}`,
 } as unknown as Payment
 
-test('behavior: a receipt names the transaction that paid, though another one was signed in advance', () => {
+test('a receipt names the transaction that paid, though another one was signed in advance', () => {
   const issuer = { key: secret, address: Crypto.addressOf(secret) }
   const receipts = createReceipts(issuer, () => 1_000)
   receipts.expect(payment, '')

@@ -25,7 +25,7 @@ const opaqueOf = (raw: Record<string, string>) =>
   JSON.parse(Buffer.from(raw.opaque ?? '', 'base64url').toString())
 
 describe('a request without a credential', () => {
-  test('behavior: a request without a credential gets a 402 with both challenges and is not stored', async () => {
+  test('a request without a credential gets a 402 with both challenges and is not stored', async () => {
     const { response, challenges, required } = await ask(item())
     expect(response.status).toBe(402)
     expect(response.headers.get('cache-control')).toBe('no-store')
@@ -37,7 +37,7 @@ describe('a request without a credential', () => {
     expect(response.headers.has('payment-response')).toBe(false)
   })
 
-  test('behavior: the body is a problem that mirrors the x402 challenge', async () => {
+  test('the body is a problem that mirrors the x402 challenge', async () => {
     const { body, required } = await ask(item())
     const { type, title, status, detail, code, ...mirror } = body
     expect({ type, title, status, code }).toEqual({
@@ -56,7 +56,7 @@ describe('a request without a credential', () => {
     })
   })
 
-  test('behavior: POST and HEAD cost what GET costs', async () => {
+  test('POST and HEAD cost what GET costs', async () => {
     const get = await ask(item())
     const post = await ask(item(), { method: 'POST', body: '{"a":1}' })
     const head = await fetch(item(), { method: 'HEAD' })
@@ -76,12 +76,12 @@ describe('a request without a credential', () => {
     expect(head.headers.get('www-authenticate')).toStartWith('Payment id="')
   })
 
-  test('behavior: an Authorization of another scheme is not a credential', async () => {
+  test('an Authorization of another scheme is not a credential', async () => {
     const asked = await ask(item(), { headers: { authorization: 'Bearer abc' } })
     expect(asked.body.code).toBe('payment-required')
   })
 
-  test('behavior: a request whose Accept-Payment names another method gets every challenge', async () => {
+  test('a request whose Accept-Payment names another method gets every challenge', async () => {
     const ranges = ['evm/charge', '*/*', 'tempo/charge', 'evm/charge;q=0', 'x', '', '*/*;q=9']
     for (const accept of ranges)
       expect(chainIds(await ask(item(), { headers: { 'accept-payment': accept } }))).toEqual([
@@ -89,7 +89,7 @@ describe('a request without a credential', () => {
       ])
   })
 
-  test('behavior: an invalid parameter is named beside the price', async () => {
+  test('an invalid parameter is named beside the price', async () => {
     const url = `${shop.url}/m/shop/form`
     const missing = await ask(url)
     expect(missing.response.status).toBe(402)
@@ -106,7 +106,7 @@ describe('a request without a credential', () => {
     expect((await ask(`${url}?symbol=AAPL`)).body).not.toHaveProperty('invalidParams')
   })
 
-  test('behavior: a 402 writes nothing, and calls neither a chain nor an upstream', async () => {
+  test('a 402 writes nothing, and calls neither a chain nor an upstream', async () => {
     const database = new Database(join(shop.dataDir, 'turnpike.sqlite'), { readonly: true })
     // This value changes whenever another connection has committed.
     const version = () => database.query('PRAGMA data_version').values()[0]
@@ -129,7 +129,7 @@ describe('a request without a credential', () => {
 })
 
 describe('MPP challenge', () => {
-  test('behavior: there is one MPP challenge per network in mpp_order, with price, contract, payee and types', async () => {
+  test('there is one MPP challenge per network in mpp_order, with price, contract, payee and types', async () => {
     const { challenges } = await ask(item())
     const terms = { amount: '5000', recipient: payee }
     const expected: unknown[] = [
@@ -156,19 +156,19 @@ describe('MPP challenge', () => {
     expect(challenges.map(({ request }) => request as unknown)).toEqual(expected)
   })
 
-  test('behavior: an MPP challenge also has the members with defaults in the draft where there is room', async () => {
+  test('an MPP challenge also has the members with defaults in the draft where there is room', async () => {
     const { challenges } = await ask(`${shop.url}/m/away/item`)
     expect(challenges.map(({ request }) => request.methodDetails as unknown)).toEqual([
       { chainId: 8453, credentialTypes: ['authorization'], decimals: 6 },
     ])
   })
 
-  test('behavior: an MPP challenge has method, intent, and the host name of base_url as realm', async () => {
+  test('an MPP challenge has method, intent, and the host name of base_url as realm', async () => {
     for (const { raw } of (await ask(item())).challenges)
       expect(raw).toMatchObject({ realm: 'localhost', method: 'evm', intent: 'charge' })
   })
 
-  test('behavior: request is JCS in base64url', async () => {
+  test('request is JCS in base64url', async () => {
     const sort = (value: unknown): unknown =>
       typeof value !== 'object' || value === null || Array.isArray(value)
         ? value
@@ -183,7 +183,7 @@ describe('MPP challenge', () => {
       )
   })
 
-  test('behavior: id is the HMAC of the seven slots under the first secret', async () => {
+  test('id is the HMAC of the seven slots under the first secret', async () => {
     const asked = await ask(item(), { method: 'POST', body: 'a body' })
     const [secret = new Uint8Array()] = shop.secrets.challengeSecrets
     for (const { raw } of asked.challenges) {
@@ -194,7 +194,7 @@ describe('MPP challenge', () => {
     }
   })
 
-  test('behavior: a challenge is valid for 300 seconds', async () => {
+  test('a challenge is valid for 300 seconds', async () => {
     const before = Math.floor(Date.now() / 1000)
     const { challenges } = await ask(item())
     const after = Math.floor(Date.now() / 1000)
@@ -206,7 +206,7 @@ describe('MPP challenge', () => {
     }
   })
 
-  test('behavior: opaque binds route and method', async () => {
+  test('opaque binds route and method', async () => {
     const routes = async (path: string, method: string) =>
       (await ask(shop.url + path, { method })).challenges.map(({ raw }) => opaqueOf(raw).route)
     expect(await routes('/m/shop/item', 'GET')).toEqual(Array(3).fill('shop:GET /item'))
@@ -215,7 +215,7 @@ describe('MPP challenge', () => {
     expect(await routes('/m/shop/other', 'GET')).toEqual(Array(3).fill('shop:GET /other'))
   })
 
-  test('behavior: no two challenges are equal, also across a restart', async () => {
+  test('no two challenges are equal, also across a restart', async () => {
     const many = async () =>
       (await Promise.all(Array.from({ length: 200 }, () => ask(item())))).flatMap(
         (asked) => asked.challenges,
@@ -228,7 +228,7 @@ describe('MPP challenge', () => {
     expect(new Set(all.map(({ raw }) => opaqueOf(raw).n)).size).toBe(400)
   })
 
-  test('behavior: digest is that of the body, and is omitted without a body or above the limit', async () => {
+  test('digest is that of the body, and is omitted without a body or above the limit', async () => {
     const digests = async (body?: string) =>
       (
         await ask(item(), { method: 'POST', ...(body === undefined ? {} : { body }) })
@@ -242,7 +242,7 @@ describe('MPP challenge', () => {
 })
 
 describe('x402 challenge', () => {
-  test('behavior: accepts has every network and transfer method, in file order', async () => {
+  test('accepts has every network and transfer method, in file order', async () => {
     const { body } = await ask(item())
     const offer = (network: string, asset: string, extra: object): unknown => ({
       scheme: 'exact',
@@ -278,12 +278,12 @@ describe('x402 challenge', () => {
     expect(body.accepts).toEqual(expected)
   })
 
-  test('behavior: resource.url is the absolute requested URL', async () => {
+  test('resource.url is the absolute requested URL', async () => {
     const { required } = await ask(`${item()}/tail?q=%201&a=b`)
     expect(required.resource.url).toBe('http://localhost:4020/m/shop/item/tail?q=%201&a=b')
   })
 
-  test('behavior: every extension has info and schema, and that of mppx has the method', async () => {
+  test('every extension has info and schema, and that of mppx has the method', async () => {
     const { required, body } = await ask(item(), { method: 'POST' })
     const full = body.extensions as typeof required.extensions
     const sponsoring = ['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring']
@@ -302,7 +302,7 @@ describe('x402 challenge', () => {
     })
   })
 
-  test('behavior: each offer is signed by the receipt key, once a minute', async () => {
+  test('each offer is signed by the receipt key, once a minute', async () => {
     const signed = async () => {
       const { body } = await ask(item())
       const extension = (body as Asked['required']).extensions['offer-receipt']
@@ -338,7 +338,7 @@ describe('x402 challenge', () => {
 describe('other origins', () => {
   const paymentHeaders = ['WWW-Authenticate', 'PAYMENT-REQUIRED', 'PAYMENT-RESPONSE']
 
-  test('behavior: a preflight is answered without payment, for the headers that a buyer sends', async () => {
+  test('a preflight is answered without payment, for the headers that a buyer sends', async () => {
     const response = await fetch(item(), {
       method: 'OPTIONS',
       headers: {
@@ -364,7 +364,7 @@ describe('other origins', () => {
     expect(response.headers.has('www-authenticate')).toBe(false)
   })
 
-  test('behavior: a 402 and a problem can be read from any origin, payment headers included', async () => {
+  test('a 402 and a problem can be read from any origin, payment headers included', async () => {
     for (const [path, further] of [
       // The named headers, for browsers that support the asterisk.
       ['/m/shop/item', ['*']],

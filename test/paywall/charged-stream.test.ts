@@ -20,7 +20,7 @@ beforeAll(async () => {
 })
 afterAll(() => upstream.stop())
 
-test('behavior: a stream is written to its buyer before its charge is on the disk', async () => {
+test('a stream is written to its buyer before its charge is on the disk', async () => {
   const script = join(import.meta.dir, '../harness', 'charged-stream.ts')
   const server = Bun.spawn([process.execPath, script, upstream.url.href], {
     stdout: 'pipe',

@@ -146,7 +146,7 @@ async function expectReceipt(purchase: Purchase, network: Id, buyer: DemoAccount
 for (const { name, network, goods, buy } of clients)
   describe(`${name} on ${network}`, () => {
     for (const [index, good] of goods.entries())
-      test(`behavior: a stock client buys ${good.name}`, async () => {
+      test(`a stock client buys ${good.name}`, async () => {
         const buyer = account(1 + (index % 2))
         const before = await holdings(network, buyer)
         const purchase = await buy(world.url + good.path, buyer, good.init)
@@ -169,7 +169,7 @@ function costOf(usage: { prompt_tokens: number; completion_tokens: number }): bi
 
 for (const network of ['eip155:8453', 'eip155:4663'] as const)
   describe(`@x402/fetch by upto on ${network}`, () => {
-    test('behavior: @x402/fetch buys a whole answer by its use', async () => {
+    test('@x402/fetch buys a whole answer by its use', async () => {
       const buyer = account(1)
       const before = await holdings(network, buyer)
       const options = { network, method: 'upto' as const, init: completion.init }
@@ -184,7 +184,7 @@ for (const network of ['eip155:8453', 'eip155:4663'] as const)
       await expectReceipt(purchase, network, buyer, completion.path)
     })
 
-    test('behavior: @x402/fetch buys a stream, which is settled at its end', async () => {
+    test('@x402/fetch buys a stream, which is settled at its end', async () => {
       const buyer = account(2)
       const before = await holdings(network, buyer)
       const options = { network, method: 'upto' as const, init: stream.init }
@@ -198,13 +198,13 @@ for (const network of ['eip155:8453', 'eip155:4663'] as const)
     })
   })
 
-test('behavior: mppx without configuration pays the first challenge, with USDC on 8453', async () => {
+test('mppx without configuration pays the first challenge, with USDC on 8453', async () => {
   const purchase = await buyWithMppx(world, world.url + forecast.path, account(3))
   expect(purchase.response.status).toBe(200)
   await expectReceipt(purchase, 'eip155:8453', account(3), forecast.path)
 })
 
-test('behavior: @x402/fetch and mppx need only a key and USDC, as the README says', async () => {
+test('@x402/fetch and mppx need only a key and USDC, as the README says', async () => {
   const url = world.url + forecast.path
   const signer = account(3).local()
   const { wrapFetchWithPayment, x402Client } = await import('@x402/fetch')
@@ -224,7 +224,7 @@ test('behavior: @x402/fetch and mppx need only a key and USDC, as the README say
   expect(await outcomeOf(pay({}))).toThrow('requires token name and version')
 })
 
-test('behavior: ten concurrent purchases of one buyer all settle', async () => {
+test('ten concurrent purchases of one buyer all settle', async () => {
   const before = await holdings('eip155:8453', account(4))
   const bought = await Promise.all(
     Array.from({ length: 10 }, () => buyWithMppx(world, world.url + forecast.path, account(4))),
@@ -249,7 +249,7 @@ test('error: a wallet without a Permit2 approval is refused and nothing moves', 
   expect(await holdings('eip155:4663', buyer)).toEqual(before)
 })
 
-test('behavior: mppx validate finds nothing wrong', async () => {
+test('mppx validate finds nothing wrong', async () => {
   // The realm is the host name of base_url.
   const url = world.url.replace('127.0.0.1', 'localhost')
   const child = Bun.spawn([process.execPath, program, 'validate', url], {
@@ -264,7 +264,7 @@ test('behavior: mppx validate finds nothing wrong', async () => {
   expect(code).toBe(0)
 })
 
-test('behavior: with an Idempotency-Key a repeated credential gets the answer again', async () => {
+test('with an Idempotency-Key a repeated credential gets the answer again', async () => {
   const buyer = account(3)
   const url = world.url + forecast.path
   const [terms] = Terms.decode((await fetch(url)).headers)
@@ -290,7 +290,7 @@ test('behavior: with an Idempotency-Key a repeated credential gets the answer ag
   expect(before.payer - after.payer).toBe(forecast.priceAtomic)
 })
 
-test('behavior: the x402 resource is the requested URL, with its query', async () => {
+test('the x402 resource is the requested URL, with its query', async () => {
   const { headers } = await fetch(world.url + forecast.path)
   const required = decodePaymentRequiredHeader(headers.get('payment-required') ?? '')
   expect(required.resource.url).toBe(`http://localhost${forecast.path}`)

@@ -11,7 +11,7 @@ import { purposeOf, signTransfer, until } from '../harness/settlement'
 const kinds = ['whole', 'stream'] as const
 
 test.each(kinds)(
-  'behavior: an answer (%s) that is made after a pause is not delivered to a buyer that left meanwhile',
+  'an answer (%s) that is made after a pause is not delivered to a buyer that left meanwhile',
   async (kind) => {
     await using own = await ownSettlement()
     const { fixture } = own

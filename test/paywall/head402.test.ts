@@ -85,7 +85,7 @@ function refused(accept: Accept | undefined): readonly string[] {
 }
 
 describe('the head of a 402', () => {
-  test('behavior: the head of a 402 stays below the limit on every shipped route, unpaid and refused', async () => {
+  test('the head of a 402 stays below the limit on every shipped route, unpaid and refused', async () => {
     const routes = shop.config.merchants
       .filter(({ slug }) => slug !== 'closed')
       .flatMap(({ slug, routes, networks }) =>
@@ -134,7 +134,7 @@ describe('the head of a 402', () => {
     expect(routes.length).toBeGreaterThan(60)
   })
 
-  test('behavior: the head stays below the limit for the longest URL, which is replaced by the route', async () => {
+  test('the head stays below the limit for the longest URL, which is replaced by the route', async () => {
     for (const [length, isTold] of [
       [10, true],
       [1000, false],
@@ -153,7 +153,7 @@ describe('the head of a 402', () => {
     }
   })
 
-  test('behavior: the head of a 402 stays below the limit at the stock desk, unpaid and refused', async () => {
+  test('the head of a 402 stays below the limit at the stock desk, unpaid and refused', async () => {
     const recipient = account(6).address
     for (const query of [
       'symbol=NVDA&usdg=1000',
@@ -176,7 +176,7 @@ describe('the head of a 402', () => {
     }
   })
 
-  test('behavior: offers that do not fit the head are in the body and can be paid', async () => {
+  test('offers that do not fit the head are in the body and can be paid', async () => {
     const url = `${shop.url}/m/shop/item`
     const init = { method: 'POST', body: '{}' }
     const asked = await ask(url, init)
@@ -207,7 +207,7 @@ describe('the head of a 402', () => {
 })
 
 describe('the head of a paid answer', () => {
-  test('behavior: the head of a paid answer stays below the limit, also for the longest path', async () => {
+  test('the head of a paid answer stays below the limit, also for the longest path', async () => {
     for (const length of [1, 300, 6000]) {
       const path = `/m/shop/item/${'x'.repeat(length)}`
       for (const scheme of ['mpp', 'x402-eip3009'] as const) {
@@ -361,7 +361,7 @@ describe('any file with three networks', () => {
     if (chains.length < 3) expect(told.challenges).toHaveLength(3)
   }
 
-  test('behavior: the head is short for any length of the host name', async () => {
+  test('the head is short for any length of the host name', async () => {
     const host = `${'a'.repeat(60)}.${'b'.repeat(60)}.${'c'.repeat(60)}.example.com`
     const [file] = fc.sample(files, { numRuns: 1, seed: 1 })
     if (file === undefined) throw new Error('no file')
@@ -379,7 +379,7 @@ describe('any file with three networks', () => {
     ['refused by x402', byX402],
   ] as const
   for (const [name, refusal] of kinds)
-    test(`behavior: ${name}, the head is short and names every network`, async () => {
+    test(`${name}, the head is short and names every network`, async () => {
       await fc.assert(
         fc.asyncProperty(
           files,

@@ -79,7 +79,7 @@ describe('a repeat with the same key', () => {
     ['mpp', {}],
     ['x402', x402],
   ] as [string, Terms][]) {
-    test(`behavior: a repeat with the same key gets the stored answer, marked, and is not settled, by ${name}`, async () => {
+    test(`a repeat with the same key gets the stored answer, marked, and is not settled, by ${name}`, async () => {
       const first = await sign(item(), terms)
       const second = await sign(item(), terms)
       const bought = await pay(first, key())
@@ -113,7 +113,7 @@ describe('a repeat with the same key', () => {
     })
   }
 
-  test('behavior: a repeat may use the other protocol, and is answered in it', async () => {
+  test('a repeat may use the other protocol, and is answered in it', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     const repeat = await pay(await sign(item(), x402), key())
     expect(repeat.headers.get('idempotency-replayed')).toBe('true')
@@ -122,7 +122,7 @@ describe('a repeat with the same key', () => {
     expect(await repeat.text()).toBe(answer)
   })
 
-  test('behavior: payment-identifier is the same as the header', async () => {
+  test('payment-identifier is the same as the header', async () => {
     const id = key('identifier')
     const extensions = { 'payment-identifier': { info: { required: false, id } } }
     const answer = await (await pay(await sign(item(), { ...x402, extensions }), undefined)).text()
@@ -141,7 +141,7 @@ describe('a repeat with the same key', () => {
     expect(await both.json()).toMatchObject({ code: 'bad-request', field: 'Idempotency-Key' })
   })
 
-  test('behavior: a delivered 4xx and an event stream are repeated as well', async () => {
+  test('a delivered 4xx and an event stream are repeated as well', async () => {
     shop.upstream.script = (_, reply) => reply.send(404, '{"missing":true}')
     expect((await pay(await sign(item()), key('404'))).status).toBe(404)
     const reply = nextReply()
@@ -165,7 +165,7 @@ describe('a repeat with the same key', () => {
     expect(shop.upstream.requests).toHaveLength(2)
   })
 
-  test('behavior: HEAD has a stored answer of its own', async () => {
+  test('HEAD has a stored answer of its own', async () => {
     const init = { method: 'HEAD' }
     expect((await pay(await sign(item(), { init }), key(), item(), init)).status).toBe(200)
     const repeat = await pay(await sign(item(), { init }), key(), item(), init)
@@ -174,7 +174,7 @@ describe('a repeat with the same key', () => {
     expect((await pay(await sign(item()), key())).status).toBe(409)
   })
 
-  test('behavior: a stored answer outlives a restart, and lasts 24 hours', async () => {
+  test('a stored answer outlives a restart, and lasts 24 hours', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     await shop.restart()
     expect(await (await pay(await sign(item()), key())).text()).toBe(answer)
@@ -194,7 +194,7 @@ describe('a repeat with the same key', () => {
     expect(await isSpent(credential)).toBe(false)
   })
 
-  test('behavior: an answer above 1 MiB is not stored, and nothing is charged twice', async () => {
+  test('an answer above 1 MiB is not stored, and nothing is charged twice', async () => {
     const long = 'x'.repeat(1024 * 1024 + 1)
     shop.upstream.script = (_, reply) => reply.send(200, long, { 'content-type': 'text/plain' })
     expect(await (await pay(await sign(item()), key())).text()).toBe(long)
@@ -209,7 +209,7 @@ describe('a repeat with the same key', () => {
     expect(await isSpent(credential)).toBe(false)
   })
 
-  test('behavior: a repeat after a failed upstream redeems, with any credential', async () => {
+  test('a repeat after a failed upstream redeems, with any credential', async () => {
     shop.upstream.script = (_, reply) => reply.send(500)
     expect((await pay(await sign(item(), x402), key())).status).toBe(502)
     shop.upstream.script = undefined
@@ -222,7 +222,7 @@ describe('a repeat with the same key', () => {
     expect(await isSpent(credential)).toBe(false)
   })
 
-  test('behavior: a repeat with the same credential redeems, as the redeem token may be lost', async () => {
+  test('a repeat with the same credential redeems, as the redeem token may be lost', async () => {
     for (const [name, terms] of [
       ['exact', x402],
       ['permit2', permit2],
@@ -274,7 +274,7 @@ describe('the same key', () => {
     expect(await response.json()).toMatchObject({ code: 'idempotency-conflict' })
   })
 
-  test('behavior: a key of another payer or on another route is a different key', async () => {
+  test('a key of another payer or on another route is a different key', async () => {
     const answer = await (await pay(await sign(item()), key())).text()
     const other = await pay(await sign(item(), { buyer: 2 }), key())
     expect(other.headers.has('idempotency-replayed')).toBe(false)
@@ -334,7 +334,7 @@ describe('the same key', () => {
     await response.text()
   })
 
-  test('behavior: of ten concurrent credentials with one key one is settled', async () => {
+  test('of ten concurrent credentials with one key one is settled', async () => {
     const credentials = await Promise.all(Array.from({ length: 10 }, () => sign(item())))
     const before = shop.counts().payments ?? 0
     const responses = await Promise.all(credentials.map((credential) => pay(credential, key())))
@@ -346,7 +346,7 @@ describe('the same key', () => {
     expect(spent.filter(Boolean)).toHaveLength(1)
   })
 
-  test('behavior: a request with the same key waits for a pending one', async () => {
+  test('a request with the same key waits for a pending one', async () => {
     const [first, second] = await Promise.all([sign(item()), sign(item())])
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
@@ -379,7 +379,7 @@ describe('a key before a proven signature', () => {
     expect(await stolen.text()).not.toContain('mine')
   })
 
-  test('behavior: a contract proves its signature on chain first', async () => {
+  test('a contract proves its signature on chain first', async () => {
     const chain = shop.chains[base]
     const asset = shop.config.networks.find(({ id }) => id === base)?.asset
     if (chain === undefined || asset === undefined) throw new Error('no chain')

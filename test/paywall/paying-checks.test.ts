@@ -75,7 +75,7 @@ describe('an MPP challenge is bound', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('behavior: without a body the challenge of GET pays for POST, and the reverse', async () => {
+  test('without a body the challenge of GET pays for POST, and the reverse', async () => {
     for (const [asked, bought] of [
       ['GET', 'POST'],
       ['POST', 'GET'],
@@ -276,7 +276,7 @@ describe('before money moves', () => {
       })
   })
 
-  test('behavior: amount in accepted may be a safe integer', async () => {
+  test('amount in accepted may be a safe integer', async () => {
     expect((await buy(item(), { ...x402, accepted: { amount: 5000 } })).status).toBe(200)
   })
 

@@ -66,7 +66,7 @@ for (const [name, terms] of [
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-test('behavior: a spent credential that has expired is refused as a spent one, without a node', async () => {
+test('a spent credential that has expired is refused as a spent one, without a node', async () => {
   const credential = await sign(item())
   expect((await present(credential)).status).toBe(200)
   await untilEnded(shop)
@@ -79,7 +79,7 @@ test('behavior: a spent credential that has expired is refused as a spent one, w
   expect(simulations()).toBe(asked)
 })
 
-test('behavior: an answer that is missing comes at another gateway, by the only place at the upstream', async () => {
+test('an answer that is missing comes at another gateway, by the only place at the upstream', async () => {
   const url = () => `${shop.url}/m/single/item`
   const credential = await sign(url())
   shop.upstream.script = (_, reply) => reply.send(500, '{}')

@@ -66,7 +66,7 @@ test('error: too many paid requests of one address are 429, its unpaid ones are 
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: every problem type that a client can receive is expected by a test', async () => {
+test('every problem type that a client can receive is expected by a test', async () => {
   const source = await Bun.file(`${import.meta.dir}/../../src/protocol/Problem.ts`).text()
   const codes = [...source.matchAll(/^ {2}'([a-z-]+)': \{ status/gm)].map(([, code = '']) => code)
   expect(codes.length).toBeGreaterThan(25)

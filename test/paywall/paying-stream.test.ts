@@ -47,7 +47,7 @@ const becomes = (expected: object) =>
 
 describe('an event stream', () => {
   for (const terms of [{}, x402] as Terms[])
-    test(`behavior: chunks arrive as they are sent, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`chunks arrive as they are sent, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const bought = buy(item(), terms)
       const upstream = await reply
@@ -73,7 +73,7 @@ describe('an event stream', () => {
       await becomes(whole)
     })
 
-  test('behavior: an event stream that ends at once is delivered', async () => {
+  test('an event stream that ends at once is delivered', async () => {
     for (let count = 0; count < 5; count++) {
       shop.upstream.script = (_, reply) => {
         reply.head(200, events)
@@ -88,7 +88,7 @@ describe('an event stream', () => {
     }
   })
 
-  test('behavior: a stream that the upstream cuts after its first byte is delivered, truncated', async () => {
+  test('a stream that the upstream cuts after its first byte is delivered, truncated', async () => {
     const reply = nextReply()
     const credential = await sign(item())
     const bought = fetch(item(), { headers: credential })
@@ -106,7 +106,7 @@ describe('an event stream', () => {
     expect(await again.json()).toMatchObject({ code: 'invalid-challenge' })
   })
 
-  test('behavior: an upstream that sends nothing is cut after idle_ms', async () => {
+  test('an upstream that sends nothing is cut after idle_ms', async () => {
     const reply = nextReply()
     const bought = buy(`${shop.url}/m/hasty/item`)
     const upstream = await reply
@@ -119,7 +119,7 @@ describe('an event stream', () => {
   })
 
   for (const terms of [{}, x402] as Terms[])
-    test(`behavior: a stream whose buyer disconnects after the first byte is delivered, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`a stream whose buyer disconnects after the first byte is delivered, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const credential = await sign(item(), terms)
       const leave = new AbortController()
@@ -141,7 +141,7 @@ describe('an event stream', () => {
     })
 
   for (const terms of [{}, x402] as Terms[])
-    test(`behavior: a buyer that disconnects before the first byte can repeat the request, by ${terms.scheme ?? 'mpp'}`, async () => {
+    test(`a buyer that disconnects before the first byte can repeat the request, by ${terms.scheme ?? 'mpp'}`, async () => {
       const reply = nextReply()
       const credential = await sign(item(), terms)
       const connection = openConnection(item(), credential)
@@ -162,7 +162,7 @@ describe('an event stream', () => {
 })
 
 describe('an answer that is no event stream', () => {
-  test('behavior: a buyer that disconnects before an answer can repeat the request', async () => {
+  test('a buyer that disconnects before an answer can repeat the request', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const reply = nextReply()
       const credential = await sign(item(), terms)
@@ -177,7 +177,7 @@ describe('an answer that is no event stream', () => {
     }
   })
 
-  test('behavior: an answer above 1 MiB is streamed, and a cut after that is truncated', async () => {
+  test('an answer above 1 MiB is streamed, and a cut after that is truncated', async () => {
     const mebibyte = 'x'.repeat(1024 * 1024)
     for (const isCut of [false, true]) {
       const reply = nextReply()
@@ -200,7 +200,7 @@ describe('an answer that is no event stream', () => {
 })
 
 describe('a purchase', () => {
-  test('behavior: HEAD is paid like GET and returns the head', async () => {
+  test('HEAD is paid like GET and returns the head', async () => {
     const response = await buy(item(), { init: { method: 'HEAD' } })
     expect(response.status).toBe(200)
     expect(response.headers.has('payment-receipt')).toBe(true)
@@ -208,7 +208,7 @@ describe('a purchase', () => {
     expect(shop.upstream.requests.map(({ method }) => method)).toEqual(['HEAD'])
   })
 
-  test('behavior: query, tail and body are forwarded unchanged, and no payment header is', async () => {
+  test('query, tail and body are forwarded unchanged, and no payment header is', async () => {
     const init = { method: 'POST', body: '{"messages":["\u00fc"]}' }
     const url = `${item()}/a%2Fb?x=%20y&x=2&empty=`
     for (const terms of [{ init }, { ...x402, init }] as Terms[]) {
@@ -238,7 +238,7 @@ describe('a purchase', () => {
     }
   })
 
-  test('behavior: only listed headers of the answer are forwarded, and no cache may store it', async () => {
+  test('only listed headers of the answer are forwarded, and no cache may store it', async () => {
     shop.upstream.script = (_, reply) =>
       reply.send(200, '{}', {
         'content-type': 'application/json',

@@ -38,7 +38,7 @@ const ways: [name: string, network: typeof base | 'eip155:4663', terms: Terms][]
 ]
 
 describe('a chain that cannot be reached', () => {
-  test('behavior: an unreachable chain is 503, nothing is written, and the credential works when the chain is back', async () => {
+  test('an unreachable chain is 503, nothing is written, and the credential works when the chain is back', async () => {
     for (const [name, network, terms] of ways) {
       const credential = await sign(item(), terms)
       const counts = shop.counts()
@@ -58,7 +58,7 @@ describe('a chain that cannot be reached', () => {
     }
   })
 
-  test('behavior: a lost answer to the broadcast is not a failure', async () => {
+  test('a lost answer to the broadcast is not a failure', async () => {
     const credential = await sign(item())
     const tap = shop.taps[base]
     if (tap === undefined) throw new Error('no tap')
@@ -81,7 +81,7 @@ describe('a chain that cannot be reached', () => {
 })
 
 describe('what is not ready', () => {
-  test('behavior: networks that cannot settle are omitted; without any other, 503 before payment', async () => {
+  test('networks that cannot settle are omitted; without any other, 503 before payment', async () => {
     const credential = await sign(item(), x402)
     for (const id of [base, 'eip155:84532'] as const) {
       const tap = shop.taps[id]
@@ -113,7 +113,7 @@ describe('what is not ready', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('behavior: a merchant without its secret is 503, the others sell', async () => {
+  test('a merchant without its secret is 503, the others sell', async () => {
     const closed = await fetch(`${shop.url}/m/closed/item`)
     expect(closed.status).toBe(503)
     expect(await closed.json()).toMatchObject({ code: 'not-ready' })
@@ -121,7 +121,7 @@ describe('what is not ready', () => {
     expect((await buy(item())).status).toBe(200)
   })
 
-  test('behavior: an open circuit is 503 before a payment, until it is half open', async () => {
+  test('an open circuit is 503 before a payment, until it is half open', async () => {
     const away = `${shop.url}/m/away/item`
     const credential = await sign(away, x402)
     for (let failure = 0; failure < 5; failure++) {
@@ -198,7 +198,7 @@ describe('what is not ready', () => {
     upstream.script = undefined
   })
 
-  test('behavior: an external settlement after such a 503 counts', async () => {
+  test('an external settlement after such a 503 counts', async () => {
     const away = `${shop.url}/m/away/item`
     shop.advance(6_000)
     const credential = await sign(away)

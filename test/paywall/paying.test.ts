@@ -134,7 +134,7 @@ describe('a receipt', () => {
 describe('a wallet with a key', () => {
   for (const way of cases) {
     const { scheme, network } = way
-    test(`behavior: pays by ${nameOf(way)}`, async () => {
+    test(`pays by ${nameOf(way)}`, async () => {
       const { address } = account(1)
       const before = [await shop.balance(network, address), await shop.balance(network, payee)]
       const response = await buy(item(), way)
@@ -148,7 +148,7 @@ describe('a wallet with a key', () => {
     })
   }
 
-  test('behavior: receipts are in the protocol that paid', async () => {
+  test('receipts are in the protocol that paid', async () => {
     const mpp = await buy(item())
     expect(receiptOf(mpp)).toMatchObject({
       status: 'success',
@@ -171,14 +171,14 @@ describe('a wallet with a key', () => {
     expect(x402.headers.has('payment-receipt')).toBe(false)
   })
 
-  test('behavior: the address that signs receipts is published', async () => {
+  test('the address that signs receipts is published', async () => {
     const document = await (await fetch(`${shop.url}/openapi.json`)).text()
     expect(document).toContain(shop.app.receiptAddress)
     const wellKnown = await (await fetch(`${shop.url}/.well-known/x402`)).text()
     expect(wellKnown).toContain(shop.app.receiptAddress)
   })
 
-  test('behavior: a payment takes one call to simulate, one to send, and at most one more', async () => {
+  test('a payment takes one call to simulate, one to send, and at most one more', async () => {
     await buy(item())
     const credential = await sign(item())
     const before = shop.taps['eip155:8453']?.calls.length ?? 0
@@ -189,7 +189,7 @@ describe('a wallet with a key', () => {
     expect(calls.length).toBeLessThanOrEqual(3)
   })
 
-  test('behavior: X-PAYMENT alone pays, and so do both names with one value', async () => {
+  test('X-PAYMENT alone pays, and so do both names with one value', async () => {
     for (const both of [false, true]) {
       const { 'payment-signature': value = '' } = await sign(item(), { scheme: 'x402-eip3009' })
       const headers = both
@@ -199,7 +199,7 @@ describe('a wallet with a key', () => {
     }
   })
 
-  test('behavior: url-safe base64 is accepted, too', async () => {
+  test('url-safe base64 is accepted, too', async () => {
     const { 'payment-signature': value = '' } = await sign(item(), { scheme: 'x402-eip3009' })
     const urlSafe = value.replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
     const response = await fetch(item(), { headers: { 'payment-signature': urlSafe } })
@@ -247,7 +247,7 @@ describe('a wallet that is a contract', () => {
 
   for (const way of cases) {
     const { scheme, network } = way
-    test(`behavior: pays by ${nameOf(way)}`, async () => {
+    test(`pays by ${nameOf(way)}`, async () => {
       const wallet = wallets.get(network) ?? '0x'
       const response = await buy(item(), { ...way, from: wallet })
       expect(response.status).toBe(200)
@@ -261,7 +261,7 @@ describe('a wallet that is a contract', () => {
 describe('an account with delegated code', () => {
   for (const way of cases.filter(({ network }) => network !== 'eip155:84532')) {
     const { scheme, network } = way
-    test(`behavior: pays by ${nameOf(way)}`, async () => {
+    test(`pays by ${nameOf(way)}`, async () => {
       const chain = shop.chains[network]
       if (chain === undefined) throw new Error(`no ${network}`)
       const { address } = account(2)

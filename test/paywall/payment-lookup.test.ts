@@ -48,7 +48,7 @@ async function stream() {
 const lookUp = (id: string, headers: Record<string, string>) =>
   fetch(`${shop.url}/api/payments/${id}`, { headers })
 
-test('behavior: the token of a stream shows what it has cost, with the receipt once it is settled', async () => {
+test('the token of a stream shows what it has cost, with the receipt once it is settled', async () => {
   const response = await stream()
   const id = response.headers.get('payment-id') ?? ''
   const token = response.headers.get('payment-token') ?? ''

@@ -51,7 +51,7 @@ const clients: [name: string, network: typeof base | typeof robinhood, buy: Buy]
 ]
 
 for (const [name, network, buy] of clients)
-  test(`behavior: ${name} signs once while the chain does not mine, and gets its answer later`, async () => {
+  test(`${name} signs once while the chain does not mine, and gets its answer later`, async () => {
     const chain = shop.chains[network]
     if (!chain) throw new Error(`no ${network}`)
     const before = await shop.balance(network, payee)

@@ -52,7 +52,7 @@ const delivered = [200, 201, 202, 203, 204, 206, 400, 404, 405, 406, 409, 410, 4
 
 describe('what counts as delivered', () => {
   for (const status of delivered)
-    test(`behavior: ${status} of the upstream is its answer, with a receipt`, async () => {
+    test(`${status} of the upstream is its answer, with a receipt`, async () => {
       shop.upstream.script = (_, reply) => reply.send(status, status === 204 ? '' : '{"s":1}')
       for (const terms of [{}, x402] as Terms[]) {
         const response = await buy(item(), terms)
@@ -70,7 +70,7 @@ describe('what counts as delivered', () => {
     })
 
   for (const status of [...failing, ...broken])
-    test(`behavior: ${status} of the upstream is a 502 that can be redeemed`, async () => {
+    test(`${status} of the upstream is a 502 that can be redeemed`, async () => {
       shop.upstream.script = (_, reply) =>
         reply.send(status, status === 304 ? '' : '{"secret":"answer"}', {
           location: 'https://other.example/',
@@ -159,7 +159,7 @@ describe('what counts as delivered', () => {
     ],
   ]
   for (const [name, script, status, code] of silent)
-    test(`behavior: ${name} is a ${status} that can be redeemed`, async () => {
+    test(`${name} is a ${status} that can be redeemed`, async () => {
       shop.upstream.script = script
       const url = status === 504 ? `${shop.url}/m/hasty/item` : item()
       const response = await buy(url)
@@ -175,7 +175,7 @@ describe('what counts as delivered', () => {
 describe('Payment-Redeem', () => {
   const fail: Script = (_, reply) => reply.send(503)
 
-  test('behavior: Payment-Redeem returns the answer without a new payment, once', async () => {
+  test('Payment-Redeem returns the answer without a new payment, once', async () => {
     for (const terms of [{}, { scheme: 'mpp-permit2' }, x402] as Terms[]) {
       shop.upstream.script = fail
       const failed = await buy(item(), terms)
@@ -205,7 +205,7 @@ describe('Payment-Redeem', () => {
     }
   })
 
-  test('behavior: with the key of its payment a token returns the stored answer again', async () => {
+  test('with the key of its payment a token returns the stored answer again', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const key = { 'idempotency-key': crypto.randomUUID() }
       shop.upstream.script = fail
@@ -225,7 +225,7 @@ describe('Payment-Redeem', () => {
     }
   })
 
-  test('behavior: the upstream sees the same Idempotency-Key at every attempt', async () => {
+  test('the upstream sees the same Idempotency-Key at every attempt', async () => {
     shop.upstream.script = fail
     const { redeem: given } = await failureOf(await buy(item()))
     await redeem(given.token)
@@ -236,7 +236,7 @@ describe('Payment-Redeem', () => {
     expect(keys[0]).toStartWith('pay_')
   })
 
-  test('behavior: a payment can be redeemed five times, counted down', async () => {
+  test('a payment can be redeemed five times, counted down', async () => {
     shop.upstream.script = fail
     let { redeem: given } = await failureOf(await buy(item()))
     const { token, until: end } = given
@@ -254,7 +254,7 @@ describe('Payment-Redeem', () => {
     expect(shop.upstream.requests).toHaveLength(6)
   })
 
-  test('behavior: a payment can be redeemed once more after a crash in the last attempt, with a limit', async () => {
+  test('a payment can be redeemed once more after a crash in the last attempt, with a limit', async () => {
     shop.upstream.script = fail
     const { redeem: given, transaction } = await failureOf(await buy(item()))
     shop.upstream.script = undefined
@@ -272,7 +272,7 @@ describe('Payment-Redeem', () => {
     expect(await recorded(transaction)).toMatchObject({ delivery: 'delivered', attempts: 7 })
   })
 
-  test('behavior: a payment can be redeemed for 24 hours, not longer', async () => {
+  test('a payment can be redeemed for 24 hours, not longer', async () => {
     shop.upstream.script = fail
     const early = await failureOf(await buy(item()))
     const late = await failureOf(await buy(item()))
@@ -286,7 +286,7 @@ describe('Payment-Redeem', () => {
     shop.advance(-day - 60_000)
   })
 
-  test('behavior: each attempt is on the disk before the request is forwarded', async () => {
+  test('each attempt is on the disk before the request is forwarded', async () => {
     const seen: unknown[] = []
     shop.upstream.script = (_, reply) => {
       const [row] = shop.rows('SELECT * FROM payments ORDER BY rowid DESC LIMIT 1')
@@ -301,7 +301,7 @@ describe('Payment-Redeem', () => {
     ])
   })
 
-  test('behavior: a payment can be redeemed after a restart', async () => {
+  test('a payment can be redeemed after a restart', async () => {
     shop.upstream.script = fail
     const { redeem: given } = await failureOf(await buy(item()))
     await shop.restart()
@@ -352,7 +352,7 @@ describe('Payment-Redeem', () => {
 })
 
 describe('without the token', () => {
-  test('behavior: an MPP credential redeems', async () => {
+  test('an MPP credential redeems', async () => {
     for (const terms of [{}, { scheme: 'mpp-permit2' }] as Terms[]) {
       const credential = await sign(item(), terms)
       shop.upstream.script = (_, reply) => reply.send(500)
@@ -384,7 +384,7 @@ describe('without the token', () => {
     }
   })
 
-  test('behavior: an x402 credential redeems when its request never got an answer', async () => {
+  test('an x402 credential redeems when its request never got an answer', async () => {
     const credential = await sign(item(), x402)
     const replied = new Promise<Reply>((resolve) => {
       shop.upstream.script = (_, reply) => resolve(reply)
@@ -401,7 +401,7 @@ describe('without the token', () => {
     expect((await fetch(item(), { headers: credential })).status).toBe(200)
   })
 
-  test('behavior: any credential redeems after a crash in the middle of the delivery', async () => {
+  test('any credential redeems after a crash in the middle of the delivery', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const credential = await sign(item(), terms)
       let isAsked = false

@@ -46,7 +46,7 @@ test('error: an address with refused credentials is limited; the payer that they
   expect((await buy(item(), {}, from('192.0.2.1'))).status).toBe(200)
 })
 
-test('behavior: credentials of other schemes and requests without one do not count as refused', async () => {
+test('credentials of other schemes and requests without one do not count as refused', async () => {
   for (let round = 0; round < 20; round++) {
     const headers = { ...from('192.0.2.3'), authorization: 'Bearer abc' }
     expect((await fetch(item(), { headers })).status).toBe(402)

@@ -94,7 +94,7 @@ describe('a ceiling that the gateway has reserved', () => {
 describe('a charge of nothing by the facilitator', () => {
   // It watches for commits of SQLite without a sync.
   test.skipIf(isPostgres)(
-    'behavior: a charge of nothing is on the disk before its one success is answered',
+    'a charge of nothing is on the disk before its one success is answered',
     async () => {
       const network = shop.config.networks.find(({ id }) => id === base)
       if (network === undefined) throw new Error(`no ${base}`)
@@ -156,7 +156,7 @@ describe('a buyer that stands still until the upstream gives up', () => {
     await buyer.leave()
   })
 
-  test('behavior: a buyer that reads pays nothing when the upstream breaks off', async () => {
+  test('a buyer that reads pays nothing when the upstream breaks off', async () => {
     const replied = shop.nextReply()
     const buyer = openBuyer(shop.chat(), await shop.sign({ signer: payer }))
     const upstream = await replied

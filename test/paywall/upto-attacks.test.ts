@@ -160,7 +160,7 @@ describe('many streams of one payer at once', () => {
     expect((await shop.tokensOf(payer.address)) < 60_000n).toBe(true)
   })
 
-  test('behavior: the ceilings of others do not delay a charge when the balance falls', async () => {
+  test('the ceilings of others do not delay a charge when the balance falls', async () => {
     await shop.setBalance(payer.address, 100_000n)
     const upstream = holding()
     const first = await shop.buy({ signer: payer, ...large })
@@ -215,7 +215,7 @@ describe('the same credential', () => {
     expect(shop.upstream.requests).toHaveLength(1)
   })
 
-  test('behavior: the same credential waits while its charge is pending, and gets the answer once', async () => {
+  test('the same credential waits while its charge is pending, and gets the answer once', async () => {
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
     await setAutomine(shop.chain(), false)
@@ -245,7 +245,7 @@ describe('the same credential', () => {
     expect((await shop.buy({ signer: payer })).status).toBe(200)
   })
 
-  test('behavior: the credential of a buyer that left during the settlement fetches the answer, once', async () => {
+  test('the credential of a buyer that left during the settlement fetches the answer, once', async () => {
     const credential = await shop.sign({ signer: payer })
     shop.upstream.script = answering(usage(7, 20))
     await setAutomine(shop.chain(), false)
@@ -268,7 +268,7 @@ describe('the same credential', () => {
     expect((await shop.pay(credential)).status).toBe(402)
   })
 
-  test('behavior: a credential whose answer cannot be made again gives a redeem token', async () => {
+  test('a credential whose answer cannot be made again gives a redeem token', async () => {
     const credential = await shop.sign({ signer: payer })
     const replied = shop.nextReply()
     const buyer = openBuyer(shop.chat(), credential)
@@ -351,7 +351,7 @@ describe('an answer that its buyer has not got', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('behavior: an answer that is made again is sent when it costs no more, as a stream or whole', async () => {
+  test('an answer that is made again is sent when it costs no more, as a stream or whole', async () => {
     for (const [answer, text] of [
       [answering(usage(7, 19)), usage(7, 19)],
       [answering(event(usage(7, 20)), 200, events), event(usage(7, 20))],
@@ -397,7 +397,7 @@ describe('an idempotency key', () => {
   const again = async (headers: Record<string, string>, sent = body) =>
     shop.pay(await shop.sign({ signer: payer, body: sent }), { headers, body: sent })
 
-  test('behavior: an idempotency key replays a whole answer for nothing', async () => {
+  test('an idempotency key replays a whole answer for nothing', async () => {
     const headers = keyed()
     shop.upstream.script = answering(usage(7, 20))
     const first = await again(headers)
@@ -413,7 +413,7 @@ describe('an idempotency key', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('behavior: an idempotency key replays a stream, also of a buyer that left', async () => {
+  test('an idempotency key replays a stream, also of a buyer that left', async () => {
     for (const leaves of [false, true]) {
       const headers = keyed()
       const credential = { ...headers, ...(await shop.sign({ signer: payer })) }
@@ -535,7 +535,7 @@ describe('usage that is', () => {
     ['{"amount":"0"}', 0],
   ]
   for (const [header, cost] of overrides)
-    test(`behavior: a charge that the upstream names as ${header} costs ${cost}, and the header is not shown`, async () => {
+    test(`a charge that the upstream names as ${header} costs ${cost}, and the header is not shown`, async () => {
       const named = header === undefined ? {} : { 'settlement-overrides': header }
       shop.upstream.script = answering('{}', 200, { ...json, ...named })
       const response = await shop.buy({ signer: payer, slug: 'named' })
@@ -546,7 +546,7 @@ describe('usage that is', () => {
     })
 })
 
-test('behavior: a whole answer of a buyer that is slow to read is charged before its first byte', async () => {
+test('a whole answer of a buyer that is slow to read is charged before its first byte', async () => {
   shop.upstream.script = answering(usage(7, 20))
   const credential = await shop.sign({ signer: payer })
   const response = await shop.pay(credential)

@@ -58,7 +58,7 @@ async function move(from: number, to: number, value: bigint): Promise<void> {
   await execute(chain, [{ from: account(from).address, to: token, data }])
 }
 
-test('behavior: a charge is simulated once more by one call, and sent by one', async () => {
+test('a charge is simulated once more by one call, and sent by one', async () => {
   shop.upstream.script = (_, reply) => reply.send(200, answer)
   await pay(1)
   const tap = shop.taps[base]
@@ -69,7 +69,7 @@ test('behavior: a charge is simulated once more by one call, and sent by one', a
   expect(methods?.filter((method) => method.startsWith('eth_send'))).toHaveLength(1)
 })
 
-test('behavior: while a node verifies, no row is written and the upstream gets nothing', async () => {
+test('while a node verifies, no row is written and the upstream gets nothing', async () => {
   shop.upstream.script = (_, reply) => reply.send(200, answer)
   await pay(1)
   const tap = shop.taps[base]
@@ -98,7 +98,7 @@ test('behavior: while a node verifies, no row is written and the upstream gets n
   expect(sent.map(({ headers }) => headers['idempotency-key'])).toEqual([String(row?.id)])
 })
 
-test('behavior: a refused ceiling was prepared for nothing: the upstream gets nothing', async () => {
+test('a refused ceiling was prepared for nothing: the upstream gets nothing', async () => {
   const before = shop.upstream.requests.length
   const rows = shop.rows('SELECT id FROM authorizations').length
   const asked = shop.taps[base]?.calls.length ?? 0

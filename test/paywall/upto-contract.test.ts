@@ -140,7 +140,7 @@ const selectorsOf = (abi: Abi) =>
     return [`${item.type} ${name} ${selector}`]
   })
 
-test('behavior: the selectors of the demo contract are those of the reference', () => {
+test('the selectors of the demo contract are those of the reference', () => {
   const own = selectorsOf(proxy)
   // The package does not list this error, which its contract has.
   const unlisted = 'error InvalidAmount 0x2c5211c6'
@@ -164,7 +164,7 @@ describe.each(await codes())('$name', ({ install }) => {
   })
   afterEach(() => revert(chain, clean))
 
-  test('behavior: the proxy of upto names Permit2 and the type of its witness', async () => {
+  test('the proxy of upto names Permit2 and the type of its witness', async () => {
     const read = async (functionName: string) => {
       const data = await call(encode(proxy, functionName, []))
       return decodeFunctionResult({ abi: proxy, functionName, data })
@@ -179,7 +179,7 @@ describe.each(await codes())('$name', ({ install }) => {
     )
   })
 
-  test('behavior: the proxy of upto moves the settled amount to the payee, once', async () => {
+  test('the proxy of upto moves the settled amount to the payee, once', async () => {
     const terms = uptoOf({})
     const signature = await signUpto(terms, 1)
     const before = await Promise.all([terms.owner, payee, relayer].map(held))
@@ -200,7 +200,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await held(payee)).toBe((before[1] ?? 0n) + 4_000n)
   })
 
-  test('behavior: the proxy of upto moves the whole ceiling, and not one unit more', async () => {
+  test('the proxy of upto moves the whole ceiling, and not one unit more', async () => {
     const terms = uptoOf({})
     const signature = await signUpto(terms, 1)
     expect(await failure(settle(terms, 10_001n, signature))).toBe('AmountExceedsPermitted()')
@@ -259,7 +259,7 @@ describe.each(await codes())('$name', ({ install }) => {
     await call(settle(terms, 1n, signature))
   })
 
-  test('behavior: the proxy of upto settles from the second of validAfter on', async () => {
+  test('the proxy of upto settles from the second of validAfter on', async () => {
     const settleAt = async (second: bigint, validAfter: bigint) => {
       const terms = uptoOf({ witness: { validAfter } })
       const data = settle(terms, 1n, await signUpto(terms, 1))
@@ -333,7 +333,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await failure(settle(uptoOf({}), 1n, unrecoverable))).toBe('InvalidSignature()')
   })
 
-  test('behavior: settleWithPermit pays for a payer without approval', async () => {
+  test('settleWithPermit pays for a payer without approval', async () => {
     const terms = uptoOf({ owner: account(3).address })
     const signature = await signUpto(terms, 3)
     expect(await failure(settle(terms, 4_000n, signature))).toBe('TRANSFER_FROM_FAILED')
@@ -350,7 +350,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await failure(data)).toBe('InvalidNonce()')
   })
 
-  test('behavior: a permit that fails reverts nothing, also if another account has used it', async () => {
+  test('a permit that fails reverts nothing, also if another account has used it', async () => {
     const terms = uptoOf({ owner: account(3).address })
     const signature = await signUpto(terms, 3)
     const permit = await permit2612(3, 10_000n)
@@ -367,7 +367,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(transfersOf(await send(data))).toEqual([[approved.owner, payee, 4_000n]])
   })
 
-  test('behavior: the known digest of a vector is what viem hashes, and it pays', async () => {
+  test('the known digest of a vector is what viem hashes, and it pays', async () => {
     const terms = uptoOf({
       ceiling: 5_000_000n,
       nonce: 1n,
@@ -400,7 +400,7 @@ describe.each(await codes())('$name', ({ install }) => {
     expect(await failure(inner[0] ?? '0x')).toBe('AmountExceedsPermitted()')
   })
 
-  test('behavior: a payment that the client of @x402/evm signs is settled, with and without approval', async () => {
+  test('a payment that the client of @x402/evm signs is settled, with and without approval', async () => {
     for (const signer of [1, 3]) {
       const client = new UptoEvmScheme(account(signer).local(), { rpcUrl: chain.url })
       const requirements = {

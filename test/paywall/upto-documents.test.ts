@@ -64,7 +64,7 @@ const schemesOf = ({ protocols }: Info) =>
   protocols.flatMap(({ x402 }) => (x402 === undefined ? [] : [x402.schemes]))
 
 describe('a route that is offered by upto', () => {
-  test('behavior: x-payment-info has the scheme upto beside exact, base and units', async () => {
+  test('x-payment-info has the scheme upto beside exact, base and units', async () => {
     const { 'x-payment-info': info, responses } = await operationOf('model')
     expect(info.price).toMatchObject({
       min: '0.000500',
@@ -86,7 +86,7 @@ describe('a route that is offered by upto', () => {
     expect(Object.keys(responses[200].headers ?? {})).toEqual(['Payment-Id', 'Payment-Token'])
   })
 
-  test('behavior: the document of all merchants names the scheme upto, and stays valid', async () => {
+  test('the document of all merchants names the scheme upto, and stays valid', async () => {
     const document = await json<Document>('/openapi.json')
     const info = document.paths['/m/model/chat']?.post?.['x-payment-info']
     expect(info && schemesOf(info)).toEqual([['exact', 'upto']])
@@ -94,7 +94,7 @@ describe('a route that is offered by upto', () => {
     expect(validate(await json('/m/model/openapi.json'))).toEqual([])
   })
 
-  test('behavior: llms.txt, the page and the MCP tool say how a route is charged by use', async () => {
+  test('llms.txt, the page and the MCP tool say how a route is charged by use', async () => {
     const llms = await (await fetch(`${shop.url}/llms.txt`)).text()
     expect(llms).toMatch(/\/m\/model\/chat - up to \$0\.05 - Chat\. Up to 0\.050000 USD/)
     expect(llms.split('\n').find((line) => line.includes('/m/model/chat'))).toContain(sentence)
@@ -107,7 +107,7 @@ describe('a route that is offered by upto', () => {
     expect(described).toContain('"scheme":"upto"')
   })
 
-  test('behavior: the list of resources has offers that a client can sign', async () => {
+  test('the list of resources has offers that a client can sign', async () => {
     const { items } = await json<{ items: { resource: string; accepts: unknown[] }[] }>(
       '/discovery/resources?limit=100',
     )
@@ -140,7 +140,7 @@ describe('a route that is not offered by upto', () => {
     ['slow', 'its timeout_ms is above 255 s'],
     ['dear', 'its price is above unsettled_max'],
   ] as const)
-    test(`behavior: no document names the scheme upto where ${why}`, async () => {
+    test(`no document names the scheme upto where ${why}`, async () => {
       const { body } = await ask(`${shop.url}/m/${slug}/chat`, { method: 'POST' })
       const { accepts } = body as Required
       expect(accepts.map(({ scheme }) => scheme)).not.toContain('upto')
@@ -163,7 +163,7 @@ describe('a route that is not offered by upto', () => {
       expect(JSON.stringify(listed)).not.toContain('upto')
     })
 
-  test('behavior: a document is made again when a network loses the scheme', async () => {
+  test('a document is made again when a network loses the scheme', async () => {
     const settling = new Set<string>(networks)
     const documents = createDocuments(shop.config, {
       receiptAddress: account(0).address,
@@ -186,7 +186,7 @@ describe('a route that is not offered by upto', () => {
   })
 })
 
-test('behavior: pages of other origins may read the headers of a stream, and send its token', async () => {
+test('pages of other origins may read the headers of a stream, and send its token', async () => {
   const asked = { method: 'OPTIONS', headers: { origin: 'https://other.example' } }
   const { headers } = await fetch(`${shop.url}/m/model/chat`, asked)
   for (const name of ['Payment-Id', 'Payment-Token', 'PAYMENT-RESPONSE'])

@@ -78,7 +78,7 @@ describe('an answer that costs nothing', () => {
     ['usage of zero without a base', 200, answering(usage(0, 0)), 'free'],
   ]
   for (const [name, status, script, slug = 'model'] of scripts)
-    test(`behavior: an answer that costs nothing (${name}): its authorization is void and spent`, async () => {
+    test(`an answer that costs nothing (${name}): its authorization is void and spent`, async () => {
       const before = await shop.tokensOf(payer.address)
       const credential = await shop.sign({ signer: payer, slug })
       shop.upstream.script = script
@@ -103,7 +103,7 @@ describe('an answer that costs nothing', () => {
       expect((await shop.buy({ signer: payer })).status).toBe(200)
     })
 
-  test('behavior: a void authorization is spent after a restart, too, and exact does not take its nonce', async () => {
+  test('a void authorization is spent after a restart, too, and exact does not take its nonce', async () => {
     const nonce = randomNonce()
     const credential = await upto(nonce, 1)
     shop.upstream.script = answering('{}', 404)
@@ -166,7 +166,7 @@ describe('a charge that fails by no doing of its payer', () => {
     ['a blocked payee', (value: boolean) => block(payee, value), false],
     ['a blocked payer', (value: boolean) => block(payer.address, value), true],
   ] as const)
-    test(`behavior: ${name} withholds an answer, and ${isBanned ? 'ends' : 'keeps'} upto for its payer`, async () => {
+    test(`${name} withholds an answer, and ${isBanned ? 'ends' : 'keeps'} upto for its payer`, async () => {
       const nextOne = await shop.sign({ signer: payer })
       shop.upstream.script = async (_, reply) => {
         await change(true)
@@ -279,7 +279,7 @@ describe('a payer that', () => {
       expect(shop.upstream.requests).toHaveLength(1)
     })
 
-  test('behavior: a payer whose charge failed pays by exact, and by upto after a day', async () => {
+  test('a payer whose charge failed pays by exact, and by upto after a day', async () => {
     shop.upstream.script = async (_, reply) => {
       await shop.setBalance(payer.address, 100n)
       reply.send(200, usage(7, 20), json)
@@ -334,7 +334,7 @@ describe('a payer that', () => {
     expect((await shop.buy({ signer: payer })).status).toBe(200)
   })
 
-  test('behavior: a charge of a payer without money until the deadline is given up then', async () => {
+  test('a charge of a payer without money until the deadline is given up then', async () => {
     const replied = shop.nextReply()
     const bought = shop.buy({ signer: payer })
     const upstream = await replied
@@ -366,7 +366,7 @@ describe('a node that is away at the settlement', () => {
     reply.send(200, usage(7, 20), json)
   }
 
-  test('behavior: a node that is away is not the payer`s fault: the same credential gets the answer later, once', async () => {
+  test('a node that is away is not the payer`s fault: the same credential gets the answer later, once', async () => {
     const deadline = BigInt(Math.floor(shop.now() / 1000) + 300)
     const credential = await shop.sign({ signer: payer, deadline })
     shop.upstream.script = away
@@ -413,7 +413,7 @@ describe('a stop while a stream runs', () => {
     return { upstream, read }
   }
 
-  test('behavior: a stop after its time limit cuts a stream, and nothing is charged', async () => {
+  test('a stop after its time limit cuts a stream, and nothing is charged', async () => {
     await shop.restart(stopping(0.1))
     const { upstream, read } = await opened()
     await shop.restart(shop.config)
@@ -425,7 +425,7 @@ describe('a stop while a stream runs', () => {
     expect(await shop.tokensOf(payer.address)).toBe(10_000_000n)
   })
 
-  test('behavior: a stop waits for the end of a stream, which is settled at the next start at the latest', async () => {
+  test('a stop waits for the end of a stream, which is settled at the next start at the latest', async () => {
     await shop.restart(stopping(30))
     const { upstream, read } = await opened()
     const restarted = shop.restart(shop.config)

@@ -39,7 +39,7 @@ async function ceilingOf(network: Id = base): Promise<bigint> {
 
 describe('a whole answer', () => {
   for (const network of [base, robinhood] as const)
-    test(`behavior: a whole answer is charged by its usage on ${network}`, async () => {
+    test(`a whole answer is charged by its usage on ${network}`, async () => {
       shop.upstream.script = answering(usage(7, 20))
       const before = await shop.paid(network)
       const ceiling = await ceilingOf(network)
@@ -68,7 +68,7 @@ describe('a whole answer', () => {
       expect(shop.authorization()).toMatchObject({ state: 'sent', charge_atomic: String(cost) })
     })
 
-  test('behavior: a whole answer is held until its charge is confirmed', async () => {
+  test('a whole answer is held until its charge is confirmed', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const credential = await shop.sign()
     const before = await shop.paid()
@@ -93,7 +93,7 @@ describe('a whole answer', () => {
     }
   })
 
-  test('behavior: a payment of more than the ceiling of its request is charged by usage', async () => {
+  test('a payment of more than the ceiling of its request is charged by usage', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const response = await shop.buy({ ceiling: 50_000n, accepted: { amount: '50000' } })
     expect(response.status).toBe(200)
@@ -118,7 +118,7 @@ describe('a whole answer', () => {
 })
 
 describe('a payer without an allowance', () => {
-  test('behavior: a payer without an allowance pays with an EIP-2612 permit of the ceiling', async () => {
+  test('a payer without an allowance pays with an EIP-2612 permit of the ceiling', async () => {
     const wallet = freshWallet()
     await setTokens(shop.chain(robinhood), shop.asset(robinhood), [wallet.address], 1_000_000n)
     const ceiling = await ceilingOf(robinhood)
@@ -173,7 +173,7 @@ describe('a payer without an allowance', () => {
     expect(await shop.tokensOf(wallet.address, robinhood)).toBe(1_000_000n - BigInt(costOf(7, 20)))
   })
 
-  test('behavior: a payer without an allowance pays with a signed approve that is sent for it', async () => {
+  test('a payer without an allowance pays with a signed approve that is sent for it', async () => {
     const wallet = freshWallet()
     const chain = shop.chain(robinhood)
     await setTokens(chain, shop.asset(robinhood), [wallet.address], 1_000_000n)
@@ -205,7 +205,7 @@ describe('an ERC-1271 wallet', () => {
     return wallet
   }
 
-  test('behavior: pays', async () => {
+  test('pays', async () => {
     const wallet = await walletOf(account(1).address)
     shop.upstream.script = answering(usage(7, 20))
     const response = await shop.buy({ from: wallet })

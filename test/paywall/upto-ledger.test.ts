@@ -50,7 +50,7 @@ const busy = { kind: 'unavailable' }
 
 describe('a charge that is decided after its attempt', () => {
   for (const isGood of [true, false])
-    test(`behavior: a decided charge reserves nothing, ${isGood ? 'when it is paid' : 'and bans its payer when it failed'}`, async () => {
+    test(`a decided charge reserves nothing, ${isGood ? 'when it is paid' : 'and bans its payer when it failed'}`, async () => {
       await using own = await ownSettlement({ settlement: { chargeAttemptMs: 50 } })
       const { authorizations } = own.fixture.settlement
       const { chain } = own.net
@@ -201,7 +201,7 @@ function copyRow(
 }
 
 describe('the table of states', () => {
-  test('behavior: the database refuses exactly the transitions that the code does not have', async () => {
+  test('the database refuses exactly the transitions that the code does not have', async () => {
     await using own = await ownSettlement()
     const { sql } = own.fixture
     const before = await authorized(own, ceilingOf(own, 1_000n))

@@ -239,13 +239,13 @@ describe('work for nothing', () => {
       expect((await shop.buy({ signer: await shop.wallet() })).status).toBe(200)
     })
 
-  test('behavior: an answer that fails and reports its usage costs base', async () => {
+  test('an answer that fails and reports its usage costs base', async () => {
     shop.upstream.script = answering(`{"error":"stopped",${usage(1000, 1000).slice(1)}`)
     expect((await shop.buy({ signer: payer })).status).toBe(200)
     expect(shop.payment()).toMatchObject({ payer: payer.address, amount_atomic: '500' })
   })
 
-  test('behavior: a time-out costs base where the route says so, and redeems nothing', async () => {
+  test('a time-out costs base where the route says so, and redeems nothing', async () => {
     shop.upstream.script = () => {}
     const credential = await shop.sign({ slug: 'brisk', signer: payer })
     const response = await shop.pay(credential, { slug: 'brisk' })
@@ -266,7 +266,7 @@ test('attack: what a payer paid to another merchant is no credit', async () => {
   expect(await refusalOf(await buy(payer, { body: dear }))).toEqual([402, 'upto_credit_exceeded'])
 })
 
-test.skipIf(isPostgres)('behavior: the reads of credit use indexes', () => {
+test.skipIf(isPostgres)('the reads of credit use indexes', () => {
   const plan = (sql: string) =>
     shop.rows(`EXPLAIN QUERY PLAN ${sql}`).map(({ detail }) => String(detail))
   expect(

@@ -66,7 +66,7 @@ describe('a call of a tool', () => {
     ['a stream', answering(event(usage(7, 20)), 200, events), event(usage(7, 20))],
   ]
   for (const [name, script, text] of answers)
-    test(`behavior: ${name} is charged by its usage before it is sent`, async () => {
+    test(`${name} is charged by its usage before it is sent`, async () => {
       shop.upstream.script = script
       const credential = await shop.sign({ signer: payer })
       const { result } = await call(credential)
@@ -81,7 +81,7 @@ describe('a call of a tool', () => {
       expect(await paid()).toBe(BigInt(cost))
     })
 
-  test('behavior: an answer that is cut at the length of a message costs missing, and is not stored', async () => {
+  test('an answer that is cut at the length of a message costs missing, and is not stored', async () => {
     const long = `{"text":"${'x'.repeat(5 * 1024 * 1024)}",${usage(7, 20).slice(1)}`
     shop.upstream.script = answering(long)
     const key = { 'turnpike/idempotency-key': 'a-long-answer' }
@@ -92,7 +92,7 @@ describe('a call of a tool', () => {
     await delivered(1)
   })
 
-  test('behavior: an answer that fails costs nothing', async () => {
+  test('an answer that fails costs nothing', async () => {
     shop.upstream.script = (_, reply) => {
       reply.head(200, events)
       reply.chunk(event(usage(7, 20)))
@@ -120,7 +120,7 @@ describe('a call of a tool', () => {
 describe('memory for held answers', () => {
   const long = `{"text":"${'x'.repeat(1024 * 1024)}",${usage(7, 20).slice(1)}`
 
-  test('behavior: without memory for held answers a message is not charged, and other answers pass as streams', async () => {
+  test('without memory for held answers a message is not charged, and other answers pass as streams', async () => {
     const { service } = shop.config
     await shop.restart({ ...shop.config, service: { ...service, bufferedMaxBytes: 300_000 } })
     try {
@@ -138,7 +138,7 @@ describe('memory for held answers', () => {
     }
   })
 
-  test('behavior: the memory for held answers is free again after each answer', async () => {
+  test('the memory for held answers is free again after each answer', async () => {
     const { service } = shop.config
     await shop.restart({ ...shop.config, service: { ...service, bufferedMaxBytes: 2_000_000 } })
     try {

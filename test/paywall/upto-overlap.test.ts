@@ -76,7 +76,7 @@ function holdNode(): () => void {
   }
 }
 
-test('behavior: a body that costs more than the ceiling is refused before the node has answered', async () => {
+test('a body that costs more than the ceiling is refused before the node has answered', async () => {
   const credential = await shop.sign({ signer: payer })
   const [known, asked] = [rows(), simulations()]
   const release = holdNode()

@@ -87,7 +87,7 @@ const acceptedBy = (facilitatorAddress: Address) => ({
 })
 
 describe('several relayers', () => {
-  test('behavior: several relayers take turns, and each settles the charges that name it', async () => {
+  test('several relayers take turns, and each settles the charges that name it', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const seen = new Set<string>()
     for (let turn = 0; turn < 2; turn++) {
@@ -103,7 +103,7 @@ describe('several relayers', () => {
     expect(seen).toEqual(new Set([first.address, second.address]))
   })
 
-  test('behavior: a credential may name any relayer', async () => {
+  test('a credential may name any relayer', async () => {
     shop.upstream.script = answering(usage(7, 20))
     for (const { address } of [first, second]) {
       const terms = { signer: payer, facilitator: address, accepted: acceptedBy(address) }
@@ -125,7 +125,7 @@ describe('several relayers', () => {
     expect(shop.upstream.requests).toEqual([])
   })
 
-  test('behavior: many charges of one relayer at once are settled, each once', async () => {
+  test('many charges of one relayer at once are settled, each once', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const wallets = await Promise.all(Array.from({ length: 30 }, () => shop.wallet()))
     const before = await shop.paid()
@@ -136,7 +136,7 @@ describe('several relayers', () => {
 })
 
 describe('a relayer without money', () => {
-  test('behavior: a relayer without money is not offered, and charges that name it wait', async () => {
+  test('a relayer without money is not offered, and charges that name it wait', async () => {
     const accepted = acceptedBy(second.address)
     const credential = await shop.sign({ signer: payer, facilitator: second.address, accepted })
     await setWei(second.address, 0n)
@@ -155,7 +155,7 @@ describe('a relayer without money', () => {
     expect((await shop.pay(credential)).status).toBe(200)
   })
 
-  test('behavior: a relayer without money settles a written charge once it has money', async () => {
+  test('a relayer without money settles a written charge once it has money', async () => {
     await unsettled(second.address, true)
     await setWei(second.address, 0n)
     await shop.restart()
@@ -171,7 +171,7 @@ describe('a relayer without money', () => {
 
 describe('a relayer whose key is removed', () => {
   for (const isStream of [true, false])
-    test(`behavior: charges of a removed relayer key are logged and ended: ${isStream ? 'a stream' : 'a whole answer'}`, async () => {
+    test(`charges of a removed relayer key are logged and ended: ${isStream ? 'a stream' : 'a whole answer'}`, async () => {
       const credential = await unsettled(second.address, isStream)
       const { id } = shop.authorization()
       await restartWith(first)
@@ -204,7 +204,7 @@ describe('a relayer whose key is removed', () => {
 })
 
 describe('a spent gas budget', () => {
-  test('behavior: a spent gas budget keeps written charges until there is one again, and bans no payer', async () => {
+  test('a spent gas budget keeps written charges until there is one again, and bans no payer', async () => {
     const replies: Reply[] = []
     shop.upstream.script = (_, reply) => {
       replies.push(reply)
@@ -248,7 +248,7 @@ describe('a spent gas budget', () => {
 })
 
 describe('a chain without the proxy', () => {
-  test('behavior: a chain without the proxy has no offer of upto, and nothing is forwarded', async () => {
+  test('a chain without the proxy has no offer of upto, and nothing is forwarded', async () => {
     const code = await shop.chain().rpc('eth_getCode', [proxyAddress, 'latest'])
     const deadline = later()
     const credential = await shop.sign({ signer: payer, deadline })
@@ -285,7 +285,7 @@ describe('a chain without the proxy', () => {
 })
 
 describe('a reorganisation', () => {
-  test('behavior: a reorganisation after the settlement sends the same bytes again, and delivers nothing again', async () => {
+  test('a reorganisation after the settlement sends the same bytes again, and delivers nothing again', async () => {
     shop.upstream.script = answering(usage(7, 20))
     const deadline = later()
     const credential = await shop.sign({ signer: payer, deadline })

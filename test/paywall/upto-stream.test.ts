@@ -77,7 +77,7 @@ async function watched(slug = 'model') {
 }
 
 describe('an event stream', () => {
-  test('behavior: an event stream passes while it comes, and is settled at its end', async () => {
+  test('an event stream passes while it comes, and is settled at its end', async () => {
     const before = await shop.paid()
     const { upstream, response, read } = await opened()
     expect(shop.authorization().state).toBe('authorized')
@@ -99,7 +99,7 @@ describe('an event stream', () => {
     expect(await shop.paid()).toBe(before + BigInt(costOf(7, 20)))
   })
 
-  test('behavior: an event stream is charged by its last usage, or by missing without usage', async () => {
+  test('an event stream is charged by its last usage, or by missing without usage', async () => {
     const chunks = [[usage(1, 1), usage(2, 2), usage(7, 20)], ['{"n":2}'], [usage(-1, 2)]]
     for (const texts of chunks) {
       const { upstream, read } = await opened()
@@ -112,7 +112,7 @@ describe('an event stream', () => {
     }
   })
 
-  test('behavior: an error in the stream, or an upstream that breaks off, costs nothing', async () => {
+  test('an error in the stream, or an upstream that breaks off, costs nothing', async () => {
     const before = await shop.paid()
     for (const isCut of [false, true]) {
       const { upstream, read, credential } = await opened()
@@ -134,7 +134,7 @@ describe('an event stream', () => {
     expect(await shop.paid()).toBe(before)
   })
 
-  test('behavior: HEAD is settled before its head is sent', async () => {
+  test('HEAD is settled before its head is sent', async () => {
     const named = { 'settlement-overrides': '{"amount":"1000"}' }
     shop.upstream.script = (_, reply) => {
       reply.head(200, { ...events, ...named })
@@ -152,7 +152,7 @@ describe('an event stream', () => {
 })
 
 describe('a buyer that leaves', () => {
-  test('behavior: a buyer that leaves before the first byte pays by usage, and can fetch the answer once', async () => {
+  test('a buyer that leaves before the first byte pays by usage, and can fetch the answer once', async () => {
     const { upstream, buyer, credential } = await watched()
     await buyer.leave()
     upstream.head(200, events)
@@ -174,7 +174,7 @@ describe('a buyer that leaves', () => {
     // What it used so far is more than base.
     ['patient', costOf(7, 20)],
   ] as const)
-    test(`behavior: when a buyer leaves in the middle (${slug}) the rest is read; a stream that breaks off then costs missing, or what it used so far`, async () => {
+    test(`when a buyer leaves in the middle (${slug}) the rest is read; a stream that breaks off then costs missing, or what it used so far`, async () => {
       for (const isCut of [false, true]) {
         const { upstream, buyer, credential } = await watched(slug)
         upstream.head(200, events)
@@ -192,7 +192,7 @@ describe('a buyer that leaves', () => {
       }
     })
 
-  test('behavior: a buyer that leaves at the end of a stream pays by usage', async () => {
+  test('a buyer that leaves at the end of a stream pays by usage', async () => {
     const { upstream, buyer } = await watched()
     upstream.head(200, events)
     upstream.chunk(event(usage(7, 20)))
@@ -203,7 +203,7 @@ describe('a buyer that leaves', () => {
     expect(delivery()).toEqual(settled(costOf(7, 20), 1))
   })
 
-  test('behavior: an upstream that sends nothing for idle_ms after the buyer left costs missing', async () => {
+  test('an upstream that sends nothing for idle_ms after the buyer left costs missing', async () => {
     const { upstream, buyer } = await watched('quick')
     upstream.head(200, events)
     upstream.chunk(event(usage(7, 20)))
@@ -259,7 +259,7 @@ describe('a buyer that hardly reads', () => {
 })
 
 describe('the end of the authorization', () => {
-  test('behavior: a stream is cut half a minute before its authorization ends, and charged', async () => {
+  test('a stream is cut half a minute before its authorization ends, and charged', async () => {
     const { upstream, read } = await opened({ slug: 'brief', deadline: inSeconds(33) })
     const writing = setInterval(() => upstream.chunk(event('{"n":2}')), 50)
     await until('it is cut', async () => (await read()) === 'broken')
@@ -272,7 +272,7 @@ describe('the end of the authorization', () => {
 })
 
 describe('a reload while a stream runs', () => {
-  test('behavior: a stream continues after its route was removed, and is charged as quoted', async () => {
+  test('a stream continues after its route was removed, and is charged as quoted', async () => {
     const { upstream, read } = await opened()
     const gone = shop.edited((text) => text.replace('slug = "model"', 'slug = "other"'))
     expect(await shop.app.reload(gone)).toEqual([])
@@ -288,7 +288,7 @@ describe('a reload while a stream runs', () => {
     }
   })
 
-  test('behavior: a stream whose meter becomes dearer is charged by the quote of its request', async () => {
+  test('a stream whose meter becomes dearer is charged by the quote of its request', async () => {
     const { upstream, read } = await opened()
     const dearer = shop.edited((text) => text.replaceAll('price = "10"', 'price = "40"'))
     expect(await shop.app.reload(dearer)).toEqual([])
@@ -305,7 +305,7 @@ describe('a reload while a stream runs', () => {
 })
 
 describe('an answer that is too long to be held', () => {
-  test('behavior: an answer that is too long to be held passes as a stream and is settled at its end', async () => {
+  test('an answer that is too long to be held passes as a stream and is settled at its end', async () => {
     const text = `{"text":"${'x'.repeat(17 * 1024 * 1024)}",${usage(7, 20).slice(1)}`
     shop.upstream.script = answering(text)
     const response = await shop.buy()

@@ -127,7 +127,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: the reserved key fetches a waiting answer, with any form of the credential', async () => {
+  test('the reserved key fetches a waiting answer, with any form of the credential', async () => {
     const own = await sign(item(), x402)
     const key = { 'idempotency-key': 'another-secret-of-the-buyer' }
     await leave({ ...own, ...key })
@@ -137,7 +137,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer({ ...bare, ...key })
   })
 
-  test("behavior: the header's value identifies the buyer, not its name", async () => {
+  test("the header's value identifies the buyer, not its name", async () => {
     const own = await sign(item(), x402)
     const value = own['payment-signature'] ?? ''
     await leave({ 'payment-signature': value, 'x-payment': value })
@@ -145,7 +145,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer({ 'x-payment': value })
   })
 
-  test('behavior: a client that echoes nothing fetches its answer with the same bytes', async () => {
+  test('a client that echoes nothing fetches its answer with the same bytes', async () => {
     const own = await sign(item(), { ...x402, bare: true })
     await leave(own)
     await confirm()
@@ -156,7 +156,7 @@ describe('an answer that waits for its buyer', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: the redeem token fetches the answer after a failed delivery', async () => {
+  test('the redeem token fetches the answer after a failed delivery', async () => {
     shop.upstream.script = (_, reply) => reply.send(503, '{}')
     const own = await sign(item(), x402)
     const failed = await fetch(item(), { headers: own })
@@ -263,7 +263,7 @@ describe('over MCP', () => {
     await expectAnswer(own)
   })
 
-  test('behavior: over MCP the reserved key fetches a waiting answer, with any form of the credential', async () => {
+  test('over MCP the reserved key fetches a waiting answer, with any form of the credential', async () => {
     const key = { 'turnpike/idempotency-key': 'a-secret-of-this-client' }
     await begin({ ...metaOf(await sign(item(), x402)), ...key })
     const [bare = {}] = (await stolen()).map(metaOf)
@@ -298,14 +298,14 @@ describe('the salt of a challenge', () => {
   const saltOf = (extensions: unknown) =>
     (extensions as { mppx: { info: { salt: string } } }).mppx.info.salt
 
-  test('behavior: every 402 has another salt in its header, and none can be guessed', async () => {
+  test('every 402 has another salt in its header, and none can be guessed', async () => {
     const asked = await Promise.all(Array.from({ length: 200 }, () => ask(item())))
     const salts = asked.map(({ required }) => saltOf(required.extensions))
     expect(new Set(salts).size).toBe(200)
     for (const salt of salts) expect(salt).toMatch(/^[A-Za-z0-9_-]{15}$/)
   })
 
-  test('behavior: @x402/fetch echoes the salt, so that its header cannot be rebuilt', async () => {
+  test('@x402/fetch echoes the salt, so that its header cannot be rebuilt', async () => {
     const options = { network: base, method: 'eip3009' } as const
     const bought = await buyWithX402(shop, item(), account(2), options)
     expect(bought.response.status).toBe(200)
@@ -356,7 +356,7 @@ describe('the facilitator', () => {
   })
 })
 
-test('behavior: payX402 of another 402 differs although it signs the same', async () => {
+test('payX402 of another 402 differs although it signs the same', async () => {
   const first = await ask(item())
   const second = await ask(item())
   const terms = { network: base, method: 'eip3009' as const, nonce: `0x${'5a'.repeat(32)}` as Hex }

@@ -3,7 +3,7 @@ import * as Address from '../../src/protocol/Address'
 
 const checksummed = '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168'
 
-test('behavior: any case parses to the checksummed address', () => {
+test('any case parses to the checksummed address', () => {
   expect(Address.parse(checksummed)).toBe(checksummed)
   expect(Address.parse(checksummed.toLowerCase())).toBe(checksummed)
   expect(Address.parse(`0x${checksummed.slice(2).toUpperCase()}`)).toBe(checksummed)
@@ -11,7 +11,7 @@ test('behavior: any case parses to the checksummed address', () => {
   expect(Address.equal(checksummed, Address.zero)).toBe(false)
 })
 
-test('behavior: the strict parser accepts one case or the right checksum', () => {
+test('the strict parser accepts one case or the right checksum', () => {
   expect(Address.parseStrict(checksummed)).toBe(checksummed)
   expect(Address.parseStrict(checksummed.toLowerCase())).toBe(checksummed)
   expect(Address.parseStrict(`0x${checksummed.slice(2).toUpperCase()}`)).toBe(checksummed)

@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import * as Amount from '../../src/protocol/Amount'
 
-test('behavior: atomic amounts are plain decimal digits or safe integers', () => {
+test('atomic amounts are plain decimal digits or safe integers', () => {
   expect(Amount.parseAtomic('0')).toBe(0n)
   expect(Amount.parseAtomic('10000')).toBe(10000n)
   expect(Amount.parseAtomic(10000)).toBe(10000n)
@@ -34,7 +34,7 @@ test('error: every other spelling of a number is refused', () => {
   for (const value of hostile) expect(Amount.parseAtomic(value)).toBeUndefined()
 })
 
-test('behavior: decimals convert both ways', () => {
+test('decimals convert both ways', () => {
   expect(Amount.fromDecimal('0.005', 6)).toBe(5000n)
   expect(Amount.fromDecimal('1000', 6)).toBe(1000000000n)
   expect(Amount.fromDecimal('1', 0)).toBe(1n)

@@ -32,7 +32,7 @@ function issueDefault(digest?: string): string {
   return Challenge.issue(compiled, { expires, unique, digest })
 }
 
-test('behavior: the golden vector is reproduced exactly', () => {
+test('the golden vector is reproduced exactly', () => {
   const compiled = Challenge.compile({
     realm: 'localhost',
     offers: [
@@ -51,13 +51,13 @@ test('behavior: the golden vector is reproduced exactly', () => {
   expect(Challenge.nonceOf(challenge)).toBe(vector.challengeHash as `0x${string}`)
 })
 
-test('behavior: concatenated and encoded opaque are the same', () => {
+test('concatenated and encoded opaque are the same', () => {
   const { opaque } = echoOf(issueDefault())
   const json = JSON.stringify({ n: unique, route: routeId })
   expect(opaque).toBe(Buffer.from(json).toString('base64url'))
 })
 
-test('behavior: mppx parses a list of our challenges and agrees with every id', () => {
+test('mppx parses a list of our challenges and agrees with every id', () => {
   const offers = [offer(chainA), offer(chainB)]
   const compiled = Challenge.compile({ realm, offers, routeId, secret })
   const digest = 'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
@@ -76,7 +76,7 @@ test('behavior: mppx parses a list of our challenges and agrees with every id', 
   })
 })
 
-test('behavior: a challenge of ours is verified and decoded', () => {
+test('a challenge of ours is verified and decoded', () => {
   const echo = echoOf(issueDefault('sha-256=:abc=:'))
   const verified = Challenge.verify(echo, { secrets: [secret], realm })
   expect(verified).toEqual({
@@ -95,7 +95,7 @@ test('behavior: a challenge of ours is verified and decoded', () => {
   })
 })
 
-test('behavior: rotated secrets still verify', () => {
+test('rotated secrets still verify', () => {
   const echo = echoOf(issueDefault())
   const options = { secrets: [Buffer.from('newer'), secret], realm }
   expect(isFault(Challenge.verify(echo, options))).toBe(false)
@@ -151,7 +151,7 @@ test('error: other methods and intents are unsupported', () => {
   }
 })
 
-test('behavior: expiry is checked apart from authenticity', () => {
+test('expiry is checked apart from authenticity', () => {
   const verified = Challenge.verify(echoOf(issueDefault()), { secrets: [secret], realm })
   if (isFault(verified)) throw new Error(verified.detail)
   expect(Challenge.checkExpiry(verified, Date.parse(expires) - 1)).toBeUndefined()
@@ -160,7 +160,7 @@ test('behavior: expiry is checked apart from authenticity', () => {
   })
 })
 
-test('behavior: route ids survive quotes and other scripts', () => {
+test('route ids survive quotes and other scripts', () => {
   const strange = 'm:GET /a"b\\\u00fc'
   const compiled = Challenge.compile({ realm, offers: [offer(chainA)], routeId: strange, secret })
   const echo = echoOf(Challenge.issue(compiled, { expires, unique }))

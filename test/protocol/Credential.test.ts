@@ -33,7 +33,7 @@ function code(value: string): string {
   return isFault(result) ? result.code : 'none'
 }
 
-test('behavior: captured mppx credentials parse and recover to their payer', () => {
+test('captured mppx credentials parse and recover to their payer', () => {
   for (const capture of [plain, both, preferred, digest]) {
     const header = capture.retryRequest.headers.authorization
     const { transfer, challenge, type } = parsed(header)
@@ -52,7 +52,7 @@ test('behavior: captured mppx credentials parse and recover to their payer', () 
   expect(challenge.opaque).toBe(digest.credential.challenge.opaque)
 })
 
-test('behavior: the golden permit2 credential is verified end to end', () => {
+test('the golden permit2 credential is verified end to end', () => {
   const { challenge, transfer, type } = parsed(vector.authorization)
   expect(type).toBe('permit2')
   const secrets = [Crypto.bytes(vector.secretHex)]
@@ -64,7 +64,7 @@ test('behavior: the golden permit2 credential is verified end to end', () => {
   expect(Crypto.recover(hash, transfer.signature)).toBe(transfer.payer)
 })
 
-test('behavior: padding, spaces, scheme case, unknown members and null are tolerated', () => {
+test('padding, spaces, scheme case, unknown members and null are tolerated', () => {
   const bare = vector.authorization.slice('Payment '.length)
   expect(code(`payment   ${bare}  `)).toBe('none')
   const padded = bare + '='.repeat((4 - (bare.length % 4)) % 4)
@@ -75,7 +75,7 @@ test('behavior: padding, spaces, scheme case, unknown members and null are toler
   ).toBe('none')
 })
 
-test('behavior: addresses in any case and safe integers are the same terms', () => {
+test('addresses in any case and safe integers are the same terms', () => {
   const value = golden((c) => {
     const [details] = c.payload.transferDetails
     if (details) details.to = details.to.toLowerCase()

@@ -12,7 +12,7 @@ function withHighS(signature: string): string {
   return `${signature.slice(0, 66)}${s.toString(16).padStart(64, '0')}${v}`
 }
 
-test('behavior: keccak256 equals that of viem, also interleaved', () => {
+test('keccak256 equals that of viem, also interleaved', () => {
   const next = random(1)
   for (let size = 0; size < 300; size += 7) {
     const data = randomHex(next, size)
@@ -20,7 +20,7 @@ test('behavior: keccak256 equals that of viem, also interleaved', () => {
   }
 })
 
-test('behavior: checksums equal those of viem', () => {
+test('checksums equal those of viem', () => {
   const next = random(2)
   for (let run = 0; run < 200; run++) {
     const address = randomHex(next, 20)
@@ -28,7 +28,7 @@ test('behavior: checksums equal those of viem', () => {
   }
 })
 
-test('behavior: addresses and signatures equal those of viem', async () => {
+test('addresses and signatures equal those of viem', async () => {
   const next = random(3)
   for (let run = 0; run < 20; run++) {
     const privateKey = randomHex(next, 32)
@@ -41,7 +41,7 @@ test('behavior: addresses and signatures equal those of viem', async () => {
   }
 })
 
-test('behavior: v is accepted as 27/28 and as 0/1', () => {
+test('v is accepted as 27/28 and as 0/1', () => {
   const digest = Crypto.keccak256('x')
   const key = Crypto.bytes('11'.repeat(32))
   const signature = Crypto.sign(digest, key)
@@ -85,7 +85,7 @@ test('error: keys and digests of the wrong size throw', () => {
   expect(() => Crypto.sign(new Uint8Array(32), Crypto.bytes('ff'.repeat(32)))).toThrow()
 })
 
-test('behavior: only a low s with v as 27 or 28 is canonical', () => {
+test('only a low s with v as 27 or 28 is canonical', () => {
   const signature = Crypto.sign(Crypto.keccak256('a'), Crypto.bytes('11'.repeat(32)))
   expect(Crypto.isCanonical(signature)).toBe(true)
   const body = signature.slice(0, 130)
@@ -93,7 +93,7 @@ test('behavior: only a low s with v as 27 or 28 is canonical', () => {
     expect(Crypto.isCanonical(other)).toBe(false)
 })
 
-test('behavior: equal compares texts', () => {
+test('equal compares texts', () => {
   expect(Crypto.equal('abc', 'abc')).toBe(true)
   expect(Crypto.equal('abc', 'abd')).toBe(false)
   expect(Crypto.equal('abc', 'ab')).toBe(false)

@@ -138,7 +138,7 @@ test('error: a facilitator names both values of each term', () => {
   )
 })
 
-test('behavior: amounts are decimal and atomic, of tokens with any decimals', () => {
+test('amounts are decimal and atomic, of tokens with any decimals', () => {
   const of = (decimals: number) => ({ symbol: 'T', decimals })
   expect(Explanation.amount(1_000_000n, of(6))).toBe('1 T (1000000)')
   expect(Explanation.amount(0n, of(6))).toBe('0 T (0)')

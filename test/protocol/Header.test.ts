@@ -5,7 +5,7 @@ const json = { a: 'subjects?>>~~', b: '\u00fc\ud83d\ude00' }
 const standard = Buffer.from(JSON.stringify(json)).toString('base64')
 const url = Buffer.from(JSON.stringify(json)).toString('base64url')
 
-test('behavior: both alphabets decode, with and without padding', () => {
+test('both alphabets decode, with and without padding', () => {
   expect(standard).toMatch(/[+/]/)
   for (const value of [
     standard,
@@ -19,7 +19,7 @@ test('behavior: both alphabets decode, with and without padding', () => {
   expect(Header.decodeJson(Header.encodeJson(json), 'either')).toEqual(json)
 })
 
-test('behavior: every length decodes', () => {
+test('every length decodes', () => {
   for (let size = 0; size < 9; size++) {
     const value = { a: 'x'.repeat(size) }
     expect(Header.decodeJson(Header.encodeJson(value), 'either')).toEqual(value)

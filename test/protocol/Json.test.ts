@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import * as Json from '../../src/protocol/Json'
 
-test('behavior: ordinary objects parse as JSON.parse does', () => {
+test('ordinary objects parse as JSON.parse does', () => {
   for (const text of [
     '{}',
     ' {"a":1,"b":[{"a":2},{"a":3}],"c":"x:y{[","d":null}\n',
@@ -67,7 +67,7 @@ test('error: depth, junk and other kinds of values are refused', () => {
   expect(() => Json.parse('{"a":"unterminated')).toThrow(Json.JsonError)
 })
 
-test('behavior: readers accept what they name', () => {
+test('readers accept what they name', () => {
   const json = Json.parse('{"n":5,"s":"6","t":"x","nil":null,"o":{},"one":[{}],"w":"0x00"}')
   expect(Json.uint(json, 'n')).toBe(5n)
   expect(Json.uint(json, 's')).toBe(6n)
@@ -88,7 +88,7 @@ test('error: signatures are whole bytes of bounded hex', () => {
   expect(Json.signature({ value: `0x${'11'.repeat(300)}` }, 'value')).toHaveLength(602)
 })
 
-test('behavior: canonical JSON sorts by UTF-16 code units (RFC 8785 section 3.2.3)', () => {
+test('canonical JSON sorts by UTF-16 code units (RFC 8785 section 3.2.3)', () => {
   const value = {
     '\u20ac': 'Euro Sign',
     '\r': 'Carriage Return',

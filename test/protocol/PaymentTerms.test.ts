@@ -22,7 +22,7 @@ async function codeOf(made: Made, options: Partial<PaymentTerms.CheckOptions> = 
 }
 
 describe('terms of upto', () => {
-  test('behavior: time and relayer matter only until the payment is stored', async () => {
+  test('time and relayer matter only until the payment is stored', async () => {
     const stranger = { facilitator: account(6).address }
     expect(await codeOf({})).toBeUndefined()
     expect(await codeOf(stranger)).toBe('upto_facilitator_mismatch')
@@ -35,7 +35,7 @@ describe('terms of upto', () => {
     )
   })
 
-  test('behavior: the amount of verify is the ceiling, that of settle is at most the ceiling', async () => {
+  test('the amount of verify is the ceiling, that of settle is at most the ceiling', async () => {
     for (const [amount, mismatch, above] of [
       [5_000n, undefined, undefined],
       [4_999n, 'permit2_amount_mismatch', undefined],
@@ -50,7 +50,7 @@ describe('terms of upto', () => {
     }
   })
 
-  test('behavior: a fingerprint holds the charge, and that of another charge can be computed', async () => {
+  test('a fingerprint holds the charge, and that of another charge can be computed', async () => {
     const nonce = `0x${'17'.repeat(32)}` as const
     const [ceiling, charge] = [await requestOf({ nonce }), await requestOf({ nonce }, 12)]
     const [verified, settled] = [ceiling.requirements, charge.requirements]

@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import * as Problem from '../../src/protocol/Problem'
 
-test('behavior: MPP problems carry the type URIs and statuses of the draft', () => {
+test('MPP problems carry the type URIs and statuses of the draft', () => {
   const expected = {
     'payment-required': 402,
     'payment-expired': 402,
@@ -22,7 +22,7 @@ test('behavior: MPP problems carry the type URIs and statuses of the draft', () 
   }
 })
 
-test('behavior: our problems live below the base URL', () => {
+test('our problems live below the base URL', () => {
   const problem = Problem.of('settlement-pending', 'wait', {
     headers: { 'retry-after': '2' },
     members: { transaction: '0x1' },
@@ -36,7 +36,7 @@ test('behavior: our problems live below the base URL', () => {
   })
 })
 
-test('behavior: a fault keeps its own kind, an x402 reason takes the fallback kind', () => {
+test('a fault keeps its own kind, an x402 reason takes the fallback kind', () => {
   const own = Problem.ofFault({ code: 'payment-expired', detail: 'late' }, 'verification-failed')
   expect(own.code).toBe('payment-expired')
   const reason = Problem.ofFault({ code: 'invalid_payload', detail: 'bad' }, 'verification-failed')
@@ -48,12 +48,12 @@ test('error: inherited names of objects are not codes', () => {
   expect(problem).toMatchObject({ code: 'bad-request', status: 400, type: '/problems/bad-request' })
 })
 
-test('behavior: members cannot replace the standard ones', () => {
+test('members cannot replace the standard ones', () => {
   const problem = Problem.of('not-found', 'no', { members: { status: 200, type: 'x' } })
   expect(Problem.toJson(problem)).toMatchObject({ status: 404, type: '/problems/not-found' })
 })
 
-test('behavior: further headers keep everything else', () => {
+test('further headers keep everything else', () => {
   const problem = Problem.of('not-ready', 'no', { members: { reason: 'r' }, cause: 'c' })
   const more = Problem.withHeaders(problem, { 'retry-after': '1' })
   expect(more).toMatchObject({ code: 'not-ready', status: 503, reason: 'r', cause: 'c' })

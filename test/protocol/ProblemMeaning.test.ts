@@ -4,7 +4,7 @@ import * as Problem from '../../src/protocol/Problem'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { reasons } from '../../src/protocol/ReasonMeaning'
 
-test('behavior: a meaning has the status and the title of the problem with its code', () => {
+test('a meaning has the status and the title of the problem with its code', () => {
   const all = ProblemMeaning.all()
   expect(all.length).toBeGreaterThan(40)
   for (const { code, status, title, retryable = false } of all)
@@ -13,7 +13,7 @@ test('behavior: a meaning has the status and the title of the problem with its c
   expect(statuses).toEqual(statuses.toSorted((a, b) => a - b))
 })
 
-test('behavior: each text is a full sentence that says what to do', () => {
+test('each text is a full sentence that says what to do', () => {
   for (const { meaning, client, operator = 'Nothing.' } of ProblemMeaning.all())
     for (const text of [meaning, client, operator]) expect(text).toMatch(/^[A-Z`].*\.$/)
 })
@@ -31,7 +31,7 @@ const others = new Set([
 const form =
   /'((?:invalid|permit2|upto|unsupported|eip6492|eip2612|erc20_approval|settlement|delivery|idempotency)_\w+|\w+_not_allowed|amount_\w+)'/g
 
-test('behavior: every x402 reason in the code has a meaning, and no other has', async () => {
+test('every x402 reason in the code has a meaning, and no other has', async () => {
   const root = join(import.meta.dir, '../../src')
   const used = new Set<string>()
   for await (const path of new Bun.Glob(

@@ -35,7 +35,7 @@ const response = SettlementResponse.serialize({
   extensions: Receipt.extension(receipt),
 })
 
-test('behavior: the stock verifier recovers our receipt key', async () => {
+test('the stock verifier recovers our receipt key', async () => {
   const { signer } = await verifyReceiptSignatureEIP712(
     receipt as SignedReceipt & { format: 'eip712' },
   )
@@ -43,7 +43,7 @@ test('behavior: the stock verifier recovers our receipt key', async () => {
   expect(Receipt.verify(receipt)).toBe(issuer)
 })
 
-test('behavior: the stock verifier recovers the signer of our offers', async () => {
+test('the stock verifier recovers the signer of our offers', async () => {
   const [requirements] = X402.accepts([offer(chainB)])
   if (requirements === undefined) throw new Error('no requirements')
   const signed = Offer.sign(
@@ -62,7 +62,7 @@ test('behavior: the stock verifier recovers the signer of our offers', async () 
   expect(Offer.verify(tampered)).not.toBe(issuer)
 })
 
-test('behavior: mppx reads the MPP receipt', () => {
+test('mppx reads the MPP receipt', () => {
   const value = Receipt.mpp(receipt, { issuer, challengeId: 'id1' })
   expect(value).toMatch(/^[A-Za-z0-9_-]+$/)
   expect(MppxReceipt.deserialize(value) as unknown).toEqual({
@@ -80,7 +80,7 @@ test('behavior: mppx reads the MPP receipt', () => {
   })
 })
 
-test('behavior: every form that a buyer keeps parses to the same signed receipt', () => {
+test('every form that a buyer keeps parses to the same signed receipt', () => {
   const mpp = Receipt.mpp(receipt, { issuer })
   const decode = (value: string) => Buffer.from(value, 'base64').toString()
   for (const text of [
@@ -111,7 +111,7 @@ test('error: a changed receipt has another signer', () => {
   }
 })
 
-test('behavior: the URL of a receipt has the purchase, and nothing in another form', () => {
+test('the URL of a receipt has the purchase, and nothing in another form', () => {
   const bought = { request: 'ab'.repeat(32), amount: '5000', order: `ord_${'1'.repeat(32)}` }
   const at = (resourceUrl: string) =>
     Receipt.purchaseOf({ payload: { ...receipt.payload, resourceUrl } })

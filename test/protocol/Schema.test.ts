@@ -10,7 +10,7 @@ const read = (text: string, options?: Schema.QueryOptions<typeof query>) =>
   Schema.readQuery(query, new URLSearchParams(text), options)
 
 describe('readQuery', () => {
-  test('behavior: readQuery returns the parameters that fit, without absent ones', () => {
+  test('readQuery returns the parameters that fit, without absent ones', () => {
     expect(read('size=3')).toEqual({ values: { size: '3' }, wrong: [] })
     expect(read('size=3&color=')).toEqual({ values: { size: '3', color: '' }, wrong: [] })
   })
@@ -28,7 +28,7 @@ describe('readQuery', () => {
     expect(read('').wrong).toEqual([{ name: 'size', reason: 'is required' }])
   })
 
-  test('behavior: without a word for unknown parameters they are ignored, and the first of several counts', () => {
+  test('without a word for unknown parameters they are ignored, and the first of several counts', () => {
     expect(read('x=1&size=1&size=2')).toEqual({ values: { size: '1' }, wrong: [] })
   })
 
@@ -67,7 +67,7 @@ describe('assertMembers', () => {
   })
 })
 
-test('behavior: the JSON of a schema has no words of ours', () => {
+test('the JSON of a schema has no words of ours', () => {
   expect(Schema.toJson(query)).toEqual({
     type: 'object',
     required: ['size'],

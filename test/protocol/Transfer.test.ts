@@ -73,7 +73,7 @@ function viemCall(transfer: Transfer.Transfer) {
 
 for (const method of ['eip3009', 'permit2'] as const) {
   describe(method, () => {
-    test('behavior: digests equal those of viem', () => {
+    test('digests equal those of viem', () => {
       const next = random(1)
       for (let run = 0; run < 200; run++) {
         const transfer = randomTransfer(next, Crypto.checksum, method)
@@ -82,7 +82,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
       }
     })
 
-    test('behavior: calldata equals that of viem', () => {
+    test('calldata equals that of viem', () => {
       const next = random(2)
       for (let run = 0; run < 200; run++) {
         const transfer = randomTransfer(next, Crypto.checksum, method)
@@ -92,7 +92,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
       }
     })
 
-    test('behavior: a settling call is decoded to what was signed', () => {
+    test('a settling call is decoded to what was signed', () => {
       const next = random(3)
       for (let run = 0; run < 100; run++) {
         const transfer = randomTransfer(next, Crypto.checksum, method)
@@ -115,7 +115,7 @@ for (const method of ['eip3009', 'permit2'] as const) {
   })
 }
 
-test('behavior: settleWithPermit of the proxy is decoded', () => {
+test('settleWithPermit of the proxy is decoded', () => {
   const next = random(5)
   const transfer = randomTransfer(next, Crypto.checksum, 'permit2')
   const data = encodeFunctionData({
@@ -137,7 +137,7 @@ test('behavior: settleWithPermit of the proxy is decoded', () => {
   expect(Transfer.parseCall(Permit.proxyAddress, data)).toEqual(signed)
 })
 
-test('behavior: a transfer with an EIP-2612 permit calls settleWithPermit', () => {
+test('a transfer with an EIP-2612 permit calls settleWithPermit', () => {
   const next = random(6)
   for (const v of [0, 1, 27, 28]) {
     const transfer = randomTransfer(next, Crypto.checksum, 'permit2')
@@ -178,7 +178,7 @@ test('error: a plain transfer is no settlement', () => {
   expect(Transfer.parseCall(asset, data)).toBeUndefined()
 })
 
-test('behavior: domain separators of the known networks', async () => {
+test('domain separators of the known networks', async () => {
   const { domainSeparator } = await import('../../src/protocol/Authorization')
   expect(
     domainSeparator(4663, '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168', {
@@ -197,7 +197,7 @@ test('behavior: domain separators of the known networks', async () => {
   )
 })
 
-test('behavior: the golden permit2 vector', () => {
+test('the golden permit2 vector', () => {
   const { payload } = vector.credential
   const transfer: Transfer.Transfer = {
     method: 'permit2',
@@ -226,7 +226,7 @@ test('attack: one money has one key, in any spelling', () => {
   expect(Transfer.moneyKey({ network, asset, payer, nonce: asset })).not.toBe(key)
 })
 
-test('behavior: a charge has the signature of its ceiling', () => {
+test('a charge has the signature of its ceiling', () => {
   const ceiling = randomTransfer(random(8), Crypto.checksum, 'permit2')
   const upto = { ceilingAtomic: ceiling.amountAtomic, facilitator: ceiling.payee }
   const digestOf = (amountAtomic: bigint) =>

@@ -60,7 +60,7 @@ const captureAsset = Json.address(
 )
 const captureChain = { ...chainB, asset: { ...chainB.asset, address: captureAsset } }
 
-test('behavior: captured payloads parse and recover to their payer', () => {
+test('captured payloads parse and recover to their payer', () => {
   const headers = [
     ...[permit2, eip2612, erc20, eip3009].map((each) => each.retryHeaders['payment-signature']),
     mppxCapture.retryRequest.headers['payment-signature'],
@@ -77,7 +77,7 @@ test('behavior: captured payloads parse and recover to their payer', () => {
   }
 })
 
-test('behavior: the requirements that stock clients echo equal our own', () => {
+test('the requirements that stock clients echo equal our own', () => {
   for (const [network, method] of [
     [chainA, 'eip3009'],
     [chainB, 'permit2'],
@@ -116,7 +116,7 @@ function fullExtensions(accepts: readonly X402.Requirements[]) {
   return X402.extensions({ offers, method: 'GET', salt, more })
 }
 
-test('behavior: @x402/core reads our header, every extension has info and schema', () => {
+test('@x402/core reads our header, every extension has info and schema', () => {
   const accepts = X402.accepts([offer(chainB), offer(chainA)])
   expect(accepts.map(({ network, extra }) => `${network} ${extra.assetTransferMethod}`)).toEqual([
     'eip155:4663 permit2',
@@ -140,7 +140,7 @@ test('behavior: @x402/core reads our header, every extension has info and schema
   }
 })
 
-test('behavior: the payment-identifier declaration works with the stock client helper', () => {
+test('the payment-identifier declaration works with the stock client helper', () => {
   const extensions = JSON.parse(
     JSON.stringify(X402.extensions({ offers: [], method: 'GET', salt })),
   )
@@ -154,14 +154,14 @@ test('behavior: the payment-identifier declaration works with the stock client h
   }
 })
 
-test('behavior: both alphabets are read, and what @x402/core reads too', () => {
+test('both alphabets are read, and what @x402/core reads too', () => {
   const value = permit2.retryHeaders['payment-signature']
   expect(decodePaymentSignatureHeader(value) as unknown).toEqual(permit2.payload)
   const url = value.replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
   expect(captured(url)).toEqual(captured(value))
 })
 
-test('behavior: the payload of specification 2.3 needs no more than it shows', () => {
+test('the payload of specification 2.3 needs no more than it shows', () => {
   const authorization = permit2.payload.payload.permit2Authorization
   const { spender: _, ...shown } = authorization
   const value = encodeJson({
@@ -184,7 +184,7 @@ test('behavior: the payload of specification 2.3 needs no more than it shows', (
   expect(Crypto.recover(digest, match.transfer.signature)).toBe(payer)
 })
 
-test('behavior: without accepted EIP-3009 matches every offer of its payee and amount', () => {
+test('without accepted EIP-3009 matches every offer of its payee and amount', () => {
   const value = authorized(({ accepted: _, ...rest }) => rest)
   const offers = [offer(chainB), offer(chainA), offer(otherChain(chainA, 84532)), offer(chainA, 5n)]
   const matches = X402Payload.matchOffer(captured(value), offers)
@@ -197,7 +197,7 @@ test('behavior: without accepted EIP-3009 matches every offer of its payee and a
   expect(signed.map((match) => match.offer.network.id)).toEqual(['eip155:8453'])
 })
 
-test('behavior: accepted equal to ours matches, whatever the case of its addresses', () => {
+test('accepted equal to ours matches, whatever the case of its addresses', () => {
   expect(matchCode(authorized())).toBe('none')
   const value = authorized((p) => {
     const accepted = p.accepted as Members
@@ -349,7 +349,7 @@ async function mppxPays(required: X402.PaymentRequired): Promise<string> {
   return sent
 }
 
-test('behavior: mppx binds its nonce to the route', async () => {
+test('mppx binds its nonce to the route', async () => {
   const offers = [offer(chainB), offer(chainA)]
   const accepts = X402.accepts(offers)
   const extensions = X402.extensions({ offers: [], method: 'GET', salt })
@@ -370,7 +370,7 @@ test('behavior: mppx binds its nonce to the route', async () => {
   expect(X402Payload.isRouteBound(unbound, { url: 'http://127.0.0.1:46007/paid' })).toBe(false)
 })
 
-test('behavior: settlement responses decode with @x402/core', () => {
+test('settlement responses decode with @x402/core', () => {
   const header = SettlementResponse.serialize({
     success: false,
     errorReason: 'settlement_pending',
@@ -388,7 +388,7 @@ test('behavior: settlement responses decode with @x402/core', () => {
   })
 })
 
-test('behavior: the window of a new payment', () => {
+test('the window of a new payment', () => {
   const now = 1_900_000_000_500
   const at = (validAfter: number, validBefore: number, method: 'eip3009' | 'permit2') =>
     Transfer.checkWindow(

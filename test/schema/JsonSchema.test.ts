@@ -149,7 +149,7 @@ const cases: readonly Case[] = [
 ]
 
 describe('JsonSchema', () => {
-  test.each(cases)('behavior: %j separates what fits from what does not', (schema, fits, fails) => {
+  test.each(cases)('%j separates what fits from what does not', (schema, fits, fails) => {
     const check = JsonSchema.compile(schema)
     for (const most of [1, 20]) {
       for (const value of fits) expect([value, check(value, most)]).toEqual([value, []])
@@ -178,7 +178,7 @@ describe('JsonSchema', () => {
     expect(check(value, 2)).toEqual(faults.slice(0, 2))
   })
 
-  test('behavior: lengths and counts are checked before what costs more', () => {
+  test('lengths and counts are checked before what costs more', () => {
     const short = JsonSchema.compile({ maxLength: 3, pattern: '^a' })
     expect(short('bbbb', 20)).toEqual([{ name: '', reason: 'must have at most 3 characters' }])
     const few = JsonSchema.compile({ maxItems: 1, uniqueItems: true, items: { const: 1 } })

@@ -50,7 +50,7 @@ const texts = [
 ]
 
 describe('Pattern', () => {
-  test('behavior: ordinary patterns match what JavaScript matches', () => {
+  test('ordinary patterns match what JavaScript matches', () => {
     for (const source of patterns) {
       const native = new RegExp(source, 'u')
       const pattern = Pattern.compile(source)

@@ -43,15 +43,15 @@ async function sweepWith(state: string | undefined, payment?: string) {
 }
 
 describe.concurrent('the ceiling of a charge that another process settles', () => {
-  test('behavior: a sweep ends a ceiling when its charge has failed without a payment', async () => {
+  test('a sweep ends a ceiling when its charge has failed without a payment', async () => {
     expect(await sweepWith('failed')).toBe(false)
   })
 
-  test('behavior: a sweep ends a ceiling when its payment is decided and no notification has come', async () => {
+  test('a sweep ends a ceiling when its payment is decided and no notification has come', async () => {
     expect(await sweepWith('sent', 'confirmed')).toBe(false)
   })
 
-  test('behavior: a ceiling stays while its charge may be settled, and while it is written', async () => {
+  test('a ceiling stays while its charge may be settled, and while it is written', async () => {
     expect(await sweepWith(undefined)).toBe(true)
     expect(await sweepWith('authorized')).toBe(true)
     expect(await sweepWith('metered')).toBe(true)
@@ -59,7 +59,7 @@ describe.concurrent('the ceiling of a charge that another process settles', () =
   })
 })
 
-test('behavior: the ceilings of a relayer are counted apart from those of others and of other networks', () => {
+test('the ceilings of a relayer are counted apart from those of others and of other networks', () => {
   const ceilings = createCeilings()
   const otherNetwork = networkOf('http://127.0.0.1', 'usdg').id
   const others = [
@@ -90,7 +90,7 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
   }
   const purpose = { product: 'gateway', merchant: 'shop' } as Purpose
 
-  test('behavior: charges of ours that wait without a ceiling count, those for other servers do not', () => {
+  test('charges of ours that wait without a ceiling count, those for other servers do not', () => {
     const other = { transfer: { ...transfer, payer: account(9).address }, purpose }
     const refusalOf = (open: number, product: string, waiting: number) =>
       refuseFull(contextWith(open), chainWith(product, waiting), other)
@@ -140,7 +140,7 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
   })
 })
 
-test('behavior: charges of ours are before those for other servers, and what ends first is before others', () => {
+test('charges of ours are before those for other servers, and what ends first is before others', () => {
   const queue = { named: [] as QueuedPayment[] }
   const add = (product: string, validBefore: bigint) => {
     const queued = { request: { purpose: { product } }, transfer: { ...transfer, validBefore } }

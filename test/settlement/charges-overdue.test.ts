@@ -37,7 +37,7 @@ const open = (changes: Partial<Authorization> = {}) => {
   return { ...authorization, transfer: { ...authorization.transfer, network: network.id, upto } }
 }
 
-test('behavior: a charge that waits is logged after half a minute and again, with what it waits for', () => {
+test('a charge that waits is logged after half a minute and again, with what it waits for', () => {
   const { report, clock, logged, relayer } = start(true)
   const [waiting, made, failed] = [open(), open({ state: 'authorized' }), open({ failedAt: 1 })]
   const lookAt = (ms: number, ...more: Authorization[]) => {
@@ -58,7 +58,7 @@ test('behavior: a charge that waits is logged after half a minute and again, wit
   expect(logged).toHaveLength(1)
 })
 
-test('behavior: a charge whose account no process has is logged by the keeper of the network', () => {
+test('a charge whose account no process has is logged by the keeper of the network', () => {
   const { report, clock, logged } = start(false)
   const waiting = open()
   report([waiting])

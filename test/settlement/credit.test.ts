@@ -120,7 +120,7 @@ describe.concurrent('the losses of a merchant', () => {
       expect([seed, most > limits.dayAtomic / 2n]).toEqual([seed, true])
     })
 
-  test('behavior: a limit that is lost ends after a day, and is logged once', async () => {
+  test('a limit that is lost ends after a day, and is logged once', async () => {
     const { world, create } = start()
     const credit = create()
     for (let count = 0; count < 10; count++)
@@ -134,7 +134,7 @@ describe.concurrent('the losses of a merchant', () => {
     expect(credit.risks().get('shop')).toBe(1n)
   })
 
-  test('behavior: what is only open makes others wait, and refuses none for the day', async () => {
+  test('what is only open makes others wait, and refuses none for the day', async () => {
     const credit = start().create()
     for (let count = 0; count < 5; count++)
       expect(reasonOf(await open(credit, debtorOf(`0x${count}`), 20n))).toBe('opened')
@@ -144,7 +144,7 @@ describe.concurrent('the losses of a merchant', () => {
     })
   })
 
-  test('behavior: a payer may owe what it has paid, and a loss uses that up', async () => {
+  test('a payer may owe what it has paid, and a loss uses that up', async () => {
     const { world, create } = start()
     const credit = create()
     world.paid.set('0xa', 50n)
@@ -161,7 +161,7 @@ describe.concurrent('the losses of a merchant', () => {
   })
 })
 
-test('behavior: the risk of one payer is limited apart from that of all', async () => {
+test('the risk of one payer is limited apart from that of all', async () => {
   const credit = start().create()
   const debtor = debtorOf('0xa')
   expect(reasonOf(await open(credit, debtor, 31n))).toBe('upto_credit_exceeded')
@@ -206,7 +206,7 @@ describe.concurrent('answers that cost nothing', () => {
     expect(await open(credit, old, 1n)).toMatchObject({ limit: 'upto_often_unpaid' })
   })
 
-  test('behavior: a payer whose answers are charged as often as they fail does not wait', () => {
+  test('a payer whose answers are charged as often as they fail does not wait', () => {
     const credit = start({ limitsOf: () => undefined }).create()
     const debtor = debtorOf('0xa', 'one')
     for (let count = 0; count < 50; count++) {
@@ -216,7 +216,7 @@ describe.concurrent('answers that cost nothing', () => {
     }
   })
 
-  test('behavior: an answer that is charged ends one failure of its payer, and no more', () => {
+  test('an answer that is charged ends one failure of its payer, and no more', () => {
     const credit = start({ limitsOf: () => undefined }).create()
     const debtor = debtorOf('0xa')
     for (let count = 0; count < 5; count++) credit.countUnpaid(debtor.payer, undefined)
@@ -226,7 +226,7 @@ describe.concurrent('answers that cost nothing', () => {
     expect(credit.refuse(debtor, 1n)).toMatchObject({ limit: 'upto_often_unpaid' })
   })
 
-  test('behavior: a payer waits two minutes at most after an upstream was away for all', () => {
+  test('a payer waits two minutes at most after an upstream was away for all', () => {
     const { world, create } = start({ limitsOf: () => undefined })
     const credit = create()
     const debtor = debtorOf('0xa', undefined)

@@ -19,7 +19,7 @@ function pass({ chain, clock }: Scripted, seconds: number): void {
 }
 
 describe.concurrent('a budget of gas', () => {
-  test('behavior: a spent budget refuses its product until the next day, and no other', async () => {
+  test('a spent budget refuses its product until the next day, and no other', async () => {
     await using own = await scripted(withBudget(callWei))
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     const transfer = own.sign()
@@ -30,14 +30,14 @@ describe.concurrent('a budget of gas', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: a budget with one wei left refuses nothing', async () => {
+  test('a budget with one wei left refuses nothing', async () => {
     await using own = await scripted(withBudget(callWei + 1n))
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
     expect((await own.pay(own.sign())).kind).toBe('unavailable')
   })
 
-  test('behavior: a budget counts the limits of transactions in progress, until they are included', async () => {
+  test('a budget counts the limits of transactions in progress, until they are included', async () => {
     // One limit is 200,000 gas.
     await using own = await scripted(withBudget(700_000_000_000_000n))
     own.node.onSend = () => 'keep'
@@ -55,7 +55,7 @@ describe.concurrent('a budget of gas', () => {
     expect((await own.pay(third)).kind).toBe('confirmed')
   })
 
-  test('behavior: a budget is charged for a failed transaction', async () => {
+  test('a budget is charged for a failed transaction', async () => {
     await using own = await scripted(withBudget(callWei))
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -66,7 +66,7 @@ describe.concurrent('a budget of gas', () => {
     })
   })
 
-  test('behavior: a budget counts what grants in progress give', async () => {
+  test('a budget counts what grants in progress give', async () => {
     const dayWei = 1_000_000_000_000_000n
     await using own = await scripted(withBudget(dayWei))
     own.node.onSend = () => 'keep'
@@ -81,7 +81,7 @@ describe.concurrent('a budget of gas', () => {
     expect((await give('grant:3', 0n)).kind).toBe('unavailable')
   })
 
-  test('behavior: failed batches that used their part of the budget make payments be sent alone until the next day', async () => {
+  test('failed batches that used their part of the budget make payments be sent alone until the next day', async () => {
     await using own = await scripted(withBudget(5_000_000_000_000_000n))
     const { chain, node } = own
     const batch = async () => {
@@ -122,7 +122,7 @@ describe.concurrent('a budget of gas', () => {
 })
 
 describe.concurrent('what failures cost', () => {
-  test('behavior: a payer whose transaction failed must wait, and no other', async () => {
+  test('a payer whose transaction failed must wait, and no other', async () => {
     await using own = await scripted({ settlement: { payerFailuresMax: 1 } })
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -136,7 +136,7 @@ describe.concurrent('what failures cost', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: a relayer without balance sends nothing', async () => {
+  test('a relayer without balance sends nothing', async () => {
     await using own = await scripted()
     own.node.answer = ({ method }) => (method === 'eth_getBalance' ? { result: '0x1' } : undefined)
     await own.restart()

@@ -39,7 +39,7 @@ const payAt = (
 const nodeOf = ({ network }: Scripted) => network.id
 
 describe.concurrent('a process without lanes', () => {
-  test('behavior: a process without lanes offers and signs nothing until it has a lane', async () => {
+  test('a process without lanes offers and signs nothing until it has a lane', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     expect(other.isReady(nodeOf(own))).toBe(false)
@@ -52,7 +52,7 @@ describe.concurrent('a process without lanes', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: a process without lanes waits for a payment that another process drives, and sends nothing', async () => {
+  test('a process without lanes waits for a payment that another process drives, and sends nothing', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -67,7 +67,7 @@ describe.concurrent('a process without lanes', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: the sweeps of a process leave the payments of others alone', async () => {
+  test('the sweeps of a process leave the payments of others alone', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -83,7 +83,7 @@ describe.concurrent('a process without lanes', () => {
 })
 
 describe.concurrent('a takeover', () => {
-  test('behavior: the transactions of a dead process are driven to their end, at their account nonces', async () => {
+  test('the transactions of a dead process are driven to their end, at their account nonces', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     await lanes.give('a')
@@ -105,7 +105,7 @@ describe.concurrent('a takeover', () => {
     expect(new Set(own.node.sends.map(({ hash }) => hash)).size).toBe(2)
   })
 
-  test('behavior: after a takeover nothing is signed below the account nonce in the database', async () => {
+  test('after a takeover nothing is signed below the account nonce in the database', async () => {
     await using both = await pair()
     const { own, other, lanes } = both
     lanes.setNonce(0)
@@ -127,7 +127,7 @@ describe.concurrent('a takeover', () => {
     expect((await paying).kind).toBe('confirmed')
   })
 
-  test('behavior: a lane is given back only when nothing of it is open', async () => {
+  test('a lane is given back only when nothing of it is open', async () => {
     await using both = await pair()
     const { own, lanes } = both
     await lanes.give('a')
@@ -143,7 +143,7 @@ describe.concurrent('a takeover', () => {
   })
 })
 
-test('behavior: a relayer that another gateway needs takes no new payment, and is given when it is idle', async () => {
+test('a relayer that another gateway needs takes no new payment, and is given when it is idle', async () => {
   const lanes = createFakeLanes()
   await using own = await scripted({
     ledger: (ledger) => ({ ...ledger, lanes: lanes.of('a') }),
@@ -249,7 +249,7 @@ describe.concurrent('an account that another gateway needs, and payments that na
     expect(ends.every(({ kind }) => kind === 'confirmed')).toBe(true)
   })
 
-  test('behavior: payments that waited for an account are sent when it is kept', async () => {
+  test('payments that waited for an account are sent when it is kept', async () => {
     await using started = await start()
     const { own, lanes } = started
     const waiting = own.pay(named(own, 2))

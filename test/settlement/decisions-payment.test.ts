@@ -7,7 +7,7 @@ const usedReason = 'invalid_exact_evm_nonce_already_used'
 const overReason = 'invalid_exact_evm_payload_authorization_valid_before'
 
 describe.concurrent('a payment', () => {
-  test('behavior: a payment is confirmed by the Transfer log of its own transaction', async () => {
+  test('a payment is confirmed by the Transfer log of its own transaction', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     const asked = own.node.calls.length
@@ -23,14 +23,14 @@ describe.concurrent('a payment', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, kind: 'payment', state: 'mined' }])
   })
 
-  test('behavior: a payer can spend its whole balance in several payments', async () => {
+  test('a payer can spend its whole balance in several payments', async () => {
     await using own = await scripted()
     own.chain.fundsAtomic = 10_000n
     for (const _ of [1, 2]) expect((await own.pay(own.sign())).kind).toBe('confirmed')
     expect((await own.pay(own.sign())).kind).toBe('refused')
   })
 
-  test('behavior: a payment whose transaction failed is sent again for the same credential', async () => {
+  test('a payment whose transaction failed is sent again for the same credential', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -44,7 +44,7 @@ describe.concurrent('a payment', () => {
     ])
   })
 
-  test('behavior: a payment whose account nonce another program used is sent again automatically', async () => {
+  test('a payment whose account nonce another program used is sent again automatically', async () => {
     await using own = await scripted()
     const { chain, node } = own
     node.onSend = ({ nonce }) => {
@@ -61,7 +61,7 @@ describe.concurrent('a payment', () => {
     ])
   })
 
-  test('behavior: a payment whose account nonce seemed used in two polls only keeps its transaction', async () => {
+  test('a payment whose account nonce seemed used in two polls only keeps its transaction', async () => {
     await using own = await scripted()
     const { chain, node } = own
     node.onSend = () => 'keep'
@@ -79,7 +79,7 @@ describe.concurrent('a payment', () => {
 })
 
 describe.concurrent('an authorization that an external transaction used', () => {
-  test('behavior: an external settlement before our transaction, and after its request, pays', async () => {
+  test('an external settlement before our transaction, and after its request, pays', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     let external: string | undefined
@@ -95,7 +95,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     expect(own.heard('payment-settled-externally')).toHaveLength(1)
   })
 
-  test("behavior: an external settlement before its request by the chain's clock does not pay", async () => {
+  test("an external settlement before its request by the chain's clock does not pay", async () => {
     await using own = await scripted()
     const { chain, node } = own
     const transfer = own.sign()
@@ -111,7 +111,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     expect(await own.stateOf(transfer)).toBe('reverted')
   })
 
-  test('behavior: an authorization that was used without a transfer ends as used', async () => {
+  test('an authorization that was used without a transfer ends as used', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.node.onSend = () => {
@@ -123,7 +123,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     expect(await own.stateOf(transfer)).toBe('reverted')
   })
 
-  test('behavior: an authorization that was used before anything is sent is refused, and nothing is written', async () => {
+  test('an authorization that was used before anything is sent is refused, and nothing is written', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.settleExternally(transfer)
@@ -132,7 +132,7 @@ describe.concurrent('an authorization that an external transaction used', () => 
     expect(own.node.sends).toEqual([])
   })
 
-  test('behavior: an external settlement of another amount with the same nonce does not pay', async () => {
+  test('an external settlement of another amount with the same nonce does not pay', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     const other = own.sign({ nonce: transfer.nonce, amountAtomic: transfer.amountAtomic - 1n })
@@ -173,7 +173,7 @@ describe.concurrent('money that is known', () => {
 })
 
 describe.concurrent('the time of an authorization', () => {
-  test('behavior: an authorization that has expired by our clock alone stays open', async () => {
+  test('an authorization that has expired by our clock alone stays open', async () => {
     await using own = await scripted()
     const { chain, clock } = own
     const transfer = own.sign()
@@ -190,7 +190,7 @@ describe.concurrent('the time of an authorization', () => {
     expect(own.node.sends).toHaveLength(1)
   })
 
-  test('behavior: an authorization is valid in a block of its last second', async () => {
+  test('an authorization is valid in a block of its last second', async () => {
     await using own = await scripted()
     const { chain, clock } = own
     const transfer = own.sign()
@@ -207,7 +207,7 @@ describe.concurrent('the time of an authorization', () => {
     expect((await own.pay(transfer)).kind).toBe('dead')
   })
 
-  test('behavior: an authorization that has expired on the chain ends a payment whose transaction is still in progress', async () => {
+  test('an authorization that has expired on the chain ends a payment whose transaction is still in progress', async () => {
     await using own = await scripted({ settlement: { checkMs: 10 } })
     const { chain, clock } = own
     own.node.onSend = () => 'keep'
@@ -263,7 +263,7 @@ describe.concurrent('the time of an authorization', () => {
     })
   })
 
-  test('behavior: a mined payment that waits for confirmations beyond its time stays open, and is paid once', async () => {
+  test('a mined payment that waits for confirmations beyond its time stays open, and is paid once', async () => {
     const network = { confirmations: 6, reorgDepth: 3 }
     await using own = await scripted({ network, settlement: { checkMs: 10 } })
     const { chain, clock, node } = own
@@ -303,7 +303,7 @@ describe.concurrent('a hidden receipt', () => {
   // Whether the account nonce is used is read when the bytes are sent again.
   const again = { settlement: { resendMs: 25 } }
 
-  test('behavior: a receipt that the only node hides leaves the payment open until it is shown', async () => {
+  test('a receipt that the only node hides leaves the payment open until it is shown', async () => {
     await using own = await scripted(again)
     const { node } = own
     node.answer = hiding
@@ -318,7 +318,7 @@ describe.concurrent('a hidden receipt', () => {
     expect(new Set(node.sends.map(({ hash }) => hash)).size).toBe(1)
   })
 
-  test('behavior: a receipt that one node hides is found at the second node', async () => {
+  test('a receipt that one node hides is found at the second node', async () => {
     await using own = await scripted({ ...again, nodes: 2 })
     const { node } = own
     node.answer = hiding
@@ -329,7 +329,7 @@ describe.concurrent('a hidden receipt', () => {
     })
   })
 
-  test('behavior: a hidden receipt keeps a payment open for a day after its expiry', async () => {
+  test('a hidden receipt keeps a payment open for a day after its expiry', async () => {
     await using own = await scripted(again)
     const { node, chain, clock } = own
     node.answer = hiding
@@ -347,7 +347,7 @@ describe.concurrent('a hidden receipt', () => {
 })
 
 describe.concurrent('nodes that disagree', () => {
-  test('behavior: nodes that disagree about the time leave a payment open until the second one agrees', async () => {
+  test('nodes that disagree about the time leave a payment open until the second one agrees', async () => {
     await using own = await scripted({ nodes: 2 })
     const { chain, clock, second } = own
     const transfer = own.sign()
@@ -365,7 +365,7 @@ describe.concurrent('nodes that disagree', () => {
     expect((await own.pay(transfer)).kind).toBe('dead')
   })
 
-  test('behavior: nodes that disagree about a transfer do not confirm it twice', async () => {
+  test('nodes that disagree about a transfer do not confirm it twice', async () => {
     await using own = await scripted({ nodes: 2 })
     const { second } = own
     const outcome = await own.pay(own.sign())
@@ -380,7 +380,7 @@ describe.concurrent('nodes that disagree', () => {
     expect(own.heard('settlement-disputed')).toHaveLength(1)
   })
 
-  test('behavior: an amount above the limit is not sent while the second node does not answer', async () => {
+  test('an amount above the limit is not sent while the second node does not answer', async () => {
     await using own = await scripted({
       nodes: 2,
       settlement: { confirmTwiceAbove: () => 4_999n, checkMs: 10 },

@@ -28,7 +28,7 @@ async function lose(own: Scripted) {
 const hashes = ({ node }: Scripted) => new Set(node.sends.map(({ hash }) => hash)).size
 
 describe.concurrent('a start', () => {
-  test('behavior: a start sends the same bytes again for a payment that was sent and is not included', async () => {
+  test('a start sends the same bytes again for a payment that was sent and is not included', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     await own.restart()
@@ -37,7 +37,7 @@ describe.concurrent('a start', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: a start confirms a payment that was included meanwhile', async () => {
+  test('a start confirms a payment that was included meanwhile', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.chain.include(own.node.sends[0]?.raw ?? '0x')
@@ -47,7 +47,7 @@ describe.concurrent('a start', () => {
     expect(own.rows()).toMatchObject([{ nonce: 0, state: 'mined' }])
   })
 
-  test('behavior: a start sends a payment again whose account nonce was used meanwhile', async () => {
+  test('a start sends a payment again whose account nonce was used meanwhile', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.chain.useNonce(relayer)
@@ -59,7 +59,7 @@ describe.concurrent('a start', () => {
     ])
   })
 
-  test('behavior: a start gives a new payment the account nonce above those in progress', async () => {
+  test('a start gives a new payment the account nonce above those in progress', async () => {
     await using own = await scripted()
     const lost = await lose(own)
     own.node.onSend = () => 'keep'
@@ -74,7 +74,7 @@ describe.concurrent('a start', () => {
 
   // With several gateways nothing is signed for an account before what is open there is recovered.
   test.skipIf(isPostgres)(
-    'behavior: a payment before the recovery of a start gets the account nonce above those in progress',
+    'a payment before the recovery of a start gets the account nonce above those in progress',
     async () => {
       await using own = await scripted()
       await lose(own)
@@ -91,7 +91,7 @@ describe.concurrent('a start', () => {
     },
   )
 
-  test('behavior: a start ends a payment that has expired and was never included', async () => {
+  test('a start ends a payment that has expired and was never included', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     own.node.onSend = () => 'lose'
@@ -101,7 +101,7 @@ describe.concurrent('a start', () => {
     expect((await own.payment(transfer)).nonceUsed).toBe(false)
   })
 
-  test('behavior: a start confirms a reverted payment whose own transaction paid after all', async () => {
+  test('a start confirms a reverted payment whose own transaction paid after all', async () => {
     await using own = await scripted({ settlement: { resendMs: 25 } })
     own.node.answer = hiding
     const transfer = own.sign()
@@ -114,7 +114,7 @@ describe.concurrent('a start', () => {
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: a start confirms a reverted payment that an external transaction settled meanwhile', async () => {
+  test('a start confirms a reverted payment that an external transaction settled meanwhile', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -125,7 +125,7 @@ describe.concurrent('a start', () => {
     expect(await own.payment(transfer)).toMatchObject({ state: 'confirmed', transaction })
   })
 
-  test('behavior: a start keeps a reverted payment that can still pay, and ends one that cannot', async () => {
+  test('a start keeps a reverted payment that can still pay, and ends one that cannot', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     own.chain.failing.add(transfer.nonce)
@@ -139,7 +139,7 @@ describe.concurrent('a start', () => {
     expect(await own.stateOf(transfer)).toBe('expired')
   })
 
-  test('behavior: a start sends nothing for payments that have ended', async () => {
+  test('a start sends nothing for payments that have ended', async () => {
     await using own = await scripted()
     const [paid, used] = [own.sign(), own.sign({ from: 2 })]
     await own.pay(paid)
@@ -161,7 +161,7 @@ describe.concurrent('a start', () => {
     expect(await own.payment(used)).toMatchObject({ state: 'expired', nonceUsed: true })
   })
 
-  test('behavior: a start reverts a confirmation whose block the chain does not have, and sends the same bytes', async () => {
+  test('a start reverts a confirmation whose block the chain does not have, and sends the same bytes', async () => {
     await using own = await scripted()
     const transfer = own.sign()
     await own.pay(transfer)
@@ -179,7 +179,7 @@ describe.concurrent('a start', () => {
     expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
-  test('behavior: a start sends the bytes of a key that is no longer configured, and confirms their payment', async () => {
+  test('a start sends the bytes of a key that is no longer configured, and confirms their payment', async () => {
     await using own = await scripted()
     const transfer = await lose(own)
     const relayerKeys = [Crypto.bytes(account(6).privateKey)]
@@ -188,7 +188,7 @@ describe.concurrent('a start', () => {
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: a start sends the same bytes of a job again', async () => {
+  test('a start sends the same bytes of a job again', async () => {
     await using own = await scripted()
     own.node.onSend = () => 'lose'
     expect((await own.settlement.run(jobOf(own.network), { waitMs: 0 })).kind).toBe('pending')
@@ -203,7 +203,7 @@ describe.concurrent('a start', () => {
 describe.concurrent('a reorganisation', () => {
   const watching = { settlement: { checkMs: 10 } }
 
-  test('behavior: a reorganisation reverts a confirmation, and the same bytes pay in another block', async () => {
+  test('a reorganisation reverts a confirmation, and the same bytes pay in another block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()
@@ -221,7 +221,7 @@ describe.concurrent('a reorganisation', () => {
     expect((await own.payment(transfer)).blockNumber).toBe(1_002n)
   })
 
-  test('behavior: a transaction that a reorganisation removes before its confirmations is open until its next block', async () => {
+  test('a transaction that a reorganisation removes before its confirmations is open until its next block', async () => {
     await using own = await scripted({ network: { confirmations: 2 } })
     const { chain, node } = own
     const inFlight = () => own.settlement.status()[0]?.relayers[0]?.inFlight
@@ -241,7 +241,7 @@ describe.concurrent('a reorganisation', () => {
   })
 
   for (const isBusy of [false, true])
-    test(`behavior: a reorganisation that no block shows is found by the account nonce, ${isBusy ? 'with' : 'without'} open transactions`, async () => {
+    test(`a reorganisation that no block shows is found by the account nonce, ${isBusy ? 'with' : 'without'} open transactions`, async () => {
       await using own = await scripted(watching)
       const { chain, node } = own
       const lost = [own.sign(), own.sign({ from: 2 })]
@@ -289,7 +289,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.stateOf(transfer)).toBe('confirmed')
   })
 
-  test('behavior: a start does not use an account nonce again whose block the node does not have', async () => {
+  test('a start does not use an account nonce again whose block the node does not have', async () => {
     await using own = await scripted(watching)
     const { chain } = own
     const [lost, next] = [own.sign(), own.sign({ from: 2 })]
@@ -310,7 +310,7 @@ describe.concurrent('a reorganisation', () => {
   })
 
   for (const kind of ['payment', 'job'])
-    test(`behavior: a ${kind} whose transaction another one displaced is open again`, async () => {
+    test(`a ${kind} whose transaction another one displaced is open again`, async () => {
       // No check finds the reorganisation, so the account nonce is used again.
       const blind = (ledger: Ledger): Ledger => {
         const none = { includedFrom: async () => [], includedAt: async () => [] }
@@ -341,7 +341,7 @@ describe.concurrent('a reorganisation', () => {
       }
     })
 
-  test('behavior: a transaction that a reorganisation moves is recorded in its new block', async () => {
+  test('a transaction that a reorganisation moves is recorded in its new block', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()
@@ -354,7 +354,7 @@ describe.concurrent('a reorganisation', () => {
     expect(hashes(own)).toBe(1)
   })
 
-  test('behavior: a reorganisation that keeps the transaction in its block changes nothing', async () => {
+  test('a reorganisation that keeps the transaction in its block changes nothing', async () => {
     await using own = await scripted(watching)
     const transfer = own.sign()
     await own.pay(transfer)
@@ -366,7 +366,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.heard('transaction-reorganised')).toEqual([])
   })
 
-  test('behavior: the bytes of an external settlement that a reorganisation removes are sent again', async () => {
+  test('the bytes of an external settlement that a reorganisation removes are sent again', async () => {
     await using own = await scripted(watching)
     const { chain, node } = own
     const transfer = own.sign()

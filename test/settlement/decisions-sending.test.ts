@@ -30,7 +30,7 @@ async function occupyKnown(own: Scripted, payers: readonly number[]): Promise<nu
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: a batch with a failing member pays the others, and the member is sent again alone', async () => {
+  test('a batch with a failing member pays the others, and the member is sent again alone', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2, 3, 4])
     const transfers = [2, 3, 4].map((from) => own.sign({ from }))
@@ -50,7 +50,7 @@ describe.concurrent('a batch', () => {
     expect((await own.payment(failed)).transaction as string).toBe(alone?.hash ?? '')
   })
 
-  test('behavior: a payer that made a batch fail shares no other', async () => {
+  test('a payer that made a batch fail shares no other', async () => {
     await using own = await scripted()
     await occupyKnown(own, [1, 2, 3])
     const failed = own.sign({ from: 1 })
@@ -69,7 +69,7 @@ describe.concurrent('a batch', () => {
     expect(await Promise.all(others.map(kindOf))).toEqual(['batch', 'batch'])
   })
 
-  test('behavior: a batch with an authorization that is used meanwhile pays the others', async () => {
+  test('a batch with an authorization that is used meanwhile pays the others', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const [used, left] = [own.sign({ from: 1 }), own.sign({ from: 2 })]
@@ -87,7 +87,7 @@ describe.concurrent('a batch', () => {
     expect(batch).toMatchObject({ fields: { success: true, paid: 1, unpaid: 1 } })
   })
 
-  test('behavior: a batch that another program displaced is sent again as single payments', async () => {
+  test('a batch that another program displaced is sent again as single payments', async () => {
     await using own = await scripted()
     const first = await occupyKnown(own, [1, 2])
     const transfers = [1, 2].map((from) => own.sign({ from }))
@@ -111,7 +111,7 @@ describe.concurrent('a batch', () => {
 describe.concurrent('a relayer', () => {
   // A commit to a server takes longer than the simulation: there the payment may be first.
   test.skipIf(isPostgres)(
-    'behavior: a job that takes an account nonce while a payment is simulated keeps it',
+    'a job that takes an account nonce while a payment is simulated keeps it',
     async () => {
       await using own = await scripted()
       const { node, settlement, network } = own
@@ -134,7 +134,7 @@ describe.concurrent('a relayer', () => {
     },
   )
 
-  test('behavior: a batch can pay until its last member has expired', () => {
+  test('a batch can pay until its last member has expired', () => {
     const network = networkOf('http://127.0.0.1')
     const members = [7n, 9n, 8n].map((validBefore) => {
       const payment = { transfer: signTransfer(network, { validBefore }) } as Payment
@@ -148,7 +148,7 @@ describe.concurrent('a relayer', () => {
 describe.concurrent('a transaction that stays out', () => {
   const soon = { network: { replaceAfterSeconds: 0.02 } }
 
-  test('behavior: a transaction that is not included is replaced at its nonce with an eighth more', async () => {
+  test('a transaction that is not included is replaced at its nonce with an eighth more', async () => {
     await using own = await scripted(soon)
     const { node } = own
     node.onSend = ({ hash }) => (hash === node.sends[0]?.hash ? 'keep' : 'include')
@@ -166,7 +166,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect((await own.payment(transfer)).transaction as string).toBe(second.hash)
   })
 
-  test('behavior: a transaction pays when the chain includes it after its replacement', async () => {
+  test('a transaction pays when the chain includes it after its replacement', async () => {
     await using own = await scripted(soon)
     const { node, chain } = own
     node.onSend = ({ hash }) => {
@@ -181,7 +181,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect(own.rows()).toMatchObject([{ state: 'mined' }, { state: 'replaced' }])
   })
 
-  test('behavior: a transaction at the fee cap pauses its relayer until it is included', async () => {
+  test('a transaction at the fee cap pauses its relayer until it is included', async () => {
     const capped = { replaceAfterSeconds: 0.02, feeCapWei: 3_000_000_000n }
     await using own = await scripted({ network: capped })
     const { chain, node } = own
@@ -194,7 +194,7 @@ describe.concurrent('a transaction that stays out', () => {
     expect((await own.pay(own.sign())).kind).toBe('confirmed')
   })
 
-  test('behavior: a transaction is cancelled at its nonce when it has expired by our clock', async () => {
+  test('a transaction is cancelled at its nonce when it has expired by our clock', async () => {
     await using own = await scripted(soon)
     const { chain, clock, node } = own
     node.onSend = ({ to }) => (to === relayer ? 'include' : 'lose')
@@ -219,7 +219,7 @@ describe.concurrent('the answer of a node to a send', () => {
     ['replacement underpriced', 'replacement transaction underpriced'],
   ]
   for (const [name, message] of included)
-    test(`behavior: "${name}" for bytes that were included sends nothing else`, async () => {
+    test(`"${name}" for bytes that were included sends nothing else`, async () => {
       await using own = await scripted()
       own.node.onSend = ({ raw }) => {
         own.chain.include(raw)
@@ -231,7 +231,7 @@ describe.concurrent('the answer of a node to a send', () => {
       expect(own.heard('relayer-paused')).toEqual([])
     })
 
-  test('behavior: "already known" does not pause the relayer', async () => {
+  test('"already known" does not pause the relayer', async () => {
     await using own = await scripted()
     const { node, chain } = own
     node.onSend = ({ raw }) => {
@@ -246,7 +246,7 @@ describe.concurrent('the answer of a node to a send', () => {
     expect(own.heard('relayer-paused')).toEqual([])
   })
 
-  test('behavior: "insufficient funds" pauses the relayer, and the same bytes are sent again', async () => {
+  test('"insufficient funds" pauses the relayer, and the same bytes are sent again', async () => {
     await using own = await scripted()
     const { node } = own
     let isPoor = true
@@ -264,7 +264,7 @@ describe.concurrent('the answer of a node to a send', () => {
     expect((await own.pay(own.sign({ from: 2 }))).kind).toBe('confirmed')
   })
 
-  test('behavior: "fee too low" is followed by a higher bid at once', async () => {
+  test('"fee too low" is followed by a higher bid at once', async () => {
     await using own = await scripted()
     const { node } = own
     node.onSend = ({ hash }) =>
@@ -276,7 +276,7 @@ describe.concurrent('the answer of a node to a send', () => {
     ])
   })
 
-  test('behavior: an unknown error message is followed by the same bytes', async () => {
+  test('an unknown error message is followed by the same bytes', async () => {
     await using own = await scripted()
     const { node } = own
     node.onSend = () => (node.sends.length < 2 ? errorOf('something odd') : 'include')

@@ -76,7 +76,7 @@ function late(result: string): string {
 
 describe.concurrent('a clock', () => {
   for (const method of ['eip3009', 'permit2'] as const)
-    test(`behavior: with a clock that is ahead a preempted x402 payment is confirmed (${method})`, async () => {
+    test(`with a clock that is ahead a preempted x402 payment is confirmed (${method})`, async () => {
       const time = clock()
       await using own = await ownSettlement({ settlement: { now: time.now, checkMs: 50 } })
       await watchBlocks(own)
@@ -88,7 +88,7 @@ describe.concurrent('a clock', () => {
       expect(await own.paid()).toBe(5_000n)
     })
 
-  test('behavior: a clock error of a minute pauses the network, an old block does not', async () => {
+  test('a clock error of a minute pauses the network, an old block does not', async () => {
     const time = clock()
     const settlement = { now: time.now, checkMs: 50, clockSkewMaxMs: undefined }
     await using own = await ownSettlement({ settlement })
@@ -114,7 +114,7 @@ describe.concurrent('a clock', () => {
     expect(status()?.reason).toMatch(/the clock of this machine is \d+ s behind/)
   })
 
-  test('behavior: a network whose newest block is old is still offered', async () => {
+  test('a network whose newest block is old is still offered', async () => {
     const time = clock()
     await using own = await ownSettlement({ chain: { mineNothing: true } })
     // The newest block is an hour old when the service starts.
@@ -168,7 +168,7 @@ describe.concurrent('a credential', () => {
     }
   })
 
-  test('behavior: an MPP credential that was presented while no node answered, and settled since, counts', async () => {
+  test('an MPP credential that was presented while no node answered, and settled since, counts', async () => {
     await using own = await ownSettlement()
     const transfers = (['eip3009', 'permit2'] as const).map((method) =>
       signTransfer(own.network, { method }),
@@ -201,7 +201,7 @@ describe.concurrent('a credential', () => {
     ['a payout of this service', true],
     ['a stranger', false],
   ] as const)
-    test(`behavior: a preempted facilitator payment to ${whose} ${isOwn ? 'succeeds' : 'names the transaction that paid'}`, async () => {
+    test(`a preempted facilitator payment to ${whose} ${isOwn ? 'succeeds' : 'names the transaction that paid'}`, async () => {
       await using own = await ownSettlement({ settlement: { isOwnPayee: () => isOwn } })
       const transfer = signTransfer(own.network)
       const { hash } = preempt(own, transfer)
@@ -220,7 +220,7 @@ describe.concurrent('a credential', () => {
 
 describe.concurrent('logs', () => {
   for (const [name, code, message, blocks] of limits)
-    test(`behavior: logs are found where a provider limits their range (${name}, ${blocks} blocks)`, async () => {
+    test(`logs are found where a provider limits their range (${name}, ${blocks} blocks)`, async () => {
       await using own = await ownSettlement({
         // The height of a chain that has run for a while. Mining it would take 0.4 s.
         chain: { extraArgs: ['--number', '450'] },
@@ -297,7 +297,7 @@ describe.concurrent('logs', () => {
 })
 
 describe.concurrent('a node that hides', () => {
-  test('behavior: a receipt that one node hides is found at the other one before the payment ends', async () => {
+  test('a receipt that one node hides is found at the other one before the payment ends', async () => {
     await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
     const { net } = own
     await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
@@ -310,7 +310,7 @@ describe.concurrent('a node that hides', () => {
     expect((await paying).kind).toBe('confirmed')
   })
 
-  test('behavior: a receipt that every node hides keeps the payment open for a day', async () => {
+  test('a receipt that every node hides keeps the payment open for a day', async () => {
     await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
     const { net, fixture } = own
     net.tap.intercept = hiding
@@ -331,7 +331,7 @@ describe.concurrent('a node that hides', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a payment whose receipt stays hidden ends as used after a day', async () => {
+  test('a payment whose receipt stays hidden ends as used after a day', async () => {
     await using own = await ownSettlement({ settlement: { checkMs: 50, resendMs: 250 } })
     const { net, fixture } = own
     net.tap.intercept = hiding
@@ -344,7 +344,7 @@ describe.concurrent('a node that hides', () => {
     expect((await fixture.settlement.find(transfer))?.nonceUsed).toBe(true)
   })
 
-  test('behavior: a payment stays open when only one node reports its expiry', async () => {
+  test('a payment stays open when only one node reports its expiry', async () => {
     const time = clock()
     await using own = await ownSettlement({ settlement: { checkMs: 50, now: time.now } })
     const { net } = own

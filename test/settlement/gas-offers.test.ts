@@ -94,7 +94,7 @@ describe('gas_ratio_max', () => {
     if (chain) await mine(chain)
   }
 
-  test('behavior: gas_ratio_max omits a network while gas costs more than that multiple of the price', async () => {
+  test('gas_ratio_max omits a network while gas costs more than that multiple of the price', async () => {
     await setBaseFee(gwei)
     await restart(({ id }) => (id === base ? { gasRatioMax: 2 } : {}))
     expect(await offered()).toEqual([stock, testnet])
@@ -111,7 +111,7 @@ describe('gas_ratio_max', () => {
     expect(await offered()).toEqual([stock, base, testnet])
   })
 
-  test('behavior: by default no gas price omits a network', async () => {
+  test('by default no gas price omits a network', async () => {
     await setBaseFee(gwei)
     await restart(() => ({}))
     expect(await offered()).toEqual([stock, base, testnet])

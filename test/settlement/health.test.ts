@@ -41,7 +41,7 @@ async function ask(listen: string, url?: string) {
   return { code, text: lines.join('\n') }
 }
 
-test('behavior: health asks /healthz at the address of the file, and its exit code is the answer', async () => {
+test('health asks /healthz at the address of the file, and its exit code is the answer', async () => {
   const here = `http://127.0.0.1:${server.port}`
   for (const listen of [
     `"127.0.0.1:${server.port}"`,
@@ -55,7 +55,7 @@ test('behavior: health asks /healthz at the address of the file, and its exit co
   expect(new Set(asked)).toEqual(new Set(['/healthz']))
 })
 
-test('behavior: --url asks another address, and a redirect is no answer', async () => {
+test('--url asks another address, and a redirect is no answer', async () => {
   const base = `http://localhost:${server.port}`
   expect((await ask('"127.0.0.1:1"', `${base}/`)).code).toBe(0)
   status = 302
@@ -79,7 +79,7 @@ test('error: an address that cannot be asked is reported with exit code 1', asyn
   expect(asked).toEqual([])
 })
 
-test('behavior: a proxy of the environment is not asked for the own address', async () => {
+test('a proxy of the environment is not asked for the own address', async () => {
   await ask(`"127.0.0.1:${server.port}"`)
   asked = []
   const proxy = Bun.serve({ hostname: '127.0.0.1', port: 0, fetch: () => new Response('proxy') })

@@ -24,12 +24,12 @@ function startLoop() {
   return { loop, started: entered.promise, finish: turn.resolve, stop }
 }
 
-test('behavior: a loop that pauses stops at once', async () => {
+test('a loop that pauses stops at once', async () => {
   const { stop } = startLoop()
   expect(await stop()).toBeUndefined()
 })
 
-test('behavior: a loop stops after the turn that runs, without another pause', async () => {
+test('a loop stops after the turn that runs, without another pause', async () => {
   const { loop, started, finish, stop } = startLoop()
   loop.wake()
   await started

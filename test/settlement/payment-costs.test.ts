@@ -81,7 +81,7 @@ const lone = {
 }
 
 for (const protocol of ['mpp', 'x402'] as const) {
-  test(`behavior: a lone ${protocol} payment costs 11 statements, 3 commits and 2 calls`, async () => {
+  test(`a lone ${protocol} payment costs 11 statements, 3 commits and 2 calls`, async () => {
     // The first payment of a payer, and the preparation of statements, do not count.
     const [list = []] = await credentials(
       { url: shop.url, protocol, network },
@@ -134,7 +134,7 @@ async function payTogether(list: readonly Credential[], isCollected: () => boole
   await settled()
 }
 
-test('behavior: 32 concurrent payments cost 5 calls and 4 synchronous commits', async () => {
+test('32 concurrent payments cost 5 calls and 4 synchronous commits', async () => {
   const lists = await credentials({ url: shop.url, protocol: 'x402', network }, holders, 4)
   const round = (index: number) =>
     lists.map((list) => list[index]).filter((each) => each !== undefined)

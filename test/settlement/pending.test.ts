@@ -70,7 +70,7 @@ const waiting: [name: string, network: typeof base | 'eip155:4663', terms: Terms
 
 describe('a slow transfer', () => {
   for (const [name, network, terms] of waiting)
-    test(`behavior: ${name} is 409 in flight, 503 pending, then answered, and settles once`, async () => {
+    test(`${name} is 409 in flight, 503 pending, then answered, and settles once`, async () => {
       const credential = await sign(item(), terms)
       const before = await shop.balance(network, payee)
       const payments = shop.counts().payments ?? 0
@@ -130,7 +130,7 @@ describe('a slow transfer', () => {
       expect((await untilFree(again)).status).toBe(402)
     })
 
-  test('behavior: the credential for another request is 409, never 402', async () => {
+  test('the credential for another request is 409, never 402', async () => {
     for (const terms of [{}, x402] as Terms[]) {
       const credential = await sign(item(), terms)
       await setAutomine(chainOf(base), false)
@@ -145,7 +145,7 @@ describe('a slow transfer', () => {
     }
   })
 
-  test('behavior: a pending payment is continued after a restart of the gateway', async () => {
+  test('a pending payment is continued after a restart of the gateway', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
     expect((await fetch(item(), { headers: credential })).status).toBe(503)
@@ -160,7 +160,7 @@ describe('a slow transfer', () => {
     expect(row?.n).toBe(shop.counts().payments)
   })
 
-  test('behavior: a buyer that disconnects while the transfer is pending gets its answer later', async () => {
+  test('a buyer that disconnects while the transfer is pending gets its answer later', async () => {
     const credential = await sign(item(), x402)
     await setAutomine(chainOf(base), false)
     const connection = openConnection(item(), credential)
@@ -197,7 +197,7 @@ describe('a transfer that fails after it was sent', () => {
     await mine(chainOf(base))
   }
 
-  test('behavior: a failed transfer is 503 while it may still succeed, and pays when it does', async () => {
+  test('a failed transfer is 503 while it may still succeed, and pays when it does', async () => {
     const buyer = account(4)
     const balance = await shop.balance(base, buyer.address)
     const credential = await sign(item(), { ...x402, buyer: 4 })

@@ -162,7 +162,7 @@ function sumOf(lines: readonly Line[], name: string): bigint {
   return lines.reduce((sum, line) => sum + BigInt(line[name] ?? 0), 0n)
 }
 
-test('behavior: paid and refunded by payer are the Transfer logs to and from our payees', async () => {
+test('paid and refunded by payer are the Transfer logs to and from our payees', async () => {
   const report = await books('payer')
   for (const network of [base, robinhood]) {
     const of = (lines: readonly Line[]) => lines.filter((line) => line.network === network)
@@ -198,7 +198,7 @@ test('behavior: paid and refunded by payer are the Transfer logs to and from our
   }
 })
 
-test('behavior: each grouping has the same sums, and own payments and the facilitator are apart', async () => {
+test('each grouping has the same sums, and own payments and the facilitator are apart', async () => {
   const [first, ...others] = await Promise.all(
     ['merchant', 'route', 'payer', 'network', 'day'].map(books),
   )
@@ -223,7 +223,7 @@ test('behavior: each grouping has the same sums, and own payments and the facili
   })
 })
 
-test('behavior: the gas of all lines is what the receipts of our transactions say', async () => {
+test('the gas of all lines is what the receipts of our transactions say', async () => {
   const report = await books('route')
   expect(report.unknownGas).toBe(0)
   for (const network of [base, robinhood]) {
@@ -245,7 +245,7 @@ test('behavior: the gas of all lines is what the receipts of our transactions sa
   }
 })
 
-test('behavior: requests are counted by route, and survive a restart', async () => {
+test('requests are counted by route, and survive a restart', async () => {
   await shop.restart()
   const count = async (merchant: string, route: string) =>
     (await books('route')).requests.find(

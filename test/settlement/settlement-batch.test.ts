@@ -103,7 +103,7 @@ async function asDeployer(
 }
 
 describe.concurrent('a batch', () => {
-  test('behavior: a batch collects payments while the relayer is busy, each member with its own log', async () => {
+  test('a batch collects payments while the relayer is busy, each member with its own log', async () => {
     await using own = await ownSettlement()
     const transfers = [...amounts(own, 12), ...amounts(own, 12, 2)]
     const outcomes = await payTogether(own, transfers)
@@ -116,7 +116,7 @@ describe.concurrent('a batch', () => {
     expect(await own.paid()).toBe(transfers.reduce((sum, each) => sum + each.amountAtomic, 9n))
   })
 
-  test('behavior: a batch may mix both transfer methods and several payers', async () => {
+  test('a batch may mix both transfer methods and several payers', async () => {
     await using own = await ownSettlement()
     const { network } = own
     const transfers = [1, 2, 3].flatMap((from) =>
@@ -129,7 +129,7 @@ describe.concurrent('a batch', () => {
     expect(logs(own)).toBe(transfers.length)
   })
 
-  test('behavior: a batch takes far fewer calls than payments', async () => {
+  test('a batch takes far fewer calls than payments', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await pay(own, amounts(own, 4))
@@ -140,7 +140,7 @@ describe.concurrent('a batch', () => {
     expect(simulated.length).toBeLessThan(16)
   })
 
-  test('behavior: members whose logs are equal never share one, and all are paid', async () => {
+  test('members whose logs are equal never share one, and all are paid', async () => {
     await using own = await ownSettlement()
     const { network } = own
     await pay(own, amounts(own, 3))
@@ -156,7 +156,7 @@ describe.concurrent('a batch', () => {
     expect(logs(own)).toBe(9)
   })
 
-  test('behavior: a batch respects its limits', async () => {
+  test('a batch respects its limits', async () => {
     await using own = await ownSettlement()
     await own.reopen({ batchMax: 4 })
     await pay(own, amounts(own, 3))
@@ -197,7 +197,7 @@ describe.concurrent('a batch', () => {
     expect(rows(own).reduce((sum, { members }) => sum + members, 0)).toBe(2 + 6)
   })
 
-  test('behavior: payers with code never share one', async () => {
+  test('payers with code never share one', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const wallet = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
@@ -228,7 +228,7 @@ describe.concurrent('a batch', () => {
 })
 
 describe.concurrent('a member that fails on chain', () => {
-  test('behavior: a member whose balance was moved meanwhile fails alone', async () => {
+  test('a member whose balance was moved meanwhile fails alone', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
@@ -248,7 +248,7 @@ describe.concurrent('a member that fails on chain', () => {
     expect(rows(own).at(-1)).toMatchObject({ kind: 'batch', state: 'mined', members: 6 })
   })
 
-  test('behavior: a member whose nonce was cancelled meanwhile ends alone', async () => {
+  test('a member whose nonce was cancelled meanwhile ends alone', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, [...amounts(own, 2), ...amounts(own, 2, 2)])
@@ -266,7 +266,7 @@ describe.concurrent('a member that fails on chain', () => {
 })
 
 describe.concurrent('a batch that fails as a whole', () => {
-  test('behavior: members of a failed batch are sent again, each alone, and are paid', async () => {
+  test('members of a failed batch are sent again, each alone, and are paid', async () => {
     await using own = await ownSettlement()
     await pay(own, [...amounts(own, 1), ...amounts(own, 1, 2), ...amounts(own, 1, 3)])
     const batches = () => rows(own).filter(({ kind }) => kind === 'batch').length
@@ -296,7 +296,7 @@ describe.concurrent('a batch that fails as a whole', () => {
     expect(logs(own)).toBe(8)
   })
 
-  test('behavior: after a batch ran out of gas every member is paid alone, without a loop', async () => {
+  test('after a batch ran out of gas every member is paid alone, without a loop', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await pay(own, amounts(own, 3))
@@ -322,7 +322,7 @@ describe.concurrent('a batch that fails as a whole', () => {
 })
 
 describe.concurrent('several relayers', () => {
-  test('behavior: several relayers send payments, each with its own nonces', async () => {
+  test('several relayers send payments, each with its own nonces', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
@@ -344,7 +344,7 @@ describe.concurrent('several relayers', () => {
     ])
   })
 
-  test('behavior: a relayer without gas is skipped, and the network stays ready', async () => {
+  test('a relayer without gas is skipped, and the network stays ready', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
@@ -357,7 +357,7 @@ describe.concurrent('several relayers', () => {
     expect(new Set(rows(own).map(({ relayer }) => relayer))).toEqual(new Set([second]))
   })
 
-  test('behavior: the queue of a relayer that a node refuses goes to the others', async () => {
+  test('the queue of a relayer that a node refuses goes to the others', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({}, { relayerKeys: [relayerKey, secondKey] })
@@ -390,7 +390,7 @@ describe.concurrent('several relayers', () => {
 })
 
 describe.concurrent('many transactions in progress', () => {
-  test('behavior: on a slow chain batches follow each other without a gap', async () => {
+  test('on a slow chain batches follow each other without a gap', async () => {
     await using own = await ownSettlement()
     const { net } = own
     await own.reopen({ batchMax: 4 })
@@ -430,7 +430,7 @@ describe.concurrent('logs', () => {
     index,
   })
 
-  test('behavior: equal transfers have the same logs, and other transfers have none', () => {
+  test('equal transfers have the same logs, and other transfers have none', () => {
     const both = [3, 5]
     expect(findTransfers([log(3), log(5)], [transfer, transfer])).toEqual([both, both])
     const other = { ...transfer, amountAtomic: transfer.amountAtomic + 1n }
@@ -447,7 +447,7 @@ describe.concurrent('shared commits', () => {
   const keys = ({ fixture }: OwnSettlement) =>
     fixture.db.sqlite.query<{ key: string }, []>("SELECT key FROM meta WHERE value = 'x'").all()
 
-  sqliteTest('behavior: writes of one turn of the event loop share a commit', async () => {
+  sqliteTest('writes of one turn of the event loop share a commit', async () => {
     await using own = await ownSettlement()
     const group = createGroup(own.fixture.db)
     const all = ['a', 'b', 'c'].map((key) => group.add(() => put(own, key).changes))
@@ -472,7 +472,7 @@ describe.concurrent('shared commits', () => {
     expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled'])
     expect(keys(own).map(({ key }) => key)).toEqual(['a', 'b'])
   })
-  sqliteTest('behavior: only records that can be restored do not wait for the disk', async () => {
+  sqliteTest('only records that can be restored do not wait for the disk', async () => {
     await using own = await ownSettlement()
     const group = createGroup(own.fixture.db)
     const level = () =>

@@ -238,7 +238,7 @@ describe('a payer with a key (attacks 10, 11, 13)', () => {
 })
 
 describe('the gas', () => {
-  test('behavior: no transaction bids more than the cap', async () => {
+  test('no transaction bids more than the cap', async () => {
     await fixture.stop()
     await open({ feeCapWei: 2_000_000_000n })
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
@@ -248,7 +248,7 @@ describe('the gas', () => {
       )
   })
 
-  test('behavior: a base fee above the cap pauses the network before a payment', async () => {
+  test('a base fee above the cap pauses the network before a payment', async () => {
     await net.chain.rpc('anvil_setNextBlockBaseFeePerGas', ['0x174876e800'])
     await mine(net.chain)
     await until(() => !fixture.settlement.isReady(network.id))
@@ -260,7 +260,7 @@ describe('the gas', () => {
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: a spent budget of one product does not affect those of the others', async () => {
+  test('a spent budget of one product does not affect those of the others', async () => {
     await fixture.stop()
     await open({ gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n } })
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
@@ -275,7 +275,7 @@ describe('the gas', () => {
 })
 
 describe('a replaced transaction (attack 36)', () => {
-  test('behavior: the first transaction succeeds although a replacement was sent', async () => {
+  test('the first transaction succeeds although a replacement was sent', async () => {
     await fixture.stop()
     await open({ replaceAfterSeconds: 0.2 })
     await setAutomine(net.chain, false)
@@ -314,7 +314,7 @@ describe('the budget of a payer', () => {
     isNew,
   })
 
-  test('behavior: a payer has five failures, and one more each two minutes', () => {
+  test('a payer has five failures, and one more each two minutes', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     for (let failure = 0; failure < 5; failure++) {
@@ -335,7 +335,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
-  test('behavior: payments in progress of a payer with code or with failures are limited', () => {
+  test('payments in progress of a payer with code or with failures are limited', () => {
     const failures = createFailures(() => 5)
     const ends = Array.from({ length: 5 }, () => failures.begin(key('0xa')))
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
@@ -352,7 +352,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
-  test('behavior: payments in progress of any payer are limited, with a higher limit after a payment', () => {
+  test('payments in progress of any payer are limited, with a higher limit after a payment', () => {
     const failures = createFailures(() => 5)
     expect(failures.roomOf('0xa')).toBe(16)
     const ends = Array.from({ length: 16 }, () => failures.begin(key('0xa')))
@@ -367,7 +367,7 @@ describe('the budget of a payer', () => {
     expect(failures.roomOf('0xb')).toBe(16)
   })
 
-  test('behavior: a wallet that never paid has one failure, one that has paid five', () => {
+  test('a wallet that never paid has one failure, one that has paid five', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     failures.record(wallet('0xa', true))
@@ -381,7 +381,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(wallet('0xb'))).toBe(0)
   })
 
-  test('behavior: new wallets with the same code share five failures, others do not suffer', () => {
+  test('new wallets with the same code share five failures, others do not suffer', () => {
     const failures = createFailures(() => 5)
     for (let made = 0; made < 5; made++) failures.record(wallet(`0x${made}`, true))
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(120)
@@ -393,7 +393,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(key('0xkey'))).toBe(0)
   })
 
-  test('behavior: each wallet of a code that paid gives the new ones one failure more', () => {
+  test('each wallet of a code that paid gives the new ones one failure more', () => {
     let now = 1_000_000
     const failures = createFailures(() => now)
     for (let paid = 0; paid < 5; paid++) {
@@ -421,7 +421,7 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(wallet('0xnew', true))).toBe(0)
   })
 
-  test('behavior: failures are stored for a limited number of payers, the newest', () => {
+  test('failures are stored for a limited number of payers, the newest', () => {
     const failures = createFailures(() => 5)
     const last = 10_099
     for (let payer = 0; payer <= last; payer++)

@@ -22,7 +22,7 @@ async function cancel(
 }
 
 describe.concurrent('an authorization that was cancelled', () => {
-  test('behavior: a cancelled authorization is refused as used at every request', async () => {
+  test('a cancelled authorization is refused as used at every request', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -42,7 +42,7 @@ describe.concurrent('an authorization that was cancelled', () => {
     expect(await own.fixture.pay(transfer)).toMatchObject(used)
   })
 
-  test('behavior: after a reorganisation removed its external settlement, a cancelled authorization is searched during reorg_depth blocks', async () => {
+  test('after a reorganisation removed its external settlement, a cancelled authorization is searched during reorg_depth blocks', async () => {
     await using own = await ownSettlement({
       network: { reorgDepth: 4 },
       settlement: { checkMs: 50, payoutExclusive: true },

@@ -55,7 +55,7 @@ const program = (url: string, dataDir: string, round: number) => `
   process.stdin.on('end', () => process.exit(1)).resume()
 `
 
-test('behavior: after repeated kills no payment is lost, doubled or left open', async () => {
+test('after repeated kills no payment is lost, doubled or left open', async () => {
   const net = await startNetwork('usdg', { blockTimeMs: 50 })
   const directory = temporary()
   const network = networkOf(net.tap.url)

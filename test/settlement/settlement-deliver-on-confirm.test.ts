@@ -23,7 +23,7 @@ function settle(
 
 const delivered = { delivered: true, upstreamStatus: 200, truncated: false } as const
 
-test.concurrent('behavior: a delivery that starts with the confirmation is part of the outcome, and ends like any other', async () => {
+test.concurrent('a delivery that starts with the confirmation is part of the outcome, and ends like any other', async () => {
   await using own = await ownSettlement()
   const { fixture, network } = own
   const transfers = [1, 2, 3, 4, 5].map((from) => signTransfer(network, { from }))
@@ -40,7 +40,7 @@ test.concurrent('behavior: a delivery that starts with the confirmation is part 
   }
 })
 
-test.concurrent('behavior: the delivery does not start with the confirmation when the buyer has disconnected, nor without the option', async () => {
+test.concurrent('the delivery does not start with the confirmation when the buyer has disconnected, nor without the option', async () => {
   await using own = await ownSettlement()
   const outcomes = [
     await settle(own, signTransfer(own.network), () => false),
@@ -52,7 +52,7 @@ test.concurrent('behavior: the delivery does not start with the confirmation whe
   }
 })
 
-test.concurrent('behavior: the delivery does not start with a confirmation after the wait', async () => {
+test.concurrent('the delivery does not start with a confirmation after the wait', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
@@ -64,7 +64,7 @@ test.concurrent('behavior: the delivery does not start with a confirmation after
   expect(await found()).toMatchObject({ delivery: 'none', attempts: 0 })
 })
 
-test('behavior: the caller delivers when the wait ends between the check and the commit', async () => {
+test('the caller delivers when the wait ends between the check and the commit', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   const found = () => own.fixture.settlement.find(transfer)
@@ -85,7 +85,7 @@ test('behavior: the caller delivers when the wait ends between the check and the
   expect(await found()).toMatchObject({ delivery: 'delivering', attempts: 1 })
 })
 
-test.concurrent('behavior: a caller that meets the payment of another caller starts its own delivery', async () => {
+test.concurrent('a caller that meets the payment of another caller starts its own delivery', async () => {
   await using own = await ownSettlement()
   await setAutomine(own.net.chain, false)
   const transfer = signTransfer(own.network)
@@ -100,7 +100,7 @@ test.concurrent('behavior: a caller that meets the payment of another caller sta
   expect((await found())?.attempts).toBe(1)
 })
 
-test.concurrent('behavior: a delivery that a crash interrupted starts again when the buyer repeats its request', async () => {
+test.concurrent('a delivery that a crash interrupted starts again when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const transfer = signTransfer(own.network)
   await settle(own, transfer, () => true)
@@ -111,7 +111,7 @@ test.concurrent('behavior: a delivery that a crash interrupted starts again when
   expect(again).toMatchObject({ attempts: 2 })
 })
 
-test.concurrent('behavior: the delivery of a buyer that disconnects at its start ends, and is made when the buyer repeats its request', async () => {
+test.concurrent('the delivery of a buyer that disconnects at its start ends, and is made when the buyer repeats its request', async () => {
   await using own = await ownSettlement()
   const { fixture } = own
   const transfer = signTransfer(own.network)

@@ -17,7 +17,7 @@ async function ownDeskRelayer() {
 }
 
 describe.concurrent('the relayers', () => {
-  test('behavior: the desk has a relayer of its own, which sends no payment', async () => {
+  test('the desk has a relayer of its own, which sends no payment', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await own.reopen({}, { deskKey })
@@ -36,7 +36,7 @@ describe.concurrent('the relayers', () => {
     expect(fromDesk.map(({ kind }) => kind)).toEqual(['refund'])
   })
 
-  test('behavior: a desk without gas accepts nothing new, and payments continue', async () => {
+  test('a desk without gas accepts nothing new, and payments continue', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(5).address, '0x1'])
@@ -49,7 +49,7 @@ describe.concurrent('the relayers', () => {
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: without working relayers the desk still works', async () => {
+  test('without working relayers the desk still works', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     await net.chain.rpc('anvil_setBalance', [account(0).address, '0x1'])
@@ -59,7 +59,7 @@ describe.concurrent('the relayers', () => {
     expect((await own.run({ relayer: own.fixture.settlement.desk })).kind).toBe('confirmed')
   })
 
-  test('behavior: the desk is the first relayer by default', async () => {
+  test('the desk is the first relayer by default', async () => {
     await using own = await ownDeskRelayer()
     await own.reopen({}, { deskKey: Crypto.bytes(account(0).privateKey) })
     expect(own.fixture.settlement.desk).toBe(account(0).address)
@@ -73,7 +73,7 @@ describe.concurrent('the relayers', () => {
     expect(own.transactions()).toEqual([])
   })
 
-  test('behavior: a written job continues when its relayer pauses', async () => {
+  test('a written job continues when its relayer pauses', async () => {
     await using own = await ownDeskRelayer()
     const { net, network } = own
     net.tap.intercept = ({ method }) =>
@@ -89,7 +89,7 @@ describe.concurrent('the relayers', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a job waits for room in a full relayer, and is not written after its time limit', async () => {
+  test('a job waits for room in a full relayer, and is not written after its time limit', async () => {
     await using own = await ownDeskRelayer()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -117,7 +117,7 @@ describe.concurrent('the gas budget', () => {
     sponsor: 100_000n * 10n ** 10n,
   }
 
-  test('behavior: a spent budget stops grants, never swaps and refunds', async () => {
+  test('a spent budget stops grants, never swaps and refunds', async () => {
     await using own = await ownJobs()
     await own.reopen({ gasPerDayWei })
     expect(await own.run({ id: 'grant', kind: 'grant' })).toMatchObject({
@@ -129,7 +129,7 @@ describe.concurrent('the gas budget', () => {
       expect((await own.run({ id: kind, kind })).kind).toBe('confirmed')
   })
 
-  test('behavior: the budget counts the value of grants, and jobs in progress', async () => {
+  test('the budget counts the value of grants, and jobs in progress', async () => {
     await using own = await ownJobs()
     const { net } = own
     const grant = { kind: 'grant', product: 'sponsor', valueWei: 10n ** 15n } as const

@@ -24,7 +24,7 @@ const faults: [name: string, answer: () => unknown][] = [
 
 describe.concurrent('a fault of a node', () => {
   for (const [name, answer] of faults)
-    test(`behavior: ${name} at any stage is never an invalid payment`, async () => {
+    test(`${name} at any stage is never an invalid payment`, async () => {
       await using own = await ownSettlement()
       const { net, network } = own
       for (const stage of ['eth_call', 'send', 'eth_getTransactionReceipt']) {
@@ -56,7 +56,7 @@ describe.concurrent('a fault of a node', () => {
     })
 
   for (const [name, answer] of faults.slice(0, 6))
-    test(`behavior: ${name} of one URL has no effect where there are two`, async () => {
+    test(`${name} of one URL has no effect where there are two`, async () => {
       await using own = await ownSettlement()
       const { net, network } = own
       await own.reopen({ rpcUrls: [net.tap.url, net.chain.url] })
@@ -76,7 +76,7 @@ describe.concurrent('an answer to the send', () => {
     ['a time-out of the node', -32000, 'request timed out'],
   ]
   for (const [name, code, message] of replies)
-    test(`behavior: ${name} after it was accepted is a success`, async () => {
+    test(`${name} after it was accepted is a success`, async () => {
       await using own = await ownSettlement()
       const { net, network } = own
       const before = await own.paid()
@@ -89,7 +89,7 @@ describe.concurrent('an answer to the send', () => {
       expect(await own.paid()).toBe(before + 5_000n)
     })
 
-  test('behavior: an answer that never arrives is replaced by the receipt', async () => {
+  test('an answer that never arrives is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -105,7 +105,7 @@ describe.concurrent('an answer to the send', () => {
     resolve()
   })
 
-  test('behavior: "nonce too low" because of another program is signed again, once', async () => {
+  test('"nonce too low" because of another program is signed again, once', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -124,7 +124,7 @@ describe.concurrent('an answer to the send', () => {
 })
 
 describe.concurrent('a node that lags behind', () => {
-  test('behavior: receipts of a lagging node are waited for', async () => {
+  test('receipts of a lagging node are waited for', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -137,7 +137,7 @@ describe.concurrent('a node that lags behind', () => {
     expect(await own.paid()).toBe(before + 5_000n)
   })
 
-  test('behavior: an old transaction count of a lagging node sends nothing twice', async () => {
+  test('an old transaction count of a lagging node sends nothing twice', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const before = await own.paid()
@@ -157,7 +157,7 @@ describe.concurrent('a node that lags behind', () => {
 })
 
 describe('the order of calls', () => {
-  test('behavior: sends precede waiting simulations, and simulations precede health checks', async () => {
+  test('sends precede waiting simulations, and simulations precede health checks', async () => {
     const limiter = createLimiter({ payment: 1, background: 1 })
     expect(limiter.acquire('payment', 1_000)).toBe(true)
     const order: string[] = []
@@ -175,7 +175,7 @@ describe('the order of calls', () => {
     expect(order.at(-1)).toBe('second check')
   })
 
-  test('behavior: every call has a time limit, and closing ends every wait', async () => {
+  test('every call has a time limit, and closing ends every wait', async () => {
     const limiter = createLimiter({ payment: 1, background: 1 })
     limiter.acquire('payment', 1_000)
     expect(await limiter.acquire('payment', 5)).toBe(false)
@@ -185,7 +185,7 @@ describe('the order of calls', () => {
     expect(await limiter.acquire('background', 5)).toBe(false)
   })
 
-  test('behavior: after a limit of the node only health checks wait', async () => {
+  test('after a limit of the node only health checks wait', async () => {
     const limiter = createLimiter()
     limiter.slowDown()
     expect(limiter.acquire('payment', 10)).toBe(true)

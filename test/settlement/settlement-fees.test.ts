@@ -40,7 +40,7 @@ describe('fees', () => {
     return head
   }
 
-  test('behavior: the tip is at most the base fee, or a floor where that is tiny', () => {
+  test('the tip is at most the base fee, or a floor where that is tiny', () => {
     const tipOf = (tip: bigint, baseFee: bigint) =>
       fees(learnt({ tips: [tip], baseFees: [baseFee] }), cap).maxTipWei
     expect(tipOf(2n * gwei, 10_000_000n)).toBe(10_000_000n)
@@ -50,7 +50,7 @@ describe('fees', () => {
     expect(tipOf(100n, 7n)).toBe(100n)
   })
 
-  test('behavior: a transaction that is not included bids the suggested tip, within the cap', () => {
+  test('a transaction that is not included bids the suggested tip, within the cap', () => {
     const head = learnt({ tips: [2n * gwei], baseFees: [10_000_000n] })
     expect(fees(head, cap, true)).toEqual({ maxFeeWei: 2_020_000_000n, maxTipWei: 2n * gwei })
     expect(fees(head, gwei, true)).toEqual({ maxFeeWei: gwei, maxTipWei: gwei })
@@ -105,7 +105,7 @@ describe.concurrent('the tip of a transaction', () => {
     }
   })
 
-  test('behavior: a transaction that is not included is sent again with the suggested tip', async () => {
+  test('a transaction that is not included is sent again with the suggested tip', async () => {
     await using own = await ownSettlement()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)
@@ -120,7 +120,7 @@ describe.concurrent('the tip of a transaction', () => {
     expect(second?.maxPriorityFeePerGas).toBe(gwei)
   })
 
-  test('behavior: a node that refuses the fees gets its suggestion at once', async () => {
+  test('a node that refuses the fees gets its suggestion at once', async () => {
     await using own = await ownSettlement()
     await setBaseFee(own, 10_000_000n)
     const suggest = suggesting(gwei)

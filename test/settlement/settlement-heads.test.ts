@@ -52,7 +52,7 @@ async function payAfter(looks: number): Promise<void> {
 }
 
 describe('without eth_sendRawTransactionSync', () => {
-  test('behavior: an announced block confirms, long before the next poll', async () => {
+  test('an announced block confirms, long before the next poll', async () => {
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: net.chain.wsUrl })
     // The second poll is in five minutes, after the wait of the payment.
     const options = { checkMs: 600_000, blockTimeMs: 1_200_000 }
@@ -64,7 +64,7 @@ describe('without eth_sendRawTransactionSync', () => {
     await payAfter(1)
   })
 
-  test('behavior: a broken socket causes no delay', async () => {
+  test('a broken socket causes no delay', async () => {
     const dead = Bun.serve({ port: 0, fetch: () => new Response('', { status: 500 }) })
     const network = networkOf(net.tap.url, 'usdg', { wsUrl: `ws://127.0.0.1:${dead.port}` })
     fixture = await startFixture([network], directory.path, { checkMs: 600_000 })
@@ -77,7 +77,7 @@ describe('without eth_sendRawTransactionSync', () => {
     ['polling', ''],
   ] as const
   for (const [name, wsUrl] of ways)
-    test(`behavior: ${name} confirm before the next block`, async () => {
+    test(`${name} confirm before the next block`, async () => {
       const own = temporary()
       const network = networkOf(other.tap.url, 'usdc', { wsUrl })
       const beside = await startFixture([network], own.path, { blockTimeMs: 1_000 })
@@ -165,7 +165,7 @@ describe('the announcements', () => {
     await peer?.stop()
   })
 
-  test('behavior: a block ends every wait, a fork ends those for forks', async () => {
+  test('a block ends every wait, a fork ends those for forks', async () => {
     let isAsked = false
     const watched = start((_, text) => {
       isAsked = JSON.parse(text).params[0] === 'newHeads'
@@ -189,7 +189,7 @@ describe('the announcements', () => {
     expect(seen.at(0)).toMatchObject({ number: 5n, timestamp: 5n, baseFeeWei: 7n })
   })
 
-  test('behavior: time and the signal end a wait', async () => {
+  test('time and the signal end a wait', async () => {
     const watched = start(() => undefined)
     expect(await watched.wait(1, signal)).toBe('time')
     const controller = new AbortController()
@@ -199,7 +199,7 @@ describe('the announcements', () => {
     expect(await watched.wait(60_000, controller.signal)).toBe('stopped')
   })
 
-  test('behavior: connects again, with growing pauses, after any end of the connection', async () => {
+  test('connects again, with growing pauses, after any end of the connection', async () => {
     const ends: ((socket: ServerWebSocket<undefined>) => void)[] = [
       (socket) => socket.close(),
       (socket) => socket.terminate(),
@@ -225,7 +225,7 @@ describe('the announcements', () => {
     expect(lines.join()).not.toContain('secret-key')
   })
 
-  test('behavior: closing ends it for good', async () => {
+  test('closing ends it for good', async () => {
     const watched = start(() => undefined)
     await until(() => peer.connections() === 1)
     watched.close()

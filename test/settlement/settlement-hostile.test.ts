@@ -339,7 +339,7 @@ describe.concurrent('a batch that one member makes fail', () => {
         encodeFunctionData({ abi, functionName: 'setBlocked', args: [payee, value] }),
     ],
   ] as const)
-    test(`behavior: ${name} locks no payer out, of lone payments and of a batch`, async () => {
+    test(`${name} locks no payer out, of lone payments and of a batch`, async () => {
       const { counts, meter } = counter()
       await using own = await ownSettlement({ settlement: { meter } })
       const { net, network } = own
@@ -369,7 +369,7 @@ describe.concurrent('a batch that one member makes fail', () => {
         expect((await own.fixture.pay(signTransfer(network, { from }))).kind).toBe('confirmed')
     })
 
-  test('behavior: payments of one payer above its limit wait, and all are paid', async () => {
+  test('payments of one payer above its limit wait, and all are paid', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)

@@ -46,7 +46,7 @@ const job = ({ fixture }: OwnJobs) =>
   fixture.sql.query("SELECT state, transaction_hash hash FROM jobs WHERE id = 'refund:1'").get()
 
 describe.concurrent('a job', () => {
-  test("behavior: a job is written before its bytes are sent, together with its owner's rows", async () => {
+  test("a job is written before its bytes are sent, together with its owner's rows", async () => {
     await using own = await ownJobs()
     const { net, network } = own
     let onDisk: unknown
@@ -89,7 +89,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: concurrent jobs of one id are one transaction', async () => {
+  test('concurrent jobs of one id are one transaction', async () => {
     await using own = await ownJobs()
     const { network } = own
     const ends = await Promise.all(
@@ -104,7 +104,7 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: the result of a job is read from the database, after a restart too', async () => {
+  test('the result of a job is read from the database, after a restart too', async () => {
     await using own = await ownJobs()
     const { net } = own
     const end = await own.run()
@@ -135,7 +135,7 @@ describe.concurrent('a job', () => {
     expect(own.transactions()).toMatchObject([{ state: 'failed', kind: 'swap' }])
   })
 
-  test('behavior: a job that is not decided in time is pending and continues', async () => {
+  test('a job that is not decided in time is pending and continues', async () => {
     await using own = await ownJobs()
     const { net } = own
     await setAutomine(net.chain, false)
@@ -148,14 +148,14 @@ describe.concurrent('a job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a job waits for the configured confirmations', async () => {
+  test('a job waits for the configured confirmations', async () => {
     await using own = await ownJobs()
     await own.reopen({ confirmations: 3 })
     await own.start()
     await mineUntil(own, 'refund:1')
   })
 
-  test('behavior: a job never shares a transaction with payments', async () => {
+  test('a job never shares a transaction with payments', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -181,7 +181,7 @@ describe.concurrent('a job', () => {
 })
 
 describe.concurrent('a stuck job', () => {
-  test('behavior: a stuck job is sent with higher fees at its nonce, and runs once', async () => {
+  test('a stuck job is sent with higher fees at its nonce, and runs once', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -204,7 +204,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a stuck job is never cancelled, however late it is', async () => {
+  test('a stuck job is never cancelled, however late it is', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -219,7 +219,7 @@ describe.concurrent('a stuck job', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a stuck job at the fee cap keeps its nonce and its bytes until it is included', async () => {
+  test('a stuck job at the fee cap keeps its nonce and its bytes until it is included', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -243,7 +243,7 @@ async function mineUntil({ net, stateOf }: OwnJobs, id: string): Promise<void> {
 }
 
 describe.concurrent('after a crash', () => {
-  test('behavior: after a crash the same bytes are sent when they never arrived', async () => {
+  test('after a crash the same bytes are sent when they never arrived', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -257,7 +257,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: after a crash a job that reached no node is sent, not cancelled', async () => {
+  test('after a crash a job that reached no node is sent, not cancelled', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -271,7 +271,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: after a crash a job below payments keeps its nonce, and they keep theirs', async () => {
+  test('after a crash a job below payments keeps its nonce, and they keep theirs', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     net.tap.intercept = losing
@@ -295,7 +295,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(14n)
   })
 
-  test('behavior: after a crash an included job is found, whichever of its transactions it was', async () => {
+  test('after a crash an included job is found, whichever of its transactions it was', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -314,7 +314,7 @@ describe.concurrent('after a crash', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a later payment takes no nonce of a job', async () => {
+  test('a later payment takes no nonce of a job', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -329,7 +329,7 @@ describe.concurrent('after a crash', () => {
     )
   })
 
-  test('behavior: a job of a removed key is still sent and watched', async () => {
+  test('a job of a removed key is still sent and watched', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = losing
@@ -346,7 +346,7 @@ describe.concurrent('after a crash', () => {
 describe.concurrent('a reorganisation', () => {
   const reorganise = ({ net }: OwnJobs, depth: number) => net.chain.rpc('anvil_reorg', [depth, []])
 
-  test('behavior: a reorganisation returns a job to broadcast and sends the same bytes', async () => {
+  test('a reorganisation returns a job to broadcast and sends the same bytes', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await reorganise(own, 1)
@@ -359,7 +359,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.moved()).toBe(7n)
   })
 
-  test('behavior: a reorganisation while the process was down is found at the next start', async () => {
+  test('a reorganisation while the process was down is found at the next start', async () => {
     await using own = await ownJobs()
     const end = await own.run()
     await own.fixture.crash()
@@ -374,7 +374,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.transactions()).toMatchObject([{ state: 'mined' }])
   })
 
-  test('behavior: a reorganisation that includes older bytes records them', async () => {
+  test('a reorganisation that includes older bytes records them', async () => {
     await using own = await ownJobs()
     const { net } = own
     net.tap.intercept = withoutSync
@@ -422,7 +422,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
     return own.start()
   }
 
-  test('behavior: a job is replaced once a reorganisation cannot undo that', async () => {
+  test('a job is replaced once a reorganisation cannot undo that', async () => {
     await using own = await ownJobs()
     const { net, network } = own
     await own.reopen({}, { jobProofMs: 0 })
@@ -440,7 +440,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
     expect(await own.moved()).toBe(0n)
   })
 
-  test('behavior: a job runs when the other transaction is removed', async () => {
+  test('a job runs when the other transaction is removed', async () => {
     await using own = await ownJobs()
     const { net } = own
     const snapshot = await net.chain.rpc('evm_snapshot', [])
@@ -453,7 +453,7 @@ describe.concurrent("another transaction at a job's nonce", () => {
   })
 })
 
-test.concurrent('behavior: a job in progress has a valid row on the disk', async () => {
+test.concurrent('a job in progress has a valid row on the disk', async () => {
   await using own = await ownJobs()
   await own.run()
   const row = await own.fixture.ledger.jobs.find('refund:1')

@@ -49,7 +49,7 @@ describe('the number of the newest block', () => {
     return head.number
   }
 
-  test('behavior: a sudden higher number is lowered when two polls contradict it', () => {
+  test('a sudden higher number is lowered when two polls contradict it', () => {
     const head = createHead()
     for (const number of [5_000n, 5_010n]) look(head, number)
     expect(look(head, 90_000n)).toBe(90_000n)

@@ -38,7 +38,7 @@ async function read(): Promise<Map<string, number>> {
   )
 }
 
-test('behavior: a paid request is counted at every stage', async () => {
+test('a paid request is counted at every stage', async () => {
   const before = await read()
   const more = async (name: string) => ((await read()).get(name) ?? 0) - (before.get(name) ?? 0)
   expect((await buy(item())).status).toBe(200)
@@ -66,7 +66,7 @@ test('behavior: a paid request is counted at every stage', async () => {
   ).toBeGreaterThan(1e18)
 })
 
-test('behavior: waiting payments, replacements and node faults have metrics', async () => {
+test('waiting payments, replacements and node faults have metrics', async () => {
   const chain = shop.chains[base]
   const tap = shop.taps[base]
   if (!chain || !tap) throw new Error(`no ${base}`)
@@ -105,7 +105,7 @@ test('behavior: waiting payments, replacements and node faults have metrics', as
   expect((await fetch(item(), { headers: credential })).status).toBe(200)
 })
 
-test('behavior: metrics contain no buyer and no URL', async () => {
+test('metrics contain no buyer and no URL', async () => {
   expect((await buy(item(), { buyer: 3 })).status).toBe(200)
   const text = (await (await fetch(`${shop.url}/metrics`)).text()).toLowerCase()
   const digitsOf = (index: number) => account(index).address.slice(2, 20).toLowerCase()
@@ -115,7 +115,7 @@ test('behavior: metrics contain no buyer and no URL', async () => {
   expect(text).not.toContain('127.0.0.1')
 })
 
-test('behavior: a reason that ended is 0, and totals never decrease', async () => {
+test('a reason that ended is 0, and totals never decrease', async () => {
   const registry = createRegistry()
   let paused: string | undefined = 'relayer 0xabc holds 17 wei, too little for gas'
   const calls = new Map([['eth_call', 3]])

@@ -68,7 +68,7 @@ async function withPermit(nonce: bigint, value = 5_000n): Promise<Transfer.Trans
 }
 
 describe('a transfer with an EIP-2612 permit', () => {
-  test('behavior: a transfer with a permit needs no approve', async () => {
+  test('a transfer with a permit needs no approve', async () => {
     const transfer = await withPermit(0n)
     const { permit2612, ...bare } = transfer
     expect(await fixture.settlement.verify(bare)).toMatchObject({
@@ -80,7 +80,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: a permit is stored with the payment, and pays after a restart', async () => {
+  test('a permit is stored with the payment, and pays after a restart', async () => {
     const transfer = await withPermit(0n)
     net.tap.intercept = lost
     expect((await fixture.pay(transfer, {}, { waitMs: 50 })).kind).toBe('pending')
@@ -97,7 +97,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(await paid()).toBe(5_000n)
   })
 
-  test('behavior: two permits of one payer pay, and so does one that was sent before', async () => {
+  test('two permits of one payer pay, and so does one that was sent before', async () => {
     const transfers = [await withPermit(0n), await withPermit(1n)]
     for (const transfer of transfers) expect((await fixture.pay(transfer)).kind).toBe('confirmed')
     const third = await withPermit(2n)
@@ -121,7 +121,7 @@ describe('a transfer with an EIP-2612 permit', () => {
     expect(fixture.sql.query('SELECT * FROM payments').all()).toEqual([])
   })
 
-  test('behavior: an external settlement with a permit is recognised', async () => {
+  test('an external settlement with a permit is recognised', async () => {
     const transfer = await withPermit(0n)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 600_000n },
@@ -152,7 +152,7 @@ describe('rows that are written with a payment', () => {
       120_000,
     )
 
-  test('behavior: rows of a payment are written before its bytes are sent, once', async () => {
+  test('rows of a payment are written before its bytes are sent, once', async () => {
     const transfer = signTransfer(network)
     let onDisk: unknown
     net.tap.intercept = ({ method }) => {
@@ -166,7 +166,7 @@ describe('rows that are written with a payment', () => {
     expect(orders()).toHaveLength(1)
   })
 
-  test('behavior: rows of a payment are written for an external settlement', async () => {
+  test('rows of a payment are written for an external settlement', async () => {
     const transfer = signTransfer(network)
     await execute(net.chain, [
       { from: account(8).address, ...Transfer.call(transfer), gas: 500_000n },
@@ -202,7 +202,7 @@ describe('rows that are written with a payment', () => {
 })
 
 describe('the start of a delivery', () => {
-  test('behavior: a delivery starts only once among many callers, also after a restart', async () => {
+  test('a delivery starts only once among many callers, also after a restart', async () => {
     const outcome = await fixture.pay(signTransfer(network), { product: 'facilitator' })
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -236,7 +236,7 @@ describe('the start of a delivery', () => {
   })
 })
 
-test('behavior: a listener gets every state of a payment after it is on the disk', async () => {
+test('a listener gets every state of a payment after it is on the disk', async () => {
   const heard: unknown[] = []
   const { settlement } = fixture
   settlement.onPayment(() => {
@@ -267,7 +267,7 @@ describe('reads', () => {
     data: encodeFunctionData({ abi: token, functionName: 'nothing' }),
   })
 
-  test('behavior: many reads share one call, each may fail, with the number of the block', async () => {
+  test('many reads share one call, each may fail, with the number of the block', async () => {
     await mine(net.chain)
     net.tap.calls.length = 0
     const { blockNumber, results } = await fixture.settlement.read(network.id, [
@@ -285,7 +285,7 @@ describe('reads', () => {
     expect((await fixture.settlement.read(network.id, [])).results).toEqual([])
   })
 
-  test('behavior: on an Arbitrum chain the number is that of the L2 block', async () => {
+  test('on an Arbitrum chain the number is that of the L2 block', async () => {
     // PUSH2 0x1234 PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
     await net.chain.rpc('anvil_setCode', [`0x${'64'.padStart(40, '0')}`, '0x6112345f5260205ff3'])
     expect((await fixture.settlement.read(network.id, [balance()])).blockNumber).toBe(0x1234n)
@@ -305,7 +305,7 @@ describe('reads', () => {
     }
   })
 
-  test('behavior: other requests and the present fees can be read', async () => {
+  test('other requests and the present fees can be read', async () => {
     const { settlement } = fixture
     expect(await settlement.rpc(network.id, 'eth_chainId', [])).toBe('0x1237')
     const wrong = settlement.rpc(network.id, 'eth_nothing', [])

@@ -38,7 +38,7 @@ function giveUp({ fixture }: OwnSettlement, { id, transaction }: Payment): void 
 }
 
 describe.concurrent('an unknown outcome', () => {
-  test('behavior: an unknown outcome is pending, with the bytes on the disk before they were sent', async () => {
+  test('an unknown outcome is pending, with the bytes on the disk before they were sent', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -61,7 +61,7 @@ describe.concurrent('an unknown outcome', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a lost answer to the send is replaced by the receipt', async () => {
+  test('a lost answer to the send is replaced by the receipt', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -73,7 +73,7 @@ describe.concurrent('an unknown outcome', () => {
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 
-  test('behavior: bytes that never arrived are sent again', async () => {
+  test('bytes that never arrived are sent again', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     let isLost = false
@@ -86,7 +86,7 @@ describe.concurrent('an unknown outcome', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: the answer "already known" is not a fault', async () => {
+  test('the answer "already known" is not a fault', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = async ({ method }, forward) => {
@@ -99,7 +99,7 @@ describe.concurrent('an unknown outcome', () => {
 })
 
 describe.concurrent('after a restart', () => {
-  test('behavior: bytes that never arrived are sent, and pay once', async () => {
+  test('bytes that never arrived are sent, and pay once', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -113,7 +113,7 @@ describe.concurrent('after a restart', () => {
     expect(transactionRows(own)).toMatchObject([{ state: 'mined' }])
   })
 
-  test('behavior: a transaction that was included meanwhile is found', async () => {
+  test('a transaction that was included meanwhile is found', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -129,7 +129,7 @@ describe.concurrent('after a restart', () => {
     expect(await own.paid()).toBe(10_000n)
   })
 
-  test('behavior: several transactions in flight keep their nonces after a restart', async () => {
+  test('several transactions in flight keep their nonces after a restart', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await setAutomine(net.chain, false)
@@ -169,7 +169,7 @@ describe.concurrent('after a restart', () => {
     expect(asked.kind).toBe('pending')
   })
 
-  test('behavior: an external settlement during the downtime is confirmed', async () => {
+  test('an external settlement during the downtime is confirmed', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -188,7 +188,7 @@ describe.concurrent('after a restart', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an authorization expires by the chain, not by our clock', async () => {
+  test('an authorization expires by the chain, not by our clock', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network, { validBefore: seconds() + 60n })
@@ -209,7 +209,7 @@ describe.concurrent('after a restart', () => {
 })
 
 describe.concurrent('the relayer', () => {
-  test('behavior: an account nonce used by another program costs a new signature, not money', async () => {
+  test('an account nonce used by another program costs a new signature, not money', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     let isTaken = false
@@ -224,7 +224,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a relayer pauses when the node refuses, and continues with the same bytes', async () => {
+  test('a relayer pauses when the node refuses, and continues with the same bytes', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const transfer = signTransfer(network)
@@ -242,7 +242,7 @@ describe.concurrent('the relayer', () => {
     expect((await own.fixture.settlement.find(transfer))?.transaction).toBe(payment.transaction)
   })
 
-  test('behavior: a stuck transaction is replaced at its nonce with higher fees', async () => {
+  test('a stuck transaction is replaced at its nonce with higher fees', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -260,7 +260,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a relayer that was paused at the fee cap continues when its nonce is used', async () => {
+  test('a relayer that was paused at the fee cap continues when its nonce is used', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -291,7 +291,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an expired payment is replaced by an empty transaction', async () => {
+  test('an expired payment is replaced by an empty transaction', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     net.tap.intercept = withoutSync
@@ -316,7 +316,7 @@ describe.concurrent('the relayer', () => {
     expect(await own.paid()).toBe(0n)
   })
 
-  test('behavior: a payment waits for the configured confirmations', async () => {
+  test('a payment waits for the configured confirmations', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.reopen({ confirmations: 3 })
@@ -326,7 +326,7 @@ describe.concurrent('the relayer', () => {
     await until(async () => (await stateOf(own, transfer)) === 'confirmed')
   })
 
-  test('behavior: a relayer continues on a chain that lost its blocks', async () => {
+  test('a relayer continues on a chain that lost its blocks', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -338,7 +338,7 @@ describe.concurrent('the relayer', () => {
     expect((await own.fixture.pay(signTransfer(network))).kind).toBe('confirmed')
   })
 
-  test('behavior: a nonce that the chain lost is filled, so that later ones are included', async () => {
+  test('a nonce that the chain lost is filled, so that later ones are included', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -361,7 +361,7 @@ describe.concurrent('the relayer', () => {
     expect(own.fixture.events.some(({ event }) => event === 'nonce-gap')).toBe(true)
   })
 
-  test('behavior: a payment bids the base fee of the simulated block', async () => {
+  test('a payment bids the base fee of the simulated block', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -373,7 +373,7 @@ describe.concurrent('the relayer', () => {
 })
 
 describe.concurrent('a reorganisation', () => {
-  test('behavior: a reorganisation sends the same bytes again and does not change the delivery', async () => {
+  test('a reorganisation sends the same bytes again and does not change the delivery', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const id = await net.chain.rpc('evm_snapshot', [])
@@ -403,7 +403,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent('readiness', () => {
-  test('behavior: readiness names the fault without the URL, and recovers', async () => {
+  test('readiness names the fault without the URL, and recovers', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()
@@ -480,7 +480,7 @@ describe.concurrent('readiness', () => {
     expect(own.fixture.settlement.status()[0]?.remedy).toBeUndefined()
   })
 
-  test('behavior: the second URL is used when the first fails', async () => {
+  test('the second URL is used when the first fails', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
     await own.fixture.stop()

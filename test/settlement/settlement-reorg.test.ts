@@ -87,7 +87,7 @@ function essence(payment: Payment | undefined) {
 
 describe.concurrent('a reorganisation', () => {
   for (const depth of [1, 2, 3, 4, 5])
-    test(`behavior: a reorganisation of depth ${depth} sends the same bytes again and delivers nothing again (attack 35)`, async () => {
+    test(`a reorganisation of depth ${depth} sends the same bytes again and delivers nothing again (attack 35)`, async () => {
       await using own = await ownReorg()
       const { network } = own
       await own.payAndDeliver(signTransfer(network))
@@ -125,7 +125,7 @@ describe.concurrent('a reorganisation', () => {
     })
 
   for (const depth of [1, 3, 5])
-    test(`behavior: a reorganisation of depth ${depth} while the process was down is found at the next start`, async () => {
+    test(`a reorganisation of depth ${depth} while the process was down is found at the next start`, async () => {
       await using own = await ownReorg()
       const { network } = own
       const payments: Payment[] = []
@@ -154,7 +154,7 @@ describe.concurrent('a reorganisation', () => {
       })
     })
 
-  test('behavior: a process that stops in the middle of a reorganisation is continued by the next one', async () => {
+  test('a process that stops in the middle of a reorganisation is continued by the next one', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
@@ -173,7 +173,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a restart without a reorganisation makes few calls and changes nothing', async () => {
+  test('a restart without a reorganisation makes few calls and changes nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payments: Payment[] = []
@@ -188,7 +188,7 @@ describe.concurrent('a reorganisation', () => {
     expect(await own.stored(payments)).toEqual(payments)
   })
 
-  test('behavior: a node that lags reverts nothing', async () => {
+  test('a node that lags reverts nothing', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     const payment = await own.payAndDeliver(signTransfer(network))
@@ -208,7 +208,7 @@ describe.concurrent('a reorganisation', () => {
     expect(own.eventsOf('payment-reorganised')).toEqual([])
   })
 
-  test('behavior: an announced fork is checked without waiting for the next health check', async () => {
+  test('an announced fork is checked without waiting for the next health check', async () => {
     await using own = await ownReorg()
     const { net, network } = own
     await own.fixture.stop()
@@ -229,7 +229,7 @@ describe.concurrent('a reorganisation', () => {
 })
 
 describe.concurrent('an external settlement', () => {
-  test('behavior: an external settlement that a reorganisation removes is sent again with its own bytes', async () => {
+  test('an external settlement that a reorganisation removes is sent again with its own bytes', async () => {
     await using own = await ownReorg()
     const payment = await own.settledExternally()
     await until(own.hasRaw)
@@ -240,7 +240,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.reorged()).toBe(1)
   })
 
-  test('behavior: an external settlement whose bytes no node has is replaced by our own', async () => {
+  test('an external settlement whose bytes no node has is replaced by our own', async () => {
     await using own = await ownReorg()
     const { net } = own
     net.tap.intercept = ({ method }) =>
@@ -257,7 +257,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: a removed external settlement is found after a restart', async () => {
+  test('a removed external settlement is found after a restart', async () => {
     await using own = await ownReorg()
     const payment = await own.settledExternally()
     await own.fixture.crash()
@@ -267,7 +267,7 @@ describe.concurrent('an external settlement', () => {
     expect(await own.paid()).toBe(5_000n)
   })
 
-  test('behavior: an external settlement that no node accepts now waits until one does', async () => {
+  test('an external settlement that no node accepts now waits until one does', async () => {
     await using own = await ownReorg()
     const { net } = own
     const payment = await own.settledExternally()

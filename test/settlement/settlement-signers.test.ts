@@ -46,7 +46,7 @@ test.concurrent('error: forged signatures in the names of payers that have paid 
   expect(payments(own)).toBe(4)
 })
 
-test.concurrent('behavior: a payer that has code since it paid is settled as one with code', async () => {
+test.concurrent('a payer that has code since it paid is settled as one with code', async () => {
   await using own = await ownSettlement()
   const { fixture, net, network } = own
   await fixture.pay(signTransfer(network, { from: 5 }))

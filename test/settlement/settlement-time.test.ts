@@ -55,7 +55,7 @@ const nodes = {
 const calls = ({ net }: OwnSettlement) =>
   net.tap.calls.filter(({ method }) => method === 'eth_call' || isSend(method)).length
 
-test.concurrent('behavior: a payment that is younger than the newest block takes two calls', async () => {
+test.concurrent('a payment that is younger than the newest block takes two calls', async () => {
   await using own = await ownQuietSettlement()
   for (const method of ['eip3009', 'permit2'] as const) {
     own.net.tap.calls.length = 0
@@ -65,7 +65,7 @@ test.concurrent('behavior: a payment that is younger than the newest block takes
   }
 })
 
-test.concurrent('behavior: a payment that is younger than the newest block can be verified, and a wallet and a batch pay, too', async () => {
+test.concurrent('a payment that is younger than the newest block can be verified, and a wallet and a batch pay, too', async () => {
   await using own = await ownQuietSettlement()
   expect(await own.fixture.settlement.verify(young(own))).toEqual({ ok: true })
   const payer = wallets.get(own)
@@ -115,7 +115,7 @@ test.concurrent("error: a clock that is proven to be ahead does not override the
 })
 
 for (const [name, intercept] of Object.entries(nodes))
-  test.concurrent(`behavior: a node ${name} block overrides is tried once, and payers with a key still pay`, async () => {
+  test.concurrent(`a node ${name} block overrides is tried once, and payers with a key still pay`, async () => {
     await using own = await ownQuietSettlement()
     own.net.tap.intercept = (call) => intercept(call, own.net.chain.url)
     const overrides = () => own.net.tap.calls.filter(({ params }) => params.length > 2).length

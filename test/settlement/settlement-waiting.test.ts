@@ -8,7 +8,7 @@ import { ownSettlement } from '../harness/own-settlement'
 import { jobOf, mineWhile, relayerKey, signTransfer, until } from '../harness/settlement'
 import { failWrites } from '../harness/test-ledger'
 
-test.concurrent('behavior: a payment that returns to the queue keeps its time limit', async () => {
+test.concurrent('a payment that returns to the queue keeps its time limit', async () => {
   await using own = await ownSettlement()
   const { net, network } = own
   await setAutomine(net.chain, false)
@@ -45,7 +45,7 @@ test.concurrent('behavior: a payment that returns to the queue keeps its time li
   expect((await mineWhile(net.chain, own.fixture.pay(coded))).kind).toBe('confirmed')
 })
 
-test.concurrent('behavior: many announced blocks do not count as elapsed time', async () => {
+test.concurrent('many announced blocks do not count as elapsed time', async () => {
   await using own = await ownSettlement({ chain: { blockTimeMs: 100 } })
   const { net, network } = own
   const replaceAfterSeconds = 1.5
@@ -67,7 +67,7 @@ test.concurrent('behavior: many announced blocks do not count as elapsed time', 
   expect((await paying).kind).toBe('confirmed')
 })
 
-test.concurrent('behavior: a start logs once that the network is ready, and nothing before', async () => {
+test.concurrent('a start logs once that the network is ready, and nothing before', async () => {
   await using own = await ownSettlement()
   const told = own.fixture.events.filter(({ event }) => /^network-(not-)?ready$/.test(event))
   expect(told.map(({ event }) => event)).toEqual(['network-ready'])
@@ -86,7 +86,7 @@ describe('the time to the next check', () => {
     poor: 'poor',
   }
 
-  test('behavior: the time to the next check is short while nothing can settle, and not for one relayer without gas', () => {
+  test('the time to the next check is short while nothing can settle, and not for one relayer without gas', () => {
     const after = (relayers: ReturnType<typeof createRelayer>[], ready = true) =>
       checkAfterMs({ health: { ...health, ready }, relayers }, 15_000)
     expect(after([relayer(), relayer()])).toBe(15_000)
@@ -98,7 +98,7 @@ describe('the time to the next check', () => {
   })
 })
 
-test.concurrent('behavior: a failed write of a replacement does not end the watch of the first transaction', async () => {
+test.concurrent('a failed write of a replacement does not end the watch of the first transaction', async () => {
   await using own = await ownSettlement({ network: { replaceAfterSeconds: 0.2 } })
   const { net, network } = own
   await setAutomine(net.chain, false)

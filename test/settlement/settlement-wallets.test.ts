@@ -120,7 +120,7 @@ describe('a wallet that is not deployed', () => {
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: a wallet is deployed by Multicall3 in its first payment when its factory is listed', async () => {
+  test('a wallet is deployed by Multicall3 in its first payment when its factory is listed', async () => {
     await open([factory.toLowerCase() as Address])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -157,7 +157,7 @@ describe('a wallet that is not deployed', () => {
     expect(transactions()).toEqual([])
   })
 
-  test('behavior: a wallet that another account deploys first still pays', async () => {
+  test('a wallet that another account deploys first still pays', async () => {
     await open([factory])
     const { address, data } = await counterfactual()
     const transfer = wrap(signTransfer(network, { payer: address }), factory, data)
@@ -180,7 +180,7 @@ describe('a wallet that is not deployed', () => {
   })
 })
 
-test('behavior: the inner signature counts for a wallet that is deployed', async () => {
+test('the inner signature counts for a wallet that is deployed', async () => {
   await open([])
   const { address, data } = await counterfactual()
   await execute(net.chain, [{ from: account(8).address, to: factory, data, gas: 2_000_000n }])

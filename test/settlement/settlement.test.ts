@@ -64,7 +64,7 @@ describe('a payment', () => {
       ['usdg', usdg, network],
       ['usdc', usdc, reverting],
     ] as const) {
-      test(`behavior: ${method} in ${name} is confirmed with its own Transfer log`, async () => {
+      test(`${method} in ${name} is confirmed with its own Transfer log`, async () => {
         const before = await balanceOf(where.chain, config.asset.address, payee)
         const transfer = signTransfer(config, { method, amountAtomic: 12_345n })
         const outcome = await fixture.pay(transfer)
@@ -80,7 +80,7 @@ describe('a payment', () => {
     }
   }
 
-  test('behavior: a payment takes two RPC calls, and three where the node cannot send and wait', async () => {
+  test('a payment takes two RPC calls, and three where the node cannot send and wait', async () => {
     await fixture.pay(signTransfer(network))
     const methods = () =>
       usdg.tap.calls
@@ -102,7 +102,7 @@ describe('a payment', () => {
     ])
   })
 
-  test('behavior: the signature of a wallet contract is checked by the wallet', async () => {
+  test('the signature of a wallet contract is checked by the wallet', async () => {
     const wallet = await deploy(usdg.chain, Artifacts.SmartWallet, [account(1).address])
     await execute(usdg.chain, [mintTo(wallet, 1_000_000n)])
     const transfer = signTransfer(network, { payer: wallet })
@@ -114,14 +114,14 @@ describe('a payment', () => {
     })
   })
 
-  test('behavior: v of 0 or 1 settles like 27 or 28', async () => {
+  test('v of 0 or 1 settles like 27 or 28', async () => {
     const transfer = signTransfer(network, { method: 'permit2' })
     const v = transfer.signature.endsWith('1b') ? '00' : '01'
     const signature = `${transfer.signature.slice(0, -2)}${v}` as Hex
     expect(await fixture.pay({ ...transfer, signature })).toMatchObject({ kind: 'confirmed' })
   })
 
-  test('behavior: 32 concurrent payments of one relayer are all confirmed, without a nonce gap', async () => {
+  test('32 concurrent payments of one relayer are all confirmed, without a nonce gap', async () => {
     const transfers = Array.from({ length: 32 }, (_, index) =>
       signTransfer(network, {
         from: 1 + (index % 5),
@@ -145,7 +145,7 @@ describe('a payment', () => {
     expect(logs).toHaveLength(32)
   })
 
-  test('behavior: concurrent payments of the same money are written once', async () => {
+  test('concurrent payments of the same money are written once', async () => {
     const transfer = signTransfer(network)
     const outcomes = await Promise.all([1, 2, 3, 4].map(() => fixture.pay(transfer)))
     expect(outcomes.map(({ kind }) => kind)).toEqual(Array(4).fill('confirmed'))
@@ -157,7 +157,7 @@ describe('a payment', () => {
     })
   })
 
-  test('behavior: a claim is exclusive until it is released', () => {
+  test('a claim is exclusive until it is released', () => {
     const transfer = signTransfer(network)
     const claims: Claims = new Map()
     const claim = claimMoney(claims, transfer)
@@ -171,7 +171,7 @@ describe('a payment', () => {
     expect(claimMoney(claims, transfer)).toBeUndefined()
   })
 
-  test('behavior: gas is counted to the product and the day', async () => {
+  test('gas is counted to the product and the day', async () => {
     await fixture.pay(signTransfer(network))
     const rows = fixture.sql
       .query<{ product: string; wei: string }, []>('SELECT product, wei FROM gas_spent')
@@ -183,7 +183,7 @@ describe('a payment', () => {
 })
 
 describe('delivery', () => {
-  test('behavior: a delivery is started before the answer, counted, redeemable and ended once', async () => {
+  test('a delivery is started before the answer, counted, redeemable and ended once', async () => {
     const outcome = await fixture.pay(signTransfer(network))
     if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
     const { id } = outcome.payment
@@ -332,7 +332,7 @@ describe('settled externally', () => {
     [usdc, reverting, 'reverts'],
   ] as const) {
     for (const method of ['eip3009', 'permit2'] as const) {
-      test(`behavior: an external settlement before our broadcast counts for a bound credential (${method}, ${name})`, async () => {
+      test(`an external settlement before our broadcast counts for a bound credential (${method}, ${name})`, async () => {
         const transfer = signTransfer(config, { method })
         const hash = await settleByOther(where.chain, transfer)
         expect(await fixture.pay(transfer, { bound: true })).toMatchObject({
@@ -341,7 +341,7 @@ describe('settled externally', () => {
         })
       })
 
-      test(`behavior: an external settlement after our simulation counts, bound or not (${method}, ${name})`, async () => {
+      test(`an external settlement after our simulation counts, bound or not (${method}, ${name})`, async () => {
         // The chain's clock is behind ours, by a slot or by a host's error.
         const receivedAt = Date.now() + 4_000
         const transfer = signTransfer(config, { method })
@@ -427,7 +427,7 @@ describe('settled externally', () => {
 })
 
 describe('a failed transaction', () => {
-  test('behavior: a failed transaction leaves the payment reverted, and the same credential pays later', async () => {
+  test('a failed transaction leaves the payment reverted, and the same credential pays later', async () => {
     const transfer = signTransfer(network, { from: 4, amountAtomic: 1_000n })
     let done = false
     usdg.tap.intercept = async ({ method }) => {

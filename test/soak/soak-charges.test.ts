@@ -43,11 +43,11 @@ function sound(): Account {
   }
 }
 
-test('behavior: consistent data has no mismatch', () => {
+test('consistent data has no mismatch', () => {
   expect(findMismatches(sound())).toEqual([])
 })
 
-test('behavior: a payment that was sent when the program ended counts when it moved money', () => {
+test('a payment that was sent when the program ended counts when it moved money', () => {
   const it = sound()
   const found = findMismatches({
     ...it,

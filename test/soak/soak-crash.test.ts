@@ -4,7 +4,7 @@ import { join } from 'node:path'
 /** Kills at any instant, during the start, before a charge is settled, and during a delivery. */
 const chosen = ['--kills', '4', '--seed', 'suite 10146', '--pause', '1200']
 
-test('behavior: four kills of the real program lose no payment, charge none twice, and deliver none unpaid', async () => {
+test('four kills of the real program lose no payment, charge none twice, and deliver none unpaid', async () => {
   const script = join(import.meta.dir, '../soak', 'crash.ts')
   const soak = Bun.spawn([process.execPath, script, ...chosen], {
     // With the TMPDIR of the tests.

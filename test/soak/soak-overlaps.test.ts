@@ -8,7 +8,7 @@ function call(gateway: number, at: number, endedAt: number | undefined, paymentI
   return { paymentId, serial: '1-1', gateway, at, endedAt, end: 'complete' }
 }
 
-test('behavior: calls one after the other, and those of different payments, are in order', () => {
+test('calls one after the other, and those of different payments, are in order', () => {
   const calls = [call(0, 100, 200), call(1, 200, 300), call(2, 150, 250, 'pay_2')]
   expect(auditOverlaps(calls, [])).toEqual([])
 })
@@ -20,7 +20,7 @@ test('error: a second call during the first one is a finding', () => {
   expect(auditOverlaps([call(0, 100, undefined), call(1, 900, 950)], [])).toHaveLength(1)
 })
 
-test('behavior: only the fault of the gateway with the first call excuses a second one', () => {
+test('only the fault of the gateway with the first call excuses a second one', () => {
   const calls = [call(0, 100, 200), call(1, 150, 300)]
   const excused = (gateway: number, from: number, until: number) =>
     auditOverlaps(calls, [{ gateway, from, until }]).length === 0

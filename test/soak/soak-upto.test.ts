@@ -149,7 +149,7 @@ describe('sound evidence', () => {
     ],
   ]
   for (const [name, end, it] of ends)
-    test(`behavior: ${name} is no finding`, () => {
+    test(`${name} is no finding`, () => {
       expect(judgeByUse(it)).toEqual({ findings: [], end })
     })
 })
@@ -238,7 +238,7 @@ const faults: readonly (readonly [name: string, kind: Kind, it: ByUseCase])[] = 
   ],
 ]
 
-test('behavior: what a payer paid is taken off what it had for nothing', () => {
+test('what a payer paid is taken off what it had for nothing', () => {
   const rows = ['a', 'b', 'c'].map((each, index) => ({
     ...void0,
     id: `pay_${each}`,

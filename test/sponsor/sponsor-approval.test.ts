@@ -65,7 +65,7 @@ const waiting = {
 }
 const sends = () => net.tap.calls.filter(({ method }) => method.startsWith('eth_sendRaw')).length
 
-test('behavior: an approve is funded with exactly its maximum cost and sent, and the payment follows', async () => {
+test('an approve is funded with exactly its maximum cost and sent, and the payment follows', async () => {
   const { wallet, transfer, raw } = await payer()
   const { approvals, desk } = sponsoring
   expect(await approvals.check(transfer, raw)).toEqual({ kind: 'good' })
@@ -86,7 +86,7 @@ test('behavior: an approve is funded with exactly its maximum cost and sent, and
   expect(await balanceOf(net.chain, transfer.asset, payee)).toBe(before + 5_000n)
 })
 
-test("behavior: the payer's own balance is subtracted from the grant", async () => {
+test("the payer's own balance is subtracted from the grant", async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x3e8'])
   expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
@@ -100,7 +100,7 @@ test("behavior: the payer's own balance is subtracted from the grant", async () 
   expect(String(row?.amount_wei)).toBe(String(BigInt(gas) * BigInt(maxFeePerGas) - 1000n))
 })
 
-test('behavior: the approve of a payer that can pay for it is sent without a grant', async () => {
+test('the approve of a payer that can pay for it is sent without a grant', async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
   expect(await sponsoring.approvals.approve(transfer, raw, waiting)).toMatchObject({
@@ -109,7 +109,7 @@ test('behavior: the approve of a payer that can pay for it is sent without a gra
   expect(rowOf(wallet.address)).toEqual([])
 })
 
-test('behavior: an approve that is presented repeatedly and concurrently is funded once and serves all payments', async () => {
+test('an approve that is presented repeatedly and concurrently is funded once and serves all payments', async () => {
   const { wallet, transfer, raw } = await payer()
   const first = await Promise.all(
     Array.from({ length: 5 }, () => sponsoring.approvals.approve(transfer, raw, waiting)),
@@ -120,7 +120,7 @@ test('behavior: an approve that is presented repeatedly and concurrently is fund
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
-test('behavior: grants by request and by approve share one ledger, in both orders', async () => {
+test('grants by request and by approve share one ledger, in both orders', async () => {
   const one = await payer()
   await sponsoring.approvals.approve(one.transfer, one.raw, waiting)
   const asked = { address: one.wallet.address, client: '10.9.9.9' }
@@ -142,7 +142,7 @@ test('behavior: grants by request and by approve share one ledger, in both order
   })
 })
 
-test('behavior: an approve that is not confirmed in time is pending, and continues with a repeated request', async () => {
+test('an approve that is not confirmed in time is pending, and continues with a repeated request', async () => {
   const { wallet, transfer, raw } = await payer()
   await setAutomine(net.chain, false)
   try {
@@ -159,7 +159,7 @@ test('behavior: an approve that is not confirmed in time is pending, and continu
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
-test('behavior: a concurrent request and signed approve make one grant', async () => {
+test('a concurrent request and signed approve make one grant', async () => {
   const { wallet, transfer, raw } = await payer()
   const { granting, approvals } = sponsoring
   const [granted, approved] = await Promise.all([
@@ -171,7 +171,7 @@ test('behavior: a concurrent request and signed approve make one grant', async (
   expect(rowOf(wallet.address)).toHaveLength(1)
 })
 
-test('behavior: a request and a signed approve that wait for the relayer make one grant', async () => {
+test('a request and a signed approve that wait for the relayer make one grant', async () => {
   const { granting, approvals } = sponsoring
   // A relayer has room for sixteen.
   const others = await Promise.all(Array.from({ length: 16 }, () => payer()))
@@ -206,7 +206,7 @@ test('behavior: a request and a signed approve that wait for the relayer make on
   }
 })
 
-test("behavior: the second half of the day's budget is for requests", async () => {
+test("the second half of the day's budget is for requests", async () => {
   const other = temporary()
   const small = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 2 })
   const own = await startSponsoring([small], other.path)
@@ -308,7 +308,7 @@ describe('what is not sponsored', () => {
   })
 })
 
-test('behavior: many concurrent checks share the node with payments', async () => {
+test('many concurrent checks share the node with payments', async () => {
   const { transfer, raw } = await payer()
   let inside = 0
   let most = 0
@@ -326,7 +326,7 @@ test('behavior: many concurrent checks share the node with payments', async () =
   expect(most).toBeLessThanOrEqual(16)
 })
 
-test('behavior: an approve that is never included is polled less and less often', async () => {
+test('an approve that is never included is polled less and less often', async () => {
   const { wallet, transfer, raw } = await payer()
   await net.chain.rpc('anvil_setBalance', [wallet.address, '0x38d7ea4c68000'])
   const hash = keccak256(raw)
@@ -345,7 +345,7 @@ test('behavior: an approve that is never included is polled less and less often'
   expect(looks.length).toBeLessThan(9)
 })
 
-test('behavior: a payer that spends the grant in another way gets no approve and no further grant', async () => {
+test('a payer that spends the grant in another way gets no approve and no further grant', async () => {
   const { wallet, transfer, raw } = await payer()
   // Its other transaction comes first: ours is refused or can never be included.
   net.tap.intercept = async ({ method, params }) => {

@@ -9,7 +9,7 @@ beforeAll(async () => {
 })
 afterAll(() => net?.stop())
 
-test("behavior: 2,000 addresses get at most the day's grants, once each, and an honest wallet gets its grant", async () => {
+test("2,000 addresses get at most the day's grants, once each, and an honest wallet gets its grant", async () => {
   // Fewer grants a day than in the shipped file; soak:farm attacks a full day.
   const figures = await flood(net, 2_000, 56)
   console.log(describeFlood(figures))
@@ -26,7 +26,7 @@ test("behavior: 2,000 addresses get at most the day's grants, once each, and an 
     expect(figures.answers[code] ?? 0).toBe(80)
 })
 
-test('behavior: an attacker that moves its dollars to new addresses pays more than it is granted', async () => {
+test('an attacker that moves its dollars to new addresses pays more than it is granted', async () => {
   for (const baseFeeWei of [36_000_000n, 300_000_000n]) {
     const gain = await farm(net, 5, baseFeeWei)
     console.log(describeGain(gain))

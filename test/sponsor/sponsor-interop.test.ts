@@ -38,7 +38,7 @@ function network() {
 const grants = () => shop.rows('SELECT address, kind FROM grants ORDER BY created_at')
 
 describe('a payer without gas whose token has no permit', () => {
-  test('behavior: the 402 declares the sponsoring', async () => {
+  test('the 402 declares the sponsoring', async () => {
     const asked = await fetch(`${shop.url}/m/shop/item`)
     const body = (await asked.json()) as { gasSponsor: string; extensions: object }
     expect(body.gasSponsor).toBe('http://localhost:4020/api/gas/sponsor')
@@ -49,7 +49,7 @@ describe('a payer without gas whose token has no permit', () => {
   })
 
   for (const [index, flow] of [[3, 'authorization'] as const, [4, 'upfront'] as const]) {
-    test(`behavior: a payer without gas pays a resource server through the facilitator, ${flow}`, async () => {
+    test(`a payer without gas pays a resource server through the facilitator, ${flow}`, async () => {
       const payer = account(index)
       const options = { method: 'permit2' as const, flow, extensions: [name] }
       const server = startResourceServer(shop.url, network(), options)
@@ -70,7 +70,7 @@ describe('a payer without gas whose token has no permit', () => {
     })
   }
 
-  test('behavior: a payer without gas pays the gateway, and gets no second grant by request', async () => {
+  test('a payer without gas pays the gateway, and gets no second grant by request', async () => {
     const payer = account(5)
     const url = `${shop.url}/m/shop/item`
     const before = await shop.balance(id, payee)

@@ -69,7 +69,7 @@ const program = (url: string, dataDir: string) => `
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
 
-test('behavior: a grant of a process that was killed between the reservation and the send is sent after the start, once', async () => {
+test('a grant of a process that was killed between the reservation and the send is sent after the start, once', async () => {
   // The bytes are never sent: the program is killed while its send is pending.
   let tried = false
   net.tap.intercept = ({ method }) => {
@@ -105,7 +105,7 @@ test('behavior: a grant of a process that was killed between the reservation and
   expect(await sponsoring.registry.render()).toContain(`sponsor_grants_today{network="${id}"} 1`)
 })
 
-test('behavior: a grant whose transaction is dropped is sent again, never a second one', async () => {
+test('a grant whose transaction is dropped is sent again, never a second one', async () => {
   const [{ address }, other] = [await candidate(), await candidate()]
   sponsoring = await startSponsoring([network], directory.path, { waitMs: 300 })
   const client = '10.2.0.1'
@@ -162,7 +162,7 @@ test('attack: of a request and a signed approve that both find no grant one is g
 describe('the day', () => {
   const day = Date.UTC(2030, 0, 1, 12)
 
-  test("behavior: half of the day's grants need no signature, the other half does, then the answer is 503 and readyz reports it", async () => {
+  test("half of the day's grants need no signature, the other half does, then the answer is 503 and readyz reports it", async () => {
     let at = day
     network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 4 })
     sponsoring = await startSponsoring([network], directory.path, { now: () => at })
@@ -187,7 +187,7 @@ describe('the day', () => {
     expect(await one(0, false)).toBe('already-sponsored')
   })
 
-  test('behavior: concurrent requests do not exceed the budget', async () => {
+  test('concurrent requests do not exceed the budget', async () => {
     network = sponsoredNetwork(net.tap.url, { ...youngAge, grantsPerDay: 6 })
     sponsoring = await startSponsoring([network], directory.path)
     const of = sponsoring

@@ -49,7 +49,7 @@ async function fresh() {
 }
 
 describe('turnpike pay, for a wallet that holds only USDG', () => {
-  test('behavior: by Permit2 and MPP the wallet is sponsored, approves and buys', async () => {
+  test('by Permit2 and MPP the wallet is sponsored, approves and buys', async () => {
     const { privateKey, address } = account(5)
     const options = ['--transfer', 'permit2', '--protocol', 'mpp']
     const before = await balanceOf(chain, token, address)
@@ -69,7 +69,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(again.err).not.toMatch(/sponsor|approve/)
   })
 
-  test('behavior: by Permit2 and x402 a signature replaces the approve', async () => {
+  test('by Permit2 and x402 a signature replaces the approve', async () => {
     const { privateKey, address } = await fresh()
     const ran = await pay(privateKey, ['--transfer', 'permit2'])
     expect(ran.code).toBe(0)
@@ -79,7 +79,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(await weiOf(chain, address)).toBe(0n)
   })
 
-  test('behavior: by EIP-3009, which it prefers, no gas is requested', async () => {
+  test('by EIP-3009, which it prefers, no gas is requested', async () => {
     const { privateKey, address } = await fresh()
     const ran = await pay(privateKey, [])
     expect(ran.code).toBe(0)
@@ -88,7 +88,7 @@ describe('turnpike pay, for a wallet that holds only USDG', () => {
     expect(await weiOf(chain, address)).toBe(0n)
   })
 
-  test('behavior: a wallet with gas approves without a grant', async () => {
+  test('a wallet with gas approves without a grant', async () => {
     const { privateKey, address } = await fresh()
     await chain.rpc('anvil_setBalance', [address, '0x38d7ea4c68000'])
     const ran = await pay(privateKey, ['--transfer', 'permit2', '--protocol', 'mpp'])

@@ -55,7 +55,7 @@ describe('the conditions for a grant', () => {
   const codeOf = (changes: Partial<Grant.Facts>) =>
     Grant.refusalOf({ ...facts, ...changes }, asset, sponsor)?.code
 
-  test('behavior: an EOA that has had the least balance for long enough gets a grant', () => {
+  test('an EOA that has had the least balance for long enough gets a grant', () => {
     expect(codeOf({})).toBeUndefined()
   })
 
@@ -66,7 +66,7 @@ describe('the conditions for a grant', () => {
     expect(codeOf({ assetBeforeAtomic: undefined })).toBe('balance-too-young')
   })
 
-  test('behavior: the grant is the cost of one approve at 1.2 times the base fee, less the balance of the address', () => {
+  test('the grant is the cost of one approve at 1.2 times the base fee, less the balance of the address', () => {
     const cap = Grant.capWei(sponsor, 6)
     const whole = 46_000n * 48_000_000n
     expect(Grant.amountOf(0n, price, cap)).toEqual({ kind: 'amount', wei: whole })
@@ -85,7 +85,7 @@ describe('the conditions for a grant', () => {
     expect(Grant.transferGasOf(60_501n)).toBeUndefined()
   })
 
-  test('behavior: the approve of the answer costs no more than the address has', () => {
+  test('the approve of the answer costs no more than the address has', () => {
     const call = { to: asset.address, data }
     const of = (balanceWei: bigint, at = price) =>
       Grant.approveOf(call, chainId, at, { balanceWei, nonce: 3 })
@@ -99,7 +99,7 @@ describe('the conditions for a grant', () => {
     expect(of(46_000n * 50_000_000n, tipped)?.maxPriorityFeePerGas).toBe('50000000')
   })
 
-  test('behavior: a grant is increased when fees rose and none of it is spent, up to the cap', () => {
+  test('a grant is increased when fees rose and none of it is spent, up to the cap', () => {
     const cap = Grant.capWei(sponsor, 6)
     const amountWei = 46_000n * 48_000_000n
     const risen = { ...price, baseFeeWei: 100_000_000n }
@@ -114,7 +114,7 @@ describe('the conditions for a grant', () => {
     expect(topUp(amountWei, risen, 46_000n * 112_500_000n - 1n)).toBeUndefined()
   })
 
-  test('behavior: a grant is never worth more than the required balance', () => {
+  test('a grant is never worth more than the required balance', () => {
     expect(Grant.capWei(sponsor, 6)).toBe(25_000_000_000_000n)
     expect(Grant.capWei({ ...sponsor, maxGrantWei: 10n ** 18n }, 6)).toBe(25_000_000_000_000n)
     expect(Grant.capWei({ ...sponsor, ethPriceUsd: 8000.5 }, 6)).toBe(12_499_218_798_825n)
@@ -130,7 +130,7 @@ describe('the conditions for a grant', () => {
     expect(Grant.amountOf(0n, dear, least)).toEqual({ kind: 'amount', wei: least })
   })
 
-  test("behavior: after half of the day's grants or wei only signed requests get a grant, after all none does", () => {
+  test("after half of the day's grants or wei only signed requests get a grant, after all none does", () => {
     const budget = { grants: 4, wei: 1_000n }
     expect(roomFor({ grants: 0, wei: 0n }, budget, 100n)).toBe('open')
     expect(roomFor({ grants: 1, wei: 499n }, budget, 100n)).toBe('open')
@@ -141,7 +141,7 @@ describe('the conditions for a grant', () => {
     expect(roomFor({ grants: 0, wei: 0n }, { grants: 0, wei: 0n }, 0n)).toBe('spent')
   })
 
-  test('behavior: a signature of a common wallet over the message is accepted, with the address in either spelling', async () => {
+  test('a signature of a common wallet over the message is accepted, with the address in either spelling', async () => {
     const { id } = network('http://localhost')
     for (const address of [payer.address, payer.address.toLowerCase()]) {
       const message = `turnpike gas sponsor ${id} ${address}`
@@ -156,7 +156,7 @@ describe('the conditions for a grant', () => {
 })
 
 describe('a signed approve', () => {
-  test('behavior: an approve that the reference client signs is accepted', async () => {
+  test('an approve that the reference client signs is accepted', async () => {
     const parsed = Transaction.parse(await sign())
     expect(Approve.check(parsed, transfer)).toBeUndefined()
     if (parsed === undefined) throw new Error('not parsed')
@@ -166,7 +166,7 @@ describe('a signed approve', () => {
     expect(Approve.worstCostWei(parsed)).toBe(70_000n * 48_000_000n)
   })
 
-  test('behavior: our own transactions are parsed to their fields', () => {
+  test('our own transactions are parsed to their fields', () => {
     for (const valueWei of [0n, 1n, 127n, 128n, 10n ** 18n]) {
       const request: Transaction.TransactionRequest = {
         chainId,
@@ -264,7 +264,7 @@ describe('a signed approve', () => {
   })
 })
 
-test('behavior: turns are taken in order, and the number of waiting calls is limited', async () => {
+test('turns are taken in order, and the number of waiting calls is limited', async () => {
   const semaphore = createSemaphore(2, 3)
   const gates = Array.from({ length: 6 }, () => Promise.withResolvers<void>())
   const started: number[] = []
@@ -289,7 +289,7 @@ test('behavior: turns are taken in order, and the number of waiting calls is lim
 describe('clients', () => {
   const wallet = (index: number) => `wallet ${index}`
 
-  test('behavior: grants of one client and one network are limited, and available again tomorrow', () => {
+  test('grants of one client and one network are limited, and available again tomorrow', () => {
     const clients = createClients()
     let asked = 0
     const take = (client: string, day = 1) => {
@@ -310,7 +310,7 @@ describe('clients', () => {
     expect(Array.from({ length: 5 }, () => take('10.0.0.1', 2))).not.toContain(false)
   })
 
-  test('behavior: a client may have one unused grant, its network four', () => {
+  test('a client may have one unused grant, its network four', () => {
     const clients = createClients()
     expect(clients.take('10.0.0.1', 1, wallet(1))).toBe(true)
     expect(clients.take('10.0.0.1', 1, wallet(2))).toBe(false)
@@ -330,7 +330,7 @@ describe('clients', () => {
     expect(clients.take('10.0.0.6', 2, wallet(8))).toBe(true)
   })
 
-  test('behavior: networks of clients are /24 and /48', () => {
+  test('networks of clients are /24 and /48', () => {
     expect(networkOf('192.0.2.77')).toBe('192.0.2.0/24')
     expect(networkOf('2001:db8:1:2::/64')).toBe('2001:db8:1::/48')
     expect(networkOf('2001:db8:1:3::/64')).toBe('2001:db8:1::/48')

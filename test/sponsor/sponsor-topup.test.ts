@@ -85,7 +85,7 @@ async function sponsored() {
   return { ...wallet, first: first.body }
 }
 
-test("behavior: an increased grant pays for the approve of its answer, which is viem's default, and is never increased again", async () => {
+test("an increased grant pays for the approve of its answer, which is viem's default, and is never increased again", async () => {
   const { address, privateKey, first } = await sponsored()
   // Still enough: the approve is returned once more.
   expect(await ask(address)).toMatchObject({
@@ -138,7 +138,7 @@ test('error: a grant that was used, or partly spent, is not increased', async ()
   expect(topUps()).toEqual([])
 })
 
-test('behavior: of many concurrent requests one increases the grant', async () => {
+test('of many concurrent requests one increases the grant', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   const answers = await Promise.all(Array.from({ length: 20 }, () => ask(address)))
@@ -177,7 +177,7 @@ const program = (url: string, dataDir: string, address: Address) => `
   await sponsoring.granting.grant({ address: ${JSON.stringify(address)}, client: '10.0.0.1' })
 `
 
-test('behavior: an increase of a process that was killed between the reservation and the send is sent after the start, once', async () => {
+test('an increase of a process that was killed between the reservation and the send is sent after the start, once', async () => {
   const { address, first } = await sponsored()
   await setBaseFee(high)
   await sponsoring.desk.stop()

@@ -163,7 +163,7 @@ const nodes: readonly [name: string, node: Node, baseFees: readonly number[]][] 
 describe('a grant pays for the approve', () => {
   for (const [name, node, baseFees] of nodes) {
     for (const [wallet, send] of Object.entries(wallets)) {
-      test(`behavior: a grant pays for the approve of its answer that ${wallet} sends to a node that ${name}`, async () => {
+      test(`a grant pays for the approve of its answer that ${wallet} sends to a node that ${name}`, async () => {
         for (const baseFee of baseFees) {
           const { address, privateKey } = await holder()
           await behave(node, gwei(baseFee))
@@ -177,7 +177,7 @@ describe('a grant pays for the approve', () => {
   }
 
   for (const baseFee of [0.036, 0.97]) {
-    test(`behavior: a grant pays for the approve in its answer, at ${baseFee} gwei`, async () => {
+    test(`a grant pays for the approve in its answer, at ${baseFee} gwei`, async () => {
       const { address, privateKey } = await holder()
       await behave({ tipWei: 0n, fills: 'never' }, gwei(baseFee))
       const { approve, amountWei } = await granted(address)
@@ -198,7 +198,7 @@ describe('a grant pays for the approve', () => {
 })
 
 describe('an address with some gas', () => {
-  test('behavior: an address with the amount that viem reserves is refused, with the approve that it can send', async () => {
+  test('an address with the amount that viem reserves is refused, with the approve that it can send', async () => {
     const { address, privateKey } = await holder()
     await behave({ tipWei: 0n, fills: 'never' }, gwei(0.036))
     await net.chain.rpc('anvil_setBalance', [address, numberToHex(54_000n * gwei(0.0432))])
@@ -210,7 +210,7 @@ describe('an address with some gas', () => {
     expect(await wallets.viem?.(privateKey, approve)).toMatch(/^0x/)
   })
 
-  test('behavior: an address with less than any wallet reserves gets the difference', async () => {
+  test('an address with less than any wallet reserves gets the difference', async () => {
     const { address, privateKey } = await holder()
     await behave({ tipWei: 0n, fills: 'as geth' }, gwei(0.036))
     await net.chain.rpc('anvil_setBalance', [address, numberToHex(54_000n * gwei(0.038))])
@@ -223,7 +223,7 @@ describe('an address with some gas', () => {
 // more.
 describe('a cap', () => {
   for (const [wallet, send] of Object.entries(wallets)) {
-    test(`behavior: a cap above a tip of 1 gwei pays for the approve that ${wallet} sends on anvil`, async () => {
+    test(`a cap above a tip of 1 gwei pays for the approve that ${wallet} sends on anvil`, async () => {
       const own = temporary()
       const changes = { ...youngAge, minBalanceAtomic: 1_000_000n, maxGrantWei: 10n ** 15n }
       const of = await startSponsoring([sponsoredNetwork(net.tap.url, changes)], own.path)
@@ -241,7 +241,7 @@ describe('a cap', () => {
     })
   }
 
-  test('behavior: a cap below the reserve of wallets still pays for the approve in the answer', async () => {
+  test('a cap below the reserve of wallets still pays for the approve in the answer', async () => {
     const own = temporary()
     const small = { ...youngAge, minBalanceAtomic: 100_000n, maxGrantWei: 25_000_000_000_000n }
     const of = await startSponsoring([sponsoredNetwork(net.tap.url, small)], own.path)

@@ -78,7 +78,7 @@ describe('a wallet with USDG and nothing else', () => {
   const wallet = account(3)
   let first: Answer
 
-  test('behavior: a wallet with only USDG gets the cost of one approve, confirmed before the answer', async () => {
+  test('a wallet with only USDG gets the cost of one approve, confirmed before the answer', async () => {
     expect(await weiOf(chain, wallet.address)).toBe(0n)
     first = await ask({ address: wallet.address })
     expect(first.status).toBe(200)
@@ -118,7 +118,7 @@ describe('a wallet with USDG and nothing else', () => {
     }
   })
 
-  test('behavior: a sponsored wallet approves and buys by Permit2 with a stock client', async () => {
+  test('a sponsored wallet approves and buys by Permit2 with a stock client', async () => {
     const { gas, maxFeePerGas } = first.json.approve as { gas: string; maxFeePerGas: string }
     const fees = { gas: BigInt(gas), maxFeePerGas: BigInt(maxFeePerGas) }
     const raw = await signApprove(chain, wallet.privateKey, token, fees)
@@ -133,7 +133,7 @@ describe('a wallet with USDG and nothing else', () => {
   })
 })
 
-test('behavior: concurrent requests for one address make one grant', async () => {
+test('concurrent requests for one address make one grant', async () => {
   const { address } = account(4)
   const answers = await Promise.all(
     Array.from({ length: 30 }, (_, index) =>
@@ -164,11 +164,11 @@ describe('addresses that need no grant or may have none', () => {
     return address
   }
 
-  test('behavior: exactly the least balance for long enough is enough', async () => {
+  test('exactly the least balance for long enough is enough', async () => {
     expect((await ask({ address: await holder({}) })).status).toBe(200)
   })
 
-  test('behavior: dust of native coin is subtracted from the grant', async () => {
+  test('dust of native coin is subtracted from the grant', async () => {
     const address = await holder({ wei: 5n })
     const { json } = await ask({ address })
     expect(await weiOf(chain, address)).toBe(BigInt(String(json.amountWei)) + 5n)
@@ -264,7 +264,7 @@ describe('the request', () => {
     expect(await refusalOf({ address }, { headers })).toEqual([400, 'bad-request'])
   })
 
-  test('behavior: a page of another origin may send a request', async () => {
+  test('a page of another origin may send a request', async () => {
     const { status, headers } = await ask(undefined, { method: 'OPTIONS' })
     expect(status).toBe(204)
     expect(headers.get('access-control-allow-headers')).toContain('Content-Type')
@@ -285,12 +285,12 @@ describe('the request', () => {
     expect(refused.json.code).toBe('rate-limited')
   })
 
-  test('behavior: the requests above made no grant', async () => {
+  test('the requests above made no grant', async () => {
     expect(await weiOf(chain, address)).toBe(0n)
   })
 })
 
-test('behavior: metrics count grants and refusals', async () => {
+test('metrics count grants and refusals', async () => {
   const text = await (await fetch(`${world.url}/metrics`)).text()
   expect(text).toMatch(/turnpike_sponsor_grants_today\{network="eip155:4663"\} [1-9]/)
   expect(text).toMatch(/turnpike_sponsor_spent_wei_today\{network="eip155:4663"\} [1-9]/)

@@ -67,7 +67,7 @@ const times = {
 }
 
 describe('what is sold', () => {
-  test('behavior: a quote, by symbol or address, with GET and POST', async () => {
+  test('a quote, by symbol or address, with GET and POST', async () => {
     const forms: readonly (readonly [string, RequestInit?])[] = [
       ['quote?symbol=NVDA'],
       ['quote?symbol=nvda'],
@@ -120,7 +120,7 @@ describe('what is sold', () => {
     }
   })
 
-  test('behavior: the contract of a token', async () => {
+  test('the contract of a token', async () => {
     for (const body of [
       await bought('token?symbol=SPCX'),
       await bought('token', post({ address: spcx.address })),
@@ -148,7 +148,7 @@ describe('what is sold', () => {
       })
   })
 
-  test('behavior: the catalog of all tokens, with GET, POST, and an empty object', async () => {
+  test('the catalog of all tokens, with GET, POST, and an empty object', async () => {
     for (const init of [{}, { method: 'POST' }, post({})]) {
       const body = await bought('stocks', init)
       expect(body).toMatchObject({ network: 'eip155:4663', asset: 'USDG', count: 14, ...times })
@@ -168,7 +168,7 @@ describe('what is sold', () => {
     }
   })
 
-  test('behavior: the report of all tokens, with any parameters', async () => {
+  test('the report of all tokens, with any parameters', async () => {
     for (const [path, init] of [
       ['report?depth=full&x=1', {}],
       ['report', post({ any: { thing: [1] } })],
@@ -185,7 +185,7 @@ describe('what is sold', () => {
     }
   })
 
-  test('behavior: the answers show changes on the chain: a halt, a pause, a multiplier', async () => {
+  test('the answers show changes on the chain: a halt, a pause, a multiplier', async () => {
     await pause(chain, spcx, { token: true, oracle: true })
     await setMultiplier(chain, spcx, 2n * 10n ** 18n)
     // Answers are cached for a second.
@@ -198,7 +198,7 @@ describe('what is sold', () => {
     await setMultiplier(chain, spcx, 10n ** 18n)
   })
 
-  test('behavior: x402 pays with the asset of the same chain', async () => {
+  test('x402 pays with the asset of the same chain', async () => {
     const url = `${world.url}/m/chain-stocks/quote?symbol=NVDA`
     const { required } = await ask(url)
     const terms = { network: 'eip155:4663', method: 'permit2' } as const
@@ -246,7 +246,7 @@ describe('before money moves', () => {
 })
 
 describe('sources that fail', () => {
-  test('behavior: without issuer and explorer their fields are null', async () => {
+  test('without issuer and explorer their fields are null', async () => {
     const edit = (text: string) => text.replace(/^(issuer|explorer)_url = .*$/gm, '')
     const lone = await testWorld({ exchange: true, edit })
     try {
@@ -350,7 +350,7 @@ describe('the issuer and the explorer', () => {
     expect(await createExplorer(hasty).token(nvda)).toBeUndefined()
   })
 
-  test('behavior: invalid members are null, the others are kept', async () => {
+  test('invalid members are null, the others are kept', async () => {
     const quote = {
       bid: 'NaN',
       ask: 5.25,
@@ -371,7 +371,7 @@ describe('the issuer and the explorer', () => {
     ])
   })
 
-  test('behavior: an answer is cached, and used for ten minutes after a failure', async () => {
+  test('an answer is cached, and used for ten minutes after a failure', async () => {
     const before = asked
     await both()
     expect(asked).toBe(before)
@@ -385,7 +385,7 @@ describe('the issuer and the explorer', () => {
     expect(await both()).toEqual([undefined, undefined])
   })
 
-  test('behavior: a halt is read from the contract, without waiting for the issuer', async () => {
+  test('a halt is read from the contract, without waiting for the issuer', async () => {
     reply = () => Response.json({ quotes: [row(nvda.address, { isTradingHalt: true })] })
     time += 60_000
     expect([await issuer.isHalted(nvda), await issuer.isHalted(spcx)]).toEqual([true, undefined])

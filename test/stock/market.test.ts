@@ -64,7 +64,7 @@ async function judged(token: StockToken, people: `0x${string}`[] = [], amount = 
 const ok = { ok: true, warnings: [] } as const
 
 describe('what the chain says of a token', () => {
-  test('behavior: all values of an answer come from one block, in one call', async () => {
+  test('all values of an answer come from one block, in one call', async () => {
     const { market, reads } = spied()
     const snapshots = await market.snapshots()
     expect(reads).toHaveLength(1)
@@ -86,7 +86,7 @@ describe('what the chain says of a token', () => {
     }
   })
 
-  test('behavior: within a second the node is not called again, unless a fresh read is required', async () => {
+  test('within a second the node is not called again, unless a fresh read is required', async () => {
     const { market, reads } = spied()
     await Promise.all([market.snapshots(), market.snapshots(), market.snapshotOf(nvda, usdg(5))])
     await market.snapshotOf(nvda, usdg(5))
@@ -100,7 +100,7 @@ describe('what the chain says of a token', () => {
     expect(reads).toHaveLength(before + 3)
   })
 
-  test('behavior: concurrent quotes share one call', async () => {
+  test('concurrent quotes share one call', async () => {
     const { market, reads } = spied()
     const amounts = Array.from({ length: 60 }, (_, index) => usdg(1) + BigInt(index))
     const snapshots = await Promise.all(amounts.map((amount) => market.snapshotOf(nvda, amount)))
@@ -110,7 +110,7 @@ describe('what the chain says of a token', () => {
     expect(Math.max(...reads.map(([, calls]) => calls.length))).toBeLessThanOrEqual(400)
   })
 
-  test('behavior: the multiplier is shown and changes no amount', async () => {
+  test('the multiplier is shown and changes no amount', async () => {
     const { market } = spied()
     const before = await market.snapshotOf(nvda, usdg(10), { fresh: true })
     await setMultiplier(chain, nvda, 25n * 10n ** 17n)
@@ -126,7 +126,7 @@ describe('what the chain says of a token', () => {
 describe('before money moves', () => {
   const person = account(6).address
 
-  test('behavior: an order without a reason for refusal is accepted', async () => {
+  test('an order without a reason for refusal is accepted', async () => {
     expect(await judged(nvda, [person])).toEqual(ok)
   })
 
@@ -187,7 +187,7 @@ describe('before money moves', () => {
     expect(await judged(nvda)).toMatchObject({ code: 'no-liquidity', status: 503 })
   })
 
-  test('behavior: a stale, paused or unavailable feed only adds a warning', async () => {
+  test('a stale, paused or unavailable feed only adds a warning', async () => {
     const maxAge = stock.feedMaxAgeSeconds
     await setFeed(chain, nvda, 1, maxAge + 3_600)
     expect(await judged(nvda)).toEqual({ ok: true, warnings: ['feed-stale'] })
@@ -203,7 +203,7 @@ describe('before money moves', () => {
 })
 
 describe('for the desk', () => {
-  test('behavior: the quote, the check and the swap of an order agree', async () => {
+  test('the quote, the check and the swap of an order agree', async () => {
     const { market, reads } = spied()
     const buyer = account(1).address
     const [quote, verdict] = await Promise.all([
@@ -244,7 +244,7 @@ describe('a node that does not answer', () => {
       expect(failure).toMatchObject({ name: 'RpcFault', retryable: true })
   })
 
-  test('behavior: during an outage the list keeps its last values with their time; quotes fail', async () => {
+  test('during an outage the list keeps its last values with their time; quotes fail', async () => {
     let read = world.app.settlement.read
     const { market } = spied({ read: (...call) => read(...call) })
     const seen = await market.snapshots()
@@ -275,7 +275,7 @@ describe('the free routes', () => {
     fetch(`${world.url}/api/stock/${path}`, { headers })
   const json = async (path: string) => (await get(path)).json() as Promise<Record<string, unknown>>
 
-  test('behavior: the list has every token with price, limits and status', async () => {
+  test('the list has every token with price, limits and status', async () => {
     const body = await json('list')
     expect(Object.keys(body)).toEqual(['network', 'asset', 'payTo', 'stocks'])
     expect(body).toMatchObject({
@@ -302,7 +302,7 @@ describe('the free routes', () => {
     })
   })
 
-  test('behavior: the list shows which tokens cannot be bought', async () => {
+  test('the list shows which tokens cannot be bought', async () => {
     await pause(chain, nvda, { token: true })
     await pause(chain, crcl, { everything: true })
     type Entry = { symbol: string; status: string; price: string }
@@ -312,7 +312,7 @@ describe('the free routes', () => {
     expect(status).toMatchObject({ NVDA: 'halted', CRCL: 'paused', SPY: 'open' })
   })
 
-  test('behavior: a quote has shares, minimum and total', async () => {
+  test('a quote has shares, minimum and total', async () => {
     const body = await json('quote?symbol=nvda&usdg=25.5&utm_source=x')
     expect(body).toEqual({
       symbol: 'NVDA',
@@ -373,7 +373,7 @@ describe('the free routes', () => {
     expect(await refused()).toEqual([409, 'halted', 'halted'])
   })
 
-  test('behavior: a paused feed is a warning and does not refuse a quote', async () => {
+  test('a paused feed is a warning and does not refuse a quote', async () => {
     await setFeed(chain, nvda, 1, stock.feedMaxAgeSeconds + 3_600)
     const body = await json('quote?symbol=NVDA&usdg=5')
     expect(body).toMatchObject({ symbol: 'NVDA', warnings: ['feed-stale'] })

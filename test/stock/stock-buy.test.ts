@@ -35,7 +35,7 @@ const counts = () => ({
 })
 
 describe('the 402 of a purchase', () => {
-  test('behavior: the 402 requests exactly the amount, in body and header, with the quote', async () => {
+  test('the 402 requests exactly the amount, in body and header, with the quote', async () => {
     const asked = await askToBuy(shop.buyUrl({ usdg: '25.5' }))
     expect(asked.response.status).toBe(402)
     const [first, second] = asked.required.accepts
@@ -180,7 +180,7 @@ describe('the 402 of a purchase', () => {
 describe('a purchase', () => {
   const schemes: readonly Scheme[] = ['x402-permit2', 'x402-eip3009', 'mpp', 'mpp-permit2']
   for (const scheme of schemes) {
-    test(`behavior: ${scheme} pays, and the shares arrive`, async () => {
+    test(`${scheme} pays, and the shares arrive`, async () => {
       const before = { shares: await shop.shares(buyer), usdg: await shop.usdg(buyer) }
       const desk = await shop.usdg(shop.desk)
       const response = await buyStock(shop.buyUrl(), { scheme })
@@ -217,7 +217,7 @@ describe('a purchase', () => {
     })
   }
 
-  test('behavior: the shares go to the named recipient', async () => {
+  test('the shares go to the named recipient', async () => {
     const recipient = account(6).address
     const before = await shop.shares(recipient)
     const response = await buyStock(shop.buyUrl({ recipient }))
@@ -226,7 +226,7 @@ describe('a purchase', () => {
     expect((await shop.shares(recipient)) - before).toBe(BigInt(order.deliveredSharesAtomic ?? 0))
   })
 
-  test('behavior: concurrent purchases spend exactly their own money', async () => {
+  test('concurrent purchases spend exactly their own money', async () => {
     const amounts = ['3.1', '4.2', '5.3', '6.4', '7.5', '8.6', '9.7', '10.8', '11.9', '13']
     const urls = amounts.map((usdg) => shop.buyUrl({ usdg }))
     const signed = await Promise.all(
@@ -257,7 +257,7 @@ describe('a purchase', () => {
     expect(await shop.usdg(shop.desk)).toBe(0n)
   })
 
-  test('behavior: a wallet without gas and approval buys with signatures only', async () => {
+  test('a wallet without gas and approval buys with signatures only', async () => {
     const fresh = account(6)
     await chain.rpc('anvil_setBalance', [fresh.address, '0x0'])
     await mint(shop, fresh.address, 5_000_000n)
@@ -273,7 +273,7 @@ describe('a purchase', () => {
     expect(await shop.usdg(fresh.address)).toBe(0n)
   })
 
-  test('behavior: minimumShares raises the minimum', async () => {
+  test('minimumShares raises the minimum', async () => {
     const asked = await askToBuy(shop.buyUrl())
     const { estimatedShares } = asked.body.quote as Record<string, string>
     const minimumShares = (Number(estimatedShares) * 0.995).toFixed(15)
@@ -282,14 +282,14 @@ describe('a purchase', () => {
     expect([response.status, Number(order.minimumShares)]).toEqual([200, Number(minimumShares)])
   })
 
-  test('behavior: the metrics count orders that are not final', async () => {
+  test('the metrics count orders that are not final', async () => {
     const text = await (await fetch(`${shop.url}/metrics`)).text()
     for (const state of ['settling', 'settled', 'swapping', 'refunding', 'held']) {
       expect(text).toContain(`turnpike_stock_orders{state="${state}"} 0`)
     }
   })
 
-  test('behavior: the metrics count the money of orders for the merchant stock', async () => {
+  test('the metrics count the money of orders for the merchant stock', async () => {
     const text = await (await fetch(`${shop.url}/metrics`)).text()
     const [sample, usd] = /^turnpike_paid_usd_total\{.*\} (.*)$/m.exec(text) ?? []
     expect(sample).toContain('{network="eip155:4663",merchant="stock"}')
@@ -299,7 +299,7 @@ describe('a purchase', () => {
     expect(Number(usd) * 1e6).toBeCloseTo(Number(paid?.atomic), 3)
   })
 
-  test('behavior: the router never has an allowance', async () => {
+  test('the router never has an allowance', async () => {
     const { to, data } = Token.allowance(shop.asset, shop.desk, shop.stock.router)
     expect(BigInt(`${await shop.chain.rpc('eth_call', [{ to, data }, 'latest'])}`)).toBe(0n)
     expect(shop.rows("SELECT * FROM jobs WHERE kind = 'swap'").length).toBeGreaterThan(4)
@@ -337,7 +337,7 @@ describe('a purchase', () => {
   })
 })
 
-test('behavior: every receipt of the desk names its order and its amount, also for a repeated request', async () => {
+test('every receipt of the desk names its order and its amount, also for a repeated request', async () => {
   for (const scheme of ['mpp', 'x402-eip3009'] as const) {
     const url = shop.buyUrl({ usdg: '3' })
     const headers = await signOrder(url, { scheme, buyer: 4 })
@@ -355,7 +355,7 @@ test('behavior: every receipt of the desk names its order and its amount, also f
 })
 
 describe('the same request again', () => {
-  test('behavior: a repeated request is the same order, in another spelling, and after a restart', async () => {
+  test('a repeated request is the same order, in another spelling, and after a restart', async () => {
     const url = shop.buyUrl({ usdg: '27' })
     const credential = await signOrder(url)
     const send = (to: string) => fetch(to, { method: 'POST', headers: credential })
@@ -371,7 +371,7 @@ describe('the same request again', () => {
     expect(shop.rows(`SELECT * FROM jobs WHERE id LIKE '%${first.id}'`)).toHaveLength(1)
   })
 
-  test('behavior: concurrent repetitions of a request are one order', async () => {
+  test('concurrent repetitions of a request are one order', async () => {
     for (const scheme of ['x402-permit2', 'mpp'] as const) {
       const url = shop.buyUrl({ usdg: '28' })
       const credential = await signOrder(url, { scheme })
@@ -415,7 +415,7 @@ describe('the same request again', () => {
     }
   })
 
-  test('behavior: an Idempotency-Key finds the order for a new credential, which stays unspent', async () => {
+  test('an Idempotency-Key finds the order for a new credential, which stays unspent', async () => {
     const url = shop.buyUrl({ usdg: '29' })
     const key = { 'idempotency-key': 'order-of-today' }
     const first = await buyStock(url, {}, key)
@@ -429,7 +429,7 @@ describe('the same request again', () => {
     expect([other.status, (await json(other)).code]).toEqual([409, 'idempotency-conflict'])
   })
 
-  test('behavior: a buyer that disconnects still has its order', async () => {
+  test('a buyer that disconnects still has its order', async () => {
     const url = shop.buyUrl({ usdg: '34' })
     const headers = await signOrder(url)
     const leave = new AbortController()
@@ -449,7 +449,7 @@ describe('the history', () => {
   const page = async (query = ''): Promise<Page> =>
     (await (await fetch(`${shop.url}/api/stock/orders${query}`)).json()) as Page
 
-  test('behavior: the history has the newest orders first, page by page, while new ones arrive', async () => {
+  test('the history has the newest orders first, page by page, while new ones arrive', async () => {
     await buyStock(shop.buyUrl(), { buyer: 2 })
     const all = (await page('?limit=100')).orders
     expect(all.length).toBeGreaterThan(10)

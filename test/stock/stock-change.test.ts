@@ -78,7 +78,7 @@ describe('a pool that loses its liquidity inside the swap', () => {
   // way is short enough for the gas of a swap only where the fee is high; otherwise it reverts.
   for (const index of [2, 4, 6, 7]) {
     const token = tokenAt(index)
-    test(`behavior: input that the pool of ${token.symbol} does not take goes back in the same transaction`, async () => {
+    test(`input that the pool of ${token.symbol} does not take goes back in the same transaction`, async () => {
       const recipient = account(6).address
       const { url, drain } = await arrange(token, { recipient })
       const start = await books()
@@ -121,7 +121,7 @@ describe('a pool that loses its liquidity inside the swap', () => {
 })
 
 describe('money that others left at the router', () => {
-  test('behavior: money that others left at the router buys shares for the recipient and changes nothing for the desk', async () => {
+  test('money that others left at the router buys shares for the recipient and changes nothing for the desk', async () => {
     const start = await books()
     await mint(shop, stock.router, 1_000_000n)
     const response = await buyStock(shop.buyUrl())

@@ -47,7 +47,7 @@ const deaths: Readonly<Record<string, Death>> = {
 
 describe('kill -9', () => {
   for (const [when, death] of Object.entries(deaths)) {
-    test(`behavior: ${when}, the order ends once (attack 37, 38)`, async () => {
+    test(`${when}, the order ends once (attack 37, 38)`, async () => {
       const program = await createStockProgram({ rpcUrl: shop.tap.url })
       try {
         await program.start()
@@ -146,7 +146,7 @@ function ordersOf(dataDir: string): Record<string, unknown>[] {
   }
 }
 
-test('behavior: orders list, show and retry work while the service runs', async () => {
+test('orders list, show and retry work while the service runs', async () => {
   const program = await createStockProgram({ rpcUrl: shop.tap.url })
   const cli = async (...words: string[]) => {
     const command = [executable, 'orders', ...words]

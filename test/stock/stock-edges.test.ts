@@ -50,7 +50,7 @@ function tamper(sql: string): void {
 }
 
 describe('another account settles first', () => {
-  test('behavior: a payment that another account settles in unknown calldata still buys (attack 12)', async () => {
+  test('a payment that another account settles in unknown calldata still buys (attack 12)', async () => {
     const abi = parseAbi([
       'struct Call { address target; bytes callData; }',
       'function tryAggregate(bool requireSuccess, Call[] calls)',
@@ -79,7 +79,7 @@ describe('another account settles first', () => {
 })
 
 describe('a refused payment', () => {
-  test('behavior: each concurrent request with a refused payment gets a 402', async () => {
+  test('each concurrent request with a refused payment gets a 402', async () => {
     await freeze(shop, buyer)
     try {
       const responses = await Promise.all(Array.from({ length: 6 }, pay))
@@ -92,7 +92,7 @@ describe('a refused payment', () => {
 })
 
 describe('a market that cannot be read', () => {
-  test('behavior: an order is refunded after a quarter of an hour without a readable market', async () => {
+  test('an order is refunded after a quarter of an hour without a readable market', async () => {
     const late = 16 * 60 * 1000
     let looks = 0
     shop.tap.intercept = (call) =>
@@ -117,7 +117,7 @@ describe('a market that cannot be read', () => {
 })
 
 describe('a process that ended between two writes', () => {
-  test('behavior: the payment of an order is checked again at the start, and nothing is paid twice', async () => {
+  test('the payment of an order is checked again at the start, and nothing is paid twice', async () => {
     const order = (await (await pay()).json()) as OrderJson
     expect(order.status).toBe('delivered')
     await mint(shop, shop.desk, BigInt(order.usdgAtomic))
@@ -230,7 +230,7 @@ describe('a reorganisation between the decision and the refund', () => {
 })
 
 describe('a reorganisation after a refund that failed', () => {
-  test('behavior: a reorganisation that includes the refund completes the order, and no other refund is written', async () => {
+  test('a reorganisation that includes the refund completes the order, and no other refund is written', async () => {
     await movePrice(chain, asset, nvda, samplePrice(nvda.symbol))
     before(shop, 'quote', 2, async () => {
       await movePrice(chain, asset, nvda, samplePrice(nvda.symbol) * 1.02)

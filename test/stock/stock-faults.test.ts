@@ -116,7 +116,7 @@ async function retry(id: string): Promise<void> {
 }
 
 describe('between payment and swap', () => {
-  test('behavior: money that could not be swapped for a quarter of an hour is refunded', async () => {
+  test('money that could not be swapped for a quarter of an hour is refunded', async () => {
     const late = 16 * 60 * 1000
     let looks = 0
     shop.tap.intercept = (call) =>
@@ -132,7 +132,7 @@ describe('between payment and swap', () => {
     }
   })
 
-  test('behavior: a price below the minimum is a refund, not a swap (attack 39: sandwich)', async () => {
+  test('a price below the minimum is a refund, not a swap (attack 39: sandwich)', async () => {
     // The payer gets the money back, and not the recipient of the shares.
     url = shop.buyUrl({ usdg: `${40 + serial}`, recipient: account(3).address })
     credential = await signOrder(url)
@@ -141,14 +141,14 @@ describe('between payment and swap', () => {
     expect(order.swapTx).toBeUndefined()
   })
 
-  test('behavior: a price that still meets the minimum is a swap at the new price', async () => {
+  test('a price that still meets the minimum is a swap at the new price', async () => {
     before(shop, 'quote', 2, () => move(price * 1.005))
     const order = await isDelivered(await pay())
     expect(Number(order.deliveredShares)).toBeLessThan(Number(order.quotedShares))
     expect(Number(order.deliveredShares)).toBeGreaterThan(Number(order.minimumShares))
   })
 
-  test('behavior: a pool without liquidity is a refund', async () => {
+  test('a pool without liquidity is a refund', async () => {
     // Another token, because its liquidity is not restored.
     const [, , , other = nvda] = stock.tokens
     url = shop.buyUrl({ usdg: `${40 + serial}`, symbol: other.symbol })
@@ -172,7 +172,7 @@ describe('between payment and swap', () => {
     ],
   ]
   for (const [name, reason, stop, release] of stops) {
-    test(`behavior: ${name} after payment is a refund`, async () => {
+    test(`${name} after payment is a refund`, async () => {
       before(shop, 'quote', 2, stop)
       const response = await pay()
       await release()
@@ -180,7 +180,7 @@ describe('between payment and swap', () => {
     })
   }
 
-  test('behavior: an outage of the node delays the order and loses nothing', async () => {
+  test('an outage of the node delays the order and loses nothing', async () => {
     let looks = 0
     shop.tap.intercept = (call) =>
       JSON.stringify(call.params).includes('c6a5026a') && ++looks > 1 && looks < 4
@@ -190,7 +190,7 @@ describe('between payment and swap', () => {
     expect(looks).toBeGreaterThan(3)
   })
 
-  test('behavior: a missing settlement receipt is read again', async () => {
+  test('a missing settlement receipt is read again', async () => {
     let isSettled = false
     let gone = 0
     shop.tap.intercept = ({ method }) => {
@@ -204,7 +204,7 @@ describe('between payment and swap', () => {
     expect(shop.logged.filter((line) => line.includes('"state":"settling"'))).toHaveLength(1)
   })
 
-  test('behavior: an order whose settlement no node shows waits, is logged, and continues automatically', async () => {
+  test('an order whose settlement no node shows waits, is logged, and continues automatically', async () => {
     const seen: number[] = []
     let isHidden = true
     let id = ''
@@ -264,7 +264,7 @@ describe('between payment and swap', () => {
 })
 
 describe('at the swap', () => {
-  test('behavior: a pool that moves before the swap makes it revert, and the money is refunded', async () => {
+  test('a pool that moves before the swap makes it revert, and the money is refunded', async () => {
     before(shop, 'swap', 1, () => move(price * 1.02))
     const order = await isRefunded(await pay(), 'swap-failed')
     expect(order.swapTx).toBeDefined()
@@ -293,7 +293,7 @@ describe('at the swap', () => {
   ]
   let code: unknown
   for (const [name, stop, release] of stops) {
-    test(`behavior: ${name} before the swap is a refund`, async () => {
+    test(`${name} before the swap is a refund`, async () => {
       before(shop, 'swap', 1, stop)
       const response = await pay()
       await release()
@@ -301,7 +301,7 @@ describe('at the swap', () => {
     })
   }
 
-  test('behavior: a send that no node answers is sent again, once included', async () => {
+  test('a send that no node answers is sent again, once included', async () => {
     let sends = 0
     shop.tap.intercept = (call) => {
       const isSwap = JSON.stringify(call.params).includes('5ae401dc')
@@ -366,12 +366,12 @@ describe('at the refund', () => {
     }
   }
 
-  test('behavior: a refund that no node answers is sent again and pays once', async () => {
+  test('a refund that no node answers is sent again and pays once', async () => {
     fail(['refund', down])
     await isRefunded(await pay(), 'below-floor')
   })
 
-  test('behavior: the buyer gets the hash of a refund before it is included; it is confirmed later', async () => {
+  test('the buyer gets the hash of a refund before it is included; it is confirmed later', async () => {
     let isOff = false
     fail([
       'refund',
@@ -438,7 +438,7 @@ describe('at the refund', () => {
 })
 
 describe('a reorganisation', () => {
-  test('behavior: a reorganisation that removes swap and settlement delivers once, by the same bytes', async () => {
+  test('a reorganisation that removes swap and settlement delivers once, by the same bytes', async () => {
     const state = await snapshot(chain)
     const order = await isDelivered(await pay())
     await revert(chain, state)
@@ -461,7 +461,7 @@ describe('a reorganisation', () => {
 // Last test: ids grow with the clock, which is set back after it.
 describe('an external settlement', () => {
   for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
-    test(`behavior: money of an external settlement is swapped, at any time of the clock (${scheme})`, async () => {
+    test(`money of an external settlement is swapped, at any time of the clock (${scheme})`, async () => {
       credential = await signOrder(url, { scheme })
       const parsed = X402Payload.parsePayload(credential['payment-signature'] ?? '')
       if ('code' in parsed) throw new Error(parsed.detail)

@@ -35,7 +35,7 @@ function createReads() {
 
 const turn = () => new Promise((resolve) => setImmediate(resolve))
 
-test('behavior: a change during the read of an order wakes the request that waits for it', async () => {
+test('a change during the read of an order wakes the request that waits for it', async () => {
   const reads = createReads()
   const waits = createOrderWaits(reads.find)
   const waiting = waits.wait(id, ({ state }) => state === 'delivered', forMinutes)
@@ -50,7 +50,7 @@ test('behavior: a change during the read of an order wakes the request that wait
   expect((await waiting).state).toBe('delivered')
 })
 
-test('behavior: a change while an order is read for its step causes another step', async () => {
+test('a change while an order is read for its step causes another step', async () => {
   const reads = createReads()
   const seen: Order['state'][] = []
   const driver = createDriver({
@@ -77,7 +77,7 @@ test('behavior: a change while an order is read for its step causes another step
   await driver.stop()
 })
 
-test('behavior: a stop waits for the look that is under way, and nothing is driven after it', async () => {
+test('a stop waits for the look that is under way, and nothing is driven after it', async () => {
   const look = Promise.withResolvers<readonly string[]>()
   let reads = 0
   const driver = createDriver({

@@ -83,7 +83,7 @@ const events = (event: string, id: string) =>
   shop.logged.filter((line) => line.includes(`"${event}"`) && line.includes(id))
 
 describe('a reorganisation below a swap that failed and its refund', () => {
-  test('behavior: on a fork where the swap succeeds, the refund pays nothing and the order is delivered', async () => {
+  test('on a fork where the swap succeeds, the refund pays nothing and the order is delivered', async () => {
     const { pay, amount } = await prepare()
     let fork: Hex = '0x'
     before(shop, 'swap', 1, async () => {
@@ -201,7 +201,7 @@ describe('a refund that another account has sent', () => {
     expect(events('order-paid-twice', order.id)).toEqual([])
   })
 
-  test('behavior: a refund that another account has sent is found where a provider limits the range of logs', async () => {
+  test('a refund that another account has sent is found where a provider limits the range of logs', async () => {
     await mine(chain, 90)
     const { pay } = await prepare()
     before(shop, 'quote', 2, move)
@@ -228,7 +228,7 @@ describe('a refund that another account has sent', () => {
     expect((await receiptOf(order.refundTx)).from.toLowerCase()).toBe(thief.toLowerCase())
   })
 
-  test('behavior: a refund that failed and that the payer sent later is found by a retry', async () => {
+  test('a refund that failed and that the payer sent later is found by a retry', async () => {
     const { pay } = await prepare()
     before(shop, 'quote', 2, move)
     const moving = shop.tap.intercept
@@ -263,7 +263,7 @@ describe('a refund that another account has sent', () => {
 })
 
 describe('a swap that is not included', () => {
-  test('behavior: a swap that is not included is sent with higher fees, creates at the same address, and delivers once', async () => {
+  test('a swap that is not included is sent with higher fees, creates at the same address, and delivers once', async () => {
     const { networks } = shop.config
     const soon = networks.map((each) => ({ ...each, replaceAfterSeconds: 0.2 }))
     await shop.restart({ ...shop.config, networks: soon })
@@ -298,7 +298,7 @@ describe('a swap that is not included', () => {
 })
 
 describe('a database of an earlier version', () => {
-  test('behavior: a pending approve of the router ends, and orders continue meanwhile', async () => {
+  test('a pending approve of the router ends, and orders continue meanwhile', async () => {
     const id = `allowance:${network}:${shop.desk}:1`
     const job = { id, kind: 'allowance', product: 'desk', network, relayer: shop.desk } as const
     const approve = Token.approve(asset, stock.router, 1n)
@@ -326,7 +326,7 @@ describe('a database of an earlier version', () => {
   })
 })
 
-test('behavior: the nonce of an order is unique on every network', () => {
+test('the nonce of an order is unique on every network', () => {
   const id = 'ord_000000000000000000000000000000000001'
   const nonces = [
     nonceOf({ id, network }),

@@ -78,13 +78,13 @@ const shapes: Readonly<Record<State, Partial<Order>>> = {
 const shaped = (state: State) => insert({ ...shapes[state], state })
 
 describe('the table of states', () => {
-  test('behavior: the database accepts a row of each state', async () => {
+  test('the database accepts a row of each state', async () => {
     for (const state of states) {
       expect((await ledger.find(shaped(state).id))?.state).toBe(state)
     }
   })
 
-  test('behavior: the database refuses exactly the transitions that the code does not have', async () => {
+  test('the database refuses exactly the transitions that the code does not have', async () => {
     for (const from of states) {
       for (const to of states) {
         if (from === to) continue
@@ -175,7 +175,7 @@ describe('the table of states', () => {
     expect(forget).toThrow()
   })
 
-  test('behavior: the refunds of a payer are counted since a time', async () => {
+  test('the refunds of a payer are counted since a time', async () => {
     const payer = account(9).address
     const at = (now: number) => Orders.newId(now, crypto.getRandomValues(new Uint8Array(10)))
     for (const now of [1_000, 2_000, 3_000]) {
@@ -188,7 +188,7 @@ describe('the table of states', () => {
     expect(await Promise.all(since)).toEqual([3, 2, 1, 0])
   })
 
-  test('behavior: a swap that a reorganisation includes again is followed, also after a refund that failed', async () => {
+  test('a swap that a reorganisation includes again is followed, also after a refund that failed', async () => {
     const { id } = insert({ ...shapes.refunding, state: 'refunding', swapTx: hash('b') })
     const attempt = { kind: 'attempt-refund', id, at: 3, attempts: 0, hash: hash('c') } as const
     const reswap = (refundTx: Order['refundTx'], at: number) =>
@@ -352,19 +352,19 @@ describe('what is written with a payment or a job', () => {
 })
 
 describe('the terms of an order', () => {
-  test("behavior: the minimum is the quote less the slippage, or the buyer's minimum", () => {
+  test("the minimum is the quote less the slippage, or the buyer's minimum", () => {
     expect(Instrument.floorOf(token, 10_000n)).toBe(9_900n)
     expect(Instrument.floorOf(token, 10_000n, 9_950n)).toBe(9_950n)
     expect(Instrument.floorOf(token, 10_000n, 1n)).toBe(9_900n)
     expect(Instrument.floorOf(token, 0n)).toBe(1n)
   })
 
-  test('behavior: a fee is added and rounded up; a fee of zero adds nothing', () => {
+  test('a fee is added and rounded up; a fee of zero adds nothing', () => {
     expect(Instrument.totalOf({ feeBps: 0 }, 25_000_000n)).toBe(25_000_000n)
     expect(Instrument.totalOf({ feeBps: 50 }, 25_000_001n)).toBe(25_125_002n)
   })
 
-  test('behavior: ids grow with time and contain no path', () => {
+  test('ids grow with time and contain no path', () => {
     const bytes = new Uint8Array(10)
     const ids = [1, 2, 1_000_000, 1_795_000_000_000].map((now) => Orders.newId(now, bytes))
     expect(ids).toEqual(ids.toSorted())
@@ -376,7 +376,7 @@ describe('the terms of an order', () => {
 describe('orders on a chain with faults', () => {
   for (const reorganises of [false, true]) {
     const what = reorganises ? ', reorganisations among them' : ''
-    test(`behavior: with random faults${what}, each order ends delivered or refunded, once`, async () => {
+    test(`with random faults${what}, each order ends delivered or refunded, once`, async () => {
       const result = await runModel({ seed: `small ${reorganises}`, orders: 80, reorganises })
       expect(result.faults).toEqual([])
       expect(result.ends.delivered).toBeGreaterThan(5)

@@ -69,14 +69,14 @@ for (const { name, other, eip2612 } of kinds) {
     const buy = (wallet: Wallet, url: string) =>
       buyFrom(url, network(), wallet, { rpcUrl: shop.chain.url, init, maxAtomic: 50_000_000n })
 
-    test('behavior: the 402 offers sponsoring', async () => {
+    test('the 402 offers sponsoring', async () => {
       const { body } = await askToBuy(shop.buyUrl())
       const offered = Object.keys(body.extensions as object)
       expect(offered).toContain(name)
       if (!eip2612) expect(offered).not.toContain(other)
     })
 
-    test('behavior: a payer without gas and allowance gets its shares, once', async () => {
+    test('a payer without gas and allowance gets its shares, once', async () => {
       const wallet = await walletWith(40_000_000n)
       const { response, credential } = await buy(wallet, shop.buyUrl())
       const order = (await response.json()) as OrderJson
@@ -107,7 +107,7 @@ for (const { name, other, eip2612 } of kinds) {
       expect(grants(wallet)).toHaveLength(eip2612 ? 0 : 1)
     })
 
-    test('behavior: five concurrent requests with one credential are one order', async () => {
+    test('five concurrent requests with one credential are one order', async () => {
       const wallet = await walletWith(60_000_000n)
       const url = shop.buyUrl({ recipient: account(6).address })
       const before = await shop.shares(account(6).address)

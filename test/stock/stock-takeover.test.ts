@@ -72,7 +72,7 @@ function twoDesks() {
   }
 }
 
-test("behavior: only the gateway with the desk's account drives an order", async () => {
+test("only the gateway with the desk's account drives an order", async () => {
   const own = twoDesks()
   const { model, one, other, held } = own
   try {

@@ -33,7 +33,7 @@ const networksOf = async () =>
   new Set((await ask(item())).required.accepts?.map(({ network }) => network))
 
 describe('a merchant that is paused', () => {
-  test('behavior: a paused merchant sells nothing, and paid requests are completed', async () => {
+  test('a paused merchant sells nothing, and paid requests are completed', async () => {
     const { act, read } = await signIn()
     shop.upstream.script = (_, reply) => reply.send(500, '{}')
     const failed = await buy(item())
@@ -60,7 +60,7 @@ describe('a merchant that is paused', () => {
 })
 
 describe('a network that is paused', () => {
-  test('behavior: a paused network is in no price and takes no credential, also after a restart', async () => {
+  test('a paused network is in no price and takes no credential, also after a restart', async () => {
     const { act } = await signIn()
     const signed = await sign(item(), { validBefore: BigInt(Math.floor(shop.now() / 1000) + 200) })
     expect(await networksOf()).toContain(base)
@@ -90,7 +90,7 @@ describe('a network that is paused', () => {
 })
 
 describe('the pages over a running service', () => {
-  test('behavior: the figures are those of turnpike sales beside it', async () => {
+  test('the figures are those of turnpike sales beside it', async () => {
     expect((await buy(item(), { scheme: 'x402-eip3009' })).status).toBe(200)
     const { read } = await signIn()
     const text = await read('/admin')
@@ -115,7 +115,7 @@ describe('the pages over a running service', () => {
     expect(first('Failed requests')).toBe(sum(requests, 'failed'))
   })
 
-  test('behavior: a payment is found by its transaction, and its story has no secret', async () => {
+  test('a payment is found by its transaction, and its story has no secret', async () => {
     expect((await buy(item())).status).toBe(200)
     const [row] = shop.rows('SELECT * FROM payments ORDER BY id DESC LIMIT 1')
     const { read, cookie } = await signIn()

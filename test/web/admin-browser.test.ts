@@ -160,7 +160,7 @@ const paths = () => [
 ]
 
 describe.skipIf(isMissing)('without JavaScript', () => {
-  test('behavior: the operator signs in, finds a payment, confirms an action and signs out', async () => {
+  test('the operator signs in, finds a payment, confirms an action and signs out', async () => {
     await signIn()
     const [cookie] = await page.context().cookies()
     expect(cookie).toMatchObject({ httpOnly: true, sameSite: 'Strict', path: '/admin' })
@@ -194,7 +194,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
 const coloured = ['/admin', '/admin/payments', '/admin/networks', '/admin/orders']
 
 describe.skipIf(isMissing)('every page', () => {
-  test('behavior: no page has a fault in light or in dark, or is wider than a phone', async () => {
+  test('no page has a fault in light or in dark, or is wider than a phone', async () => {
     await signIn()
     await scripted(async (own) => {
       await own.goto(`${url}/admin`)
@@ -221,7 +221,7 @@ describe.skipIf(isMissing)('every page', () => {
     })
   })
 
-  test('behavior: every control of the overview is reached by Tab and shows its focus', async () => {
+  test('every control of the overview is reached by Tab and shows its focus', async () => {
     await signIn()
     await scripted(async (own) => {
       await own.goto(`${url}/admin`)

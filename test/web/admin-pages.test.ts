@@ -69,7 +69,7 @@ async function signedIn(options: AdminOptions = {}) {
 }
 
 describe('the pages', () => {
-  test('behavior: each page is for operators only, and has no script', async () => {
+  test('each page is for operators only, and has no script', async () => {
     const { app, session } = await signedIn()
     for (const path of [...paths, '/admin/payments.csv', '/admin/actions/pause']) {
       const answer = await app.get(path)
@@ -143,7 +143,7 @@ describe('the pages', () => {
     }
   })
 
-  test('behavior: the configuration shows names of secrets and no value', async () => {
+  test('the configuration shows names of secrets and no value', async () => {
     const base = configOf(small)
     const rpc = 'https://rpc.example.com/v2/rpc-s3cret'
     const one = merchant('one', {
@@ -179,7 +179,7 @@ describe('what needs attention', () => {
     return text.slice(text.indexOf('id="attention"'), text.indexOf('id="days"'))
   }
 
-  test('behavior: a relayer without gas has the amount, the address and a code for wallets', async () => {
+  test('a relayer without gas has the amount, the address and a code for wallets', async () => {
     const relayer = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
     const reason = 'too little for gas'
     const paused = {
@@ -208,7 +208,7 @@ describe('what needs attention', () => {
     )
   })
 
-  test('behavior: held orders, circuits, budgets near their end and faults of the disk are named', async () => {
+  test('held orders, circuits, budgets near their end and faults of the disk are named', async () => {
     const gas = [
       { product: 'gateway', spentWei: 79n, budgetWei: 100n },
       { product: 'facilitator', spentWei: 80n, budgetWei: 100n },
@@ -232,13 +232,13 @@ describe('what needs attention', () => {
     expect(await attention({})).toContain('Nothing: all that is configured works.')
   })
 
-  test('behavior: another host than that of a local base_url is in the list, as a hint', async () => {
+  test('another host than that of a local base_url is in the list, as a hint', async () => {
     const text = await attention({ otherHost: () => 'shop.example' })
     expect(text).toContain('a request came for another host')
     expect(text).toContain('<code>shop.example</code>, which may be invented')
   })
 
-  test('behavior: a payment that was not delivered is in the list until the buyer has it', async () => {
+  test('a payment that was not delivered is in the list until the buyer has it', async () => {
     const { app, read } = await signedIn()
     const { id } = insertPayment(app.db, { at: now - 90_000, isDelivered: false })
     // This one is being delivered.
@@ -272,7 +272,7 @@ describe('what needs attention', () => {
     expect(await list()).toContain('Nothing: all that is configured works.')
   })
 
-  test('behavior: a payment that waits long for a block is in the list, with its age', async () => {
+  test('a payment that waits long for a block is in the list, with its age', async () => {
     const one = { id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' } as const
     const sent = { amountAtomic: 1n, state: 'broadcast', transaction: '0x1' } as const
     const waiting = (createdAt: number): Partial<Sources> => ({
@@ -284,7 +284,7 @@ describe('what needs attention', () => {
     expect(late).not.toContain('Nothing: all')
   })
 
-  test('behavior: the gas that is left is that of the network with the least', async () => {
+  test('the gas that is left is that of the network with the least', async () => {
     const text = await (await signedIn({ sources: { networks: () => [networkOf()] } })).read(
       '/admin',
     )
@@ -294,7 +294,7 @@ describe('what needs attention', () => {
 })
 
 describe('payments', () => {
-  test('behavior: the list has pages, and the story has all that the ledger knows', async () => {
+  test('the list has pages, and the story has all that the ledger knows', async () => {
     const { app, read } = await signedIn()
     for (let index = 0; index < 60; index++)
       insertPayment(app.db, { at: now - index * 2_000, isDelivered: index < 59 })
@@ -330,7 +330,7 @@ describe('payments', () => {
     expect(nothing).toContain('<a class="button second" href="/admin/payments">')
   })
 
-  test('behavior: the story of an undelivered payment begins with the reason and what to do', async () => {
+  test('the story of an undelivered payment begins with the reason and what to do', async () => {
     const config = { ...configOf(small), merchants: [merchant('one')] }
     const { app, read } = await signedIn({ config })
     const { id } = insertPayment(app.db, { at: now, isDelivered: false, merchant: 'one' })
@@ -360,7 +360,7 @@ describe('payments', () => {
     }
   })
 
-  test('behavior: the story links hashes to the explorer of a public network only', async () => {
+  test('the story links hashes to the explorer of a public network only', async () => {
     const { app, read } = await signedIn()
     const { id, hash } = insertPayment(app.db, { at: now })
     expect(await read(`/admin/payments/${id}`)).toContain(`href="https://basescan.org/tx/${hash}"`)
@@ -384,7 +384,7 @@ describe('payments', () => {
     expect(await read('/admin/payments?q=&state=&route=')).toContain('There are no payments yet.')
   })
 
-  test('behavior: the CSV has the lines of the search, and no cell is a formula', async () => {
+  test('the CSV has the lines of the search, and no cell is a formula', async () => {
     const { app, session } = await signedIn()
     await describeAsset(app.ledger, now + 1, '=cmd()')
     for (const text of ['=1+1', '+1', '-1', '@x', ' =1', 'a,"b"'])
@@ -427,7 +427,7 @@ describe('actions', () => {
     return { did, options: { config, sources: { actions } } }
   }
 
-  test('behavior: each action is confirmed on its page, done once, logged, and its result is shown once', async () => {
+  test('each action is confirmed on its page, done once, logged, and its result is shown once', async () => {
     const { did, options } = recording()
     const { app, session, read, post } = await signedIn(options)
     for (const [name, subject] of subjects) {

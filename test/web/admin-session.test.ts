@@ -5,7 +5,7 @@ import { adminPages, cookieOf, formHeaders, isIn, token } from '../harness/admin
 import * as Sources from '../harness/sources'
 
 describe('signing in', () => {
-  test('behavior: without a session there is only the form, and no cookie', async () => {
+  test('without a session there is only the form, and no cookie', async () => {
     const answer = await adminPages().get('/admin')
     expect(answer.status).toBe(200)
     expect(answer.headers.get('set-cookie')).toBeNull()
@@ -14,7 +14,7 @@ describe('signing in', () => {
     expect(text).not.toContain('What needs attention')
   })
 
-  test('behavior: the token opens a session, whose cookie opens the pages', async () => {
+  test('the token opens a session, whose cookie opens the pages', async () => {
     const app = adminPages()
     const answer = await app.post('/admin', { token })
     expect([answer.status, answer.headers.get('location')]).toEqual([303, '/admin'])
@@ -27,7 +27,7 @@ describe('signing in', () => {
     expect(await isIn(await app.get('/admin', { cookie }))).toBe(true)
   })
 
-  test('behavior: a program reads with the Bearer token, and gets no cookie', async () => {
+  test('a program reads with the Bearer token, and gets no cookie', async () => {
     const app = adminPages()
     for (const scheme of ['Bearer', 'bearer']) {
       const answer = await app.get('/admin', { authorization: `${scheme} ${token}` })
@@ -133,7 +133,7 @@ describe('sessions', () => {
     expect(await isIn(await app.get('/admin', { cookie: second }))).toBe(true)
   })
 
-  test('behavior: a session ends without use, and after its longest time', async () => {
+  test('a session ends without use, and after its longest time', async () => {
     const app = adminPages()
     const { cookie } = await app.signIn()
     const start = app.state.now
@@ -156,7 +156,7 @@ describe('sessions', () => {
     expect(await isIn(await app.get('/admin', { cookie }))).toBe(false)
   })
 
-  test('behavior: signing out ends this session, and everywhere ends all', async () => {
+  test('signing out ends this session, and everywhere ends all', async () => {
     const app = adminPages()
     const [one, two, three] = [await app.signIn(), await app.signIn(), await app.signIn()]
     const answer = await app.post('/admin/sign-out', { csrf: one.csrf, where: 'here' }, one)
@@ -168,7 +168,7 @@ describe('sessions', () => {
     for (const each of [two, three]) expect(await isIn(await app.get('/admin', each))).toBe(false)
   })
 
-  test('behavior: another ADMIN_TOKEN ends all sessions', async () => {
+  test('another ADMIN_TOKEN ends all sessions', async () => {
     const app = adminPages()
     const { cookie } = await app.signIn()
     const same = adminPages({ sessions: app.sessions })
@@ -233,7 +233,7 @@ describe('forms of other sites', () => {
     expect(await isIn(await app.get('/admin', { cookie }))).toBe(true)
   })
 
-  test('behavior: an older browser is known by its origin', async () => {
+  test('an older browser is known by its origin', async () => {
     const app = adminPages()
     const { 'sec-fetch-site': _, ...old } = formHeaders
     const body = `token=${token}`
@@ -254,7 +254,7 @@ describe('forms of other sites', () => {
 describe('without TLS', () => {
   const local = { baseUrl: 'http://localhost:4020' }
 
-  test('behavior: on this machine the cookie is plain', async () => {
+  test('on this machine the cookie is plain', async () => {
     const app = adminPages(local)
     for (const address of ['127.0.0.1', '::1', '::ffff:127.0.0.1']) {
       app.state.address = address
@@ -289,7 +289,7 @@ describe('without TLS', () => {
 })
 
 describe('headers', () => {
-  test('behavior: no answer may be stored, framed, scripted or named to other sites', async () => {
+  test('no answer may be stored, framed, scripted or named to other sites', async () => {
     const app = adminPages()
     const { cookie, csrf } = await app.signIn()
     const answers = [

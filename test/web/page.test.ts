@@ -8,7 +8,7 @@ const page = await Bun.file(join(import.meta.dir, '../../docs/quickstart.md')).t
 const fenced = (kind: string, text: string) => `\`\`\`${kind}\n${text}\n\`\`\`\n`
 
 describe('commands of a page', () => {
-  test('behavior: every block of the quickstart names its terminal and what it prints', () => {
+  test('every block of the quickstart names its terminal and what it prints', () => {
     const blocks = blocksOf(page)
     expect(blocks.map(({ title }) => title)).toContain('4. Describe what you sell')
     for (const { expected } of blocks) expect(expected).not.toEqual([])
@@ -30,7 +30,7 @@ describe('commands of a page', () => {
     expect(() => blocksOf(sh + text + text)).toThrow('no commands print this')
   })
 
-  test('behavior: an output has the lines of the page in their order', () => {
+  test('an output has the lines of the page in their order', () => {
     const output = 'notice\r\na 1 b\nc\nd\n'
     for (const [expected, isRight] of [
       [['a ... b', 'c', 'd'], true],

@@ -45,7 +45,7 @@ describe('the colour of the operator', () => {
     return { light, dark }
   }
 
-  test('behavior: every text of the style can be read on every background', async () => {
+  test('every text of the style can be read on every background', async () => {
     for (const scheme of Object.values(await colours())) {
       const texts = ['text', 'quiet', 'accent', 'good', 'fair', 'bad']
       for (const text of texts)
@@ -63,7 +63,7 @@ describe('the colour of the operator', () => {
     }
   })
 
-  test('behavior: any colour gives shades that can be read, and stays the colour of buttons', async () => {
+  test('any colour gives shades that can be read, and stays the colour of buttons', async () => {
     const { light, dark } = await colours()
     const backgrounds = ['page', 'surface', 'tint']
     for (let i = 0; i < 4096; i++) {
@@ -79,7 +79,7 @@ describe('the colour of the operator', () => {
     }
   })
 
-  test('behavior: a colour that can be read is kept as it is', () => {
+  test('a colour that can be read is kept as it is', () => {
     expect(Theme.from('#0b6060')).toMatchObject({ light: '#0b6060', onBrand: '#ffffff' })
     expect(Theme.from('#ffcc00').onBrand).toBe('#000000')
   })
@@ -108,7 +108,7 @@ describe('the logo of the operator', () => {
     return linesOf(text, options)[0]
   }
 
-  test('behavior: type and size of a logo come from its bytes', () => {
+  test('type and size of a logo come from its bytes', () => {
     const start = '\ufeff<?xml version="1.0"?>\n<!-- a -->\n<!DOCTYPE svg>\n'
     const cases: [string | Uint8Array, Partial<Logo>][] = [
       [pngOf(300, 100), { type: 'image/png', width: 300, height: 100 }],
@@ -149,7 +149,7 @@ describe('the logo of the operator', () => {
     expect(found?.headers.get('x-content-type-options')).toBe('nosniff')
   })
 
-  test('behavior: a wide logo keeps its proportions up to a limit', () => {
+  test('a wide logo keeps its proportions up to a limit', () => {
     const pageOf = (content: Uint8Array) =>
       layout(configOf(...argumentsOf(content)), { title: 'x', path: '/', main: { markup: '' } })
     expect(pageOf(pngOf(300, 100))).toContain('width="84" height="28"')
@@ -170,7 +170,7 @@ describe('the bytes of a page', () => {
   const get = (headers: Record<string, string>, options = {}) =>
     respond(config, new Request('http://localhost/', { headers }), page, options)
 
-  test('behavior: pages are compressed for a client that takes gzip, with a tag of their own', async () => {
+  test('pages are compressed for a client that takes gzip, with a tag of their own', async () => {
     const packed = get({ 'accept-encoding': 'br, gzip;q=0.5' })
     expect(packed.headers.get('content-encoding')).toBe('gzip')
     expect(packed.headers.get('vary')).toBe('Accept-Encoding')
@@ -191,7 +191,7 @@ describe('the bytes of a page', () => {
     expect([again.status, again.headers.get('vary')]).toEqual([304, 'Accept-Encoding'])
   })
 
-  test('behavior: assets are compressed once, and named by their content', () => {
+  test('assets are compressed once, and named by their content', () => {
     const { service } = configOf(withService('accent = "#123456"'))
     const { script, style } = assetsOf(service)
     expect(assetsOf(service).style).toBe(style)

@@ -82,7 +82,7 @@ const isOwn402 = (text: string) => text.includes('status of 402')
 
 describe.skipIf(isMissing)('every page', () => {
   for (const path of paths)
-    test(`behavior: ${path} has no fault in light, in dark, wide and at 360 pixels`, () =>
+    test(`${path} has no fault in light, in dark, wide and at 360 pixels`, () =>
       look({ viewport: { width: 1200, height: 900 } }, path, async (page, found) => {
         await expectNoViolations(page)
         await page.setViewportSize({ width: 360, height: 740 })
@@ -121,7 +121,7 @@ describe.skipIf(isMissing)('words', () => {
   const whole = widths.map((width) => ({ width, broken: [], overflow: 0 }))
 
   for (const path of ['/', forecast, '/merchants/chain-stocks', '/stocks'])
-    test(`behavior: no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
+    test(`no word breaks at ${path}, wide, on a tablet and on a phone`, () =>
       look({}, path, async (page) => {
         if (path === '/stocks') await page.locator('[data-symbol=NVDA]').getByText('open').waitFor()
         const found = []
@@ -129,7 +129,7 @@ describe.skipIf(isMissing)('words', () => {
         expect(found).toEqual(whole)
       }))
 
-  test('behavior: an address is short, takes one line on every screen, and is copied whole', () =>
+  test('an address is short, takes one line on every screen, and is copied whole', () =>
     look({}, '/stocks', async (page) => {
       const lines = `[...document.querySelectorAll('.address code')].map((code) =>
         Math.round(code.getBoundingClientRect().height / parseFloat(getComputedStyle(code).lineHeight)))`
@@ -146,7 +146,7 @@ describe.skipIf(isMissing)('words', () => {
 })
 
 describe.skipIf(isMissing)('the first look', () => {
-  test('behavior: a price, the command and the first merchant are visible without scrolling', () =>
+  test('a price, the command and the first merchant are visible without scrolling', () =>
     look({}, '/', async (page) => {
       for (const [width, height] of [
         [1280, 720],
@@ -160,7 +160,7 @@ describe.skipIf(isMissing)('the first look', () => {
       }
     }))
 
-  test('behavior: a merchant and the stocks have one thing to press, which leads to the order', () =>
+  test('a merchant and the stocks have one thing to press, which leads to the order', () =>
     look({}, '/', async (page) => {
       for (const [path, selector] of [
         [forecast, '#try'],
@@ -185,7 +185,7 @@ describe.skipIf(isMissing)('the first look', () => {
       }
     }))
 
-  test('behavior: nothing moves while a page loads', () =>
+  test('nothing moves while a page loads', () =>
     look({}, '/', async (page) => {
       for (const width of [1600, 390])
         for (const path of ['/', forecast, '/stocks']) {
@@ -214,7 +214,7 @@ function widthOf(page: Page): Promise<number> {
 }
 
 describe.skipIf(isMissing)('the page of a merchant', () => {
-  test('behavior: the page of a merchant shows the live 402 of both protocols, decoded', () =>
+  test('the page of a merchant shows the live 402 of both protocols, decoded', () =>
     look({ viewport: { width: 360, height: 740 } }, forecast, async (page, found) => {
       const answer = await tryOut(page)
       const text = await answer.textContent()
@@ -233,7 +233,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('behavior: the entered values are those of the request, of the commands and of the wallet', () =>
+  test('the entered values are those of the request, of the commands and of the wallet', () =>
     look({}, forecast, async (page, found) => {
       await page.getByLabel('latitude').fill("1'5")
       await page.getByLabel('longitude').fill('')
@@ -253,7 +253,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
       expect(found.filter((text) => !isOwn402(text))).toEqual([])
     }))
 
-  test('behavior: a route of two methods is asked by the chosen one, with its body', () =>
+  test('a route of two methods is asked by the chosen one, with its body', () =>
     look({}, '/merchants/chain-stocks?route=/quote', async (page) => {
       expect(await page.locator('#body').isVisible()).toBe(false)
       await page.getByLabel('Method').selectOption('POST')
@@ -289,7 +289,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
       expect(asked).toEqual([])
     }))
 
-  test('behavior: the tools are tabs for the keyboard, and a command is copied unchanged', () =>
+  test('the tools are tabs for the keyboard, and a command is copied unchanged', () =>
     look({}, '/merchants/catjoke', async (page) => {
       // Without a wallet they are how to pay.
       expect(await page.locator('.progress').textContent()).toContain('has no wallet')
@@ -319,7 +319,7 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
 })
 
 describe.skipIf(isMissing)('the stock tokens', () => {
-  test('behavior: prices and states equal those of the list', () =>
+  test('prices and states equal those of the list', () =>
     look({}, '/stocks', async (page, found) => {
       const row = page.locator('tr[data-symbol=NVDA]')
       await row.getByText('open').waitFor()
@@ -336,7 +336,7 @@ describe.skipIf(isMissing)('the stock tokens', () => {
 })
 
 describe.skipIf(isMissing)('buying a stock', () => {
-  test('behavior: a wallet of EIP-1193 alone buys a stock, and the tokens arrive', async () => {
+  test('a wallet of EIP-1193 alone buys a stock, and the tokens arrive', async () => {
     const chain = world.chains['eip155:4663']
     const [token] = (world.config.stock?.tokens ?? []).filter(({ symbol }) => symbol === 'MSFT')
     if (chain === undefined || token === undefined) throw new Error('MSFT is not sold')
@@ -364,7 +364,7 @@ describe.skipIf(isMissing)('buying a stock', () => {
 })
 
 describe.skipIf(isMissing)('an order whose answer was lost', () => {
-  test('behavior: an order whose answer was lost is fetched on the next visit, and no payment is offered beside it', async () => {
+  test('an order whose answer was lost is fetched on the next visit, and no payment is offered beside it', async () => {
     const own = await page.context().newPage()
     try {
       const wallet = await installWallet(own, Object.values(world.chains), account(1).local())
@@ -397,7 +397,7 @@ describe.skipIf(isMissing)('an order whose answer was lost', () => {
 })
 
 describe.skipIf(isMissing)('without a mouse', () => {
-  test('behavior: every control is reached by Tab, shows its focus, and works by Enter', () =>
+  test('every control is reached by Tab, shows its focus, and works by Enter', () =>
     look({ viewport: { width: 900, height: 700 } }, '/', async (page) => {
       await page.keyboard.press('Tab')
       expect(await focused(page)).toMatchObject({ text: 'Skip to the content', isVisible: true })
@@ -438,7 +438,7 @@ function focused(page: Page): Promise<Focus> {
 describe.skipIf(isMissing)('without JavaScript', () => {
   const plain = { javaScriptEnabled: false }
 
-  test('behavior: the catalogue is read and searched, and a route is composed', () =>
+  test('the catalogue is read and searched, and a route is composed', () =>
     look(plain, '/', async (page, found) => {
       expect(await page.locator('.card').count()).toBe(world.config.merchants.length)
       expect(await page.locator('.copy:visible').count()).toBe(0)
@@ -457,7 +457,7 @@ describe.skipIf(isMissing)('without JavaScript', () => {
       expect(found).toEqual([])
     }))
 
-  test('behavior: the tokens are listed with their whole addresses', () =>
+  test('the tokens are listed with their whole addresses', () =>
     look(plain, '/stocks?symbol=AMZN', async (page) => {
       const tokens = world.config.stock?.tokens ?? []
       expect(await page.locator('tbody tr').count()).toBe(tokens.length)

@@ -18,7 +18,7 @@ beforeAll(async () => {
 afterAll(() => world.stop())
 
 describe('commands', () => {
-  test('behavior: an example has the required parameters and those with an example', () => {
+  test('an example has the required parameters and those with an example', () => {
     const params = [
       param('iso', { in: 'tail', required: true, example: 'DE' }),
       param('indicator', { in: 'tail', required: true, schema: { const: 'indicator' } }),
@@ -32,7 +32,7 @@ describe('commands', () => {
     )
   })
 
-  test('behavior: quotes cannot leave their command', () => {
+  test('quotes cannot leave their command', () => {
     const example = { method: 'POST', target: '/m/a/b', body: `{"a":"it's $(id)\\\\"}` } as const
     const [curl, , program] = Commands.of(example, {
       baseUrl: 'http://localhost',
@@ -68,7 +68,7 @@ describe('the commands of the page', () => {
     return (await child.exited) === 0 ? out : problems
   }
 
-  test.concurrent('behavior: curl shows the 402, mppx and @x402/fetch buy', async () => {
+  test.concurrent('curl shows the 402, mppx and @x402/fetch buy', async () => {
     const [curl = '', command = '', program = ''] = await commandsOf(
       '/merchants/weather?route=/forecast',
     )
@@ -84,7 +84,7 @@ describe('the commands of the page', () => {
   })
 
   test.skipIf(Bun.which('python3') === null)(
-    'behavior: the Python of a GET and of a POST compiles, and asks for what the page shows',
+    'the Python of a GET and of a POST compiles, and asks for what the page shows',
     async () => {
       for (const path of ['/merchants/weather?route=/forecast', '/merchants/assistant']) {
         const program = (await commandsOf(path)).find((code) => code.startsWith('import os')) ?? ''
@@ -106,7 +106,7 @@ print([ast.literal_eval(call.args[0]) for call in calls
     },
   )
 
-  test.concurrent('behavior: a POST is bought with its body', async () => {
+  test.concurrent('a POST is bought with its body', async () => {
     const [, command = '', program = ''] = await commandsOf('/merchants/assistant')
     const mppxHere = command.replace('npx mppx', `'${process.execPath}' '${mppx}'`)
     const answers = await Promise.all([
@@ -134,7 +134,7 @@ describe('the address of a merchant', () => {
   const get = (path: string, headers: Record<string, string> = {}) =>
     fetch(world.url + path, { headers, redirect: 'manual' })
 
-  test('behavior: the address of a merchant leads a browser to its page, and a program sees no difference', async () => {
+  test('the address of a merchant leads a browser to its page, and a program sees no difference', async () => {
     for (const path of ['/m/weather', '/m/weather/']) {
       const visit = await get(path, navigation)
       expect([visit.status, visit.headers.get('location')]).toEqual([302, '/merchants/weather'])
@@ -165,7 +165,7 @@ describe('the address of a merchant', () => {
 describe('the page of a merchant', () => {
   const textOf = async (path: string) => (await fetch(world.url + path)).text()
 
-  test('behavior: without scripts the form of a merchant puts the values into the commands', async () => {
+  test('without scripts the form of a merchant puts the values into the commands', async () => {
     const query = new URLSearchParams({
       route: '/forecast',
       'p.latitude': "1'5",
@@ -178,13 +178,13 @@ describe('the page of a merchant', () => {
     expect(program).toContain(`await pay('http://localhost${path}\\'5&longitude=2,5')`)
   })
 
-  test('behavior: the page of a merchant names the MCP tool of the route', async () => {
+  test('the page of a merchant names the MCP tool of the route', async () => {
     const text = await textOf('/merchants/weather?route=/forecast')
     expect(text).toContain('The tool is weather-forecast.')
     expect(codesOf(text).at(-1)).toContain('"--max-per-call", "0.005"')
   })
 
-  test('behavior: a route with a meter has its ceiling and what its units cost', async () => {
+  test('a route with a meter has its ceiling and what its units cost', async () => {
     const text = await textOf('/merchants/assistant')
     expect(text).toContain('<span class="price">up to $0.05</span> for one request')
     expect(text).toContain(
@@ -192,7 +192,7 @@ describe('the page of a merchant', () => {
     )
   })
 
-  test('behavior: a parameter with few values is a list of them', async () => {
+  test('a parameter with few values is a list of them', async () => {
     const text = await textOf('/merchants/defi?route=/stablecoins')
     expect(text).toMatch(/<select id="p-0" name="p.includePrices"[^>]*><option value="">not set/)
     expect(text).toContain('<option value="true" selected>true</option>')

@@ -53,7 +53,7 @@ function pages(options: Partial<PagesOptions> = {}) {
 }
 
 describe('the catalogue', () => {
-  test('behavior: every merchant is on it with its lowest price, and every route on its page', async () => {
+  test('every merchant is on it with its lowest price, and every route on its page', async () => {
     const text = await (await fetch(`${world.url}/`)).text()
     for (const merchant of world.config.merchants) {
       const { slug, title, routes } = merchant
@@ -74,7 +74,7 @@ describe('the catalogue', () => {
       expect(text).toContain(`<li>${asset.symbol} on ${name}`)
   })
 
-  test('behavior: the command is the cheapest GET that can be bought now', async () => {
+  test('the command is the cheapest GET that can be bought now', async () => {
     const cheap = merchant('cheap', {
       routes: [route('/post', { methods: ['POST'], priceAtomic: 1n }), route('/a-long-path')],
     })
@@ -93,7 +93,7 @@ describe('the catalogue', () => {
     expect(await commandOf({ isReady: () => false })).toBeUndefined()
   })
 
-  test('behavior: a network that is not ready is named, and nothing ready at all is said', async () => {
+  test('a network that is not ready is named, and nothing ready at all is said', async () => {
     const one = pages({ isReady: ({ id }) => id === 'eip155:8453' })
     const text = await (await one.get('/')).text()
     expect(text).toContain('USDC on Base Sepolia (test money) <span class="badge bad">not ready')
@@ -102,7 +102,7 @@ describe('the catalogue', () => {
     expect(none).toContain('Nothing can be paid at the moment.')
   })
 
-  test('behavior: health follows the circuit of the upstream', async () => {
+  test('health follows the circuit of the upstream', async () => {
     const config = { ...configOf(small), merchants: [merchant('one', { routes: [route('/a')] })] }
     const words = {
       available: 'available',
@@ -116,7 +116,7 @@ describe('the catalogue', () => {
     }
   })
 
-  test('behavior: a second request is a 304, until something changes', async () => {
+  test('a second request is a 304, until something changes', async () => {
     let isReady = true
     const app = pages({ isReady: () => isReady })
     const first = await app.get('/')
@@ -127,7 +127,7 @@ describe('the catalogue', () => {
     expect((await app.get('/', { 'if-none-match': etag })).status).toBe(200)
   })
 
-  test('behavior: a large catalogue and a large merchant have pages and a search', async () => {
+  test('a large catalogue and a large merchant have pages and a search', async () => {
     const config = {
       ...configOf(small),
       merchants: [
@@ -164,7 +164,7 @@ describe('the catalogue', () => {
     expect(matching).toContain('<h2 id="what">Summary of /r249</h2>')
   })
 
-  test('behavior: ten routes need no search', async () => {
+  test('ten routes need no search', async () => {
     for (const [routes, isSearched] of [
       [10, false],
       [11, true],
@@ -214,7 +214,7 @@ function merchantOf(text: string) {
 }
 
 describe('what a buyer is told of a network', () => {
-  test('behavior: the public RPC and the explorer of a known network, and never an RPC of the file', async () => {
+  test('the public RPC and the explorer of a known network, and never an RPC of the file', async () => {
     const [base] = configOf(small).networks
     if (base === undefined) throw new Error('the small file has a network')
     const keyed = { ...base, rpcUrls: ['https://rpc.example.com/v2/s3cret-key'] }
@@ -236,7 +236,7 @@ describe('what a buyer is told of a network', () => {
 })
 
 describe('what a page may do', () => {
-  test('behavior: the policy allows our scripts by their hashes and nothing inline', async () => {
+  test('the policy allows our scripts by their hashes and nothing inline', async () => {
     for (const path of ['/', '/merchants/weather', '/stocks']) {
       const response = await fetch(world.url + path)
       expect(response.status).toBe(200)
@@ -250,7 +250,7 @@ describe('what a page may do', () => {
     }
   })
 
-  test('behavior: paths of assets have the hash of their content, and may be cached for a year', async () => {
+  test('paths of assets have the hash of their content, and may be cached for a year', async () => {
     const text = await (await fetch(`${world.url}/merchants/weather`)).text()
     const paths = [...text.matchAll(/\/assets\/[a-z]+-[0-9a-f]{16}\.[a-z]+/g)].map(([path]) => path)
     expect(new Set(paths).size).toBe(4)
@@ -263,7 +263,7 @@ describe('what a page may do', () => {
     expect((await fetch(`${world.url}/assets/..%2fconfig`)).status).toBe(404)
   })
 
-  test('behavior: a page is small on the wire, also for a client that takes no gzip', async () => {
+  test('a page is small on the wire, also for a client that takes no gzip', async () => {
     const sizeOf = async (path: string, encoding: string) => {
       const headers = { 'accept-encoding': encoding }
       const response = await fetch(world.url + path, { headers, decompress: false })
@@ -286,7 +286,7 @@ describe('what a page may do', () => {
     expect(await sizeOf(wallet, 'identity')).toBeLessThan(20_000)
   })
 
-  test('behavior: hostile texts of the configuration are escaped', async () => {
+  test('hostile texts of the configuration are escaped', async () => {
     const hostile = `</code></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onfocus=alert(1) ${controlCharacter}`
     const base = configOf(small)
     const one = merchantOf(hostile)
@@ -336,7 +336,7 @@ describe('crawlers', () => {
     return longest?.kind !== 'Disallow'
   }
 
-  test('behavior: crawlers may read each page of the sitemap and the documents, and nothing that is sold', async () => {
+  test('crawlers may read each page of the sitemap and the documents, and nothing that is sold', async () => {
     const read = async (path: string, type: string) => {
       const response = await fetch(world.url + path)
       expect([response.status, response.headers.get('content-type')]).toEqual([200, type])
@@ -379,7 +379,7 @@ describe('crawlers', () => {
       expect([path, isAllowed(robots, path)]).toEqual([path, false])
   })
 
-  test('behavior: without stocks the sitemap lists no page of them', () => {
+  test('without stocks the sitemap lists no page of them', () => {
     expect(sitemapOf({ ...configOf(small), stock: undefined })).not.toContain('/stocks')
     expect(sitemapOf(configOf(small))).toContain('<loc>https://pay.example.com/stocks</loc>')
   })

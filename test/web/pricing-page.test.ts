@@ -30,7 +30,7 @@ afterAll(async () => {
   await world?.stop()
 })
 
-test('behavior: the worked example has the ceiling and the charge that the meter computes', () => {
+test('the worked example has the ceiling and the charge that the meter computes', () => {
   const toml = block('toml')
   const meter = meterOf(toml.slice(toml.indexOf('preset =')))
   const head = '{"model":"gpt-5-mini","max_tokens":500,"messages":[{"role":"user","content":"'
@@ -46,7 +46,7 @@ test('behavior: the worked example has the ceiling and the charge that the meter
     expect(page.replaceAll('\n', ' ')).toContain(said)
 })
 
-test('behavior: the program that registers UptoEvmScheme buys an answer by its use', async () => {
+test('the program that registers UptoEvmScheme buys an answer by its use', async () => {
   const program = block('ts')
   expect(program).toContain('https://pay.example.com')
   const file = join(directory, 'buy.ts')

@@ -99,7 +99,7 @@ async function press(button = payButton()): Promise<string> {
 }
 
 describe.skipIf(isMissing)('the page of a paid address', () => {
-  test('behavior: the page of a paid address has the status and the headers of the 402 that a program gets', async () => {
+  test('the page of a paid address has the status and the headers of the 402 that a program gets', async () => {
     const program = await fetch(shop.url + path)
     const visit = await open()
     const headers = await visit?.allHeaders()
@@ -119,7 +119,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     expect(script.headers.get('content-type')).toBe('application/problem+json')
   })
 
-  test('behavior: the page of a paid address has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
+  test('the page of a paid address has no fault in light, in dark and at 360 pixels, before and after a payment', async () => {
     await open()
     for (const isPaid of [false, true]) {
       if (isPaid) expect(await press()).toBe('Paid and delivered.')
@@ -133,7 +133,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     }
   })
 
-  test('behavior: the page of a paid address names the parameters that would be refused, and offers no payment', async () => {
+  test('the page of a paid address names the parameters that would be refused, and offers no payment', async () => {
     await open('/m/shop/form?symbol=toolong')
     expect(await page.locator('main').textContent()).toContain('symbol')
     const form = page.getByRole('link', { name: 'Correct the values in a form' })
@@ -147,7 +147,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
     expect(signatures()).toBe(0)
   })
 
-  test('behavior: an address where nothing is sold is a page with its problem', async () => {
+  test('an address where nothing is sold is a page with its problem', async () => {
     const visit = await open('/m/nothing')
     expect(visit?.status()).toBe(404)
     expect(await page.locator('h1').textContent()).toBe('Not Found')
@@ -156,7 +156,7 @@ describe.skipIf(isMissing)('the page of a paid address', () => {
 })
 
 describe.skipIf(isMissing)('paying on the page of a merchant', () => {
-  test('behavior: the form of a merchant comes back for another request, not beside an answer', async () => {
+  test('the form of a merchant comes back for another request, not beside an answer', async () => {
     await open('/merchants/shop?route=/item')
     await page.locator('.compose').waitFor({ state: 'attached' })
     const parts = ['.compose', '.asking', '.programs', '.wallet select']
@@ -183,7 +183,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     [sepolia, ['TransferWithAuthorization']],
     [robinhood, ['PermitWitnessTransferFrom']],
   ] as const)
-    test(`behavior: a wallet buys on ${network}, and the page shows the answer and the receipt`, async () => {
+    test(`a wallet buys on ${network}, and the page shows the answer and the receipt`, async () => {
       const before = await shop.balance(network, payee)
       await page.selectOption('.wallet select', network)
       expect(await press()).toBe('Paid and delivered.')
@@ -205,7 +205,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       expect(complaints.filter((text) => !text.includes('status of 402'))).toEqual([])
     })
 
-  test('behavior: after a payment the answer is in view, and the button says that it pays again', async () => {
+  test('after a payment the answer is in view, and the button says that it pays again', async () => {
     await page.setViewportSize({ width: 390, height: 700 })
     // Nothing scrolls smoothly, so the place is final at once.
     await page.emulateMedia({ reducedMotion: 'reduce' })
@@ -223,7 +223,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     }
   })
 
-  test('behavior: a refused second payment leaves the answer of the first one', async () => {
+  test('a refused second payment leaves the answer of the first one', async () => {
     expect(await press()).toBe('Paid and delivered.')
     wallet.refused.add('eth_signTypedData_v4')
     const more = page.getByRole('button', { name: 'Pay again with Demo Wallet' })
@@ -233,7 +233,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(await page.getByText('Or pay from a program').isVisible()).toBe(false)
   })
 
-  test('behavior: a press reaches its button while other payments and wallets are announced', async () => {
+  test('a press reaches its button while other payments and wallets are announced', async () => {
     // What another window keeps of another purchase, and a wallet that announces itself again.
     const announced = `for (const type of ['storage', 'turnpike:wallets', 'eip6963:requestProvider'])
       dispatchEvent(new Event(type))`
@@ -245,7 +245,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     await page.getByText('Paid and delivered.').waitFor()
   })
 
-  test('behavior: a refusal leaves the focus on the button', async () => {
+  test('a refusal leaves the focus on the button', async () => {
     wallet.refused.add('eth_requestAccounts')
     await payButton().focus()
     await page.keyboard.press('Enter')
@@ -253,7 +253,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     await page.locator('.wallets button:focus').waitFor()
   })
 
-  test('behavior: a wallet that has not approved Permit2 signs a permit of exactly the price', async () => {
+  test('a wallet that has not approved Permit2 signs a permit of exactly the price', async () => {
     wallet.account = account(4).local()
     wallet.chainId = 4663
     expect(await press()).toBe('Paid and delivered.')
@@ -264,7 +264,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     expect(wallet.signed[0]?.message.value).toBe(String(price))
   })
 
-  test('behavior: the page pays on the network of the wallet unless another one is chosen', async () => {
+  test('the page pays on the network of the wallet unless another one is chosen', async () => {
     wallet.chainId = 84532
     const before = await shop.balance(sepolia, payee)
     expect(await press()).toBe('Paid and delivered.')
@@ -276,7 +276,7 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
     ['has nothing on its network and on another one', 4663, () => undefined],
     ['does not know the first network', 1, () => wallet.unknown.add(4663)],
   ] as const)
-    test(`behavior: a wallet that ${name} pays on the one where it has the price`, async () => {
+    test(`a wallet that ${name} pays on the one where it has the price`, async () => {
       wallet.account = account(6).local()
       wallet.chainId = chainId
       prepare()
@@ -388,7 +388,7 @@ describe.skipIf(isMissing)('an approval of Permit2 that is missing', () => {
 
 describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
   beforeEach(() => open())
-  test('behavior: a pending payment is not signed again, also after the page was left', async () => {
+  test('a pending payment is not signed again, also after the page was left', async () => {
     const chain = shop.chains[base]
     if (chain === undefined) throw new Error('no chain')
     const before = await shop.balance(base, payee)
@@ -421,7 +421,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
     expect(await shop.balance(base, payee)).toBe(before + price)
   })
 
-  test('behavior: an answer is fetched without paying again when the upstream failed', async () => {
+  test('an answer is fetched without paying again when the upstream failed', async () => {
     const before = await shop.balance(base, payee)
     shop.upstream.script = (_, reply) => reply.send(500, 'broken')
     expect(await press()).toBe('The seller answered 500.')
@@ -434,7 +434,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
     expect(await shop.balance(base, payee)).toBe(before + price)
   })
 
-  test('behavior: an answer is requested again when the connection broke, and paid once', async () => {
+  test('an answer is requested again when the connection broke, and paid once', async () => {
     const before = await shop.balance(base, payee)
     let cuts = 0
     await page.route(`**${path}`, async (route) => {
@@ -458,7 +458,7 @@ describe.skipIf(isMissing)('a payment whose answer does not arrive', () => {
 
 describe.skipIf(isMissing)('a wallet in a window of its own', () => {
   beforeEach(() => open())
-  test('behavior: a wallet in a window of its own can answer to our page, and a page that opens ours cannot', async () => {
+  test('a wallet in a window of its own can answer to our page, and a page that opens ours cannot', async () => {
     const told = "if (opener) opener.postMessage('from the wallet', '*')"
     const opening = `<a href="${shop.url}${path}" target="_blank" rel="opener">Open</a>`
     const other = Bun.serve({

@@ -70,7 +70,7 @@ const arrived = (count: number) =>
 
 describe('a paid request', () => {
   for (const scheme of ['mpp', 'mpp-permit2', 'x402-eip3009', 'x402-permit2'] satisfies Scheme[])
-    test(`behavior: a paid request by ${scheme} is one message, which the verifier accepts`, async () => {
+    test(`a paid request by ${scheme} is one message, which the verifier accepts`, async () => {
       const response = await buy(`${shop.url}/m/shop/item?q=query-s3cret`, { scheme })
       expect(response.status).toBe(200)
       await arrived(1)
@@ -101,7 +101,7 @@ describe('a paid request', () => {
       expect(message?.text).not.toContain('s3cret')
     })
 
-  test('behavior: a charge by use is a message with the charge and the ceiling', async () => {
+  test('a charge by use is a message with the charge and the ceiling', async () => {
     const usage = JSON.stringify({ usage: { prompt_tokens: 7, completion_tokens: 20 } })
     shop.upstream.script = (_, reply) => reply.send(200, usage)
     const chat = `${shop.url}/m/model/chat`
@@ -121,7 +121,7 @@ describe('a paid request', () => {
     })
   })
 
-  test('behavior: an upstream that fails is a second message, after the first', async () => {
+  test('an upstream that fails is a second message, after the first', async () => {
     shop.upstream.script = (_, reply) => reply.send(503)
     const response = await buy(`${shop.url}/m/shop/item`)
     expect(response.status).toBe(502)
@@ -143,7 +143,7 @@ describe('a paid request', () => {
     expect(last?.text).not.toContain(failure.redeem.token)
   })
 
-  test('behavior: an endpoint costs a payment one insert more in its own commit, and no wait for the disk', async () => {
+  test('an endpoint costs a payment one insert more in its own commit, and no wait for the disk', async () => {
     const endings = () => shop.rows("SELECT 1 FROM payments WHERE delivery <> 'delivered'").length
     const open = endings()
     await buy(`${shop.url}/m/shop/other`)
@@ -176,7 +176,7 @@ describe('a paid request', () => {
     await arrived(bought)
   })
 
-  test('behavior: a receiver that never answers delays no buyer', async () => {
+  test('a receiver that never answers delays no buyer', async () => {
     const gate = Promise.withResolvers<undefined>()
     receiver.answer = () => gate.promise
     for (let i = 0; i < 3; i++) expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(200)
@@ -193,7 +193,7 @@ describe('an order', () => {
     return body.order ?? body
   }
 
-  test('behavior: each state of a delivered order is a message, in their order', async () => {
+  test('each state of a delivered order is a message, in their order', async () => {
     const { id, settlementTx, swapTx } = await orderOf(await buyStock(shop.buyUrl()))
     await until('all arrived', () => types(id).includes('order.delivered'))
     expect(types(id)).toEqual(['order.settled', 'order.swapping', 'order.delivered'])
@@ -222,7 +222,7 @@ describe('an order', () => {
     expect(paid?.body.data).toMatchObject({ product: 'desk', merchant: null })
   })
 
-  test('behavior: a refund is shown with its reason and its transaction', async () => {
+  test('a refund is shown with its reason and its transaction', async () => {
     const price = samplePrice(shop.nvda.symbol)
     const purchase = shop.buyUrl({ usdg: '41' })
     const headers = await signOrder(purchase)
@@ -242,7 +242,7 @@ describe('an order', () => {
 })
 
 describe('what is shown', () => {
-  test('behavior: metrics count messages; no page, log line or row has a secret', async () => {
+  test('metrics count messages; no page, log line or row has a secret', async () => {
     await buy(`${shop.url}/m/shop/item`)
     await arrived(1)
     const authorization = `Bearer ${shop.secrets.adminToken}`
@@ -264,7 +264,7 @@ describe('what is shown', () => {
     }
   })
 
-  test('behavior: a reload changes the endpoints without a restart', async () => {
+  test('a reload changes the endpoints without a restart', async () => {
     const other = startReceiver()
     const apply = (text: (before: string) => string) => shop.app.reload(shop.edited(text))
     expect(await apply((text) => text.replace(url, `${other.url}/new`))).toEqual([])

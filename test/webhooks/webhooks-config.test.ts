@@ -27,7 +27,7 @@ const faultsOf = (...entries: string[]) => {
   return { text, faults: read(text).faults }
 }
 
-test('behavior: an endpoint is read, its id is of its URL only', () => {
+test('an endpoint is read, its id is of its URL only', () => {
   const [endpoint] = parsed(entry()).webhooks
   expect(endpoint).toEqual({
     id: expect.stringMatching(/^[0-9a-f]{16}$/),
@@ -41,7 +41,7 @@ test('behavior: an endpoint is read, its id is of its URL only', () => {
   expect(parsed().webhooks).toEqual([])
 })
 
-test('behavior: several secrets for a rotation, a private address by permission', () => {
+test('several secrets for a rotation, a private address by permission', () => {
   const [endpoint] = parsed(
     entry({
       url: '"http://127.0.0.1:9"',
@@ -53,11 +53,11 @@ test('behavior: several secrets for a rotation, a private address by permission'
   expect(endpoint?.allowPrivate).toBe(true)
 })
 
-test('behavior: a change of the endpoints needs no restart', () => {
+test('a change of the endpoints needs no restart', () => {
   expect(needsRestart(parsed(entry()), parsed())).toEqual([])
 })
 
-test('behavior: every state of an order has a type of event', () => {
+test('every state of an order has a type of event', () => {
   const types = eventTypes.filter((type) => type.startsWith('order.'))
   expect(types.toSorted()).toEqual(states.map((state) => `order.${state}` as const).toSorted())
 })

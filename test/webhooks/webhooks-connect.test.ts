@@ -41,7 +41,7 @@ describe('a private address', () => {
       expect(plain.received).toEqual([])
     })
 
-  test('behavior: a name is resolved once, and the connection goes to the address that was checked', async () => {
+  test('a name is resolved once, and the connection goes to the address that was checked', async () => {
     const answers = [['127.0.0.1'], ['127.0.0.1', '10.0.0.1']]
     const asked: string[] = []
     await using own = await sendOne({
@@ -97,7 +97,7 @@ describe('an answer', () => {
     expect(secure.received).toEqual([])
   })
 
-  test('behavior: a body without an end is not read', async () => {
+  test('a body without an end is not read', async () => {
     let isCancelled = false
     const { promise: ended, resolve } = Promise.withResolvers<void>()
     plain.answer = () =>
@@ -130,7 +130,7 @@ describe('an answer', () => {
     expect(ends(unnamed)).toEqual([['waiting', null, 'connect ENOTFOUND']])
   })
 
-  test('behavior: a log line has the origin of the endpoint and no path', async () => {
+  test('a log line has the origin of the endpoint and no path', async () => {
     const url = 'http://127.0.0.1:1/path-s3cret?token=query-s3cret'
     await using own = await startSender({ endpoints: [endpointOf(url)] })
     for (let i = 0; i < 20; i++) await own.add(`pay_${i}`)

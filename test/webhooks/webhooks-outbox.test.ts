@@ -51,7 +51,7 @@ async function subscribed(changes: Parameters<typeof scripted>[0] = {}) {
 }
 
 describe.concurrent('payment.confirmed', () => {
-  test('behavior: payment.confirmed is written with the confirmation, with the facts of the payment only', async () => {
+  test('payment.confirmed is written with the confirmation, with the facts of the payment only', async () => {
     await using own = await subscribed()
     const transfer = own.sign({ from: 2 })
     await own.pay(transfer, { idempotencyKey: 'buyers-key', resource: 'http://x/?q=buyers-query' })
@@ -87,7 +87,7 @@ describe.concurrent('payment.confirmed', () => {
     expect(row?.body).not.toContain(transfer.signature.slice(2))
   })
 
-  test('behavior: payment.confirmed is written with its payment, or neither of them', async () => {
+  test('payment.confirmed is written with its payment, or neither of them', async () => {
     await using own = await subscribed()
     own.db.sqlite.run(
       "CREATE TRIGGER full BEFORE INSERT ON webhooks BEGIN SELECT RAISE(ABORT, 'full'); END",
@@ -108,7 +108,7 @@ describe.concurrent('payment.confirmed', () => {
     expect(messages(own)).toHaveLength(1)
   })
 
-  test('behavior: a payment in another block after a reorganisation is another event', async () => {
+  test('a payment in another block after a reorganisation is another event', async () => {
     await using own = await subscribed()
     const transfer = own.sign()
     await own.pay(transfer)
@@ -125,7 +125,7 @@ describe.concurrent('payment.confirmed', () => {
     expect(new Set(rows.map(({ id }) => id)).size).toBe(2)
   })
 
-  test('behavior: an external settlement is an event, too', async () => {
+  test('an external settlement is an event, too', async () => {
     await using own = await subscribed({ settlement: { payoutExclusive: () => true } })
     const transfer = own.sign()
     const hash = own.chain.settleExternally(transfer)
@@ -134,7 +134,7 @@ describe.concurrent('payment.confirmed', () => {
     expect(messages(own).map((row) => dataOf(row).transaction)).toEqual([hash])
   })
 
-  test('behavior: members of a batch have one each, and nothing is written without a subscription', async () => {
+  test('members of a batch have one each, and nothing is written without a subscription', async () => {
     await using own = await subscribed()
     const transfers = [1, 2, 3, 4].map((from) => own.sign({ from }))
     await Promise.all(transfers.map((each) => own.pay(each)))
@@ -146,7 +146,7 @@ describe.concurrent('payment.confirmed', () => {
 })
 
 describe.concurrent('delivery.failed', () => {
-  test('behavior: delivery.failed is written with each failed attempt, without its token', async () => {
+  test('delivery.failed is written with each failed attempt, without its token', async () => {
     await using own = await subscribed()
     const transfer = own.sign()
     await own.pay(transfer)
@@ -180,7 +180,7 @@ describe.concurrent('delivery.failed', () => {
 })
 
 describe.concurrent('budget.spent', () => {
-  test('behavior: budget.spent is written once a day, with the payment that reaches the budget', async () => {
+  test('budget.spent is written once a day, with the payment that reaches the budget', async () => {
     // A settling call costs 120,000 gwei on this chain.
     const callWei = 120_000_000_000_000n
     const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n }
@@ -208,7 +208,7 @@ describe.concurrent('budget.spent', () => {
     expect(messages(own, 'budget.spent')).toHaveLength(2)
   })
 
-  test('behavior: the last grant of a day is the event of the sponsor', async () => {
+  test('the last grant of a day is the event of the sponsor', async () => {
     await using own = await scripted()
     const outbox = createOutbox(own.db)
     outbox.subscribe({ endpoints: all, gasPerDay: [] })
@@ -322,7 +322,7 @@ describe('the outbox', () => {
   const endpoint = endpointOf(receiver.url)
   const bounds = { waitingMax: 5, endedMax: 3, endedMs: day }
 
-  test('behavior: when too many messages wait, the oldest are given up, and others are not delayed', async () => {
+  test('when too many messages wait, the oldest are given up, and others are not delayed', async () => {
     const removed = endpointOf('http://127.0.0.1:1')
     await using own = await startSender({ endpoints: [endpoint, removed], bounds })
     own.sender.apply([endpoint])
@@ -342,7 +342,7 @@ describe('the outbox', () => {
     expect(own.counts.get('dropped')).toBe(3)
   })
 
-  test('behavior: ended messages are deleted by number and by age', async () => {
+  test('ended messages are deleted by number and by age', async () => {
     await using own = await startSender({ endpoints: [endpoint], bounds })
     for (let i = 1; i <= 6; i++) {
       await own.add(`pay_${i}`)
@@ -355,7 +355,7 @@ describe('the outbox', () => {
     expect(own.rows()).toEqual([])
   })
 
-  test('behavior: messages of a removed endpoint wait for its return, for a day', async () => {
+  test('messages of a removed endpoint wait for its return, for a day', async () => {
     await using own = await startSender({ endpoints: [endpoint] })
     receiver.answer = () => new Response(null, { status: 400 })
     await own.add('pay_1')
@@ -379,7 +379,7 @@ describe('the outbox', () => {
     expect(own.counts.get('removed')).toBe(1)
   })
 
-  test('behavior: after a stop of more than a day the messages are still sent', async () => {
+  test('after a stop of more than a day the messages are still sent', async () => {
     await using own = await startSender({ endpoints: [endpoint] })
     await own.sender.stop(0)
     await own.add('pay_1')
@@ -392,7 +392,7 @@ describe('the outbox', () => {
     await later.stop(0)
   })
 
-  test('behavior: a result that cannot be written does not send the message in a loop', async () => {
+  test('a result that cannot be written does not send the message in a loop', async () => {
     await using own = await startSender({ endpoints: [endpoint] })
     own.db.sqlite.run(
       "CREATE TRIGGER full BEFORE UPDATE ON webhooks BEGIN SELECT RAISE(ABORT, 'full'); END",
@@ -408,7 +408,7 @@ describe('the outbox', () => {
     expect(own.rows()).toMatchObject([{ state: 'delivered' }])
   })
 
-  test('behavior: wildcards select the types that their names say', () => {
+  test('wildcards select the types that their names say', () => {
     expect(typesOf(['*'])).toEqual([...eventTypes])
     expect(typesOf(['order.*', 'network.paused'])).toEqual(
       eventTypes.filter((type) => /^order\.|^network\.paused/.test(type)),

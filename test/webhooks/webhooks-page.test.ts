@@ -34,7 +34,7 @@ async function startExample(directory: string, key: string) {
   return { url: `http://127.0.0.1:${port}/`, said: () => said, child }
 }
 
-test('behavior: the receiver of the page accepts messages, and each only once', async () => {
+test('the receiver of the page accepts messages, and each only once', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-receiver-'))
   const right = await startExample(directory, secret)
   const wrong = await startExample(directory, secretOf(9))
@@ -55,12 +55,12 @@ test('behavior: the receiver of the page accepts messages, and each only once', 
   rmSync(directory, { recursive: true })
 })
 
-test('behavior: the configuration of the page is valid', () => {
+test('the configuration of the page is valid', () => {
   const text = `${small}\n${blockOf('toml').replace(`\${WEBHOOK_SECRET}`, secret)}`
   expect(read(text).config?.webhooks).toHaveLength(1)
 })
 
-test('behavior: the page has a row for each type of event', () => {
+test('the page has a row for each type of event', () => {
   const named = [...page.matchAll(/^\| `([a-z]+\.[a-z]+)` \| [^|]+ \| the \w+ \|$/gm)]
   expect(named.map(([, type]) => type)).toEqual(expect.arrayContaining([...eventTypes]))
   expect(named).toHaveLength(eventTypes.length)

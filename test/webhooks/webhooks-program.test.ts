@@ -56,7 +56,7 @@ async function command(verb: string, id = '', waitMs = 120_000) {
   return { code, text: lines.join('\n') }
 }
 
-test('behavior: messages survive kill -9 before and during their sending, with the same id', async () => {
+test('messages survive kill -9 before and during their sending, with the same id', async () => {
   write(receiver.url)
   const gate = Promise.withResolvers<undefined>()
   receiver.answer = () => gate.promise

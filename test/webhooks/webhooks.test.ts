@@ -25,7 +25,7 @@ const start = (changes: Partial<Parameters<typeof startSender>[0]> = {}) =>
 const states = (own: Sending) => own.rows().map(({ state }) => state)
 
 describe('a message', () => {
-  test('behavior: the signature of a message is that of Standard Webhooks, and any change breaks it', async () => {
+  test('the signature of a message is that of Standard Webhooks, and any change breaks it', async () => {
     await using own = await start()
     await own.add('pay_1', { type: 'delivery.failed', at: 1_700_000_000_000 })
     await own.pass(0)
@@ -49,7 +49,7 @@ describe('a message', () => {
     expect(own.counts.get('delivered')).toBe(1)
   })
 
-  test('behavior: during a rotation the new and the old secret both verify a message', async () => {
+  test('during a rotation the new and the old secret both verify a message', async () => {
     const secrets = [keyOf(secretOf(9)), keyOf(secret)]
     await using own = await start({ endpoints: [endpointOf(receiver.url, { secrets })] })
     await own.add('pay_1')
@@ -59,7 +59,7 @@ describe('a message', () => {
     expect(() => verify(receiver.received[0] as Received, secretOf(8))).toThrow()
   })
 
-  test('behavior: a message goes to the endpoints that take its type, each with an id of its own', async () => {
+  test('a message goes to the endpoints that take its type, each with an id of its own', async () => {
     const endpoints = [
       endpointOf(`${receiver.url}/orders`, { events: ['order.*'] }),
       endpointOf(`${receiver.url}/all`, { events: ['*'] }),
@@ -77,7 +77,7 @@ describe('a message', () => {
     expect(new Set(receiver.ids()).size).toBe(5)
   })
 
-  test('behavior: an event that is recorded twice is one message', async () => {
+  test('an event that is recorded twice is one message', async () => {
     await using own = await start()
     for (const _ of [1, 2]) await own.add('pay_1', { occurrence: 'block 7' })
     await own.pass(0)
@@ -86,7 +86,7 @@ describe('a message', () => {
 })
 
 describe('an endpoint that fails', () => {
-  test('behavior: a message is sent again with the same id, at growing intervals', async () => {
+  test('a message is sent again with the same id, at growing intervals', async () => {
     await using own = await start()
     receiver.answer = () => status(400)
     await own.add('pay_1')
@@ -109,7 +109,7 @@ describe('an endpoint that fails', () => {
     expect(Object.fromEntries(own.counts)).toEqual({ retried: 3, delivered: 1 })
   })
 
-  test('behavior: messages about one subject keep their order, others do not wait', async () => {
+  test('messages about one subject keep their order, others do not wait', async () => {
     await using own = await start()
     let left = 2
     receiver.answer = ({ body }) => (body.data.serial === 1 && left-- > 0 ? status(500) : undefined)
@@ -123,7 +123,7 @@ describe('an endpoint that fails', () => {
     expect(states(own)).toEqual(Array(4).fill('delivered'))
   })
 
-  test('behavior: Retry-After is honoured up to an hour, by seconds or as a date', async () => {
+  test('Retry-After is honoured up to an hour, by seconds or as a date', async () => {
     await using own = await start()
     const asked = [
       () => '120',
@@ -151,7 +151,7 @@ describe('an endpoint that fails', () => {
     expect(waits.slice(2)).toEqual([3_600, 135])
   })
 
-  test('behavior: Retry-After holds back other messages of the endpoint, too', async () => {
+  test('Retry-After holds back other messages of the endpoint, too', async () => {
     await using own = await start()
     receiver.answer = () => status(503, { 'retry-after': '60' })
     await own.add('pay_1')
@@ -164,7 +164,7 @@ describe('an endpoint that fails', () => {
     expect(states(own)).toEqual(['delivered', 'delivered'])
   })
 
-  test('behavior: after five failures one message at a time tries the endpoint, and success ends that', async () => {
+  test('after five failures one message at a time tries the endpoint, and success ends that', async () => {
     await using own = await start()
     const together = Promise.withResolvers<void>()
     receiver.answer = async () => {
@@ -190,7 +190,7 @@ describe('an endpoint that fails', () => {
     expect(states(own)).toEqual(Array(40).fill('delivered'))
   })
 
-  test('behavior: a message is given up after a day, with a last attempt at the end', async () => {
+  test('a message is given up after a day, with a last attempt at the end', async () => {
     await using own = await start()
     receiver.answer = () => status(404)
     await own.add('pay_1')
@@ -217,7 +217,7 @@ describe('an endpoint that fails', () => {
     expect(receiver.received).toHaveLength(last)
   })
 
-  test('behavior: 410 disables the endpoint, and a reload enables it again', async () => {
+  test('410 disables the endpoint, and a reload enables it again', async () => {
     await using own = await start()
     receiver.answer = () => status(410)
     await own.add('pay_1')
@@ -243,7 +243,7 @@ describe('an endpoint that fails', () => {
     expect(serials(receiver.received)).toEqual([1, 4])
   })
 
-  test('behavior: a look for messages that ends after a 410 starts none of them', async () => {
+  test('a look for messages that ends after a 410 starts none of them', async () => {
     const found = Promise.withResolvers<void>()
     let looks = 0
     await using own = await start({
@@ -266,7 +266,7 @@ describe('an endpoint that fails', () => {
     expect(serials(receiver.received)).toEqual([1])
   })
 
-  test('behavior: a slow endpoint does not hold back another one, and a stop ends its attempts', async () => {
+  test('a slow endpoint does not hold back another one, and a stop ends its attempts', async () => {
     const endpoints = [endpointOf(receiver.url), endpointOf(other.url)]
     const own = await start({ endpoints })
     receiver.answer = () => new Promise(() => {})
