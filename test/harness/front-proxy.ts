@@ -70,13 +70,17 @@ export async function startFrontProxy(
   return { url, tlsUrl, cert, place, stop }
 }
 
-/** A file of deploy/ with each of these texts replaced; throws when one is not in it. */
+/**
+ * A file of deploy/ with each of these texts replaced, once: a port that was put in may begin with the
+ * digits of another text. Throws when one is not in it.
+ */
 export function sample(name: string, changes: readonly (readonly [string, string])[]): string {
   const text = readFileSync(join(import.meta.dir, '../../deploy', name), 'utf8')
-  return changes.reduce((changed, [from, to]) => {
-    if (!changed.includes(from)) throw new Error(`deploy/${name} has no "${from}"`)
-    return changed.replaceAll(from, to)
-  }, text)
+  const missing = changes.find(([from]) => !text.includes(from))
+  if (missing) throw new Error(`deploy/${name} has no "${missing[0]}"`)
+  const texts = changes.map(([from]) => from.replace(/[.[\]{}]/g, '\\$&'))
+  const to = new Map(changes)
+  return text.replace(new RegExp(texts.join('|'), 'g'), (from) => to.get(from) ?? from)
 }
 
 /** The proxies cannot choose a free port themselves. */
