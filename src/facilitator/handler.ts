@@ -57,7 +57,7 @@ export type Facilitator = {
   ): Response | Promise<Response>
 }
 
-/** The client's key (http/clientip.ts), and the hash of the API key if the request has one. */
+/** The client's key (http/client-ip.ts), and the hash of the API key if the request has one. */
 type Caller = Pick<Call, 'operation' | 'key'> & { keyHash: Hex | undefined }
 
 /** Resource servers may echo long extensions, but real payments are shorter than this. */
@@ -102,7 +102,7 @@ type Facilitating = FacilitatorOptions & {
 type Call = {
   operation: Facilitation.Operation
   request: Request
-  /** Of the client (http/clientip.ts). */
+  /** Of the client (http/client-ip.ts). */
   key: string
   requestId: string
   /** Headers that report the client's rate limit. */

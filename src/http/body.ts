@@ -12,7 +12,7 @@ export type Budget = {
 
 /** The client that a body came from. */
 export type BodyOwner = {
-  /** Key of the client (http/clientip.ts). Without it only the limits of all clients apply. */
+  /** Key of the client (http/client-ip.ts). Without it only the limits of all clients apply. */
   client?: string
   /** Whether the body comes with a credential that we recognise. Default: false. */
   isPaid?: boolean

@@ -12,7 +12,7 @@ export type Readers = {
 }
 
 export type Reader = {
-  /** Key of the client (http/clientip.ts). */
+  /** Key of the client (http/client-ip.ts). */
   client: string | undefined
   /** Whether it comes with a credential that we recognise. */
   isPaid: boolean

@@ -81,7 +81,7 @@ export type Product<S extends Sale = Sale> = {
     checkout: Checkout<S>,
     purpose: Purpose,
   ): Pick<PaymentRequest, 'onSent' | 'deliverOnConfirm'>
-  /** The address of the client (http/clientip.ts). */
+  /** The address of the client (http/client-ip.ts). */
   clientOf(sale: S): string
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
   answerMs?(sale: S): number

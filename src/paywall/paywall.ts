@@ -26,7 +26,7 @@ export type GatewaySale = Sale &
     /** Canonical path, as forwarded, like the query. */
     path: string
     body: Uint8Array
-    /** Address of the client (http/clientip.ts). */
+    /** Address of the client (http/client-ip.ts). */
     readonly client: string
     /** The forwarded headers that select an answer, as a text. */
     selecting(): string

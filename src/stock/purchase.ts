@@ -30,7 +30,7 @@ export type OrderRequest = {
   headers: Headers
   presented: Presented
   requestId: string
-  /** Address of the client (http/clientip.ts). */
+  /** Address of the client (http/client-ip.ts). */
   client: string
 }
 
