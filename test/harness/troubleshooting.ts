@@ -1,7 +1,6 @@
 import { events } from '../../src/log/Event'
 import type { EventText } from '../../src/log/EventText'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
-import { reasons } from '../../src/protocol/ReasonMeaning'
 import { line } from './api-reference'
 
 /** The tables of docs/troubleshooting.md that the code decides, by the name in its comment. */
@@ -11,13 +10,6 @@ const tables: Readonly<Record<string, () => string[]>> = {
     '|---|---|---|',
     ...ProblemMeaning.all().map(({ code, meaning, operator = '-' }) =>
       line([`\`${code}\``, meaning, operator]),
-    ),
-  ],
-  reasons: () => [
-    '| reason | meaning | what the client does |',
-    '|---|---|---|',
-    ...Object.entries(reasons).map(([name, { meaning, client }]) =>
-      line([`\`${name}\``, meaning, client]),
     ),
   ],
   events: () => [
