@@ -122,29 +122,32 @@ export function receiveCall(transfer: Signed): { to: Address; data: Hex } {
 export function parseCall(to: Address, data: string): ParsedCall | undefined {
   const selector = data.slice(2, 10).toLowerCase()
   if (selector !== selectorVrs && selector !== selectorBytes) return undefined
-  const body = data.slice(10).toLowerCase()
-  const payer = Abi.toAddress(Abi.wordAt(body, 0))
-  const payee = Abi.toAddress(Abi.wordAt(body, 1))
-  const amountAtomic = Abi.toUint(Abi.wordAt(body, 2))
-  const validAfter = Abi.toUint(Abi.wordAt(body, 3))
-  const validBefore = Abi.toUint(Abi.wordAt(body, 4))
-  const nonce = Abi.wordAt(body, 5)
-  if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
-  if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined
-  return {
-    method: 'eip3009',
-    asset: to,
-    payer,
-    payee,
-    amountAtomic,
-    validAfter,
-    validBefore,
-    nonce: `0x${nonce}`,
-  }
+  return parseWords('eip3009', to, data.slice(10).toLowerCase(), layout)
 }
+
+const layout = { payer: 0, payee: 1, amountAtomic: 2, validAfter: 3, validBefore: 4, nonce: 5 }
 
 /** A decoded settling call, without chain and signature. */
 export type ParsedCall = Omit<Signed, 'chainId' | 'signature'> & { method: TransferMethod }
+
+/** Decodes the words of a call at the places of `layout`; undefined when one is missing or not right. */
+export function parseWords(
+  method: TransferMethod,
+  asset: Address,
+  body: string,
+  at: typeof layout,
+): ParsedCall | undefined {
+  const payer = Abi.toAddress(Abi.wordAt(body, at.payer))
+  const payee = Abi.toAddress(Abi.wordAt(body, at.payee))
+  const amountAtomic = Abi.toUint(Abi.wordAt(body, at.amountAtomic))
+  const validAfter = Abi.toUint(Abi.wordAt(body, at.validAfter))
+  const validBefore = Abi.toUint(Abi.wordAt(body, at.validBefore))
+  const nonce = Abi.wordAt(body, at.nonce)
+  if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
+  if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined
+  const window = { validAfter, validBefore }
+  return { method, asset, payer, payee, amountAtomic, ...window, nonce: `0x${nonce}` }
+}
 
 /** v, r and s of a signature of 65 bytes. */
 function vrs({ signature }: Pick<Signed, 'signature'>): string {

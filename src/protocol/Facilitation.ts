@@ -4,7 +4,6 @@ import { decodeUtf8 } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
 import { type Fault, isFault } from './Problem'
-import * as Schema from './Schema'
 import type { Transfer } from './Transfer'
 import * as X402Payload from './X402Payload'
 
@@ -60,24 +59,20 @@ export type FacilitatorRequest = {
 
 const defaultTimeoutSeconds = 60
 
-/** Terms in a request; the members are checked in this order. */
+/** Terms in a request, for documents; `readRequirements` reads them. */
 const requirementsSchema = Type.Object({
-  extra: Type.Optional(
-    Type.Object({}, { description: 'EIP-712 domain and more.', fault: 'an object' }),
-  ),
-  network: Type.String({ description: 'CAIP-2 id.', fault: 'a string' }),
-  asset: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$', fault: 'an address' }),
-  payTo: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$', fault: 'an address' }),
+  extra: Type.Optional(Type.Object({}, { description: 'EIP-712 domain and more.' })),
+  network: Type.String({ description: 'CAIP-2 id.' }),
+  asset: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$' }),
+  payTo: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$' }),
   amount: Type.Union(
     [Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }), Type.Integer({ minimum: 0 })],
     {
       description:
         'Atomic units, at most 2^256 - 1. Of upto: the ceiling for /verify; for /settle the charge, ' +
         'which may be 0.',
-      fault: 'an unsigned integer',
     },
   ),
-  // Checked by `readTimeout`, because JSON can express a number that overflows to infinity.
   maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
   scheme: Type.Union([Type.Literal('exact'), Type.Literal('upto')]),
 })
@@ -109,7 +104,7 @@ export function parse(
   } catch (error) {
     return malformed('invalid_payload', 'The request', error)
   }
-  const parsed = X402Payload.parsePayloadJson(payload)
+  const parsed = X402Payload.parsePayload(payload)
   if (isFault(parsed)) return parsed
   const { accepted } = parsed
   if (accepted === undefined) {
@@ -170,7 +165,6 @@ function malformed(code: string, what: string, error: unknown): Fault {
 }
 
 function readRequirements(scheme: Requirements['scheme'], terms: Json.JsonObject): Requirements {
-  Schema.assertMembers(requirementsSchema, terms)
   const extra = Json.optionalObject(terms, 'extra') ?? {}
   const network = Json.text(terms, 'network')
   const asset = Json.address(terms, 'asset')
@@ -217,7 +211,7 @@ function readTimeout(terms: Json.JsonObject): number {
   return seconds
 }
 
-/** Call it after `X402Payload.parsePayloadJson`, which has checked that the payer is an address. */
+/** Call it after `X402Payload.parsePayload`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.object(payload, 'payload')
   const authorization = Json.optionalObject(inner, 'authorization')

@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
-import type * as Authorization from './Authorization'
+import * as Authorization from './Authorization'
 import * as Crypto from './Crypto'
 
 /**
@@ -15,13 +15,9 @@ export const permit2Address: Address = '0x000000000022D473030F116dDEE9F6B43aC78B
 export const proxyAddress: Address = '0x402085c248EeA27D92E8b30b2C58ed07f9E20001'
 
 const permitTuple = '((address,uint256),uint256,uint256)'
-const witnessTuple = '(address,uint256)'
-const selectorSettle = Abi.selector(`settle(${permitTuple},address,${witnessTuple},bytes)`)
 /** Type of the EIP-2612 permit in calls of the proxies. */
-export const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
-const selectorSettleWithPermit = Abi.selector(
-  `settleWithPermit(${eip2612Tuple},${permitTuple},address,${witnessTuple},bytes)`,
-)
+const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
+const eip2612Words = 5
 
 const domainType = Abi.hashOf('EIP712Domain(string name,uint256 chainId,address verifyingContract)')
 const tokenType = 'TokenPermissions(address token,uint256 amount)'
@@ -96,28 +92,67 @@ export function digestOf(permitted: Permitted): Uint8Array {
   return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
 }
 
+const proxy = createProxy(proxyAddress, 'address,(address,uint256)', {
+  asset: 0,
+  amountAtomic: 1,
+  nonce: 2,
+  validBefore: 3,
+  payer: 4,
+  payee: 5,
+  validAfter: 6,
+})
+
+/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
+export const { parseCall } = proxy
+
 /** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
 export function call(transfer: Signed): { to: Address; data: Hex } {
-  const { permit2612 } = transfer
-  const start = permit2612
-    ? selectorSettleWithPermit + wordsOfPermit2612(permit2612)
-    : selectorSettle
-  const data =
-    start +
+  return proxy.call(
+    transfer,
     Abi.address(transfer.asset) +
-    Abi.uint(transfer.amountAtomic) +
-    transfer.nonce.slice(2) +
-    Abi.uint(transfer.validBefore) +
-    Abi.address(transfer.payer) +
-    Abi.address(transfer.payee) +
-    Abi.uint(transfer.validAfter) +
-    Abi.uint((permit2612 ? 13 : 8) * 32) +
-    Abi.dynamicBytes(transfer.signature)
-  return { to: proxyAddress, data: `0x${data}` }
+      Abi.uint(transfer.amountAtomic) +
+      transfer.nonce.slice(2) +
+      Abi.uint(transfer.validBefore) +
+      Abi.address(transfer.payer) +
+      Abi.address(transfer.payee) +
+      Abi.uint(transfer.validAfter),
+  )
+}
+
+/**
+ * The calls of a proxy. `types` are those of its parameters between the permit and the signature.
+ * `layout` has the places of the members among the words of a call.
+ */
+export function createProxy(
+  address: Address,
+  types: string,
+  layout: Record<keyof Omit<Authorization.ParsedCall, 'method'>, number>,
+) {
+  const parameters = `${permitTuple},${types},bytes)`
+  const settle = Abi.selector(`settle(${parameters}`)
+  const settleWithPermit = Abi.selector(`settleWithPermit(${eip2612Tuple},${parameters}`)
+  return {
+    /** `words` precede the place of the signature. */
+    call({ permit2612, signature }: Signed, words: string): { to: Address; data: Hex } {
+      const start = permit2612 ? settleWithPermit + wordsOfPermit2612(permit2612) : settle
+      const place = words.length / 64 + 1 + (permit2612 ? eip2612Words : 0)
+      const data = start + words + Abi.uint(place * 32) + Abi.dynamicBytes(signature)
+      return { to: address, data: `0x${data}` }
+    },
+    parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
+      if (to.toLowerCase() !== address.toLowerCase()) return undefined
+      const selector = data.slice(2, 10).toLowerCase()
+      if (selector !== settle && selector !== settleWithPermit) return undefined
+      const skipped = selector === settle ? 0 : eip2612Words
+      const body = data.slice(10 + skipped * 64).toLowerCase()
+      const asset = Abi.toAddress(Abi.wordAt(body, layout.asset))
+      return asset && Authorization.parseWords('permit2', asset, body, layout)
+    },
+  }
 }
 
 /** The words of an EIP-2612 permit in a call of a proxy. */
-export function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
+function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
   const signature = Crypto.withCanonicalV(permit.signature).slice(2).toLowerCase()
   return (
     Abi.uint(permit.valueAtomic) +
@@ -125,33 +160,4 @@ export function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): st
     signature.slice(0, 128).padEnd(128, '0') +
     signature.slice(128, 130).padStart(64, '0')
   )
-}
-
-/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
-export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
-  if (to.toLowerCase() !== proxyAddress.toLowerCase()) return undefined
-  const selector = data.slice(2, 10).toLowerCase()
-  if (selector !== selectorSettle && selector !== selectorSettleWithPermit) return undefined
-  const skipped = selector === selectorSettle ? 0 : 5
-  const body = data.slice(10 + skipped * 64).toLowerCase()
-  const asset = Abi.toAddress(Abi.wordAt(body, 0))
-  const amountAtomic = Abi.toUint(Abi.wordAt(body, 1))
-  const nonce = Abi.wordAt(body, 2)
-  const validBefore = Abi.toUint(Abi.wordAt(body, 3))
-  const payer = Abi.toAddress(Abi.wordAt(body, 4))
-  const payee = Abi.toAddress(Abi.wordAt(body, 5))
-  const validAfter = Abi.toUint(Abi.wordAt(body, 6))
-  if (asset === undefined || payer === undefined || payee === undefined) return undefined
-  if (amountAtomic === undefined || nonce === undefined) return undefined
-  if (validBefore === undefined || validAfter === undefined) return undefined
-  return {
-    method: 'permit2',
-    asset,
-    payer,
-    payee,
-    amountAtomic,
-    nonce: `0x${nonce}`,
-    validAfter,
-    validBefore,
-  }
 }

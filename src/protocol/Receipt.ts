@@ -13,24 +13,13 @@ export type Fields = {
   network: string
   /** Of `urlOf`. */
   resourceUrl: string
-  payer: Address
+  payer: string
   /** Unix seconds. */
   issuedAt: number
-  transaction: Hex
+  transaction: string
 }
 
-export type Signed = {
-  format: 'eip712'
-  payload: {
-    version: 1
-    network: string
-    resourceUrl: string
-    payer: string
-    issuedAt: number
-    transaction: string
-  }
-  signature: Hex
-}
+export type Signed = { format: 'eip712'; payload: Fields & { version: 1 }; signature: Hex }
 
 const domainSeparator = artifactDomain('x402 receipt')
 const receiptType = Abi.hashOf(
@@ -76,8 +65,7 @@ const schema = { type: 'object', required: ['receipt'] }
 
 /** Signs a receipt with the receipt key. */
 export function sign(fields: Fields, privateKey: Uint8Array): Signed {
-  const { network, resourceUrl, payer, issuedAt, transaction } = fields
-  const payload = { version: 1 as const, network, resourceUrl, payer, issuedAt, transaction }
+  const payload = { version: 1 as const, ...fields }
   return { format: 'eip712', payload, signature: Crypto.sign(digest(payload), privateKey) }
 }
 

@@ -50,19 +50,6 @@ export function readQuery<S extends TObject>(
   return { values: values as Texts<S>, wrong }
 }
 
-/**
- * Throws a JsonError for the first member of an object that does not fit, in the order of the
- * schema: `amount is not an unsigned integer`. Null counts as absent, because several clients write
- * it.
- */
-export function assertMembers(schema: TObject, object: Json.JsonObject): void {
-  for (const [name, property] of Object.entries(schema.properties)) {
-    const value = Json.member(object, name)
-    const isRight = value === undefined ? !isRequired(schema, name) : fits(property, value)
-    if (!isRight) throw new Json.JsonError(`${name} is not ${faultOf(property)}`)
-  }
-}
-
 /** Throws a JsonError for a member that the schema does not have. */
 export function assertNoOthers(schema: TObject, object: Json.JsonObject): void {
   const other = Object.keys(object).find((name) => !Object.hasOwn(schema.properties, name))

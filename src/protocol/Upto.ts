@@ -1,6 +1,5 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
-import type * as Authorization from './Authorization'
 import * as Permit from './Permit'
 
 /**
@@ -11,13 +10,6 @@ import * as Permit from './Permit'
 
 /** Canonical x402UptoPermit2Proxy, the same on every chain; the signed `spender`. */
 export const proxyAddress: Address = '0x4020A4f3b7b90ccA423B9fabCc0CE57C6C240002'
-
-const permitTuple = '((address,uint256),uint256,uint256)'
-const witnessTuple = '(address,address,uint256)'
-const selectorSettle = Abi.selector(`settle(${permitTuple},uint256,address,${witnessTuple},bytes)`)
-const selectorSettleWithPermit = Abi.selector(
-  `settleWithPermit(${Permit.eip2612Tuple},${permitTuple},uint256,address,${witnessTuple},bytes)`,
-)
 
 const witnessType = 'Witness(address to,address facilitator,uint256 validAfter)'
 const witnessTypeHash = Abi.hashOf(witnessType)
@@ -42,48 +34,34 @@ export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms)
   })
 }
 
+const proxy = Permit.createProxy(proxyAddress, 'uint256,address,(address,address,uint256)', {
+  asset: 0,
+  nonce: 2,
+  validBefore: 3,
+  amountAtomic: 4,
+  payer: 5,
+  payee: 6,
+  validAfter: 8,
+})
+
+/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
+export const { parseCall } = proxy
+
 /**
  * The call that settles `amountAtomic` of the transfer. The proxy refuses it from every account
  * except the terms' facilitator.
  */
 export function call(transfer: Permit.Signed, terms: Terms): { to: Address; data: Hex } {
-  const { permit2612 } = transfer
-  const start = permit2612
-    ? selectorSettleWithPermit + Permit.wordsOfPermit2612(permit2612)
-    : selectorSettle
-  const data =
-    start +
+  return proxy.call(
+    transfer,
     Abi.address(transfer.asset) +
-    Abi.uint(terms.ceilingAtomic) +
-    transfer.nonce.slice(2) +
-    Abi.uint(transfer.validBefore) +
-    Abi.uint(transfer.amountAtomic) +
-    Abi.address(transfer.payer) +
-    Abi.address(transfer.payee) +
-    Abi.address(terms.facilitator) +
-    Abi.uint(transfer.validAfter) +
-    Abi.uint((permit2612 ? 15 : 10) * 32) +
-    Abi.dynamicBytes(transfer.signature)
-  return { to: proxyAddress, data: `0x${data}` }
-}
-
-/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
-export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
-  if (to.toLowerCase() !== proxyAddress.toLowerCase()) return undefined
-  const selector = data.slice(2, 10).toLowerCase()
-  if (selector !== selectorSettle && selector !== selectorSettleWithPermit) return undefined
-  const skipped = selector === selectorSettle ? 0 : 5
-  const body = data.slice(10 + skipped * 64).toLowerCase()
-  const asset = Abi.toAddress(Abi.wordAt(body, 0))
-  const nonce = Abi.wordAt(body, 2)
-  const validBefore = Abi.toUint(Abi.wordAt(body, 3))
-  const amountAtomic = Abi.toUint(Abi.wordAt(body, 4))
-  const payer = Abi.toAddress(Abi.wordAt(body, 5))
-  const payee = Abi.toAddress(Abi.wordAt(body, 6))
-  const validAfter = Abi.toUint(Abi.wordAt(body, 8))
-  if (asset === undefined || payer === undefined || payee === undefined) return undefined
-  if (amountAtomic === undefined || nonce === undefined) return undefined
-  if (validBefore === undefined || validAfter === undefined) return undefined
-  const money = { asset, payer, payee, amountAtomic, nonce: `0x${nonce}` as const }
-  return { method: 'permit2', ...money, validAfter, validBefore }
+      Abi.uint(terms.ceilingAtomic) +
+      transfer.nonce.slice(2) +
+      Abi.uint(transfer.validBefore) +
+      Abi.uint(transfer.amountAtomic) +
+      Abi.address(transfer.payer) +
+      Abi.address(transfer.payee) +
+      Abi.address(terms.facilitator) +
+      Abi.uint(transfer.validAfter),
+  )
 }

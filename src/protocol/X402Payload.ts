@@ -34,29 +34,16 @@ export type Parsed = {
 }
 
 /**
- * Decodes `PAYMENT-SIGNATURE`, standard or url-safe base64. Faults: `invalid_payload`,
- * `invalid_x402_version`.
+ * Decodes `PAYMENT-SIGNATURE`, standard or url-safe base64, or the strictly parsed JSON that
+ * facilitators receive. Faults: `invalid_payload`, `invalid_x402_version`.
  */
-export function parsePayload(value: string): Parsed | Fault {
+export function parsePayload(given: string | Json.JsonObject): Parsed | Fault {
   try {
-    return parseObject(decodeJson(value, 'either'))
+    return parseObject(typeof given === 'string' ? decodeJson(given, 'either') : given)
   } catch (error) {
-    return malformed(error)
+    if (!(error instanceof Json.JsonError)) throw error
+    return fault('invalid_payload', `The payment payload is malformed: ${error.message}.`)
   }
-}
-
-/** Like `parsePayload`, for a payload that is strictly parsed JSON, as facilitators receive it. */
-export function parsePayloadJson(json: Json.JsonObject): Parsed | Fault {
-  try {
-    return parseObject(json)
-  } catch (error) {
-    return malformed(error)
-  }
-}
-
-function malformed(error: unknown): Fault {
-  if (!(error instanceof Json.JsonError)) throw error
-  return fault('invalid_payload', `The payment payload is malformed: ${error.message}.`)
 }
 
 function parseObject(json: Json.JsonObject): Parsed | Fault {
