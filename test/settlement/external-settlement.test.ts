@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'bun:test'
+import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { execute, mine } from '../../src/demo/chains'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -26,6 +27,8 @@ function preempt(own: OwnSettlement, transfer: Transfer.Transfer): { hash: Promi
   }
   return { hash: promise }
 }
+
+type RpcReceipt = { transactionHash: Hex; blockNumber: Hex; logs: { logIndex: Hex }[] }
 
 /** A clock that can be set. */
 function clock() {
@@ -216,6 +219,31 @@ describe.concurrent('a credential', () => {
         })
       }
     })
+})
+
+test('error: a payment that another look confirms during the search is confirmed, and not dead', async () => {
+  await using own = await ownSettlement({ settlement: { payoutExclusive: true } })
+  const transfer = signTransfer(own.network)
+  const { hash } = preempt(own, transfer)
+  const { intercept } = own.net.tap
+  let isConfirmed = false
+  own.net.tap.intercept = async (call, response) => {
+    const { method, params } = call
+    if (method === 'eth_getTransactionReceipt' && !isConfirmed && params[0] === (await hash)) {
+      isConfirmed = true
+      const { ledger, settlement } = own.fixture
+      const payment = await settlement.find(transfer)
+      const receipt = await own.net.chain.rpc('eth_getTransactionReceipt', [params[0]])
+      const { transactionHash, blockNumber, logs } = receipt as RpcReceipt
+      const logIndex = Number(logs.at(-1)?.logIndex)
+      const paid = { transaction: transactionHash, logIndex, blockNumber: BigInt(blockNumber) }
+      await ledger.settling.confirm(payment?.id ?? '', paid, Date.now())
+    }
+    return intercept?.(call, response)
+  }
+  const outcome = await own.fixture.pay(transfer)
+  expect(isConfirmed).toBe(true)
+  expect(outcome).toMatchObject({ kind: 'confirmed', payment: { transaction: await hash } })
 })
 
 describe.concurrent('logs', () => {

@@ -98,8 +98,14 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
   if (others.kind === 'doubtful' && sinceSeconds <= graceSecondsOf(others)) {
     return { kind: payment.state === 'broadcast' ? 'pending' : 'reverted', payment, reason }
   }
-  // A reorganisation may remove that use, and then what we have sent can still pay.
-  if (!money.isFinal) return withExternal(deadOf(payment, true), external?.found)
+  // A reorganisation may remove that use, and then what we have sent can still pay. Another look may
+  // have confirmed the payment during this one, which then found its log taken.
+  if (!money.isFinal) {
+    const outcome = await current(context, payment)
+    return outcome.kind === 'confirmed'
+      ? outcome
+      : withExternal(deadOf(payment, true), external?.found)
+  }
   return expire(context, subject, { isUsed: money.used, found: external?.found })
 }
 
