@@ -2,7 +2,6 @@ import {
   type Address,
   concat,
   domainSeparator,
-  encodeDeployData,
   encodeFunctionData,
   type Hex,
   maxUint256,
@@ -12,7 +11,6 @@ import {
 } from 'viem'
 import type { NetworkConfig } from '../config/Config'
 import * as Permit from '../protocol/Permit'
-import * as Upto from '../protocol/Upto'
 import { account, accounts } from './accounts'
 import { startAnvil } from './anvil'
 import * as Artifacts from './contracts/artifacts'
@@ -30,20 +28,16 @@ export type Chain = {
   stop(): Promise<void>
 }
 
-export type ChainOptions = {
-  chainId: number
-  /** 0 or absent: a free port. */
-  port?: number
-  /** Mine a block each interval; absent: a block per transaction. */
-  blockTimeMs?: number
-  /** Mine only by `mine`. */
-  mineNothing?: boolean
+type Network = Pick<NetworkConfig, 'asset' | 'chainId'>
+
+export type Settings = {
   /**
    * The node has the keys of the accounts 0 to 9, so that other nodes take the bytes of their
    * transactions. Deriving them takes 40 ms of processor time; without, they are impersonated.
    */
   hasKeys?: boolean
-  extraArgs?: readonly string[]
+  /** Arguments of anvil. */
+  args?: readonly string[]
 }
 
 /** The fields of a receipt that tests and the demo read. */
@@ -102,13 +96,12 @@ const abi = parseAbi([
  * Starts a local chain without our contracts, which takes transactions of the accounts 0 to 9. Throws
  * when anvil is missing or does not start.
  */
-export async function startChain(options: ChainOptions): Promise<Chain> {
-  const { chainId, port = 0, blockTimeMs, mineNothing = false, hasKeys = false } = options
-  const args = ['--port', `${port}`, '--chain-id', `${chainId}`, ...(options.extraArgs ?? [])]
-  if (!hasKeys) args.push('--accounts', '0')
-  if (blockTimeMs !== undefined) args.push('--block-time', `${blockTimeMs / 1000}`)
-  if (mineNothing) args.push('--no-mining')
-  const anvil = await startAnvil(args)
+export async function startChain(
+  chainId: number,
+  { hasKeys = false, args = [] }: Settings = {},
+): Promise<Chain> {
+  const own = ['--port', '0', '--chain-id', `${chainId}`, ...(hasKeys ? [] : ['--accounts', '0'])]
+  const anvil = await startAnvil([...own, ...args])
   const url = `http://127.0.0.1:${anvil.port}`
   const chain: Chain = {
     chainId,
@@ -130,26 +123,20 @@ export async function startChain(options: ChainOptions): Promise<Chain> {
 }
 
 /**
- * Places the network's token, Permit2, the proxies of the schemes `exact` and `upto`, and Multicall3
- * at their real addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5
+ * Places the network's token, and the real Permit2, proxies of the schemes `exact` and `upto`, and
+ * Multicall3 at their addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5
  * have no gas on chain 4663. Once per chain. Throws when anything fails or the token's EIP-712
  * domain is not the configured one.
  */
-export async function prepareChain(
-  chain: Chain,
-  network: Pick<NetworkConfig, 'asset' | 'chainId'>,
-): Promise<void> {
-  if (chain.chainId !== network.chainId) {
+export async function prepareChain(chain: Chain, network: Network): Promise<void> {
+  if (chain.chainId !== network.chainId)
     throw new Error(`chain ${chain.chainId} is not ${network.chainId}`)
-  }
   const token = network.asset.address
   const poor = network.chainId === gaslessChainId ? [3, 4, 5] : []
   const [multicall] = await request(chain.url, [
     // Without a receiver the call runs the creation code, which returns the runtime code.
     ['eth_call', [{ data: Artifacts.multicall3.bytecode }, 'latest']],
     ['anvil_setCode', [token, Artifacts.Stablecoin.deployedBytecode]],
-    ['anvil_setCode', [Permit.proxyAddress, Artifacts.ExactPermit2Proxy.deployedBytecode]],
-    ['anvil_setCode', [Upto.proxyAddress, Artifacts.UptoPermit2Proxy.deployedBytecode]],
     ...poor.map((index): RpcCall => ['anvil_setBalance', [account(index).address, '0x0']]),
   ])
   await chain.rpc('anvil_setCode', [multicall3Address, multicall])
@@ -157,31 +144,16 @@ export async function prepareChain(
   await assertPrepared(chain, network)
 }
 
-/**
- * Starts and prepares the chains of several networks concurrently, in their order. On a failure all
- * are stopped.
- */
-export async function startChains(
-  networks: readonly Pick<NetworkConfig, 'asset' | 'chainId'>[],
-  options: Omit<ChainOptions, 'chainId' | 'port'> = {},
-): Promise<Chain[]> {
-  const started = await Promise.allSettled(
-    networks.map(async (network) => {
-      const chain = await startChain({ ...options, chainId: network.chainId })
-      return prepareChain(chain, network).then(
-        () => chain,
-        async (error) => {
-          await chain.stop()
-          throw error
-        },
-      )
-    }),
-  )
-  const chains = started.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
-  const failed = started.find((result) => result.status === 'rejected')
-  if (!failed) return chains
-  await Promise.all(chains.map((chain) => chain.stop()))
-  throw failed.reason
+/** Starts a chain and prepares it for its network. */
+export async function startPrepared(network: Network, settings?: Settings): Promise<Chain> {
+  const chain = await startChain(network.chainId, settings)
+  try {
+    await prepareChain(chain, network)
+    return chain
+  } catch (error) {
+    await chain.stop()
+    throw error
+  }
 }
 
 /** Token balance, atomic. */
@@ -194,33 +166,6 @@ export async function balanceOf(chain: Chain, token: Address, holder: Address): 
 /** Mines n blocks now, in every mining mode. */
 export async function mine(chain: Chain, n = 1): Promise<void> {
   await chain.rpc('anvil_mine', [numberToHex(n)])
-}
-
-/** Off: transactions wait for `mine`. */
-export async function setAutomine(chain: Chain, on: boolean): Promise<void> {
-  await chain.rpc('evm_setAutomine', [on])
-}
-
-/** Saves the chain's state for `revert`. */
-export async function snapshot(chain: Chain): Promise<Hex> {
-  return (await chain.rpc('evm_snapshot', [])) as Hex
-}
-
-/** Returns to a snapshot, which can be used once. Throws when there is none of this id. */
-export async function revert(chain: Chain, id: Hex): Promise<void> {
-  if (!(await chain.rpc('evm_revert', [id]))) throw new Error(`no snapshot ${id}`)
-}
-
-/** Deploys from account 9 and mines it. Throws when the constructor reverts. */
-export async function deploy(
-  chain: Chain,
-  artifact: Artifacts.Artifact,
-  args: readonly unknown[] = [],
-): Promise<Address> {
-  const data = encodeDeployData({ abi: artifact.abi, bytecode: artifact.bytecode, args })
-  const [receipt] = await execute(chain, [{ from: account(9).address, data }])
-  if (!receipt?.contractAddress) throw new Error('the receipt names no contract')
-  return receipt.contractAddress
 }
 
 /**
@@ -252,56 +197,42 @@ export async function receiptOf(chain: Chain, hash: Hex): Promise<Receipt> {
   throw new Error(`transaction ${hash} was not mined`)
 }
 
-function setupCalls(network: Pick<NetworkConfig, 'asset'>): Call[] {
-  const { address: token, eip712, symbol, decimals, revertsOnUsedNonce } = network.asset
-  const initialize = encodeFunctionData({
-    abi,
-    functionName: 'initialize',
-    args: [eip712.name, symbol, eip712.version, decimals, revertsOnUsedNonce],
+function setupCalls({ asset }: Network): Call[] {
+  const { address: token, eip712, symbol, decimals, revertsOnUsedNonce } = asset
+  const naming = [eip712.name, symbol, eip712.version, decimals, revertsOnUsedNonce] as const
+  const mints = [1, 2, 3, 4, 5].map((index) => {
+    const args = [account(index).address, mintedAtomic] as const
+    return encodeFunctionData({ abi, functionName: 'mint', args })
   })
-  const mints = [1, 2, 3, 4, 5].map((index) =>
-    encodeFunctionData({
-      abi,
-      functionName: 'mint',
-      args: [account(index).address, mintedAtomic],
+  const initialize = encodeFunctionData({ abi, functionName: 'initialize', args: naming })
+  const allowFailure = false
+  const calls = [
+    ...Artifacts.deployed.map(({ salt, bytecode }) => {
+      return { target: create2Deployer, callData: concat([salt, bytecode]), allowFailure }
     }),
-  )
-  const aggregate = encodeFunctionData({
-    abi,
-    functionName: 'aggregate3',
-    args: [
-      [initialize, ...mints].map((callData) => ({ target: token, allowFailure: false, callData })),
-    ],
-  })
-  const approve = encodeFunctionData({
-    abi,
-    functionName: 'approve',
-    args: [Permit.permit2Address, maxUint256],
-  })
-  const { salt, bytecode } = Artifacts.permit2
-  const gas = 5_000_000n
+    ...[initialize, ...mints].map((callData) => ({ target: token, callData, allowFailure })),
+  ]
+  const aggregate = encodeFunctionData({ abi, functionName: 'aggregate3', args: [calls] })
+  const unlimited = [Permit.permit2Address, maxUint256] as const
+  const approve = encodeFunctionData({ abi, functionName: 'approve', args: unlimited })
+  const gas = 10_000_000n
   return [
-    { from: account(9).address, to: create2Deployer, data: concat([salt, bytecode]), gas },
     { from: account(9).address, to: multicall3Address, data: aggregate, gas },
-    { from: account(1).address, to: token, data: approve, gas },
-    { from: account(2).address, to: token, data: approve, gas },
+    { from: account(1).address, to: token, data: approve },
+    { from: account(2).address, to: token, data: approve },
   ]
 }
 
-async function assertPrepared(
-  chain: Chain,
-  network: Pick<NetworkConfig, 'asset' | 'chainId'>,
-): Promise<void> {
-  const { address: verifyingContract, eip712 } = network.asset
-  const expected = domainSeparator({
-    domain: { ...eip712, chainId: network.chainId, verifyingContract },
-  })
+async function assertPrepared(chain: Chain, { asset, chainId }: Network): Promise<void> {
+  const { address: verifyingContract, eip712 } = asset
+  const expected = domainSeparator({ domain: { ...eip712, chainId, verifyingContract } })
   const data = encodeFunctionData({ abi, functionName: 'DOMAIN_SEPARATOR' })
-  const [permit2, separator] = await request(chain.url, [
-    ['eth_getCode', [Permit.permit2Address, 'latest']],
+  const [separator, ...codes] = await request(chain.url, [
     ['eth_call', [{ to: verifyingContract, data }, 'latest']],
+    ...Artifacts.deployed.map(({ address }): RpcCall => ['eth_getCode', [address, 'latest']]),
   ])
-  if (permit2 === '0x') throw new Error('Permit2 did not land on its canonical address')
+  const missing = Artifacts.deployed.find((_, index) => codes[index] === '0x')
+  if (missing) throw new Error(`no contract landed on its canonical address ${missing.address}`)
   if (separator === expected) return
   throw new Error(`chain ${chain.chainId}: the token's DOMAIN_SEPARATOR is not ${expected}`)
 }

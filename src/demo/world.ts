@@ -11,7 +11,7 @@ import { format, parse } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
-import { type Chain, mine, prepareChain, startChain } from './chains'
+import { type Chain, mine, startPrepared } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
 import { baseFees, type Fees, robinhoodFees, withFees } from './fees'
 import { startUpstreams, type Upstreams } from './upstreams'
@@ -129,17 +129,6 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     return { app, config, chains, upstreams, dataDir, adminToken, stop }
   } catch (error) {
     await stop()
-    throw error
-  }
-}
-
-async function startPrepared(network: NetworkConfig): Promise<Chain> {
-  const chain = await startChain({ chainId: network.chainId })
-  try {
-    await prepareChain(chain, network)
-    return chain
-  } catch (error) {
-    await chain.stop()
     throw error
   }
 }

@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute } from '../../src/demo/chains'
+import { execute } from '../../src/demo/chains'
 import * as Artifacts from '../../src/demo/contracts/artifacts'
 import { type Asked, ask, settlementOf } from '../harness/buyer'
+import { deploy } from '../harness/chains'
 import {
   effects,
   mppPermit,

@@ -1,6 +1,6 @@
 import type { Browser } from 'playwright-core'
-import { startChains } from '../../src/demo/chains'
 import { chromiumPath, startBrowser } from '../harness/browser'
+import { startChains } from '../harness/chains'
 import type { Machine } from './machine'
 import * as Report from './Report'
 import * as Stats from './Stats'

@@ -1,6 +1,7 @@
 import { evm, Mppx } from 'mppx/client'
 import { account } from '../../src/demo/accounts'
-import { type Chain, startChains } from '../../src/demo/chains'
+import type { Chain } from '../../src/demo/chains'
+import { startChains } from '../harness/chains'
 import type { Machine } from './machine'
 import * as Report from './Report'
 import { startCountingRpc } from './rpc'

@@ -1,8 +1,8 @@
 // A catalogue of 10,000 routes beside one of the size that ships: `bench:routes`.
 
-import { startChains } from '../../src/demo/chains'
 import { createDocuments } from '../../src/gateway/documents/documents'
 import * as Route from '../../src/gateway/Route'
+import { startChains } from '../harness/chains'
 import { generatedConfig, generatedPaths, generatedText, type Size } from './generated'
 import { findLoad } from './load'
 import { type Machine, prepareMachine, type Server } from './machine'

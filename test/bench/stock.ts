@@ -1,6 +1,7 @@
-import { prepareChain, startChain } from '../../src/demo/chains'
+import { prepareChain } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
 import { ask, payX402 } from '../harness/buyer'
+import { startChain } from '../harness/chains'
 import { shipped } from '../harness/stock'
 import { fund, type Payer } from '../harness/stock-payers'
 import { createStockProgram } from '../harness/stock-serve'

@@ -1,4 +1,4 @@
-import { startChains } from '../../src/demo/chains'
+import { startChains } from '../harness/chains'
 import { driveSockets, findLoad, measureAnswer } from './load'
 import type { Machine, Server } from './machine'
 import * as Report from './Report'

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { x402ExactPermit2ProxyABI } from '@x402/evm'
 import {
   type Address,
   concat,
   type Hex,
+  keccak256,
   numberToHex,
   parseSignature,
   toEventSelector,
@@ -12,20 +14,17 @@ import { account } from '../../src/demo/accounts'
 import {
   balanceOf,
   type Chain,
-  deploy,
   execute,
   mintedAtomic,
   prepareChain,
   type Receipt,
   RpcError,
-  revert,
-  snapshot,
-  startChains,
 } from '../../src/demo/chains'
 import * as Artifacts from '../../src/demo/contracts/artifacts'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as Upto from '../../src/protocol/Upto'
+import { deploy, revert, snapshot, startChains } from '../harness/chains'
 import { outcomeOf } from '../harness/outcome'
 import {
   type Authorization,
@@ -43,10 +42,11 @@ import {
   sign,
   vrs,
 } from '../harness/stablecoin'
+import * as Wallets from '../harness/wallets'
 import vector from '../protocol/fixtures/mpp-permit2-vector.json'
 
 const token = Artifacts.Stablecoin.abi
-const proxy = Artifacts.ExactPermit2Proxy.abi
+const proxy = x402ExactPermit2ProxyABI
 const relayer = account(0).address
 const transferTopic = toEventSelector('Transfer(address,address,uint256)')
 const usedTopic = toEventSelector('AuthorizationUsed(address,bytes32)')
@@ -122,10 +122,15 @@ describe('contracts in place', () => {
 
   test('the proxies of `exact` and `upto` are on every chain', async () => {
     for (const network of [base, sepolia, robinhood]) {
-      const codeAt = (address: Address) => on(network).rpc('eth_getCode', [address, 'latest'])
-      const { ExactPermit2Proxy, UptoPermit2Proxy } = Artifacts
-      expect(await codeAt(Permit.proxyAddress)).toBe(ExactPermit2Proxy.deployedBytecode)
-      expect(await codeAt(Upto.proxyAddress)).toBe(UptoPermit2Proxy.deployedBytecode)
+      const hashAt = async (address: Address) =>
+        keccak256((await on(network).rpc('eth_getCode', [address, 'latest'])) as Hex)
+      // Of the codes on Base.
+      expect(await hashAt(Permit.proxyAddress)).toBe(
+        '0xce6429c0bb49284660683287c0a8fe548a88379072327d026626909d202048b9',
+      )
+      expect(await hashAt(Upto.proxyAddress)).toBe(
+        '0x4662dc27323421a3698be49ac95f7b0dba141c238d31ef543248d1a11f8d8eec',
+      )
     }
   })
 
@@ -178,7 +183,7 @@ describe('EIP-3009', () => {
   test('only the payee can call receive, and cancel ends an authorization', async () => {
     const auth = authorization(account(1).address)
     const signature = await sign(base, 1, 'ReceiveWithAuthorization', auth)
-    const data = encode(token, 'receiveWithAuthorization', [...list(auth), signature])
+    const data = encode(token, 'receiveWithAuthorization', [...list(auth), ...vrs(signature)])
     expect(await failure(call(base, data))).toBe('FiatTokenV2: caller must be the payee')
     await execute(on(base), [{ from: payee, to: base.asset.address, data }])
 
@@ -215,7 +220,7 @@ describe('EIP-3009', () => {
   })
 
   test('an ERC-1271 wallet pays by bytes', async () => {
-    const wallet = await deploy(on(base), Artifacts.SmartWallet, [account(6).address])
+    const wallet = await deploy(on(base), Wallets.SmartWallet, [account(6).address])
     await send(base, encode(token, 'mint', [wallet, 50_000n]))
     const auth = authorization(wallet)
     const pay = async (signer: number) => {
@@ -226,14 +231,14 @@ describe('EIP-3009', () => {
     await send(base, await pay(6))
     expect(await held(base, wallet)).toBe(40_000n)
     const data = encode(token, 'transfer', [payee, 40_000n])
-    const run = encode(Artifacts.SmartWallet.abi, 'execute', [base.asset.address, 0n, data])
+    const run = encode(Wallets.SmartWallet.abi, 'execute', [base.asset.address, 0n, data])
     await execute(on(base), [{ from: account(6).address, to: wallet, data: run }])
     expect(await held(base, wallet)).toBe(0n)
   })
 
   test('the signature of an EIP-7702 account is checked by ERC-1271', async () => {
     const id = await snapshot(on(base))
-    const delegate = await deploy(on(base), Artifacts.SmartWallet, [relayer])
+    const delegate = await deploy(on(base), Wallets.SmartWallet, [relayer])
     await on(base).rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
     const auth = authorization(account(4).address)
     const signature = await sign(base, 4, 'TransferWithAuthorization', auth)
@@ -250,14 +255,14 @@ describe('EIP-3009', () => {
   })
 
   test('error: greedy wallets use all gas, or behave differently in a transaction than in a call', async () => {
-    const wallet = await deploy(on(base), Artifacts.GreedyWallet, [account(6).address, 2])
+    const wallet = await deploy(on(base), Wallets.GreedyWallet, [account(6).address, 2])
     await send(base, encode(token, 'mint', [wallet, 50_000n]))
     const auth = authorization(wallet)
     const signature = await sign(base, 6, 'TransferWithAuthorization', auth)
     const data = encode(token, 'transferWithAuthorization', [...list(auth), signature])
     await call(base, data)
     expect(await outcomeOf(send(base, data))).toThrow('failed')
-    await send(base, encode(Artifacts.GreedyWallet.abi, 'setMode', [1]), wallet)
+    await send(base, encode(Wallets.GreedyWallet.abi, 'setMode', [1]), wallet)
     expect(await outcomeOf(call(base, data))).toThrow()
     expect(await held(base, wallet)).toBe(50_000n)
   })

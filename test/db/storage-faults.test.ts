@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeEach, expect, test } from 'bun:test'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
+import { setAutomine } from '../harness/chains'
 import { makeBody, post } from '../harness/facilitation'
 import { until } from '../harness/settlement'
 import { type Scheme, sign } from '../harness/shop'

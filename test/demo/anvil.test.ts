@@ -6,16 +6,17 @@ import { type Address, getAddress, type Hex } from 'viem'
 import { HDKey, hdKeyToAccount } from 'viem/accounts'
 import { account, accounts, mnemonic } from '../../src/demo/accounts'
 import { startAnvil } from '../../src/demo/anvil'
-import { mine, receiptOf, setAutomine, startChain, startChains } from '../../src/demo/chains'
+import { mine, receiptOf } from '../../src/demo/chains'
 import * as Artifacts from '../../src/demo/contracts/artifacts'
-import { artifactsPath, digestOf, digestPath } from '../../src/demo/contracts/build'
+import { digest, digestPath } from '../../src/demo/contracts/build'
+import { setAutomine, startChain, startChains } from '../harness/chains'
 import { outcomeOf } from '../harness/outcome'
 import { encode, payee, sepolia } from '../harness/stablecoin'
 
 const token = Artifacts.Stablecoin.abi
 
 test('sources, settings, compiler and artifacts are those of the last build', async () => {
-  const isFresh = (await digestOf(artifactsPath)) === (await Bun.file(digestPath).text())
+  const isFresh = digest() === (await Bun.file(digestPath).text())
   expect(isFresh, 'stale: run bun src/demo/contracts/build.ts').toBe(true)
 })
 
@@ -84,7 +85,7 @@ test('the anvil that a launcher runs as its child ends with it', async () => {
 test('anvil ends with its parent, even by SIGKILL', async () => {
   const script = `
     import { startChain } from ${JSON.stringify(`${import.meta.dir}/../../src/demo/chains`)}
-    console.log((await startChain({ chainId: 1 })).port)
+    console.log((await startChain(1)).port)
     setInterval(() => {}, 60_000)`
   const parent = Bun.spawn([process.execPath, '-e', script], { stdout: 'pipe' })
   const { value } = await parent.stdout.getReader().read()

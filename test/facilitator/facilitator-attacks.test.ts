@@ -13,13 +13,14 @@ import {
 } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../../src/demo/accounts'
-import { type Chain, deploy, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { type Chain, execute } from '../../src/demo/chains'
 import type { Id } from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
 import { inSeconds } from '../harness/buyer'
+import { deploy } from '../harness/chains'
 import { type Body, type Made, makeBody, post } from '../harness/facilitation'
 import { payee, type Shop, startShop } from '../harness/shop'
+import * as Wallets from '../harness/wallets'
 
 /** Attacks of payers, observers and wallets on the facilitator; numbers as in the catalogue of attacks. */
 
@@ -211,8 +212,8 @@ describe('wallets', () => {
     const owner = account(1).address
     const wallet =
       mode === undefined
-        ? await deploy(chainOf(id), Artifacts.SmartWallet, [owner])
-        : await deploy(chainOf(id), Artifacts.GreedyWallet, [owner, mode])
+        ? await deploy(chainOf(id), Wallets.SmartWallet, [owner])
+        : await deploy(chainOf(id), Wallets.GreedyWallet, [owner, mode])
     await mint(id, wallet, 1_000_000n)
     return getAddress(wallet)
   }

@@ -2,8 +2,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../../src/demo/accounts'
-import { execute, setAutomine } from '../../src/demo/chains'
+import { execute } from '../../src/demo/chains'
 import type { Id } from '../../src/protocol/Network'
+import { setAutomine } from '../harness/chains'
 import {
   type Answer,
   type Body,

@@ -10,13 +10,14 @@ import {
   parseAbiParameters,
 } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { execute } from '../../src/demo/chains'
 import type { Id } from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
+import { deploy } from './chains'
 import { type Answer, type Body, post } from './facilitation'
 import type { Reference } from './reference'
 import { payee, type Shop } from './shop'
+import { GreedyWallet, SmartWallet } from './wallets'
 
 /** The same requests to the reference facilitator and to ours, on the same chains. */
 
@@ -53,9 +54,9 @@ export async function prepareWallets(shop: Shop): Promise<Wallets> {
     const chain = shop.chains[id]
     if (chain === undefined) throw new Error(`no ${id}`)
     const owner = account(1).address
-    const wallet = await deploy(chain, Artifacts.SmartWallet, [owner])
-    const refusing = await deploy(chain, Artifacts.GreedyWallet, [owner, 3])
-    const delegate = await deploy(chain, Artifacts.SmartWallet, [account(4).address])
+    const wallet = await deploy(chain, SmartWallet, [owner])
+    const refusing = await deploy(chain, GreedyWallet, [owner, 3])
+    const delegate = await deploy(chain, SmartWallet, [account(4).address])
     wallets.set(`${id} wallet`, getAddress(wallet))
     wallets.set(`${id} refusing`, getAddress(refusing))
     await chain.rpc('anvil_setCode', [account(4).address, concat(['0xef0100', delegate])])
@@ -67,7 +68,7 @@ export async function prepareWallets(shop: Shop): Promise<Wallets> {
     const mint = (to: Address) =>
       encodeFunctionData({ abi: erc20, functionName: 'mint', args: [to, 1_000_000n] })
     const run = encodeFunctionData({
-      abi: Artifacts.SmartWallet.abi,
+      abi: SmartWallet.abi,
       functionName: 'execute',
       args: [asset.address, 0n, approve],
     })

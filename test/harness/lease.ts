@@ -1,14 +1,6 @@
 import type { NetworkConfig } from '../../src/config/Config'
-import {
-  type Chain,
-  type ChainOptions,
-  mine,
-  prepareChain,
-  revert,
-  setAutomine,
-  snapshot,
-  startChain,
-} from '../../src/demo/chains'
+import { type Chain, mine, startPrepared } from '../../src/demo/chains'
+import { type ChainOptions, revert, setAutomine, snapshot } from './chains'
 
 /*
  * Prepared chains that serve one test file after the other: to start and prepare one costs more
@@ -61,17 +53,11 @@ export async function leaseChain(
 }
 
 async function prepare(network: Network, hasKeys: boolean): Promise<Idle> {
-  const chain = await startChain({ chainId: network.chainId, hasKeys })
-  try {
-    await prepareChain(chain, network)
-    const fees = (await chain.rpc('eth_feeHistory', ['0x1', 'latest', []])) as {
-      baseFeePerGas: string[]
-    }
-    return { chain, prepared: await snapshot(chain), baseFee: fees.baseFeePerGas.at(-1) ?? '0x0' }
-  } catch (error) {
-    await chain.stop()
-    throw error
+  const chain = await startPrepared(network, { hasKeys })
+  const fees = (await chain.rpc('eth_feeHistory', ['0x1', 'latest', []])) as {
+    baseFeePerGas: string[]
   }
+  return { chain, prepared: await snapshot(chain), baseFee: fees.baseFeePerGas.at(-1) ?? '0x0' }
 }
 
 /** Leases the chains of several networks, in their order. On a failure all are returned. */

@@ -7,19 +7,14 @@ import type { Purpose } from '../../db/Payment'
 import type { Db } from '../../db/sqlite/open'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import {
-  type Chain,
-  type ChainOptions,
-  mine,
-  prepareChain,
-  startChain,
-} from '../../src/demo/chains'
+import { type Chain, mine, prepareChain } from '../../src/demo/chains'
 import type { TransferMethod } from '../../src/protocol/Asset'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/send/Job'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 import type { Meter } from '../../src/settlement/state/metrics'
+import { type ChainOptions, startChain } from './chains'
 import { leaseChain, returnChain } from './lease'
 import type { Sql } from './sql'
 import { createTestLedger, dropDatabaseOf } from './test-ledger'

@@ -10,7 +10,7 @@ import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
 import { format, parse } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, type Chain, startChains } from '../../src/demo/chains'
+import { balanceOf, type Chain } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
 import { createLog } from '../../src/log'
 import type * as Network from '../../src/protocol/Network'
@@ -24,6 +24,7 @@ import {
   wholeChallenges,
   type X402Options,
 } from './buyer'
+import { startChains } from './chains'
 import { placeDatabase } from './database'
 import { leaseChains, returnChain } from './lease'
 import { connect, request } from './raw'

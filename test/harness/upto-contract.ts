@@ -1,9 +1,9 @@
+import { x402UptoPermit2ProxyABI } from '@x402/evm'
 import {
   type Address,
   concat,
   type Hex,
   hashTypedData,
-  keccak256,
   numberToHex,
   parseAbi,
   parseSignature,
@@ -11,44 +11,9 @@ import {
   zeroHash,
 } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { type Chain, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
 import * as Permit from '../../src/protocol/Permit'
 import * as Upto from '../../src/protocol/Upto'
 import { base, encode, later, nextNonce, payee, sign } from './stablecoin'
-
-/** A contract to put at the proxy's address; nothing to install: what the demo puts there. */
-export type Code = { name: string; install?: (chain: Chain) => Promise<void> }
-
-/**
- * The demo's contract, and the canonical one of the reference when UPTO_INITCODE is the path of a
- * file with its creation code: hex with 0x, the constructor's argument included. That code is not
- * ours to publish, so the same cases run on it only where the file is.
- */
-export async function codes(): Promise<Code[]> {
-  const own = { name: 'the contract of the demo' }
-  const path = process.env.UPTO_INITCODE
-  if (!path) return [own]
-  const initCode = (await Bun.file(path).text()).trim() as Hex
-  if (keccak256(initCode) !== canonicalHash) throw new Error(`${path} is not the canonical code`)
-  return [own, { name: 'the canonical contract', install: (chain) => deploy(chain, initCode) }]
-}
-
-const canonicalHash = '0x74f7a29cbc3c55f87cdef7f7c551643189e8bb62eed9de67753aebc402b83797'
-const salt = '0x000000000000000000000000000000000000000000000000b000000001db633d'
-/** The hash of the code that is at the proxy's address on Base Sepolia. */
-const deployedHash = '0x4662dc27323421a3698be49ac95f7b0dba141c238d31ef543248d1a11f8d8eec'
-/** github.com/Arachnid/deterministic-deployment-proxy, on every anvil chain. */
-const create2Deployer: Address = '0x4e59b44847b379578588920cA78FbF26c0B4956C'
-
-/** Deploys by CREATE2, which gives the code its canonical address and runs its constructor. */
-async function deploy(chain: Chain, initCode: Hex): Promise<void> {
-  await chain.rpc('anvil_setCode', [Upto.proxyAddress, '0x'])
-  const data = concat([salt, initCode])
-  await execute(chain, [{ from: account(9).address, to: create2Deployer, data, gas: 5_000_000n }])
-  const code = (await chain.rpc('eth_getCode', [Upto.proxyAddress, 'latest'])) as Hex
-  if (keccak256(code) !== deployedHash) throw new Error('the canonical code did not land')
-}
 
 export const permit2Abi = parseAbi([
   'function invalidateUnorderedNonces(uint256 wordPos, uint256 mask)',
@@ -143,7 +108,7 @@ function split(signature: Hex) {
   return { r, s, v: Number(v) }
 }
 
-const { abi } = Artifacts.UptoPermit2Proxy
+const abi = x402UptoPermit2ProxyABI
 
 /** Calldata of `settle`. */
 export const settle = ({ permit, owner, witness }: Terms, amount: bigint, signature: Hex) =>

@@ -1,12 +1,13 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { execute, mine } from '../../src/demo/chains'
 import { RowsRefusedError } from '../../src/settlement/send/Outcome'
 import { receiptOf, settlementOf } from '../harness/buyer'
+import { deploy, setAutomine } from '../harness/chains'
 import { type Shop, sign, startShop, type Terms, untilEnded, untilFree } from '../harness/shop'
 import type { Reply } from '../harness/upstream'
+import * as Wallets from '../harness/wallets'
 import { until } from '../harness/world'
 
 let shop: Shop
@@ -383,7 +384,7 @@ describe('a key before a proven signature', () => {
     const chain = shop.chains[base]
     const asset = shop.config.networks.find(({ id }) => id === base)?.asset
     if (chain === undefined || asset === undefined) throw new Error('no chain')
-    const wallet = await deploy(chain, Artifacts.SmartWallet, [account(1).address])
+    const wallet = await deploy(chain, Wallets.SmartWallet, [account(1).address])
     const abi = parseAbi(['function transfer(address, uint256) returns (bool)'])
     const data = encodeFunctionData({ abi, functionName: 'transfer', args: [wallet, 50_000n] })
     await execute(chain, [{ from: account(1).address, to: asset.address, data }])

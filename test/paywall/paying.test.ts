@@ -1,15 +1,16 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, getAddress, type Hex, maxUint256, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { type Call, deploy, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { type Call, execute } from '../../src/demo/chains'
 import { fingerprint } from '../../src/paywall/fingerprint'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
 import { isFault } from '../../src/protocol/Problem'
 import * as Receipt from '../../src/protocol/Receipt'
 import { receiptOf, settlementOf } from '../harness/buyer'
+import { deploy } from '../harness/chains'
 import { buy, payee, type Scheme, type Shop, sign, startShop } from '../harness/shop'
+import * as Wallets from '../harness/wallets'
 import { until } from '../harness/world'
 
 let shop: Shop
@@ -216,7 +217,7 @@ describe('a wallet that is a contract', () => {
         const chain = shop.chains[network]
         const asset = shop.config.networks.find(({ id }) => id === network)?.asset
         if (chain === undefined || asset === undefined) throw new Error(`no ${network}`)
-        const wallet = await deploy(chain, Artifacts.SmartWallet, [owner.address])
+        const wallet = await deploy(chain, Wallets.SmartWallet, [owner.address])
         const fund = encodeFunctionData({
           abi: erc20,
           functionName: 'transfer',
@@ -233,7 +234,7 @@ describe('a wallet that is a contract', () => {
             from: owner.address,
             to: wallet,
             data: encodeFunctionData({
-              abi: Artifacts.SmartWallet.abi,
+              abi: Wallets.SmartWallet.abi,
               functionName: 'execute',
               args: [asset.address, 0n, approve],
             }),
@@ -265,7 +266,7 @@ describe('an account with delegated code', () => {
       const chain = shop.chains[network]
       if (chain === undefined) throw new Error(`no ${network}`)
       const { address } = account(2)
-      const delegate = await deploy(chain, Artifacts.SmartWallet, [address])
+      const delegate = await deploy(chain, Wallets.SmartWallet, [address])
       // The prefix of EIP-7702 before the address of the code.
       await chain.rpc('anvil_setCode', [address, `0xef0100${delegate.slice(2)}`])
       const before = await shop.balance(network, address)

@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { account, type DemoAccount } from '../../src/demo/accounts'
 import { buyWithMppx, buyWithX402, type Purchase } from '../../src/demo/buyers'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
+import { setAutomine } from '../harness/chains'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { until } from '../harness/world'
 

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
 import { ask, payX402, randomNonce, settlementOf } from '../harness/buyer'
+import { setAutomine } from '../harness/chains'
 import { setSettleWait, untilEnded, untilFree } from '../harness/shop'
 import type { Reply } from '../harness/upstream'
 import {

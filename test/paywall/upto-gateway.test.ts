@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, getAddress, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { execute, mine } from '../../src/demo/chains'
 import type { Id } from '../../src/protocol/Network'
 import { permit2Address } from '../../src/protocol/Permit'
 import { ask, domains, inSeconds, settlementOf } from '../harness/buyer'
+import { deploy, setAutomine } from '../harness/chains'
 import { age, freshWallet, setAllowances, setTokens, signApprove } from '../harness/sponsor'
 import { uptoOffer } from '../harness/upto'
 import {
@@ -19,6 +19,7 @@ import {
   startModels,
   usage,
 } from '../harness/upto-shop'
+import * as Wallets from '../harness/wallets'
 import { until } from '../harness/world'
 
 /** Whole answers that are paid by the x402 scheme `upto`. */
@@ -199,7 +200,7 @@ describe('a payer without an allowance', () => {
 
 describe('an ERC-1271 wallet', () => {
   async function walletOf(owner: Address): Promise<Address> {
-    const wallet = getAddress(await deploy(shop.chain(), Artifacts.SmartWallet, [owner]))
+    const wallet = getAddress(await deploy(shop.chain(), Wallets.SmartWallet, [owner]))
     await setTokens(shop.chain(), shop.asset(), [wallet], 1_000_000n)
     await setAllowances(shop.chain(), shop.asset(), [wallet], 1_000_000n)
     return wallet

@@ -1,8 +1,9 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { execute, mine, setAutomine } from '../../src/demo/chains'
+import { execute, mine } from '../../src/demo/chains'
 import { settlementOf } from '../harness/buyer'
+import { setAutomine } from '../harness/chains'
 import {
   openConnection,
   payee,

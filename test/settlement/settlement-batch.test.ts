@@ -4,13 +4,14 @@ import { createGroup } from '../../db/sqlite/group'
 import * as Token from '../../src/chain/token'
 import { findTransfers } from '../../src/chain/token'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { balanceOf, execute, mine } from '../../src/demo/chains'
 import * as Crypto from '../../src/protocol/Crypto'
+import { deploy, setAutomine } from '../harness/chains'
 import { outcomeOf } from '../harness/outcome'
 import { type OwnSettlement, ownSettlement } from '../harness/own-settlement'
 import { networkOf, relayerKey, signTransfer, until } from '../harness/settlement'
 import { isPostgres } from '../harness/test-ledger'
+import * as Wallets from '../harness/wallets'
 
 const secondKey = Crypto.bytes(account(6).privateKey)
 const second = account(6).address
@@ -200,10 +201,10 @@ describe.concurrent('a batch', () => {
   test('payers with code never share one', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
-    const wallet = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
+    const wallet = await deploy(net.chain, Wallets.SmartWallet, [account(1).address])
     await asDeployer(own, 'mint', [wallet, 1_000_000n])
     // A payer with a key of its own that delegated (EIP-7702).
-    const delegate = await deploy(net.chain, Artifacts.SmartWallet, [account(4).address])
+    const delegate = await deploy(net.chain, Wallets.SmartWallet, [account(4).address])
     const code = await net.chain.rpc('eth_getCode', [delegate, 'latest'])
     await net.chain.rpc('anvil_setCode', [account(4).address, code])
     const owner = await net.chain.rpc('eth_getStorageAt', [delegate, '0x0', 'latest'])

@@ -2,10 +2,10 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:tes
 import { type Address, encodeFunctionData, parseAbi, parseTransaction } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { balanceOf, execute, mine } from '../../src/demo/chains'
 import type { Outcome } from '../../src/settlement/send/Outcome'
 import { createFailures, type Payer } from '../../src/settlement/state/payers'
+import { deploy, setAutomine } from '../harness/chains'
 import { isSend, withoutSync } from '../harness/own-settlement'
 import {
   networkOf,
@@ -17,6 +17,7 @@ import {
   temporary,
   until,
 } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 const net = await startNetwork('usdg')
 const network = networkOf(net.tap.url, 'usdg')
@@ -68,7 +69,7 @@ const call = (
 /** A wallet of account 1 with a balance of a thousand, in a mode of its contract. */
 async function greedy(mode: keyof typeof modes): Promise<Address> {
   const owner = account(1).address
-  const wallet = await deploy(net.chain, Artifacts.GreedyWallet, [owner, modes[mode]])
+  const wallet = await deploy(net.chain, Wallets.GreedyWallet, [owner, modes[mode]])
   await execute(net.chain, [call(9, network.asset.address, 'mint', [wallet, 1_000_000_000n])])
   return wallet
 }

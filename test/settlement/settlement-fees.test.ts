@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { parseTransaction } from 'viem'
 import { createHead, fees, type Head, learnFees, priceOf } from '../../src/chain/head'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
+import { setAutomine } from '../harness/chains'
 import { isSend, type OwnSettlement, ownSettlement, withoutSync } from '../harness/own-settlement'
 import { mineWhile, signTransfer, startTap, until } from '../harness/settlement'
 

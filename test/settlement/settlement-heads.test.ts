@@ -2,7 +2,8 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:tes
 import type { Server, ServerWebSocket } from 'bun'
 import { createHeads, type Heads } from '../../src/chain/heads'
 import type { Block } from '../../src/chain/receipt'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
+import { setAutomine } from '../harness/chains'
 import { withoutSync } from '../harness/own-settlement'
 import {
   mineWhile,

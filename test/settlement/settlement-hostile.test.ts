@@ -2,12 +2,13 @@ import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { balanceOf, execute, mine } from '../../src/demo/chains'
 import type { Transfer } from '../../src/protocol/Transfer'
+import { deploy, setAutomine } from '../harness/chains'
 import { delegate, noCode } from '../harness/delegation'
 import { isSend, type OwnSettlement, ownSettlement } from '../harness/own-settlement'
 import { mineWhile, payee, signTransfer, until } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 const abi = parseAbi([
   'function mint(address to, uint256 value)',
@@ -66,7 +67,7 @@ async function wallet(own: OwnSettlement, code: Hex): Promise<Address> {
 
 /** A GreedyWallet of account 1, which changes its mode on request. */
 async function greedy(own: OwnSettlement): Promise<Address> {
-  const address = await deploy(own.net.chain, Artifacts.GreedyWallet, [account(1).address, 0])
+  const address = await deploy(own.net.chain, Wallets.GreedyWallet, [account(1).address, 0])
   await mint(own, address)
   return address
 }
@@ -139,7 +140,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     const sent = rows(own).length
     expect(await payInVain(own, await greedy(own))).toMatchObject({ kind: 'unavailable' })
     expect(rows(own)).toHaveLength(sent)
-    const other = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
+    const other = await deploy(own.net.chain, Wallets.SmartWallet, [account(1).address])
     await mint(own, other)
     for (const payer of [other, old, account(1).address])
       expect((await own.fixture.pay(signTransfer(own.network, { payer }))).kind).toBe('confirmed')
@@ -149,7 +150,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     await using own = await ownSettlement()
     const { net, network } = own
     const make = async () => {
-      const address = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
+      const address = await deploy(net.chain, Wallets.SmartWallet, [account(1).address])
       await mint(own, address)
       return address
     }
@@ -197,7 +198,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     // Fewer than the shared limit of wallets with the same code.
     expect([1, 2, 3, 4]).toContain(failures)
     await own.reopen({ gasPerDayWei })
-    const payer = await deploy(own.net.chain, Artifacts.SmartWallet, [account(1).address])
+    const payer = await deploy(own.net.chain, Wallets.SmartWallet, [account(1).address])
     await mint(own, payer)
     const refused = await own.fixture.pay(signTransfer(own.network, { payer }))
     expect(refused).toMatchObject({

@@ -2,9 +2,10 @@ import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { execute, mine, receiptOf, setAutomine } from '../../src/demo/chains'
+import { execute, mine, receiptOf } from '../../src/demo/chains'
 import * as Amount from '../../src/protocol/Amount'
 import * as Transfer from '../../src/protocol/Transfer'
+import { setAutomine } from '../harness/chains'
 import {
   isSend,
   losing,

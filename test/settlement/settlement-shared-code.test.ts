@@ -1,11 +1,12 @@
 import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { execute } from '../../src/demo/chains'
+import { deploy, setAutomine } from '../harness/chains'
 import { delegate } from '../harness/delegation'
 import { isSend, ownSettlement } from '../harness/own-settlement'
 import { mineWhile, signTransfer, until } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 // Code that many wallets run, and attackers that try to make a gateway refuse all of them.
 
@@ -16,7 +17,7 @@ describe('new wallets that run the same code', () => {
   test('attack: new wallets are not locked out by accounts that take their code after a failed payment', async () => {
     await using own = await ownSettlement()
     const { net, network } = own
-    const sharedWallet = await deploy(net.chain, Artifacts.SmartWallet, [account(1).address])
+    const sharedWallet = await deploy(net.chain, Wallets.SmartWallet, [account(1).address])
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
     await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])
     for (const from of [2, 3, 4, 5, 6]) {

@@ -1,10 +1,11 @@
 import { expect, test } from 'bun:test'
 import { encodeFunctionData, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { deploy, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { execute } from '../../src/demo/chains'
+import { deploy } from '../harness/chains'
 import { isSend, type OwnSettlement, ownSettlement } from '../harness/own-settlement'
 import { type RpcCall, signTransfer, until } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 // A chain whose newest block is a minute old, as on a chain with blocks for transactions only.
 
@@ -15,7 +16,7 @@ async function ownQuietSettlement(): Promise<OwnSettlement> {
   const own = await ownSettlement()
   const { chain } = own.net
   // A wallet needs a deployed block; here it is an earlier one.
-  const wallet = await deploy(chain, Artifacts.SmartWallet, [account(1).address])
+  const wallet = await deploy(chain, Wallets.SmartWallet, [account(1).address])
   const abi = parseAbi(['function mint(address to, uint256 value)'])
   const data = encodeFunctionData({ abi, functionName: 'mint', args: [wallet, 1_000_000n] })
   await execute(chain, [{ from: account(9).address, to: own.network.asset.address, data }])

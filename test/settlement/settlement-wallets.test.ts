@@ -13,7 +13,6 @@ import {
 } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, execute } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
 import type * as Transfer from '../../src/protocol/Transfer'
 import {
   networkOf,
@@ -24,6 +23,7 @@ import {
   startNetwork,
   temporary,
 } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 const net = await startNetwork('usdg')
 const network = networkOf(net.tap.url, 'usdg')
@@ -56,7 +56,7 @@ const open = async (walletFactories: readonly Address[]) => {
 
 /** A wallet of account 1 that is not deployed, with money. */
 async function counterfactual(): Promise<{ address: Address; data: Hex }> {
-  const { abi, bytecode } = Artifacts.SmartWallet
+  const { abi, bytecode } = Wallets.SmartWallet
   const code = encodeDeployData({ abi, bytecode, args: [account(1).address] })
   const salt = `0x${(++salts).toString(16).padStart(64, '0')}` as const
   const address = getContractAddress({ opcode: 'CREATE2', from: factory, salt, bytecode: code })

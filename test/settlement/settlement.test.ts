@@ -3,10 +3,10 @@ import type { Hex } from 'viem'
 import * as Multicall from '../../src/chain/multicall'
 import * as Token from '../../src/chain/token'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, deploy, execute, mine, setAutomine } from '../../src/demo/chains'
-import * as Artifacts from '../../src/demo/contracts/artifacts'
+import { balanceOf, execute, mine } from '../../src/demo/chains'
 import { type Claims, claimMoney } from '../../src/paywall/claims'
 import * as Transfer from '../../src/protocol/Transfer'
+import { deploy, setAutomine } from '../harness/chains'
 import { outcomeOf } from '../harness/outcome'
 import {
   networkOf,
@@ -18,6 +18,7 @@ import {
   temporary,
   until,
 } from '../harness/settlement'
+import * as Wallets from '../harness/wallets'
 
 const usdg = await startNetwork('usdg')
 const usdc = await startNetwork('usdc')
@@ -103,7 +104,7 @@ describe('a payment', () => {
   })
 
   test('the signature of a wallet contract is checked by the wallet', async () => {
-    const wallet = await deploy(usdg.chain, Artifacts.SmartWallet, [account(1).address])
+    const wallet = await deploy(usdg.chain, Wallets.SmartWallet, [account(1).address])
     await execute(usdg.chain, [mintTo(wallet, 1_000_000n)])
     const transfer = signTransfer(network, { payer: wallet })
     expect(await fixture.pay(transfer)).toMatchObject({ kind: 'confirmed' })

@@ -9,10 +9,10 @@ import {
   mine,
   multicall3Address,
   prepareChain,
-  startChain,
 } from '../../src/demo/chains'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
+import { startChain } from '../harness/chains'
 import { networkOf } from '../harness/settlement'
 import { createRandom } from './random'
 

@@ -2,7 +2,8 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import { type Hex, keccak256 } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, setAutomine } from '../../src/demo/chains'
+import { balanceOf } from '../../src/demo/chains'
+import { setAutomine } from '../harness/chains'
 import { payee, startNetwork, temporary, until } from '../harness/settlement'
 import {
   age,

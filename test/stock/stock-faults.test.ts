@@ -1,12 +1,13 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { orders } from '../../src/cli/operate/orders'
 import { account } from '../../src/demo/accounts'
-import { execute, mine, revert, setAutomine, snapshot } from '../../src/demo/chains'
+import { execute, mine } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402Payload from '../../src/protocol/X402Payload'
 import { operatorOf } from '../harness/admin'
 import { settlementOf } from '../harness/buyer'
+import { revert, setAutomine, snapshot } from '../harness/chains'
 import { block, drain, movePrice, pause } from '../harness/exchange'
 import {
   before,

@@ -4,9 +4,10 @@ import * as Multicall from '../../src/chain/multicall'
 import * as Receipt from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
 import { account } from '../../src/demo/accounts'
-import { execute, mine, revert, setAutomine, snapshot } from '../../src/demo/chains'
+import { execute, mine } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
 import { nonceOf } from '../../src/stock/Order'
+import { revert, setAutomine, snapshot } from '../harness/chains'
 import { movePrice } from '../harness/exchange'
 import {
   before,

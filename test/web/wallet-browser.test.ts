@@ -3,7 +3,7 @@ import type { Browser, Page } from 'playwright-core'
 import { type Address, encodeFunctionData, parseAbi } from 'viem'
 import type { Config } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import { mine, setAutomine } from '../../src/demo/chains'
+import { mine } from '../../src/demo/chains'
 import {
   chromiumPath,
   colourRules,
@@ -11,6 +11,7 @@ import {
   startBrowser,
   violationsOf,
 } from '../harness/browser'
+import { setAutomine } from '../harness/chains'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { type BrowserWallet, installWallet } from '../harness/wallet'
 import { until } from '../harness/world'

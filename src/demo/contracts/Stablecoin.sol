@@ -108,10 +108,6 @@ contract Stablecoin {
         return domainVersion;
     }
 
-    function isBlacklisted(address account) external view returns (bool) {
-        return blocked[account];
-    }
-
     function isFrozen(address account) external view returns (bool) {
         return blocked[account];
     }
@@ -227,28 +223,11 @@ contract Stablecoin {
         bytes32 r,
         bytes32 s
     ) external {
-        requirePayee(to);
+        check(to == msg.sender, "FiatTokenV2: caller must be the payee", CallerMustBePayee.selector);
         settle(
             RECEIVE_WITH_AUTHORIZATION_TYPEHASH,
             Authorization(from, to, value, validAfter, validBefore, nonce),
             abi.encodePacked(r, s, v)
-        );
-    }
-
-    function receiveWithAuthorization(
-        address from,
-        address to,
-        uint256 value,
-        uint256 validAfter,
-        uint256 validBefore,
-        bytes32 nonce,
-        bytes memory signature
-    ) external {
-        requirePayee(to);
-        settle(
-            RECEIVE_WITH_AUTHORIZATION_TYPEHASH,
-            Authorization(from, to, value, validAfter, validBefore, nonce),
-            signature
         );
     }
 
@@ -314,10 +293,6 @@ contract Stablecoin {
 
     function requireUnblocked(address account) private view {
         check(!blocked[account], "Blacklistable: account is blacklisted", AddressFrozen.selector);
-    }
-
-    function requirePayee(address to) private view {
-        check(to == msg.sender, "FiatTokenV2: caller must be the payee", CallerMustBePayee.selector);
     }
 
     function requireSignature(

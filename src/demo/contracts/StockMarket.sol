@@ -34,8 +34,6 @@ contract StockToken {
     bool public tokenPaused;
     bool public oraclePaused;
     uint256 public uiMultiplier;
-    uint256 public newUIMultiplier;
-    uint256 public effectiveAt;
     uint256 public totalSupply;
     mapping(address => uint256) public balanceOf;
     mapping(address => mapping(address => uint256)) public allowance;
@@ -45,7 +43,7 @@ contract StockToken {
         name = name_;
         symbol = symbol_;
         registry = registry_;
-        uiMultiplier = newUIMultiplier = 1e18;
+        uiMultiplier = 1e18;
     }
 
     function setPaused(bool everything, bool token, bool oracle) external {
@@ -55,7 +53,7 @@ contract StockToken {
     }
 
     function setMultiplier(uint256 value) external {
-        uiMultiplier = newUIMultiplier = value;
+        uiMultiplier = value;
     }
 
     function mint(address to, uint256 value) external {
@@ -66,14 +64,6 @@ contract StockToken {
 
     function paused() public view returns (bool) {
         return everythingPaused || tokenPaused;
-    }
-
-    function balanceOfUI(address account) external view returns (uint256) {
-        return balanceOf[account] * uiMultiplier / 1e18;
-    }
-
-    function totalSupplyUI() external view returns (uint256) {
-        return totalSupply * uiMultiplier / 1e18;
     }
 
     function approve(address spender, uint256 value) external returns (bool) {

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import manifest from 'solc/package.json'
 
 type Output = {
@@ -7,42 +7,30 @@ type Output = {
   contracts: Record<string, Record<string, Contract>>
 }
 type Contract = {
-  abi: unknown
+  abi: readonly unknown[]
   evm: { bytecode: { object: string }; deployedBytecode: { object: string } }
 }
 
-const directory = import.meta.dir
-const sources = [
-  'Signatures.sol',
-  'Stablecoin.sol',
-  'Permit2Proxy.sol',
-  'ExactPermit2Proxy.sol',
-  'UptoPermit2Proxy.sol',
-  'SmartWallet.sol',
-  'StockMarket.sol',
-]
-const published = [
-  'Stablecoin',
-  'ExactPermit2Proxy',
-  'UptoPermit2Proxy',
-  'SmartWallet',
-  'GreedyWallet',
-  'StockRegistry',
-  'StockToken',
-  'PriceFeed',
-  'LiquidityProvider',
-]
+const root = join(import.meta.dir, '../../..')
+/** Folders with contracts: those of the demo, and those of tests only. */
+const folders = ['src/demo/contracts', 'test/harness/contracts']
 
-/** Path of the compiled contracts, and of a digest of their sources and of themselves. */
-export const artifactsPath = join(directory, 'artifacts.generated.json')
-export const digestPath = join(directory, 'artifacts.sha256')
+/** Path of a digest of the sources and of the compiled contracts. */
+export const digestPath = join(import.meta.dir, 'artifacts.sha256')
+
+function pathOf(folder: string): string {
+  return join(root, folder, 'artifacts.generated.json')
+}
 
 /** The input of the compiler. */
 function inputOf() {
+  const sources = folders.flatMap((folder) => [
+    ...new Bun.Glob(`${folder}/*.sol`).scanSync({ cwd: root }),
+  ])
   return {
     language: 'Solidity',
     sources: Object.fromEntries(
-      sources.map((name) => [name, { content: readFileSync(join(directory, name), 'utf8') }]),
+      sources.sort().map((name) => [name, { content: readFileSync(join(root, name), 'utf8') }]),
     ),
     settings: {
       optimizer: { enabled: true, runs: 200 },
@@ -56,42 +44,47 @@ function inputOf() {
 }
 
 /**
- * Compiles the contracts of this folder: the text of artifacts.generated.json. The same sources
- * give the same text everywhere, no metadata hash is appended. Throws with the compiler's messages.
+ * Compiles the contracts: the path and the text of the artifacts of each folder. The same sources give
+ * the same text everywhere, no metadata hash is appended. Throws with the compiler's messages.
  */
-async function compile(): Promise<string> {
+async function compile(): Promise<[string, string][]> {
   // Loading the compiler takes longer than all the rest.
   const { default: solc } = await import('solc')
   const output = JSON.parse(solc.compile(JSON.stringify(inputOf()))) as Output
   const messages = (output.errors ?? []).map((error) => error.formattedMessage)
   if (messages.length > 0) throw new Error(messages.join('\n'))
-  const artifacts = Object.values(output.contracts)
-    .flatMap((contracts) => Object.entries(contracts))
-    .filter(([name]) => published.includes(name))
-    .map(([name, { abi, evm }]) => [
-      name,
-      {
-        abi,
-        bytecode: `0x${evm.bytecode.object}`,
-        deployedBytecode: `0x${evm.deployedBytecode.object}`,
-      },
-    ])
-  return `${JSON.stringify(Object.fromEntries(artifacts))}\n`
+  return folders.map((folder) => {
+    const artifacts = Object.entries(output.contracts)
+      .filter(([source]) => dirname(source) === folder)
+      .flatMap(([, contracts]) => Object.entries(contracts))
+      // An interface has no code, a library of internal functions no ABI.
+      .filter(([, { abi, evm }]) => abi.length > 0 && evm.bytecode.object !== '')
+      .map(([name, { abi, evm }]) => [
+        name,
+        {
+          abi,
+          bytecode: `0x${evm.bytecode.object}`,
+          deployedBytecode: `0x${evm.deployedBytecode.object}`,
+        },
+      ])
+    return [pathOf(folder), `${JSON.stringify(Object.fromEntries(artifacts))}\n`]
+  })
 }
 
-/** Digest of the compiler's version, of its input and of these artifacts; a line of text. */
-export async function digestOf(path: string): Promise<string> {
-  const made = [manifest.version, JSON.stringify(inputOf()), published.join()]
-  const parts = [...made, await Bun.file(path).text()]
+/** Digest of the compiler's version, of its input and of the artifacts; a line of text. */
+export function digest(): string {
+  const artifacts = folders.map((folder) => readFileSync(pathOf(folder), 'utf8'))
+  const parts = [manifest.version, JSON.stringify(inputOf()), ...artifacts]
   return `${new Bun.CryptoHasher('sha256').update(JSON.stringify(parts)).digest('hex')}\n`
 }
 
 /** With `--check` it compares and writes nothing. */
 if (import.meta.main) {
-  const fresh = await compile()
-  if (!Bun.argv.includes('--check')) {
-    await Bun.write(artifactsPath, fresh)
-    await Bun.write(digestPath, await digestOf(artifactsPath))
-  } else if (fresh !== (await Bun.file(artifactsPath).text()))
-    throw new Error('artifacts.generated.json is not what the sources compile to')
+  const isCheck = Bun.argv.includes('--check')
+  for (const [path, fresh] of await compile()) {
+    if (!isCheck) await Bun.write(path, fresh)
+    else if (fresh !== (await Bun.file(path).text()))
+      throw new Error(`${path} is not what the sources compile to`)
+  }
+  if (!isCheck) await Bun.write(digestPath, digest())
 }

@@ -3,7 +3,7 @@
 
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { startChains } from '../../../src/demo/chains'
+import { startChains } from '../../harness/chains'
 import { startTap } from '../../harness/settlement'
 import { prepareMachine } from '../machine'
 import { network } from '../paid/network'

@@ -4,7 +4,7 @@
 
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { startChains } from '../../../src/demo/chains'
+import { startChains } from '../../harness/chains'
 import { prepareMachine, type Server } from '../machine'
 import * as Report from '../Report'
 import { cluster, newDatabase } from './database'

@@ -1,5 +1,6 @@
 import { join } from 'node:path'
-import { type Chain, startChains } from '../../../src/demo/chains'
+import type { Chain } from '../../../src/demo/chains'
+import { startChains } from '../../harness/chains'
 import type { Machine, Server } from '../machine'
 import type { Candidate, Load } from './candidates'
 import { newDatabase } from './database'

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity ^0.8.28;
 
-import {Signatures} from "./Signatures.sol";
+import {Signatures} from "../../../src/demo/contracts/Signatures.sol";
 
 /// @notice ERC-1271 wallet with one ECDSA owner. As an EIP-7702 delegate it has no owner in storage:
 /// the account itself signs then.
