@@ -1,5 +1,5 @@
-import type { Pointer } from './Pointer'
-import { format } from './Pointer'
+import { endOfString } from '../protocol/Json'
+import { format, type Pointer } from './Pointer'
 
 /** A member of a JSON object, at its place in the text. */
 export type Member = {
@@ -13,16 +13,21 @@ export type Member = {
   end: number
 }
 
-/** The members to find, and the objects that lead to them. */
-export type Wanted = { members: ReadonlySet<string>; parents: ReadonlySet<string> }
+/** The members to find with their right spellings, and the objects that lead to them. */
+export type Wanted = {
+  members: ReadonlyMap<string, readonly string[]>
+  parents: ReadonlySet<string>
+}
 
 export function wantedOf(pointers: readonly Pointer[]): Wanted {
-  const members = new Set<string>()
+  const members = new Map<string, string[]>()
   const parents = new Set<string>()
   for (const pointer of pointers)
     for (let length = 1; length <= pointer.length; length++) {
-      const folded = fold(format(pointer.slice(0, length)))
-      members.add(folded)
+      const written = format(pointer.slice(0, length))
+      const folded = fold(written)
+      const spellings = members.get(folded) ?? []
+      if (!spellings.includes(written)) members.set(folded, [...spellings, written])
       if (length < pointer.length) parents.add(folded)
     }
   return { members, parents }
@@ -97,16 +102,6 @@ function endOfValue(text: string, from: number): number {
 /** A comma, a closing bracket or brace, or white space. */
 function isEndOfScalar(code: number): boolean {
   return code === 0x2c || code === 0x5d || code === 0x7d || code <= 0x20
-}
-
-/** The index after the closing quote. */
-function endOfString(text: string, start: number): number {
-  for (let at = text.indexOf('"', start + 1); at >= 0; at = text.indexOf('"', at + 1)) {
-    let slashes = 0
-    while (text.charCodeAt(at - 1 - slashes) === 0x5c) slashes++
-    if (slashes % 2 === 0) return at + 1
-  }
-  return text.length
 }
 
 /** The parts of a request that its length does not limit. */

@@ -130,6 +130,16 @@ export const empty: Preset = {
   request: noRequest,
 }
 
+const inInput = { partOf: 'input', isIncluded: true }
+const inOutput = { partOf: 'output', isIncluded: true }
+
+/** A number by its name in the usage of chat completions, and by that in the usage of responses. */
+function openaiCounter(unit: string, names: readonly string[], more: Partial<Counter>): Counter {
+  const answer = all(...names.map((name) => `/usage/${name}`))
+  const events = names.map((name, i) => (i === 0 ? `/usage/${name}` : `/response/usage/${name}`))
+  return { unit, answer, event: all(...events), ...more }
+}
+
 /**
  * Chat completions and responses. `prompt_tokens` contains cached and audio tokens, `completion_tokens`
  * contains reasoning and audio tokens and rejected predictions. A stream reports usage in its last
@@ -138,65 +148,21 @@ export const empty: Preset = {
  */
 const openai: Preset = {
   counters: [
-    {
-      unit: 'input',
-      answer: all('/usage/prompt_tokens', '/usage/input_tokens'),
-      event: all('/usage/prompt_tokens', '/response/usage/input_tokens'),
-      isRequired: true,
-    },
-    {
-      unit: 'audio_input',
-      answer: all('/usage/prompt_tokens_details/audio_tokens'),
-      event: all('/usage/prompt_tokens_details/audio_tokens'),
-      partOf: 'input',
-      isIncluded: true,
-    },
-    {
-      unit: 'cached_input',
-      answer: all(
-        '/usage/prompt_tokens_details/cached_tokens',
-        '/usage/input_tokens_details/cached_tokens',
-      ),
-      event: all(
-        '/usage/prompt_tokens_details/cached_tokens',
-        '/response/usage/input_tokens_details/cached_tokens',
-      ),
-      partOf: 'input',
-      isIncluded: true,
-    },
-    {
-      unit: 'cache_write',
-      answer: all('/usage/prompt_tokens_details/cache_write_tokens'),
-      event: all('/usage/prompt_tokens_details/cache_write_tokens'),
-      partOf: 'input',
-      isIncluded: true,
-    },
-    {
-      unit: 'output',
-      answer: all('/usage/completion_tokens', '/usage/output_tokens'),
-      event: all('/usage/completion_tokens', '/response/usage/output_tokens'),
-      isRequired: true,
-    },
-    {
-      unit: 'audio_output',
-      answer: all('/usage/completion_tokens_details/audio_tokens'),
-      event: all('/usage/completion_tokens_details/audio_tokens'),
-      partOf: 'output',
-      isIncluded: true,
-    },
-    {
-      unit: 'reasoning',
-      answer: all(
-        '/usage/completion_tokens_details/reasoning_tokens',
-        '/usage/output_tokens_details/reasoning_tokens',
-      ),
-      event: all(
-        '/usage/completion_tokens_details/reasoning_tokens',
-        '/response/usage/output_tokens_details/reasoning_tokens',
-      ),
-      partOf: 'output',
-      isIncluded: true,
-    },
+    openaiCounter('input', ['prompt_tokens', 'input_tokens'], { isRequired: true }),
+    openaiCounter('audio_input', ['prompt_tokens_details/audio_tokens'], inInput),
+    openaiCounter(
+      'cached_input',
+      ['prompt_tokens_details/cached_tokens', 'input_tokens_details/cached_tokens'],
+      inInput,
+    ),
+    openaiCounter('cache_write', ['prompt_tokens_details/cache_write_tokens'], inInput),
+    openaiCounter('output', ['completion_tokens', 'output_tokens'], { isRequired: true }),
+    openaiCounter('audio_output', ['completion_tokens_details/audio_tokens'], inOutput),
+    openaiCounter(
+      'reasoning',
+      ['completion_tokens_details/reasoning_tokens', 'output_tokens_details/reasoning_tokens'],
+      inOutput,
+    ),
   ],
   // The last pointer is for OpenRouter, whose status is already 200 then.
   failures: all('/error', '/response/error', '/choices/0/error'),
@@ -232,6 +198,20 @@ const openai: Preset = {
   },
 }
 
+/** The usage in `message_start`. */
+const inStart = ['/message/usage']
+
+/** A number by its name in the usage, which is also at `further` places in events. */
+function anthropicCounter(
+  unit: string,
+  name: string,
+  further: readonly string[],
+  more: Partial<Counter>,
+): Counter {
+  const event = all(...['/usage', ...further].map((place) => `${place}/${name}`))
+  return { unit, answer: all(`/usage/${name}`), event, ...more }
+}
+
 /**
  * Messages. `input_tokens` contains neither the tokens that were read from the cache nor those
  * written to it. `output_tokens` contains thinking. `message_start` has the input and a first count
@@ -240,48 +220,15 @@ const openai: Preset = {
  */
 const anthropic: Preset = {
   counters: [
-    {
-      unit: 'input',
-      answer: all('/usage/input_tokens'),
-      event: all('/usage/input_tokens', '/message/usage/input_tokens'),
-      isRequired: true,
-    },
-    {
-      unit: 'cached_input',
-      answer: all('/usage/cache_read_input_tokens'),
-      event: all('/usage/cache_read_input_tokens', '/message/usage/cache_read_input_tokens'),
-      partOf: 'input',
-    },
-    {
-      unit: 'cache_write',
-      answer: all('/usage/cache_creation_input_tokens'),
-      event: all(
-        '/usage/cache_creation_input_tokens',
-        '/message/usage/cache_creation_input_tokens',
-      ),
-      partOf: 'input',
-    },
-    {
-      unit: 'cache_write_1h',
-      answer: all('/usage/cache_creation/ephemeral_1h_input_tokens'),
-      event: all(
-        '/usage/cache_creation/ephemeral_1h_input_tokens',
-        '/message/usage/cache_creation/ephemeral_1h_input_tokens',
-      ),
+    anthropicCounter('input', 'input_tokens', inStart, { isRequired: true }),
+    anthropicCounter('cached_input', 'cache_read_input_tokens', inStart, { partOf: 'input' }),
+    anthropicCounter('cache_write', 'cache_creation_input_tokens', inStart, { partOf: 'input' }),
+    anthropicCounter('cache_write_1h', 'cache_creation/ephemeral_1h_input_tokens', inStart, {
       partOf: 'cache_write',
       isIncluded: true,
-    },
-    {
-      unit: 'output',
-      answer: all('/usage/output_tokens'),
-      event: all('/usage/output_tokens'),
-      isRequired: true,
-    },
-    {
-      unit: 'web_search',
-      answer: all('/usage/server_tool_use/web_search_requests'),
-      event: all('/usage/server_tool_use/web_search_requests'),
-    },
+    }),
+    anthropicCounter('output', 'output_tokens', [], { isRequired: true }),
+    anthropicCounter('web_search', 'server_tool_use/web_search_requests', [], {}),
   ],
   failures: all('/error'),
   answeredBy: all('/model', '/message/model'),

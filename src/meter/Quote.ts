@@ -32,9 +32,7 @@ export type Asked = {
   body: Uint8Array
 }
 
-type Compiled = { wanted: Members.Wanted; spelling: ReadonlyMap<string, readonly string[]> }
-
-const compiled = new WeakMap<RequestPlan, Compiled>()
+const wantedByPlan = new WeakMap<RequestPlan, Members.Wanted>()
 
 /** Reads a request before it is paid for. Never throws for the content of a request. */
 export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
@@ -72,12 +70,7 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
     outputTokens: output.most,
     choices: choices.most,
   })
-  return {
-    ceilingAtomic,
-    models: models.names,
-    body: edited,
-    faults: [],
-  }
+  return { ceilingAtomic, models: models.names, body: edited, faults: [] }
 }
 
 function read(body: Uint8Array): string | Fault {
@@ -99,13 +92,13 @@ type Reading = {
 }
 
 function readMembers(request: RequestPlan, text: string): Reading {
-  const { wanted, spelling } = compile(request)
+  const wanted = wantedOf(request)
   const found = new Map<string, Members.Member>()
   const faults: Fault[] = []
   for (const member of Members.find(text, wanted)) {
     const name = nameOf(member.pointer)
     const before = found.get(member.folded)
-    const right = spelling.get(member.folded) ?? []
+    const right = wanted.members.get(member.folded) ?? []
     const isRead = wanted.parents.has(member.folded)
     if (isRead && !/^(?:\{|null)/.test(text.slice(member.start, member.start + 4)))
       faults.push({ name, reason: 'must be an object or null' })
@@ -131,31 +124,14 @@ function readMembers(request: RequestPlan, text: string): Reading {
   }
 }
 
-function compile(request: RequestPlan): Compiled {
-  const known = compiled.get(request)
+function wantedOf(request: RequestPlan): Members.Wanted {
+  const known = wantedByPlan.get(request)
   if (known !== undefined) return known
-  const wanted = Members.wantedOf(pointersOf(request))
-  const made = { wanted, spelling: spellingOf(request) }
-  compiled.set(request, made)
-  return made
-}
-
-function pointersOf(request: RequestPlan): readonly Pointer[] {
   const { model, fallbacks, output, choices, stream } = request
   const outputs = output.flatMap(({ names, onStream }) => [...names, ...onStream.map((s) => s.at)])
-  return [...model, ...fallbacks, ...outputs, ...choices, ...stream]
-}
-
-/** The spellings of the members, and of the objects that lead to them. */
-function spellingOf(request: RequestPlan): ReadonlyMap<string, readonly string[]> {
-  const right = new Map<string, string[]>()
-  for (const pointer of pointersOf(request))
-    for (let length = 1; length <= pointer.length; length++) {
-      const written = format(pointer.slice(0, length))
-      const all = right.get(Members.fold(written)) ?? []
-      if (!all.includes(written)) right.set(Members.fold(written), [...all, written])
-    }
-  return right
+  const made = Members.wantedOf([...model, ...fallbacks, ...outputs, ...choices, ...stream])
+  wantedByPlan.set(request, made)
+  return made
 }
 
 /** `generationConfig/maxOutputTokens`. */

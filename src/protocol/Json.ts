@@ -73,7 +73,7 @@ function countMembers(text: string, limits: Limits): number {
     const code = text.charCodeAt(index)
     if (--outside < 0) throw new JsonError('too much outside of strings')
     if (code === 0x22) {
-      index = endOfString(text, index + 1)
+      index = endOfString(text, index) - 1
       if (++strings > stringsMax) throw new JsonError('too many strings')
     } else if (code === 0x3a) {
       if (++members > membersMax) throw new JsonError('too many members')
@@ -175,14 +175,14 @@ function repeatedMember(text: string): string {
       inner.isName = inner.names !== undefined
       if (typeof inner.part === 'number') inner.part++
     } else if (code === 0x22) {
-      const end = endOfString(text, index + 1)
+      const end = endOfString(text, index)
       if (inner?.names !== undefined && inner.isName) {
-        inner.part = String(JSON.parse(text.slice(index, end + 1)))
+        inner.part = String(JSON.parse(text.slice(index, end)))
         inner.isName = false
         if (inner.names.has(inner.part)) return pointerTo(open.map(({ part }) => part))
         inner.names.add(inner.part)
       }
-      index = end
+      index = end - 1
     }
   }
   return ''
@@ -193,12 +193,12 @@ export function pointerTo(path: readonly (string | number)[]): string {
   return path.map((part) => String(part).replaceAll('~', '~0').replaceAll('/', '~1')).join('/')
 }
 
-/** Index of the closing quote, or the end of the text. */
-function endOfString(text: string, start: number): number {
-  for (let at = text.indexOf('"', start); at >= 0; at = text.indexOf('"', at + 1)) {
+/** Index after the string that begins at an index, or the end of the text. */
+export function endOfString(text: string, start: number): number {
+  for (let at = text.indexOf('"', start + 1); at >= 0; at = text.indexOf('"', at + 1)) {
     let slashes = 0
     while (text.charCodeAt(at - 1 - slashes) === 0x5c) slashes++
-    if (slashes % 2 === 0) return at
+    if (slashes % 2 === 0) return at + 1
   }
   return text.length
 }
