@@ -66,9 +66,7 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
       ...options.transferRateMin,
     },
     heldMaxBytes: options.config.service.bufferedMaxBytes,
-    get settleWaitMs() {
-      return waitMs()
-    },
+    settleWaitMs: waitMs,
     symbolOf: (id) => current.config.networks.find((each) => each.id === id)?.asset.symbol,
     log,
   })

@@ -6,24 +6,15 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Outcome } from '../settlement/send/Outcome'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { RequestClaim } from './claims'
-import type { Named, Presentation } from './credential'
-import type { Presented } from './extract'
-import type { Item } from './offer/Item'
+import type { Asked, Named, Presentation } from './credential'
 import type { ChallengeDetails } from './offer/quote'
 
 /** A request for something that is sold, in terms common to all products. */
-export type Sale = {
-  item: Item
-  /** The item at the price of this request, where the price depends on it. May be called again. */
-  priced?: (() => Item) | undefined
+export type Sale = Asked & {
   headers: Headers
-  /** The result of `extract` on the headers. */
-  presented: Presented
   requestId: string
-  /** Absolute, with its query, as requested. */
-  url: string
-  /** RFC 9530 digest of the body. */
-  digest: string | undefined
+  /** Address of the client (http/client-ip.ts). */
+  readonly client: string
   /** The stored purpose of its payment. */
   purpose: Pick<Purpose, 'product' | 'merchant' | 'route' | 'resource'>
 }
@@ -81,8 +72,6 @@ export type Product<S extends Sale = Sale> = {
     checkout: Checkout<S>,
     purpose: Purpose,
   ): Pick<PaymentRequest, 'onSent' | 'deliverOnConfirm'>
-  /** The address of the client (http/client-ip.ts). */
-  clientOf(sale: S): string
   /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
   answerMs?(sale: S): number
   /**

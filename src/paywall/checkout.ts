@@ -7,97 +7,87 @@ import { type Money, moneyKey } from '../protocol/Transfer'
 import { usedReason } from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
-import { type ApprovalSponsor, withApproval } from '../settlement/sponsorship'
+import { withApproval } from '../settlement/sponsorship'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { Authorized } from '../settlement/upto/authorize'
 import { failingOf, failureHeaders } from './answer/receipts'
 import { type Claims, claimMoney, createClaim, type RequestClaim, scopeKey } from './claims'
 import { mayContinue } from './continuation'
-import { type Named, type Presentation, present } from './credential'
+import { type CredentialOptions, type Named, type Presentation, present } from './credential'
 import * as Denial from './Denial'
-import { idempotencyKey } from './idempotency'
-import { chooseAlternative } from './offer/alternatives'
 import type { Quoter } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
 
 /** Sells a product, and continues what was bought. */
 
-export type CheckoutOptions = {
+export type CheckoutOptions = CredentialOptions & {
   settlement: Settlement
   /** Claims on money, shared by all products. */
   claims: Claims
   quoter: Quoter
-  /** Sends the approves that payers sign; undefined without a sponsor. */
-  sponsor: ApprovalSponsor | undefined
   /** Counts purchases and failed requests. */
   tally: Tally
-  challengeSecrets: readonly Uint8Array[]
-  realm: string
-  now: () => number
   log: WriteEvent
 }
 
-export type Checkouts<S extends Sale> = {
-  /** Sells to a request that presents a credential. Throws ProblemError. */
-  buy(sale: S): Promise<Response>
-  /** Continues the payment of a redeem token. Throws ProblemError. */
-  redeem(sale: S, payment: Payment): Promise<Response>
-}
-
-type State = {
-  options: CheckoutOptions
-  product: Product
+/** A product on sale. */
+export type Shop<S extends Sale = Sale> = CheckoutOptions & {
+  product: Product<S>
   /** Keys of buyers whose purchase is being looked up or settled. */
   keys: Set<string>
 }
 
 /**
- * Sells a product. Claims the money in memory, looks up its payment, verifies and reserves the
- * buyer's key, settles, and delivers.
+ * Sells to a request that presents a credential. Claims the money in memory, looks up its payment,
+ * verifies and reserves the buyer's key, settles, and delivers. Throws ProblemError.
  */
-export function createCheckouts<S extends Sale>(
-  options: CheckoutOptions,
-  product: Product<S>,
-): Checkouts<S> {
-  const state: State = { options, product, keys: new Set() }
-  return {
-    buy: (sale) => buy(state, sale),
-    redeem: (sale, payment) => redeem(state, sale, payment),
-  }
-}
-
-async function buy(state: State, sale: Sale): Promise<Response> {
-  const { options, product } = state
+export async function buy<S extends Sale>(shop: Shop<S>, sale: S): Promise<Response> {
+  const { product, settlement } = shop
   let named: Named | undefined
   try {
     // First, so that the buyer finds its purchase even when the offer has changed since.
     named = product.peek?.(sale)
-    const known = named && (await findReleased(state, named.transfer))
+    const known = named && (await findReleased(shop, named.transfer))
     if (named && known) {
-      return await resumeKnown(state, open(state, sale, named, createClaim()), named, known)
+      return await resumeKnown(shop, open(shop, sale, named, createClaim()), named, known)
     }
-    const { item, url, digest } = sale
-    const priced = sale.priced ?? (() => item)
-    const { challengeSecrets, realm, now } = options
-    const takesApprovals = options.sponsor !== undefined
-    const context = { item, priced, url, digest, challengeSecrets, realm, takesApprovals, now }
-    const presented = present(sale.presented, context)
+    const presented = present(sale, shop)
     const isClear = presented.alternatives.length === 0
-    const presentation = isClear
-      ? presented
-      : await chooseAlternative(options.settlement, presented)
+    const presentation = isClear ? presented : await chooseAlternative(settlement, presented)
     named = presentation
-    return await spend(state, sale, presentation)
+    return await spend(shop, sale, presentation)
   } catch (error) {
-    options.tally.of(sale.item).failed++
+    shop.tally.of(sale.item).failed++
     if (!(error instanceof Problem.ProblemError)) throw error
-    return refuse(state, sale, named, error)
+    return refuse(shop, sale, named, error)
   }
+}
+
+/**
+ * Chooses among the transfers that a credential may mean. Without `accepted`, an EIP-3009 payload
+ * names no chain, and only the payer's contract can decide which offer was signed.
+ */
+async function chooseAlternative(
+  settlement: Settlement,
+  presentation: Presentation,
+): Promise<Presentation> {
+  if (presentation.isKeySigned()) return presentation
+  let undecided = presentation
+  for (const { transfer, refusal } of [presentation, ...presentation.alternatives]) {
+    const candidate = { ...presentation, transfer, refusal }
+    const known = await settlement.find(transfer)
+    if (known?.transfer.signature === transfer.signature) return candidate
+    if (refusal() !== undefined || !settlement.isReady(transfer.network)) continue
+    const verdict = await settlement.verify(transfer)
+    if ('ok' in verdict) return candidate
+    if (verdict.kind === 'unavailable') undecided = candidate
+  }
+  return undecided
 }
 
 /** Converts a problem to the protocol of the buyer. */
 function refuse(
-  { product }: State,
+  { product }: Shop,
   sale: Sale,
   named: Named | undefined,
   problem: Problem.ProblemError,
@@ -114,20 +104,20 @@ function refuse(
 }
 
 /** The claim of another request for the product, where such requests wait for each other. */
-function otherClaim({ options: { claims }, product }: State, money: Money) {
+function otherClaim({ claims, product }: Shop, money: Money) {
   const claim = claims.get(moneyKey(money))
   return claim?.waiting === product ? claim : undefined
 }
 
 /** The payment of this money, after the current claim on it is released. */
-async function findReleased(state: State, money: Money) {
-  const claim = otherClaim(state, money)
+async function findReleased(shop: Shop, money: Money) {
+  const claim = otherClaim(shop, money)
   // Wait before the read, because the other request may write meanwhile.
   if (claim !== undefined) await new Promise<void>((resolve) => claim.add(resolve))
-  return state.options.settlement.find(money)
+  return shop.settlement.find(money)
 }
 
-function open({ product }: State, sale: Sale, named: Named, claim: RequestClaim): Checkout {
+function open({ product }: Shop, sale: Sale, named: Named, claim: RequestClaim): Checkout {
   return {
     sale,
     by: 'credential',
@@ -138,58 +128,53 @@ function open({ product }: State, sale: Sale, named: Named, claim: RequestClaim)
   }
 }
 
-async function spend(state: State, sale: Sale, presentation: Presentation): Promise<Response> {
+async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promise<Response> {
   const { transfer } = presentation
   // Another request that waited for the same claim may have taken it first.
-  while (otherClaim(state, transfer) !== undefined) {
-    const known = await findReleased(state, transfer)
+  while (otherClaim(shop, transfer) !== undefined) {
+    const known = await findReleased(shop, transfer)
     if (known !== undefined) {
-      return resumeKnown(state, open(state, sale, presentation, createClaim()), presentation, known)
+      return resumeKnown(shop, open(shop, sale, presentation, createClaim()), presentation, known)
     }
   }
-  const claim = claimNow(state, transfer)
+  const claim = claimNow(shop, transfer)
   try {
-    const checkout = open(state, sale, presentation, claim)
+    const checkout = open(shop, sale, presentation, claim)
     // Read under the claim: an earlier read may be outdated.
-    const known = await state.options.settlement.find(transfer)
-    if (known !== undefined) return await resumeKnown(state, checkout, presentation, known)
-    const authorized =
-      transfer.upto && (await state.options.settlement.authorizations.find(transfer))
+    const known = await shop.settlement.find(transfer)
+    if (known !== undefined) return await resumeKnown(shop, checkout, presentation, known)
+    const authorized = transfer.upto && (await shop.settlement.authorizations.find(transfer))
     if (authorized !== undefined) {
-      return await resumeAuthorized(state, checkout, { presentation, authorization: authorized })
+      return await resumeAuthorized(shop, checkout, { presentation, authorization: authorized })
     }
-    return await pay(state, checkout, presentation)
+    return await pay(shop, checkout, presentation)
   } catch (error) {
     claim.release()
     throw error
   }
 }
 
-async function pay(
-  state: State,
-  checkout: Checkout,
-  presentation: Presentation,
-): Promise<Response> {
+async function pay(shop: Shop, checkout: Checkout, presentation: Presentation): Promise<Response> {
   const { key } = checkout
-  const forged = state.product.isCostly?.(checkout.sale)
-    ? await refusalOfForged(state, presentation)
+  const forged = shop.product.isCostly?.(checkout.sale)
+    ? await refusalOfForged(shop, presentation)
     : undefined
-  if (forged !== undefined) return conclude(state, checkout, forged)
+  if (forged !== undefined) return conclude(shop, checkout, forged)
   // Without a key, the ceiling goes to a node first, and the body is examined during that call.
   if (presentation.transfer.upto === undefined || key !== undefined) {
-    assertSellable(state, checkout, presentation)
+    assertSellable(shop, checkout, presentation)
   }
   const taken =
     key === undefined
-      ? { outcome: await settle(state, checkout, presentation) }
-      : await reserve(state, checkout, presentation, key)
-  if ('previous' in taken) return repeat(state, checkout, taken.previous)
-  await assertUnknown(state, presentation, taken.outcome)
-  return conclude(state, checkout, taken.outcome)
+      ? { outcome: await settle(shop, checkout, presentation) }
+      : await reserve(shop, checkout, presentation, key)
+  if ('previous' in taken) return repeat(shop, checkout, taken.previous)
+  await assertUnknown(shop, presentation, taken.outcome)
+  return conclude(shop, checkout, taken.outcome)
 }
 
 /** Throws ProblemError when the request cannot be sold, or not for this price. May be called again. */
-function assertSellable({ product }: State, { sale }: Checkout, { refusal }: Presentation): void {
+function assertSellable({ product }: Shop, { sale }: Checkout, { refusal }: Presentation): void {
   const fault = refusal()
   if (fault !== undefined) throw Problem.ofFault(fault, 'payment-expired')
   product.assertServable?.(sale)
@@ -200,7 +185,7 @@ function assertSellable({ product }: State, { sale }: Checkout, { refusal }: Pre
  * present that credential again, because a new one would pay twice.
  */
 async function assertUnknown(
-  { options: { settlement } }: State,
+  { settlement }: Shop,
   { transfer }: Presentation,
   outcome: Outcome | Authorized,
 ): Promise<void> {
@@ -213,7 +198,7 @@ async function assertUnknown(
 
 /** The outcome of a transfer that its payer did not sign. A node is asked about a contract's signature. */
 async function refusalOfForged(
-  { options: { settlement } }: State,
+  { settlement }: Shop,
   { transfer, isKeySigned }: Presentation,
 ): Promise<Outcome | undefined> {
   if (isKeySigned()) return undefined
@@ -223,50 +208,49 @@ async function refusalOfForged(
 
 /** Settles unless the buyer's own key has bought something before. */
 async function reserve(
-  state: State,
+  shop: Shop,
   checkout: Checkout,
   presentation: Presentation,
   key: string,
 ): Promise<{ outcome: Outcome | Authorized } | { previous: Payment }> {
-  const { settlement } = state.options
+  const { settlement } = shop
   const { transfer } = presentation
   // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
-  const forged = await refusalOfForged(state, presentation)
+  const forged = await refusalOfForged(shop, presentation)
   if (forged !== undefined) return { outcome: forged }
   const { merchant, route } = checkout.sale.purpose
   const scope = { merchant, route, payer: transfer.payer, key }
   const reserved = scopeKey(scope)
-  if (state.keys.has(reserved)) throw Denial.inProgress()
-  state.keys.add(reserved)
+  if (shop.keys.has(reserved)) throw Denial.inProgress()
+  shop.keys.add(reserved)
   try {
     const previous = await settlement.findByIdempotencyKey(scope)
     if (previous !== undefined) return { previous }
     if (checkout.sale.item.isByUse && (await settlement.authorizations.findByIdempotencyKey(scope)))
       throw Denial.inProgress()
-    return { outcome: await settle(state, checkout, presentation) }
+    return { outcome: await settle(shop, checkout, presentation) }
   } finally {
-    state.keys.delete(reserved)
+    shop.keys.delete(reserved)
   }
 }
 
 async function settle(
-  state: State,
+  shop: Shop,
   checkout: Checkout,
   presentation: Presentation,
 ): Promise<Outcome | Authorized> {
-  const { options, product } = state
-  const { settlement } = options
+  const { product, settlement } = shop
   const { sale } = checkout
   const { transfer, approval } = presentation
   try {
-    if (transfer.upto !== undefined) return await authorize(state, checkout, presentation)
+    if (transfer.upto !== undefined) return await authorize(shop, checkout, presentation)
     const rows = await product.admit(checkout)
     const purpose = purposeOf(checkout, presentation)
     const waitMs = product.waitMs(sale)
     const request: PaymentRequest = {
       transfer,
       purpose,
-      receivedAt: options.now(),
+      receivedAt: shop.now(),
       isKeySigned: presentation.isKeySigned,
       requestId: sale.requestId,
       isUnknown: true,
@@ -277,12 +261,12 @@ async function settle(
       approval === undefined
         ? await settlement.settle(request, waitMs)
         : await withApproval<Outcome>(
-            options,
-            { transfer, approval, client: product.clientOf(sale), waitMs },
+            shop,
+            { transfer, approval, client: sale.client, waitMs },
             // Another process may have written the payment during the approve.
             (leftMs, isSecond) => settlement.settle({ ...request, isUnknown: !isSecond }, leftMs),
           )
-    if (outcome.kind === 'confirmed') options.tally.of(sale.item).paid++
+    if (outcome.kind === 'confirmed') shop.tally.of(sale.item).paid++
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
@@ -297,39 +281,38 @@ async function settle(
  * cannot be sold is refused for that reason, whatever the node answers, and nothing is written.
  */
 async function authorize(
-  state: State,
+  shop: Shop,
   checkout: Checkout,
   presentation: Presentation,
 ): Promise<Outcome | Authorized> {
-  const { options, product } = state
-  const { settlement } = options
+  const { product, settlement } = shop
   const { sale } = checkout
   const { transfer, approval } = presentation
   let isAsserted = false
   const assertOnce = () => {
     if (isAsserted) return
     isAsserted = true
-    assertSellable(state, checkout, presentation)
+    assertSellable(shop, checkout, presentation)
   }
   try {
     await product.admit(checkout)
     const purpose = purposeOf(checkout, presentation)
     const waitMs = product.waitMs(sale)
-    const validUntil = options.now() + (product.answerMs?.(sale) ?? 0)
-    const client = product.clientOf(sale)
+    const validUntil = shop.now() + (product.answerMs?.(sale) ?? 0)
+    const client = sale.client
     const onAsked = () => {
       assertOnce()
       product.prepareByUse?.(checkout)
     }
     const attempt = () => {
-      const own = { id: settlement.createId(), receivedAt: options.now() }
+      const own = { id: settlement.createId(), receivedAt: shop.now() }
       const terms = { ...own, client, validUntil, onAsked }
       return settlement.authorizations.authorize(transfer, purpose, terms)
     }
     const outcome =
       approval === undefined
         ? await attempt()
-        : await withApproval(options, { transfer, approval, client, waitMs }, attempt)
+        : await withApproval(shop, { transfer, approval, client, waitMs }, attempt)
     assertOnce()
     return outcome
   } catch (error) {
@@ -354,7 +337,7 @@ function purposeOf(
 }
 
 /** Claims the money, before the first await. */
-function claimNow({ options: { claims }, product }: State, money: Money): RequestClaim {
+function claimNow({ claims, product }: Shop, money: Money): RequestClaim {
   const claim = claimMoney(claims, money, product.peek && product)
   if (claim === undefined) throw Denial.inProgress()
   return claim
@@ -362,11 +345,11 @@ function claimNow({ options: { claims }, product }: State, money: Money): Reques
 
 /** The purchase that the same payer made before with the same key. */
 async function repeat(
-  state: State,
+  shop: Shop,
   { claim, ...presented }: Checkout,
   payment: Payment,
 ): Promise<Response> {
-  const { product } = state
+  const { product } = shop
   const { transfer } = payment
   const presentation = { ...presented.presentation, transfer }
   const fingerprint = product.fingerprintOf(presented.sale, transfer)
@@ -376,20 +359,13 @@ async function repeat(
     claim.release()
     return replay
   }
-  checkout.claim = product.peek ? createClaim() : claimNow(state, payment.transfer)
+  checkout.claim = product.peek ? createClaim() : claimNow(shop, transfer)
+  // The credential just presented stays unspent: the money of the previous purchase pays.
+  claim.release()
   try {
     // Another request may have delivered it before the claim.
-    const current = (await state.options.settlement.findById(payment.id)) ?? payment
-    const late = await product.replay?.(checkout, current)
-    if (late !== undefined) {
-      checkout.claim.release()
-      claim.release()
-      return late
-    }
-    await product.readmit(checkout, current)
-    // The credential just presented stays unspent: the money of the previous purchase pays.
-    claim.release()
-    return await driveKnown(state, checkout, current)
+    const current = (await shop.settlement.findById(payment.id)) ?? payment
+    return await proceed(shop, checkout, current)
   } catch (error) {
     checkout.claim.release()
     throw error
@@ -398,7 +374,7 @@ async function repeat(
 
 /** A credential of a known payment. */
 async function resumeKnown(
-  state: State,
+  shop: Shop,
   checkout: Checkout,
   { transfer, isKeySigned, signatureReason, expectedSigner }: Named,
   payment: Payment,
@@ -407,22 +383,16 @@ async function resumeKnown(
   if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
     throw Denial.verificationFailed(signatureReason, expectedSigner())
   }
-  const replay = await state.product.replay?.(checkout, payment)
-  if (replay !== undefined) {
-    checkout.claim.release()
-    return replay
-  }
-  await state.product.readmit(checkout, payment)
-  return driveKnown(state, checkout, payment)
+  return proceed(shop, checkout, payment)
 }
 
 /** A credential of a known authorization: only a charge whose answer is lost is continued. */
 async function resumeAuthorized(
-  state: State,
+  shop: Shop,
   checkout: Checkout,
   { presentation, authorization }: { presentation: Named; authorization: Authorization },
 ): Promise<Response> {
-  const { options, product } = state
+  const { product, settlement } = shop
   const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
   const { isKeySigned, signatureReason, expectedSigner } = presentation
@@ -431,8 +401,8 @@ async function resumeAuthorized(
   }
   if (authorization.state === 'authorized') throw Denial.inProgress()
   // Another gateway has settled the charge since this process read its payment.
-  const settled = authorization.state === 'sent' && (await options.settlement.find(transfer))
-  if (settled) return resumeKnown(state, checkout, presentation, settled)
+  const settled = authorization.state === 'sent' && (await settlement.find(transfer))
+  if (settled) return resumeKnown(shop, checkout, presentation, settled)
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
   if (purpose.fingerprint !== fingerprint) {
     throw Denial.otherRequest(transfer)
@@ -442,71 +412,103 @@ async function resumeAuthorized(
   }
   const waitMs = product.waitMs(sale)
   const { requestId } = sale
-  const outcome = await options.settlement.authorizations.settleCharge(authorization, {
+  const outcome = await settlement.authorizations.settleCharge(authorization, {
     waitMs,
     requestId,
   })
   if (outcome.kind === 'confirmed') {
-    options.tally.of(sale.item).paid++
+    shop.tally.of(sale.item).paid++
     await product.readmit(checkout, outcome.payment)
   }
-  return conclude(state, checkout, outcome)
+  return conclude(shop, checkout, outcome)
 }
 
-async function redeem(state: State, sale: Sale, payment: Payment): Promise<Response> {
+/** Continues the payment of a redeem token. Throws ProblemError. */
+export async function redeem<S extends Sale>(
+  shop: Shop<S>,
+  sale: S,
+  payment: Payment,
+): Promise<Response> {
   const { transfer, purpose } = payment
-  const claim = claimNow(state, transfer)
+  const claim = claimNow(shop, transfer)
   try {
-    const fingerprint = state.product.fingerprintOf(sale, transfer)
+    const fingerprint = shop.product.fingerprintOf(sale, transfer)
     const { protocol } = purpose
-    const presentation = { protocol, transfer, bound: false, credentialHash: undefined }
+    const presentation = { protocol, transfer, bound: false }
     const key = idempotencyKey(sale.headers, undefined)
     const checkout = { sale, by: 'token', presentation, fingerprint, key, claim } as const
-    const current = (await state.options.settlement.findById(payment.id)) ?? payment
-    // An answer with a key is stored, so one that was lost on its way is repeated.
-    const replay = await state.product.replay?.(checkout, current)
-    if (replay !== undefined) {
-      claim.release()
-      return replay
-    }
-    await state.product.readmit(checkout, current)
-    return await driveKnown(state, checkout, current)
+    const current = (await shop.settlement.findById(payment.id)) ?? payment
+    return await proceed(shop, checkout, current)
   } catch (error) {
     claim.release()
     throw error
   }
 }
 
-/** Drives a known payment on from any state. */
-async function driveKnown(state: State, checkout: Checkout, payment: Payment): Promise<Response> {
+/**
+ * Continues a known payment: repeats its answer where that is stored for the buyer's key, which may
+ * have been lost on its way, or drives the payment on from any state.
+ */
+async function proceed(shop: Shop, checkout: Checkout, payment: Payment): Promise<Response> {
+  const { product, settlement, tally } = shop
   const { sale } = checkout
-  const { requestId } = sale
-  if (payment.state === 'confirmed')
-    return conclude(state, checkout, { kind: 'confirmed', payment })
-  const waitMs = state.product.waitMs(sale)
-  const { settlement, tally } = state.options
-  const outcome = await settlement.resume(payment, payment.transfer, { waitMs, requestId })
+  const replay = await product.replay?.(checkout, payment)
+  if (replay !== undefined) {
+    checkout.claim.release()
+    return replay
+  }
+  await product.readmit(checkout, payment)
+  if (payment.state === 'confirmed') return conclude(shop, checkout, { kind: 'confirmed', payment })
+  const options = { waitMs: product.waitMs(sale), requestId: sale.requestId }
+  const outcome = await settlement.resume(payment, payment.transfer, options)
   if (outcome.kind === 'confirmed') tally.of(sale.item).paid++
-  return conclude(state, checkout, outcome)
+  return conclude(shop, checkout, outcome)
 }
 
 async function conclude(
-  { options, product }: State,
+  { product, tally, log }: Shop,
   checkout: Checkout,
   outcome: Outcome | Authorized,
 ): Promise<Response> {
   if (outcome.kind === 'confirmed') return product.fulfil(checkout, outcome)
   if (outcome.kind === 'authorized' && product.fulfilByUse) {
     const response = await product.fulfilByUse(checkout, outcome.authorization)
-    options.tally.of(checkout.sale.item).paid++
+    tally.of(checkout.sale.item).paid++
     return response
   }
   if (outcome.kind === 'authorized') throw new Error('this product is not sold by use')
   if (outcome.kind === 'dead') {
     const { requestId } = checkout.sale
     const { payment, reason } = outcome
-    options.log('payment-dead', { requestId, payment: payment?.id, reason })
+    log('payment-dead', { requestId, payment: payment?.id, reason })
   }
   const problem = Denial.unpaid(outcome)
   throw (await product.explain?.(checkout, problem)) ?? problem
+}
+
+const keyPattern = /^[\x21-\x7e]{1,255}$/
+
+/**
+ * `Idempotency-Key`, or the x402 payment-identifier of a credential; if both are sent, they must be
+ * equal. Throws ProblemError `bad-request`.
+ */
+export function idempotencyKey(
+  headers: Headers,
+  identifier: string | undefined,
+): string | undefined {
+  const header = headers.get('idempotency-key') ?? undefined
+  if (header !== undefined && identifier !== undefined && header !== identifier)
+    throw Problem.of(
+      'bad-request',
+      'Idempotency-Key and payment-identifier differ: send one of them.',
+      {
+        members: { field: 'Idempotency-Key' },
+      },
+    )
+  const key = header ?? identifier
+  if (key !== undefined && !keyPattern.test(key))
+    throw Problem.of('bad-request', 'Idempotency-Key must be 1 to 255 visible ASCII characters.', {
+      members: { field: 'Idempotency-Key' },
+    })
+  return key
 }

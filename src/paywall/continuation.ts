@@ -4,7 +4,7 @@ import type { Payment } from '../../db/Payment'
 export type Shown = {
   presentation: {
     /** `credentialHash` of the credential in this request. */
-    credentialHash: string | undefined
+    credentialHash?: string | undefined
     /** Its nonce commits to the resource, as mppx chooses it. */
     bound: boolean
   }

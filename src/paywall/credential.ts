@@ -12,10 +12,9 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402Payload from '../protocol/X402Payload'
 import type { Reason } from '../settlement/send/Outcome'
+import type { ApprovalSponsor } from '../settlement/sponsorship'
 import type { Presented } from './extract'
-import { credentialHash } from './fingerprint'
 import { type Item, isOutside, offersFor, type RetiredOffer } from './offer/Item'
-import { matchesOf, payloadOf } from './payload'
 
 /**
  * A credential that pays an offer of the item exactly, as far as that can be checked without the
@@ -42,27 +41,33 @@ export type Presentation = {
   /** Whether the credential is bound to this service. */
   bound: boolean
   /** The x402 payment-identifier. */
-  identifier: string | undefined
+  identifier?: string | undefined
   /** Id of the MPP challenge that it answers; part of the receipt. */
-  challengeId: string | undefined
+  challengeId?: string | undefined
   /** Hash of an x402 credential as it was sent; see `mayContinue`. */
-  credentialHash: string | undefined
+  credentialHash?: string | undefined
   /** The payer's signed approve of Permit2, for the sponsor. */
-  approval: Hex | undefined
+  approval?: Hex | undefined
 }
 
-export type CredentialContext = {
+/** What is asked for with a credential. */
+export type Asked = {
   item: Item
-  /** The item at the price of this request. */
-  priced: () => Item
-  /** The requested URL, absolute and with its query. */
+  /** The item at the price of this request, where the price depends on it. May be called again. */
+  priced?: (() => Item) | undefined
+  /** The result of `extract` on the headers. */
+  presented: Presented
+  /** Absolute, with its query, as requested. */
   url: string
-  /** RFC 9530 digest of the received body. */
+  /** RFC 9530 digest of the body. */
   digest: string | undefined
+}
+
+export type CredentialOptions = {
   challengeSecrets: readonly Uint8Array[]
   realm: string
-  /** Whether this service sends approves that payers signed. */
-  takesApprovals: boolean
+  /** Sends the approves that payers sign; undefined without a sponsor. */
+  sponsor: ApprovalSponsor | undefined
   now: () => number
 }
 
@@ -71,12 +76,13 @@ export type CredentialContext = {
  * new payment would correct, 400 for a malformed `PAYMENT-SIGNATURE` or credentials that exclude
  * each other.
  */
-export function present(presented: Presented, context: CredentialContext): Presentation {
+export function present(asked: Asked, options: CredentialOptions): Presentation {
+  const { presented } = asked
   switch (presented.kind) {
     case 'mpp':
-      return mpp(presented.value, context)
+      return mpp(presented.value, asked, options)
     case 'x402':
-      return { ...x402(presented, context), credentialHash: credentialHash(presented) }
+      return x402(presented, asked, options)
     case 'fault':
       throw Problem.ofFault(presented.fault, 'multiple-credentials')
     case 'none':
@@ -89,25 +95,14 @@ export function present(presented: Presented, context: CredentialContext): Prese
  * The money that a credential names, before it is compared with an offer: used to look up its
  * payment.
  */
-export type Named = Pick<
-  Presentation,
-  | 'protocol'
-  | 'transfer'
-  | 'isKeySigned'
-  | 'signatureReason'
-  | 'expectedSigner'
-  | 'bound'
-  | 'identifier'
-  | 'credentialHash'
->
+export type Named = Omit<Presentation, 'alternatives' | 'refusal' | 'challengeId' | 'approval'>
 
 /** The transfer of a credential if it pays on this network. Undefined when unreadable. */
 export function peek(presented: Presented, network: Network): Named | undefined {
   if (presented.kind === 'mpp') {
     const parsed = Credential.parse(presented.value)
     if (Problem.isFault(parsed)) return undefined
-    const own = { identifier: undefined, credentialHash: undefined }
-    return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false, ...own }
+    return { ...named(parsed.transfer, network.asset), protocol: 'mpp', bound: false }
   }
   if (presented.kind !== 'x402') return undefined
   const parsed = payloadOf(presented)
@@ -133,10 +128,13 @@ function isFor(route: string, { id, twin }: Item, digest: string | undefined): b
   return isOf(id) || (digest === undefined && twin !== undefined && isOf(twin))
 }
 
-function mpp(value: string, context: CredentialContext): Presentation {
+function mpp(
+  value: string,
+  { item, priced = () => item, digest }: Asked,
+  { challengeSecrets: secrets, realm, now }: CredentialOptions,
+): Presentation {
   const parsed = Credential.parse(value)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-credential')
-  const { challengeSecrets: secrets, realm, item, priced, digest, now } = context
   const challenge = Challenge.verify(parsed.challenge, { secrets, realm })
   if (Problem.isFault(challenge)) throw Problem.ofFault(challenge, 'invalid-challenge')
   if (!isFor(challenge.route, item, digest))
@@ -175,20 +173,17 @@ function mpp(value: string, context: CredentialContext): Presentation {
       checkOffer(offer, now(), 'invalid-challenge') ??
       Transfer.checkWindow(parsed.transfer, now(), Transfer.windowMaxSeconds),
     bound: true,
-    identifier: undefined,
     challengeId: challenge.id,
-    credentialHash: undefined,
-    approval: undefined,
   }
 }
 
 function x402(
   credential: Extract<Presented, { kind: 'x402' }>,
-  context: CredentialContext,
-): Omit<Presentation, 'credentialHash'> {
+  { item, priced = () => item, url }: Asked,
+  { sponsor, now }: CredentialOptions,
+): Presentation {
   const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const { item, priced, url, now, takesApprovals } = context
   const matches = matchesOf(parsed, item)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
@@ -201,7 +196,7 @@ function x402(
   const isOnly = presented.length === 1
   const chosen = (!isOnly && presented.find(({ isKeySigned }) => isKeySigned())) || presented[0]
   if (chosen === undefined) throw new Error('an x402 match without an offer')
-  const options = { now: now(), takesApprovals }
+  const options = { now: now(), takesApprovals: sponsor !== undefined }
   const sponsored = Sponsoring.read(parsed.extensions, chosen.transfer, options)
   const late = isLate(sponsored) ? sponsored : undefined
   if (Problem.isFault(sponsored) && !late) throw Problem.ofFault(sponsored, 'verification-failed')
@@ -215,7 +210,7 @@ function x402(
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
     bound: X402Payload.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
-    challengeId: undefined,
+    credentialHash: credentialHash(credential),
   }
 }
 
@@ -245,10 +240,7 @@ function checkAmount(item: Item, amountAtomic: bigint, code: string): Problem.Fa
   return { code, detail: `The amount ${amountAtomic} is not the price of this request, ${price}.` }
 }
 
-function signed(
-  transfer: Transfer.Transfer,
-  offer: Offer,
-): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'> {
+function signed(transfer: Transfer.Transfer, offer: Offer): Signing {
   const own = named(transfer, offer.network.asset)
   // Token contracts want v as 27 or 28, whatever the buyer's library writes.
   if (Crypto.isCanonical(transfer.signature) || !own.isKeySigned()) return own
@@ -256,11 +248,10 @@ function signed(
   return { ...own, transfer: { ...transfer, signature } }
 }
 
+type Signing = Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'>
+
 /** A transfer with the check of its signature, made at the first call. */
-function named(
-  transfer: Transfer.Transfer,
-  asset: Asset,
-): Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'> {
+function named(transfer: Transfer.Transfer, asset: Asset): Signing {
   let signed: boolean | undefined
   return {
     transfer,
@@ -272,4 +263,39 @@ function named(
     signatureReason:
       transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }
+}
+
+/**
+ * sha256 (hex) of an x402 credential as it was sent. The chain publishes the signed values, but not
+ * these bytes
+ */
+function credentialHash(presented: X402): string {
+  return new Bun.CryptoHasher('sha256').update(presented.value).digest('hex')
+}
+
+type X402 = Extract<Presented, { kind: 'x402' }>
+type Payload = X402Payload.Parsed | Problem.Fault
+type Matches = readonly X402Payload.Match[] | Problem.Fault
+
+const payloads = new WeakMap<X402, Payload>()
+const matched = new WeakMap<X402Payload.Parsed, { item: Item; matches: Matches }>()
+
+/** The x402 payload of a request, parsed once: before its body is read, and when it is sold. */
+export function payloadOf(presented: X402): Payload {
+  let payload = payloads.get(presented)
+  if (payload === undefined) {
+    payload = X402Payload.parsePayload(presented.value)
+    payloads.set(presented, payload)
+  }
+  return payload
+}
+
+/** The offers of an item that a payload may pay. Compared once, like the payload is parsed once. */
+export function matchesOf(payload: X402Payload.Parsed, item: Item): Matches {
+  const known = matched.get(payload)
+  if (known?.item === item) return known.matches
+  const offers = offersFor(item, payload.signed.amountAtomic)
+  const matches = X402Payload.matchOffer(payload, offers, item.isByUse === true)
+  matched.set(payload, { item, matches })
+  return matches
 }

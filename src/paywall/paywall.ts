@@ -2,22 +2,17 @@ import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceiling-limits'
-import {
-  createDeliveries,
-  type Deliveries,
-  type DeliveryOptions,
-  type DeliveryRequest,
-} from './answer/delivery'
+import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
 import type { Usage } from './answer/receipts'
-import { createTokens, gone } from './answer/undelivered'
-import { type CheckoutOptions, type Checkouts, createCheckouts } from './checkout'
+import { gone } from './answer/undelivered'
+import { buy, type CheckoutOptions, redeem, type Shop } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import { fingerprint } from './fingerprint'
 import { type Item, withoutUse } from './offer/Item'
 import { type ChallengeDetails, challenge } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
-import { createUsageDeliveries, type UsageDeliveries } from './usage/usage'
+import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
 /** A request for a merchant's resource with a credential. */
 export type GatewaySale = Sale &
@@ -26,8 +21,6 @@ export type GatewaySale = Sale &
     /** Canonical path, as forwarded, like the query. */
     path: string
     body: Uint8Array
-    /** Address of the client (http/client-ip.ts). */
-    readonly client: string
     /** The forwarded headers that select an answer, as a text. */
     selecting(): string
     /** Longest time (ms) until the upstream answers. */
@@ -51,13 +44,7 @@ export type GatewaySale = Sale &
     prepare(): void
   }
 
-export type PaywallOptions = CheckoutOptions &
-  DeliveryOptions & {
-    /** Bytes of answers that wait for the settlement of their charge. */
-    heldMaxBytes: number
-    /** Longest wait (ms) of a buyer for the confirmation. */
-    settleWaitMs: number
-  }
+export type PaywallOptions = CheckoutOptions & UsageOptions
 
 export type Paywall = {
   /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
@@ -73,18 +60,9 @@ export type Paywall = {
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
 export function createPaywall(options: PaywallOptions): Paywall {
   const deliveries = createDeliveries(options)
-  const { rates } = deliveries
-  const byUse = createUsageDeliveries({
-    ...options,
-    get settleWaitMs() {
-      return options.settleWaitMs
-    },
-    deliveries,
-    rates,
-    tokens: createTokens(options.challengeSecrets),
-  })
+  const byUse = createUsageDeliveries(options, deliveries)
   const product = createGatewayProduct(options, deliveries, byUse)
-  const checkouts = createCheckouts(options, product)
+  const shop: Shop<GatewaySale> = { ...options, product, keys: new Set() }
   let active = 0
   return {
     inFlight: () => active + deliveries.inFlight() + byUse.inFlight(),
@@ -96,21 +74,21 @@ export function createPaywall(options: PaywallOptions): Paywall {
       const { presented } = sale
       const answer =
         presented.kind === 'redeem'
-          ? redeem(checkouts, deliveries, sale, presented.token)
-          : checkouts.buy(sale)
+          ? redeemToken(shop, deliveries, sale, presented.token)
+          : buy(shop, sale)
       return answer.finally(() => active--)
     },
   }
 }
 
-async function redeem(
-  checkouts: Checkouts<GatewaySale>,
+async function redeemToken(
+  shop: Shop<GatewaySale>,
   deliveries: Deliveries,
   sale: GatewaySale,
   token: string,
 ): Promise<Response> {
   const payment = await deliveries.findByToken(token)
-  if (payment !== undefined) return checkouts.redeem(sale, payment)
+  if (payment !== undefined) return redeem(shop, sale, payment)
   throw Problem.of(
     'invalid-redeem-token',
     'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
@@ -143,8 +121,7 @@ function createGatewayProduct(
       const headers = upto === undefined ? undefined : sale.selecting()
       return fingerprint(method, path, search, { digest, headers })
     },
-    waitMs: () => options.settleWaitMs,
-    clientOf: ({ client }) => client,
+    waitMs: options.settleWaitMs,
     answerMs: ({ timeoutMs }) => timeoutMs + chargeMs,
     prepareByUse: ({ sale }) => sale.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>

@@ -3,7 +3,7 @@ import type { Rows } from '../../db/Ledger'
 import type { Order } from '../../db/Order'
 import type { Payment } from '../../db/Payment'
 import type { NetworkConfig, Stock } from '../config/Config'
-import { type CheckoutOptions, createCheckouts } from '../paywall/checkout'
+import { type CheckoutOptions, buy as sell } from '../paywall/checkout'
 import { mayContinue } from '../paywall/continuation'
 import { peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
@@ -70,7 +70,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
   const { network, desk, baseUrl, now } = options
   const items = createItems({ network, payTo: desk.address, baseUrl })
   const parts = { ...options, admission: createAdmission(options), items }
-  const checkouts = createCheckouts(options, createOrderProduct(parts))
+  const shop = { ...options, product: createOrderProduct(parts), keys: new Set<string>() }
   let active = 0
 
   async function buy(incoming: OrderRequest): Promise<Response> {
@@ -79,7 +79,7 @@ export function createPurchase(options: PurchaseOptions): Purchase {
     if (presented.kind === 'redeem') {
       throw Problem.of('invalid-redeem-token', 'Orders are not redeemed: read the order instead.')
     }
-    return checkouts.buy({ ...saleOf(parts, incoming), deadline: now() + options.waitMs() })
+    return sell(shop, { ...saleOf(parts, incoming), deadline: now() + options.waitMs() })
   }
 
   return {
@@ -133,7 +133,6 @@ function createOrderProduct(parts: Parts): Product<OrderSale> {
     challenge: (sale, details) => challenge(quoter, sale, details),
     fingerprintOf: ({ terms }, { payer }) => Agreement.fingerprintOf(terms, payer),
     waitMs: leftMs,
-    clientOf: ({ client }) => client,
     peek: ({ presented }) => peek(presented, network),
     readmit: (checkout, payment) => assertOrdered(desk, checkout, payment),
     admit: async (checkout) => rowsOf(parts, checkout, await admit(parts, checkout)),

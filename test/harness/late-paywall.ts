@@ -64,7 +64,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
       quoter,
       tally: createTally(),
       sponsor: undefined,
-      settleWaitMs: 120_000,
+      settleWaitMs: () => 120_000,
       heldMaxBytes: 1024,
       now: Date.now,
       log: () => undefined,

@@ -24,7 +24,7 @@ type Settled = Partial<UsageOptions['settlement']> & {
 function holding({ onSettle, ...settlement }: Settled = {}) {
   const delivered: string[] = []
   const charged = (authorization: Authorization) => ({ ...authorization, state: 'metered' })
-  const usage = createUsageDeliveries({
+  const options = {
     settlement: {
       needsSecond: () => false,
       authorizations: {
@@ -36,21 +36,22 @@ function holding({ onSettle, ...settlement }: Settled = {}) {
       },
       ...settlement,
     },
-    deliveries: {
-      async deliver({ fulfil }: DeliveryRequest, { payment }: Confirmed) {
-        const made = await fulfil({ ...payment, attempts: 1 })
-        if (!made.delivered) throw new Error('it was made before')
-        delivered.push(await new Response(made.body as Uint8Array<ArrayBuffer>).text())
-        return new Response()
-      },
-    },
-    tokens: createTokens([secret]),
+    challengeSecrets: [secret],
     heldMaxBytes: 10,
-    settleWaitMs: 1_000,
+    settleWaitMs: () => 1_000,
     // A minute before the time in which a charge must be settled.
     now: () => 1_999_999_910_000,
     log: () => undefined,
-  } as unknown as UsageOptions)
+  } as unknown as UsageOptions
+  const deliveries = {
+    async deliver({ fulfil }: DeliveryRequest, { payment }: Confirmed) {
+      const made = await fulfil({ ...payment, attempts: 1 })
+      if (!made.delivered) throw new Error('it was made before')
+      delivered.push(await new Response(made.body as Uint8Array<ArrayBuffer>).text())
+      return new Response()
+    },
+  } as unknown as Parameters<typeof createUsageDeliveries>[1]
+  const usage = createUsageDeliveries(options, deliveries)
   const request = {
     requestId: 'request',
     signal: new AbortController().signal,

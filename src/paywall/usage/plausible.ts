@@ -3,9 +3,9 @@ import * as Credential from '../../protocol/Credential'
 import * as Problem from '../../protocol/Problem'
 import type { Settlement } from '../../settlement/settlement'
 import { sha256 } from '../answer/undelivered'
+import { matchesOf, payloadOf } from '../credential'
 import type { Presented } from '../extract'
 import type { Item } from '../offer/Item'
-import { matchesOf, payloadOf } from '../payload'
 
 type Options = {
   settlement: Pick<Settlement, 'findByRedeemToken'>

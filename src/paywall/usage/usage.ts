@@ -1,20 +1,17 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { Payment } from '../../../db/Payment'
-import type { WriteEvent } from '../../log'
 import { isEventStream } from '../../protocol/Header'
 import * as Problem from '../../protocol/Problem'
 import * as SettlementResponse from '../../protocol/SettlementResponse'
-import type { Settlement } from '../../settlement/settlement'
 import { chargeMs } from '../../settlement/upto/ceiling-limits'
 import { type Buffered, type Buffering, createBuffer } from '../answer/buffer'
-import type { Deliveries, DeliveryRequest } from '../answer/delivery'
+import type { Deliveries, DeliveryOptions, DeliveryRequest } from '../answer/delivery'
 import type { Cost, Fulfilled, Made } from '../answer/Fulfilment'
 import type { Usage } from '../answer/receipts'
-import { type RecorderOptions, saleOf } from '../answer/recorder'
+import { saleOf } from '../answer/recorder'
 import { createKept, type Kept } from '../answer/remainder'
-import type { Answer, Answers } from '../answer/store'
-import type { TransferRates } from '../answer/transfer-rate'
-import { brokenOff, gone, remadeMax, type Tokens } from '../answer/undelivered'
+import type { Answer } from '../answer/store'
+import { brokenOff, createTokens, gone, remadeMax } from '../answer/undelivered'
 import * as Denial from '../Denial'
 import { streamByUse } from './usage-stream'
 
@@ -23,20 +20,11 @@ import { streamByUse } from './usage-stream'
  * is held until its charge is settled. A stream passes while it comes, and is settled at its end.
  */
 
-export type UsageOptions = {
-  settlement: Settlement
-  deliveries: Deliveries
-  answers: Answers
-  tokens: Tokens
-  rates: TransferRates
-  /** Bytes of answers that may be held at once. */
+export type UsageOptions = DeliveryOptions & {
+  /** Bytes of answers that wait for the settlement of their charge. */
   heldMaxBytes: number
   /** Longest wait (ms) of a buyer for the settlement. */
-  readonly settleWaitMs: number
-  /** Symbol of the asset of a network, for the line of a sale. */
-  symbolOf?: RecorderOptions['symbolOf']
-  now: () => number
-  log: WriteEvent
+  settleWaitMs: () => number
 }
 
 export type UsageDeliveries = {
@@ -60,6 +48,7 @@ export type UsageDeliveries = {
 
 type Context = {
   options: UsageOptions
+  deliveries: Deliveries
   buffer: Buffering
   /** Answers whose charge has no payment yet, by its id. They count as held. */
   waiting: Map<string, Answer>
@@ -68,9 +57,13 @@ type Context = {
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
-export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
+export function createUsageDeliveries(
+  options: UsageOptions,
+  deliveries: Deliveries,
+): UsageDeliveries {
   const buffer = createBuffer(options.heldMaxBytes)
-  const context: Context = { options, buffer, waiting: new Map(), open: 0 }
+  const tokens = createTokens(options.challengeSecrets)
+  const context: Context = { options, deliveries, buffer, waiting: new Map(), open: 0 }
   return {
     inFlight: () => context.open,
     async repeating(request, payment) {
@@ -98,7 +91,7 @@ export function createUsageDeliveries(options: UsageOptions): UsageDeliveries {
         const delivery = { request, authorization, release: finish }
         const making = make(context, delivery)
         // Computed while the upstream works.
-        const token = options.tokens.receiptTokenOf(authorization.id)
+        const token = tokens.receiptTokenOf(authorization.id)
         const made = await making
         const buffered = await bufferAnswer(context, delivery, made)
         isPassedOn = buffered.kind === 'stream'
@@ -149,7 +142,7 @@ async function chargeFailed(
   const charged = await authorizations.charge(authorization, cost, { delivered, client })
   log('charge', { requestId, payment: charged.id, amountAtomic: cost.amountAtomic })
   authorizations
-    .settleCharge(charged, { waitMs: settleWaitMs, requestId })
+    .settleCharge(charged, { waitMs: settleWaitMs(), requestId })
     .catch((error: unknown) => log('settlement-fault', { payment: charged.id, error }))
 }
 
@@ -298,7 +291,8 @@ async function settleWhole(
   made: Made,
   buffered: Extract<Buffered, { kind: 'whole' }>,
 ): Promise<Response> {
-  const { settlement, deliveries, settleWaitMs, log } = context.options
+  const { deliveries, options } = context
+  const { settlement, settleWaitMs, log } = options
   const { authorizations } = settlement
   const { requestId, signal } = request
   const { status, headers } = made
@@ -321,7 +315,7 @@ async function settleWhole(
     log('charge', line, () => (isPaid ? '' : undefined))
     if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
     const outcome = await authorizations.settleCharge(charged, {
-      waitMs: settleWaitMs,
+      waitMs: settleWaitMs(),
       requestId,
       onSent: (payment) => deliveries.expect(payment, request.search),
       deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
@@ -430,8 +424,8 @@ function passOn(
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
-  const { options } = context
-  const { settlement, answers, rates, now, log } = options
+  const { options, deliveries } = context
+  const { settlement, answers, now, log } = options
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
   const { requestId } = request
@@ -447,8 +441,8 @@ function passOn(
   const stream = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
-    watch: rates.watch,
-    afterPause: options.deliveries.afterPause,
+    watch: deliveries.rates.watch,
+    afterPause: deliveries.afterPause,
     isFresh: settlement.isFresh,
     kept,
     // Without a key the bytes are for a buyer that has got none of them.
@@ -494,7 +488,7 @@ async function settle(
   }: { requestId: string; status: number; kept: Kept; isWhole: boolean },
 ): Promise<void> {
   if (charged.state === 'void') return
-  const options = { waitMs: settleWaitMs, requestId }
+  const options = { waitMs: settleWaitMs(), requestId }
   const { kind } = await settlement.authorizations.settleCharge(charged, options)
   const isLost = charged.delivered === undefined
   const isOfUse = kind === 'confirmed' ? isWhole || isLost : kind === 'pending' && isLost
