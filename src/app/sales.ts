@@ -1,11 +1,11 @@
 import { type Hours, startHours } from '../books/hours'
-import { createTally, type Tally } from '../books/tally'
+import { createTally } from '../books/tally'
 import { salts } from '../http/ids'
 import { createReclaim } from '../paywall/answer/reclaim'
 import { createAnswers } from '../paywall/answer/store'
 import { createTokens } from '../paywall/answer/undelivered'
 import type { Claims } from '../paywall/claims'
-import { withChallenges, withDeliveries } from '../paywall/metrics'
+import { showChallenges, withDeliveries } from '../paywall/metrics'
 import { createQuoter, type Quoter } from '../paywall/offer/quote'
 import { createPaywall, type Paywall } from '../paywall/paywall'
 import { createLookup } from '../paywall/usage/lookup'
@@ -110,11 +110,12 @@ export async function startSales(base: Base, money: Money): Promise<Sales> {
 type Terms = Omit<
   Parameters<typeof createQuoter>[0],
   'whyNot' | 'facilitators' | 'takesApprovals' | 'gasSponsor' | 'salt'
-> & { tally: Tally }
+>
 
 function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms): Quoter {
   const { stockBaseUrl } = base.options.config.service
-  const quoter = createQuoter({
+  showChallenges(base.registry, terms.tally)
+  return createQuoter({
     ...terms,
     whyNot: settlement.whyNot,
     facilitators: settlement.authorizations.facilitators,
@@ -122,5 +123,4 @@ function startQuoter(base: Base, { settlement, sponsoring }: Money, terms: Terms
     gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
     salt: salts(),
   })
-  return withChallenges(quoter, base.registry, terms.tally)
 }

@@ -107,7 +107,8 @@ function ask(
   if (problem !== undefined) throw problem
   // Starts a lookup that a payment would otherwise wait for.
   assertReachable(sources, match)
-  return paywall.ask(priced(incoming, body), baseUrl + path + search, requestId, {
+  const asked = { item: priced(incoming, body), url: baseUrl + path + search, requestId }
+  return paywall.ask(asked, {
     digest: bodyDigest(body),
     isBodiless: body.byteLength === 0 && body !== droppedBody,
     // A client without a credential must not make us parse a large body.

@@ -5,10 +5,9 @@ import type { Outcome } from '../settlement/send/Outcome'
 const retry = { headers: { 'retry-after': '5' } }
 
 /** No network of the route can settle, so nothing is charged. `why`: the end of the sentence. */
-export function noNetwork(why?: string): Problem.ProblemError {
+export function noNetwork(why: string): Problem.ProblemError {
   const detail = 'No network of this route can settle now'
-  const reason = why === undefined ? '' : `: ${why}`
-  return Problem.of('not-ready', `${detail}${reason}. Nothing is charged; try again later.`, retry)
+  return Problem.of('not-ready', `${detail}: ${why}. Nothing is charged; try again later.`, retry)
 }
 
 /** The network of a credential cannot settle now; the credential is unspent. */

@@ -2,25 +2,14 @@ import type { Tally } from '../books/tally'
 import type { Registry } from '../http/metrics'
 import type { Delivered } from '../settlement/send/delivery'
 import type { Settlement } from '../settlement/settlement'
-import type { Quoter } from './offer/quote'
 
-/** Counts the challenges that are sent. All answers 402 pass here, so it only adds to numbers. */
-export function withChallenges(quoter: Quoter, registry: Registry, tally: Tally): Quoter {
+/** Shows the challenges that were sent. */
+export function showChallenges(registry: Registry, tally: Tally): void {
   const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
   // Looking up the series costs more than counting, so it is done when metrics are read.
   registry.onRender(() => {
     for (const [merchant, times] of tally.takeSent()) count.inc({ merchant }, times)
   })
-  return {
-    ...quoter,
-    challenge(item, url, requestId, details) {
-      const counts = tally.of(item)
-      counts.sent++
-      const response = quoter.challenge(item, url, requestId, details)
-      if (response !== undefined && details?.refusal === undefined) counts.asked++
-      return response
-    },
-  }
 }
 
 /** Counts the forwards of paid requests, and their results. */

@@ -10,7 +10,7 @@ import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import { fingerprint } from './fingerprint'
 import { type Item, withoutUse } from './offer/Item'
-import { type ChallengeDetails, challenge } from './offer/quote'
+import type { Quoter } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
@@ -48,7 +48,7 @@ export type PaywallOptions = CheckoutOptions & UsageOptions
 
 export type Paywall = {
   /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
-  ask(item: Item, url: string, requestId: string, details: ChallengeDetails): Response
+  ask: Quoter
   /** Sells to a request with a credential. Throws ProblemError. */
   serve(sale: GatewaySale): Promise<Response>
   /** Running answers and settlements. */
@@ -67,8 +67,7 @@ export function createPaywall(options: PaywallOptions): Paywall {
   return {
     inFlight: () => active + deliveries.inFlight() + byUse.inFlight(),
     stop: deliveries.stop,
-    ask: (item, url, requestId, details) =>
-      challenge(options.quoter, { item, url, requestId }, details),
+    ask: options.quoter,
     serve(sale) {
       active++
       const { presented } = sale
@@ -114,7 +113,7 @@ function createGatewayProduct(
       const reason = details.refusal?.problem.reason
       // Another signature by use would be refused for the same reason.
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
-      return challenge(quoter, { item, url, requestId }, details)
+      return quoter({ item, url, requestId }, details)
     },
     fingerprintOf(sale, { upto }) {
       const { method, path, search, digest } = sale

@@ -3,7 +3,7 @@ import * as Explanation from './Explanation'
 import type { FacilitatorRequest, Operation } from './Facilitation'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
-import { checkWindow, windowMinSeconds } from './Transfer'
+import { checkWindow } from './Transfer'
 import * as Upto from './Upto'
 
 /**
@@ -71,23 +71,15 @@ function checkAuthorization(
   { parsed: { signed }, requirements }: FacilitatorRequest,
   { now, isKnown }: CheckOptions,
 ): Fault | undefined {
-  const seconds = BigInt(Math.floor(now / 1000))
-  const prefix = 'invalid_exact_evm_payload_authorization'
   if (signed.payee !== requirements.payTo) {
     const detail = Explanation.otherPayee(signed.payee, requirements.payTo)
     return { code: 'invalid_exact_evm_recipient_mismatch', detail }
   }
-  if (!isKnown && signed.validBefore < seconds + windowMinSeconds) {
-    const detail = Explanation.expired({ ...signed, method: 'eip3009' }, seconds)
-    return { code: `${prefix}_valid_before`, detail }
-  }
-  if (!isKnown && signed.validAfter > seconds) {
-    const detail = Explanation.early({ ...signed, method: 'eip3009' }, seconds)
-    return { code: `${prefix}_valid_after`, detail }
-  }
+  const late = isKnown ? undefined : checkWindow({ ...signed, method: 'eip3009' }, now)
+  if (late !== undefined) return late
   if (signed.amountAtomic !== requirements.amountAtomic) {
     const detail = Explanation.otherAmount(signed.amountAtomic, requirements.amountAtomic)
-    return { code: `${prefix}_value_mismatch`, detail }
+    return { code: 'invalid_exact_evm_payload_authorization_value_mismatch', detail }
   }
   return undefined
 }

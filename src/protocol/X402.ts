@@ -45,44 +45,31 @@ export type PaymentRequired = {
 
 /** The offer as an `accepts` entry for one of its asset's transfer methods. */
 export function requirements(offer: Offer, method: TransferMethod): Requirements {
-  const { id, asset } = offer.network
-  return {
-    scheme: 'exact',
-    network: id,
-    amount: offer.amountAtomic.toString(),
-    asset: asset.address,
-    payTo: offer.payTo,
-    maxTimeoutSeconds,
-    extra: {
-      assetTransferMethod: method,
-      ...(method === 'permit2' ? { spender: Permit.proxyAddress } : {}),
-      name: asset.eip712.name,
-      version: asset.eip712.version,
-      // Settle first, then serve. Without it clients prefer any other entry and expect /verify.
-      paymentFlow: 'upfront',
-    },
-  }
+  const { name, version } = offer.network.asset.eip712
+  return entry('exact', offer, {
+    assetTransferMethod: method,
+    ...(method === 'permit2' ? { spender: Permit.proxyAddress } : {}),
+    name,
+    version,
+    // Settle first, then serve. Without it clients prefer any other entry and expect /verify.
+    paymentFlow: 'upfront',
+  })
 }
 
 /** The offer as an `accepts` entry of the scheme `upto`; its amount is a ceiling. */
-export function uptoRequirements(offer: Offer, facilitator: Address): Requirements {
-  const { id, asset } = offer.network
-  const { name, version } = asset.eip712
-  return {
-    scheme: 'upto',
-    network: id,
-    amount: offer.amountAtomic.toString(),
-    asset: asset.address,
-    payTo: offer.payTo,
-    maxTimeoutSeconds,
-    // Without a payment flow: `upto` has only one, which settles after the answer.
-    extra: {
-      assetTransferMethod: 'permit2',
-      name,
-      version,
-      facilitatorAddress: facilitator,
-    },
-  }
+export function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requirements {
+  const { name, version } = offer.network.asset.eip712
+  // Without a payment flow: `upto` has only one, which settles after the answer.
+  return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })
+}
+
+function entry(
+  scheme: Requirements['scheme'],
+  { network: { id, asset }, amountAtomic, payTo }: Offer,
+  extra: Requirements['extra'],
+): Requirements {
+  const amount = amountAtomic.toString()
+  return { scheme, network: id, amount, asset: asset.address, payTo, maxTimeoutSeconds, extra }
 }
 
 /**

@@ -8,7 +8,6 @@ import { mayContinue } from '../paywall/continuation'
 import { peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
 import type { Presented } from '../paywall/extract'
-import { challenge } from '../paywall/offer/quote'
 import type { Checkout, Product, Sale } from '../paywall/Product'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
@@ -105,7 +104,7 @@ async function ask(parts: Parts, incoming: OrderRequest): Promise<Response> {
     minimumSharesAtomic: String(floorAtomic),
   }
   const quote = { ...quoteOf(snapshot, market, network.asset), ...minimum }
-  return challenge(parts.quoter, saleOf(parts, incoming), { members: { quote } })
+  return parts.quoter(saleOf(parts, incoming), { members: { quote } })
 }
 
 function saleOf({ items, stock, baseUrl }: Parts, incoming: OrderRequest): Sale & OrderRequest {
@@ -130,7 +129,7 @@ function createOrderProduct(parts: Parts): Product<OrderSale> {
   const { desk, network, now, orderResponse, quoter } = parts
   const leftMs = ({ deadline }: OrderSale) => Math.max(0, deadline - now())
   return {
-    challenge: (sale, details) => challenge(quoter, sale, details),
+    challenge: quoter,
     fingerprintOf: ({ terms }, { payer }) => Agreement.fingerprintOf(terms, payer),
     waitMs: leftMs,
     peek: ({ presented }) => peek(presented, network),

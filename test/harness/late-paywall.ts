@@ -42,6 +42,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
   const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }
   const quoter = createQuoter({
     ...common,
+    tally: createTally(),
     whyNot: () => undefined,
     facilitators: () => [],
     takesApprovals: false,
@@ -71,7 +72,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
     }),
     /** Headers of a new credential of the demo account. */
     async sign(): Promise<Record<string, string>> {
-      const response = late.paywall.ask(item, item.resource.url, 'ask', {})
+      const response = late.paywall.ask({ item, url: item.resource.url, requestId: 'ask' }, {})
       const required: Required = JSON.parse(atob(response.headers.get('payment-required') ?? ''))
       const options = { network: networkId, method: 'eip3009' } as const
       return { 'payment-signature': await payX402(required, account(1).local(), options) }

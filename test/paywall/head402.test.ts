@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import fc from 'fast-check'
+import { createTally } from '../../src/books/tally'
 import type { Config } from '../../src/config/Config'
 import { format, parse } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
@@ -300,6 +301,7 @@ function quoterOf({ service, networks }: Config): Quoter {
     },
     whyNot: () => undefined,
     facilitators: () => [],
+    tally: createTally(),
     now: Date.now,
     salt: salts(),
   })
@@ -327,11 +329,8 @@ describe('any file with three networks', () => {
     const item = Items.compileItems(config, () => undefined)(merchant, route)[method]
     if (item === undefined) throw new Error(`no ${method}`)
     const digest = method === 'POST' ? `sha-256=:${'A'.repeat(43)}=:` : undefined
-    const answer = quoterOf(config).challenge(item, item.resource.url + query, 'abcdefgh-zzzz', {
-      digest,
-      refusal,
-    })
-    if (answer === undefined) throw new Error('nothing is offered')
+    const asked = { item, url: item.resource.url + query, requestId: 'abcdefgh-zzzz' }
+    const answer = quoterOf(config)(asked, { digest, refusal })
     const text = await answer.clone().text()
     current = () => answer
     const head = await headOf(server.url.href, request('/', [close]))

@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import type { Tally } from '../../books/tally'
 import * as Challenge from '../../protocol/Challenge'
 import type * as Network from '../../protocol/Network'
 import type { Offer } from '../../protocol/Offer'
@@ -25,6 +26,7 @@ export type QuoterOptions = CompileOptions & {
   whyNot: (network: Network.Id, sale: Sale) => string | undefined
   /** Relayers that may settle a ceiling on a network by the scheme `upto`, in any order. */
   facilitators: (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
+  tally: Tally
   now: () => number
   /** A random salt of 15 letters, digits, `-` and `_`; see `createSalts`. */
   salt: () => string
@@ -36,22 +38,22 @@ export type CredentialRefusal = {
   headers?: Readonly<Record<string, string>>
 }
 
-export type Quoter = {
+/** What is asked for. */
+type Asked = {
+  item: Item
   /**
-   * The 402 of an item, with a fresh MPP challenge per network and the x402 offers. Undefined when
-   * none of its networks can settle. `url` is the requested URL, absolute and with its query. Some
-   * clients refuse an x402 resource that is not the URL they requested, others pay for what it
-   * names. Uses neither the database nor the chain.
+   * Absolute, with its query, as requested. Some clients refuse an x402 resource that is not the URL
+   * they requested, others pay for what it names.
    */
-  challenge(
-    item: Item,
-    url: string,
-    requestId: string,
-    details?: ChallengeDetails,
-  ): Response | undefined
-  /** Why none of an item's networks is offered now, as the end of a sentence; undefined when one is. */
-  whyNone(item: Item): string | undefined
+  url: string
+  requestId: string
 }
+
+/**
+ * The 402 of an item, with a fresh MPP challenge per network and the x402 offers. Uses neither the
+ * database nor the chain. Throws ProblemError when none of its networks can settle.
+ */
+export type Quoter = (asked: Asked, details: ChallengeDetails) => Response
 
 export type ChallengeDetails = {
   /** RFC 9530 digest of the request body, bound into the MPP challenges. */
@@ -69,54 +71,44 @@ export type ChallengeDetails = {
  * Makes the 402 answers of all items; constants are built once per item and minute, on first use.
  */
 export function createQuoter(options: QuoterOptions): Quoter {
-  const { now } = options
+  const { tally, now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const compiledByItem = new WeakMap<Item, CompiledOffers>()
   const expires = expiresSource()
   let turn = 0
 
-  return {
-    challenge(item, url, requestId, details) {
-      const at = now()
-      const ready = readiness(item, options, at)
-      if (ready === 0) return undefined
-      const facilitators = item.isByUse === true ? facilitatorsOf(item, options) : ''
-      let compiled = compiledByItem.get(item)
-      if (
-        compiled === undefined ||
-        compiled.ready !== ready ||
-        compiled.facilitators !== facilitators ||
-        !isFresh(compiled, at)
-      ) {
-        const facilitatorOf = item.isByUse === true ? inTurn(options, turn++) : noFacilitator
-        compiled = compile(
-          item,
-          { ready, madeAt: at, facilitators, facilitatorOf },
-          secret,
-          options,
-        )
-        compiledByItem.set(item, compiled)
-      }
-      const fresh: Fresh = {
-        salt: options.salt(),
-        expires: expires(at),
-        requestId,
-        digest: details?.digest,
-      }
-      const refusal = details?.refusal
-      if (refusal !== undefined) return refuse(compiled, url, fresh, refusal)
-      const page = pageFor(compiled, url, details?.digest !== undefined)
-      const headers = freshen(page, fresh)
-      // Creating a Response copies the headers, so the page's headers can be reused.
-      return new Response(bodyOf(compiled, page, fresh, details), { status: 402, headers })
-    },
-    whyNone(item) {
-      const at = now()
+  return ({ item, url, requestId }, details) => {
+    // All answers 402 pass here, so it only adds to numbers.
+    const counts = tally.of(item)
+    counts.sent++
+    const at = now()
+    const ready = readiness(item, options, at)
+    if (ready === 0) {
       const reasons = item.offers.map((offer) => whyNot(item, offer, options, at))
-      if (reasons.includes(undefined)) return undefined
-      return [...new Set(reasons)].join('; ')
-    },
+      throw Denial.noNetwork([...new Set(reasons)].join('; '))
+    }
+    const facilitators = item.isByUse === true ? facilitatorsOf(item, options) : ''
+    let compiled = compiledByItem.get(item)
+    if (
+      compiled === undefined ||
+      compiled.ready !== ready ||
+      compiled.facilitators !== facilitators ||
+      !isFresh(compiled, at)
+    ) {
+      const facilitatorOf = item.isByUse === true ? inTurn(options, turn++) : noFacilitator
+      const compiling = { ready, madeAt: at, facilitators, facilitatorOf }
+      compiled = compile(item, compiling, secret, options)
+      compiledByItem.set(item, compiled)
+    }
+    const { digest, refusal } = details
+    const fresh: Fresh = { salt: options.salt(), expires: expires(at), requestId, digest }
+    if (refusal !== undefined) return refuse(compiled, url, fresh, refusal)
+    const page = pageFor(compiled, url, digest !== undefined)
+    const headers = freshen(page, fresh)
+    counts.asked++
+    // Creating a Response copies the headers, so the page's headers can be reused.
+    return new Response(bodyOf(compiled, page, fresh, details), { status: 402, headers })
   }
 }
 
@@ -136,17 +128,6 @@ function inTurn({ facilitators }: QuoterOptions, turn: number) {
 }
 
 const noFacilitator = (): undefined => undefined
-
-/** The 402 of an item. Throws ProblemError when none of its networks can settle. */
-export function challenge(
-  quoter: Quoter,
-  { item, url, requestId }: { item: Item; url: string; requestId: string },
-  details: ChallengeDetails,
-): Response {
-  const response = quoter.challenge(item, url, requestId, details)
-  if (response === undefined) throw Denial.noNetwork(quoter.whyNone(item))
-  return response
-}
 
 /** Values that differ in every answer. */
 type Fresh = {
@@ -201,7 +182,7 @@ function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>, at: numbe
 
 function whyNot(
   item: Item,
-  { network, amountAtomic }: Item['offers'][number],
+  { network, amountAtomic }: Offer,
   options: Pick<QuoterOptions, 'whyNot'>,
   at: number,
 ): string | undefined {
@@ -238,9 +219,9 @@ function bodyOf(
   compiled: CompiledOffers,
   page: Page,
   fresh: Fresh,
-  details: ChallengeDetails | undefined,
+  details: ChallengeDetails,
 ): string {
-  const isSame = details?.isBodiless === true && !page.isShort
+  const isSame = details.isBodiless === true && !page.isShort
   if (isSame && page.bodiless !== undefined) return page.bodiless
   const more = page.isShort ? `,"challenges":${JSON.stringify(leftOut(compiled, fresh))}` : ''
   const body = `${page.open}${more}${membersOf(details)}}`
@@ -248,9 +229,9 @@ function bodyOf(
   return body
 }
 
-function membersOf(details: ChallengeDetails | undefined): string {
-  if (details?.members !== undefined) return `,${JSON.stringify(details.members).slice(1, -1)}`
-  const invalidParams = details?.invalidParams?.() ?? []
+function membersOf(details: ChallengeDetails): string {
+  if (details.members !== undefined) return `,${JSON.stringify(details.members).slice(1, -1)}`
+  const invalidParams = details.invalidParams?.() ?? []
   return invalidParams.length === 0 ? '' : `,"invalidParams":${JSON.stringify(invalidParams)}`
 }
 
