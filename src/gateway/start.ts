@@ -1,4 +1,4 @@
-import { stalledCode } from '../paywall/usage/usage-stream'
+import { stalledCode } from '../paywall/usage/usage'
 import { isEventStream } from '../protocol/Header'
 import type { Stalls } from './upstream/stalls'
 

@@ -1,5 +1,5 @@
 import type { Authorization } from '../../db/Authorization'
-import { streamByUse } from '../../src/paywall/usage/usage-stream'
+import { streamByUse } from '../../src/paywall/usage/usage'
 import { quietly } from './usage-observer'
 
 /**

@@ -1,5 +1,5 @@
 import type { Authorization } from '../../db/Authorization'
-import type { UsageObserver } from '../../src/paywall/usage/usage-stream'
+import type { UsageObserver } from '../../src/paywall/usage/usage'
 
 /** An observer of a stream by use that charges nothing and never interrupts. */
 export const quietly: UsageObserver = {

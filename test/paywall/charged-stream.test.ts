@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import type { Authorization } from '../../db/Authorization'
-import { streamByUse, type UsageObserver } from '../../src/paywall/usage/usage-stream'
+import { streamByUse, type UsageObserver } from '../../src/paywall/usage/usage'
 import { failureOf } from '../harness/outcome'
 import { connect, request } from '../harness/raw'
 import { until } from '../harness/settlement'

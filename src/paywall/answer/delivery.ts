@@ -1,8 +1,10 @@
 import type { Payment, Protocol } from '../../../db/Payment'
 import type { WriteEvent } from '../../log'
 import * as Crypto from '../../protocol/Crypto'
-import type { Outcome } from '../../settlement/send/Outcome'
+import type { Delivered } from '../../settlement/send/delivery'
+import { NotDeliverableError, type Outcome } from '../../settlement/send/Outcome'
 import type { Settlement } from '../../settlement/settlement'
+import * as Denial from '../Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
 import { createPulse, type Pulse } from './pulse'
 import { createReceipts, type Receipts, type Usage } from './receipts'
@@ -16,7 +18,6 @@ import {
 } from './remainder'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
-import { endUndelivered, explain } from './taken-over'
 import { createTransferRates, type TransferRateMin, type TransferRates } from './transfer-rate'
 import {
   brokenOff,
@@ -376,4 +377,38 @@ function markAnswered(
 
 function setAll(headers: Headers, added: Readonly<Record<string, string>>): void {
   for (const [name, value] of Object.entries(added)) headers.set(name, value)
+}
+
+/**
+ * Ends a delivery whose buyer got nothing. Throws ProblemError when another gateway has taken it
+ * over.
+ */
+async function endUndelivered(
+  settlement: Pick<Settlement, 'findById' | 'endDelivery'>,
+  payment: Payment,
+  ended: Delivered,
+): Promise<void> {
+  try {
+    await settlement.endDelivery(payment.id, ended)
+  } catch (error) {
+    await explain(settlement, payment, error)
+  }
+}
+
+/**
+ * Throws the problem of a delivery that could not begin or end. A claim covers one process only.
+ * Other gateways may have taken this delivery over, when they took this process for dead.
+ */
+async function explain(
+  settlement: Pick<Settlement, 'findById'>,
+  payment: Payment,
+  error: unknown,
+): Promise<never> {
+  if (!(error instanceof NotDeliverableError)) throw error
+  const current = await settlement.findById(payment.id)
+  if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
+  // Another gateway delivers it, or did so until this read. The limit counts its attempt, too.
+  // After a failover that lost commits the payment may have to be confirmed again.
+  if (current !== undefined) throw Denial.inProgress()
+  throw error
 }

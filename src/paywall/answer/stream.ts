@@ -17,6 +17,67 @@ export type Observer = {
   afterPause: Pulse['afterPause']
 }
 
+/** What happens to a stream on its way to the buyer. */
+export type Progress = {
+  /** The transfer rate of the buyer. */
+  rate: TransferRate
+  /** Bytes were passed on. */
+  passed(bytes: number): void
+  hasStarted(): boolean
+  /** Resolves when bytes may be passed on. */
+  ready?(): Promise<void>
+  /** The buyer has left, or the stream has ended: nothing more is passed on. */
+  isOver(): boolean
+  /** The source has ended. Resolves with whether the buyer may see that end. */
+  complete(): Promise<boolean>
+  /** The source broke. */
+  breakOff(error: unknown): Promise<void> | void
+  /** The buyer has left. */
+  leave(): void
+}
+
+/** Passes a stream on to its buyer. `fail` ends the buyer's part of it. */
+export function passOn(
+  source: ReadableStream<Uint8Array>,
+  { kept, afterPause }: { kept: Pick<Kept, 'add'>; afterPause: Pulse['afterPause'] },
+  follow: (reader: Reader, fail: () => void) => Progress,
+  strategy?: QueuingStrategy<Uint8Array>,
+): ReadableStream<Uint8Array> {
+  const reader = source.getReader()
+  let fail = () => {}
+  const progress = follow(reader, () => fail())
+  const { rate } = progress
+  return new ReadableStream<Uint8Array>(
+    {
+      start(controller) {
+        fail = () => controller.error()
+      },
+      async pull(controller) {
+        rate.taken()
+        try {
+          const { done, value } = await reader.read()
+          if (value !== undefined) kept.add(value)
+          // Before the first byte: a buyer that left during a pause of this process has got
+          // nothing, and may come back.
+          if (!progress.hasStarted()) await afterPause()
+          await progress.ready?.()
+          if (progress.isOver()) return controller.error()
+          if (done) return (await progress.complete()) ? controller.close() : controller.error()
+          controller.enqueue(value)
+          progress.passed(value.byteLength)
+        } catch (error) {
+          await progress.breakOff(error)
+          // The server would print an error, so none is passed; the connection is closed all the
+          // same.
+          controller.error()
+        }
+      },
+      cancel: progress.leave,
+    },
+    strategy,
+  )
+}
+
 /**
  * Passes a stream on and records how much of it was delivered. A stream that continues is recorded
  * as complete at its first chunk, so that a replay is refused from then on. The record is corrected
@@ -29,71 +90,15 @@ export function observed(
   signal: AbortSignal,
   observer: Observer,
 ): ReadableStream<Uint8Array> {
-  const { kept } = observer
-  const reader = source.getReader()
-  let cut = () => {}
-  const progress = follow(reader, signal, observer, () => cut())
-  const { rate } = progress
-  return new ReadableStream<Uint8Array>({
-    start(controller) {
-      cut = () => {
-        progress.leave()
-        controller.error()
-      }
-    },
-    async pull(controller) {
-      rate.taken()
-      try {
-        const { done, value } = await reader.read()
-        if (progress.hasEnded()) return controller.error()
-        if (value !== undefined) kept.add(value)
-        // Before the first byte: a buyer that left during a pause of this process has got nothing.
-        if (!progress.hasStarted()) await observer.afterPause()
-        if (progress.hasEnded() || progress.hasLeft()) return controller.error()
-        if (done) {
-          await progress.complete()
-          if (progress.hasLeft()) controller.error()
-          else controller.close()
-          return
-        }
-        controller.enqueue(value)
-        rate.put(value.byteLength)
-        progress.begin()
-      } catch {
-        progress.breakOff()
-        // The server would print an error, so none is passed; the connection is closed all the
-        // same.
-        controller.error()
-      }
-    },
-    cancel: progress.leave,
-  })
+  return passOn(source, observer, (reader, fail) => follow(reader, signal, observer, fail))
 }
 
-type Progress = {
-  /** The transfer rate of the buyer. */
-  rate: TransferRate
-  /** A chunk was passed on. */
-  begin(): void
-  /** The source has ended: stores what is to be stored, records the end and finishes. */
-  complete(): Promise<void>
-  /** The source aborted. */
-  breakOff(): void
-  /** The buyer has left. */
-  leave(): void
-  hasStarted(): boolean
-  hasEnded(): boolean
-  hasLeft(): boolean
-}
-
-/** The progress of a stream. `onSlow` is called when the buyer hardly reads. */
 function follow(
   reader: Reader,
   signal: AbortSignal,
   { record, finish, kept, storeRemainder, onEnd, watch }: Observer,
-  onSlow: () => void,
+  fail: () => void,
 ): Progress {
-  const rate = watch(onSlow)
   let hasStarted = false
   let hasLeft = false
   let isComplete = false
@@ -131,11 +136,16 @@ function follow(
     end(got)
     reader.cancel().catch(() => {})
   }
+  const rate = watch(() => {
+    leave()
+    fail()
+  })
   signal.addEventListener('abort', leave)
   if (signal.aborted) leave()
   return {
     rate,
-    begin() {
+    passed(bytes) {
+      rate.put(bytes)
       if (hasStarted) return
       hasStarted = true
       setImmediate(() => {
@@ -147,13 +157,13 @@ function follow(
       isComplete = true
       const isStored = await kept.store()
       end(isStored || !hasLeft ? 'complete' : reach())
+      return !hasLeft
     },
     breakOff() {
       if (!hasLeft) end(reach())
     },
     leave,
     hasStarted: () => hasStarted,
-    hasEnded: () => hasEnded,
-    hasLeft: () => hasLeft,
+    isOver: () => hasEnded || hasLeft,
   }
 }

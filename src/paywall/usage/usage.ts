@@ -7,13 +7,15 @@ import { chargeMs } from '../../settlement/upto/ceiling-limits'
 import { type Buffered, type Buffering, createBuffer } from '../answer/buffer'
 import type { Deliveries, DeliveryOptions, DeliveryRequest } from '../answer/delivery'
 import type { Cost, Fulfilled, Made } from '../answer/Fulfilment'
+import type { Pulse } from '../answer/pulse'
 import type { Usage } from '../answer/receipts'
 import { saleOf } from '../answer/recorder'
-import { createKept, type Kept } from '../answer/remainder'
+import { createKept, type Kept, type Reader } from '../answer/remainder'
 import type { Answer } from '../answer/store'
+import { type Progress, passOn, type Reach } from '../answer/stream'
+import type { TransferRates } from '../answer/transfer-rate'
 import { brokenOff, createTokens, gone, remadeMax } from '../answer/undelivered'
 import * as Denial from '../Denial'
-import { streamByUse } from './usage-stream'
 
 /*
  * Answers that are paid by what they use (x402 scheme `upto`). The answer is made first. A whole answer
@@ -96,7 +98,7 @@ export function createUsageDeliveries(
         const buffered = await bufferAnswer(context, delivery, made)
         isPassedOn = buffered.kind === 'stream'
         if (buffered.kind === 'stream')
-          return passOn(context, { ...delivery, token }, made, buffered.body)
+          return stream(context, { ...delivery, token }, made, buffered.body)
         return await settleWhole(context, { request, authorization, release }, made, buffered)
       } finally {
         if (!isPassedOn) context.open--
@@ -418,7 +420,7 @@ function free(
 }
 
 /** Passes a stream on, and settles its charge at its end. `token` shows its receipt. */
-function passOn(
+function stream(
   context: Context,
   { request, authorization, release, token }: Delivery & { token: string },
   made: Made,
@@ -438,7 +440,7 @@ function passOn(
     if (isKeyed) return answers.store({ id, transfer }, answer, now())
     return keepLost(context, authorization, { request, answer })
   })
-  const stream = streamByUse(body, request.signal, {
+  const passed = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
     watch: deliveries.rates.watch,
@@ -470,7 +472,7 @@ function passOn(
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
-  return new Response(stream, { status, headers })
+  return new Response(passed, { status, headers })
 }
 
 /**
@@ -497,4 +499,169 @@ async function settle(
   await settlement.beginDelivery(charged.id)
   const delivered = { delivered: true, upstreamStatus: status, truncated: false } as const
   await settlement.endDelivery(charged.id, delivered)
+}
+
+/** Code of the error of a source that was given up because its buyer did not read. */
+export const stalledCode = 'buyer-stalled'
+
+/** How often a stream that must not be passed on is looked at again, ms. */
+const staleMs = 100
+
+/** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
+export type End = 'whole' | 'cut' | 'broken'
+
+export type UsageObserver = {
+  /** The stream is cut after this time, ms. */
+  limitMs: number
+  /** Called once when the buyer's connection closes. */
+  onEnd: ((isCut: boolean) => void) | undefined
+  watch: TransferRates['watch']
+  afterPause: Pulse['afterPause']
+  /** Whether the charge of this process would be written. While it would not, nothing is passed on. */
+  isFresh: () => boolean
+  kept: Pick<Kept, 'add'>
+  /** The buyer gets the first bytes. */
+  onStart: () => void
+  /** Writes the charge; resolves when it is on the disk. Called once. */
+  charge: (ended: { end: End; reach: Reach }) => Promise<Authorization>
+  /** Settles the charge. `isWhole`: the source was read to its end. */
+  settle: (charged: Authorization, isWhole: boolean) => Promise<void>
+  /** All is settled, or left to the sweeps of settlement. */
+  finish: () => void
+  log: (error: unknown) => void
+}
+
+/**
+ * Passes a stream on, and charges it at its end, before the buyer sees the end. When the buyer leaves,
+ * or hardly reads, the source is read to its end all the same, because it reports its usage there.
+ * `signal` fires when the buyer leaves.
+ */
+export function streamByUse(
+  source: ReadableStream<Uint8Array>,
+  signal: AbortSignal,
+  observer: UsageObserver,
+): ReadableStream<Uint8Array> {
+  const follow = (reader: Reader, fail: () => void) => followByUse(reader, signal, observer, fail)
+  return passOn(source, observer, follow, { highWaterMark: 0 })
+}
+
+function followByUse(
+  reader: Reader,
+  signal: AbortSignal,
+  observer: UsageObserver,
+  fail: () => void,
+): Progress {
+  let hasStarted = false
+  let hasLeft = false
+  let charging: Promise<boolean> | undefined
+  let letGo = (isCut: boolean) => {
+    letGo = () => {}
+    rate.stop()
+    observer.onEnd?.(isCut)
+  }
+  const conclude = (end: End): Promise<boolean> => {
+    if (charging !== undefined) return charging
+    clearTimeout(timer)
+    signal.removeEventListener('abort', leave)
+    const isAll = end === 'whole' && !hasLeft
+    const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
+    charging = chargeAndSettle(observer, { end, reach }).then((isCharged) => {
+      letGo(!isAll || !isCharged)
+      return isCharged
+    })
+    return charging
+  }
+  const leave = () => {
+    if (hasLeft || charging !== undefined) return
+    hasLeft = true
+    letGo(true)
+    void drain(reader, observer.kept).then(conclude)
+  }
+  const rate = observer.watch(() => {
+    fail()
+    leave()
+  })
+  const timer = setTimeout(() => {
+    fail()
+    void conclude('cut')
+    reader.cancel().catch(() => {})
+  }, observer.limitMs)
+  const isOver = () => hasLeft || charging !== undefined
+  signal.addEventListener('abort', leave)
+  if (signal.aborted) leave()
+  return {
+    rate,
+    passed(bytes) {
+      rate.put(bytes)
+      if (!hasStarted) observer.onStart()
+      hasStarted = true
+    },
+    hasStarted: () => hasStarted,
+    isOver,
+    async ready() {
+      while (!observer.isFresh() && !isOver()) await Bun.sleep(staleMs)
+    },
+    async complete() {
+      await written()
+      // Other processes may have taken this one for dead and ended the authorization. Then nothing is
+      // charged, and the buyer must not take the answer for whole.
+      return conclude('whole')
+    },
+    async breakOff(error) {
+      // A buyer that stops reading before the end must not get the bytes before it for nothing:
+      // neither when we give the stream up, nor when the upstream stops sending.
+      const isOfBuyer = isStalled(error) || rate.hasStoodStill()
+      if (!hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
+    },
+    leave,
+  }
+}
+
+/**
+ * Resolves when the server has written what was enqueued: Bun does that at the end of the turn of the
+ * event loop in which it takes a chunk, which may be the next one. A charge on the disk before that
+ * could outlive the answer in a crash.
+ */
+function written(): Promise<void> {
+  return new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
+}
+
+function isStalled(error: unknown): boolean {
+  return (
+    typeof error === 'object' && error !== null && 'code' in error && error.code === stalledCode
+  )
+}
+
+/** Resolves when the charge is written; its settlement continues. False: it was not. Never rejects. */
+async function chargeAndSettle(
+  { charge, settle, finish, log }: UsageObserver,
+  ended: { end: End; reach: Reach },
+): Promise<boolean> {
+  try {
+    const charged = await charge(ended)
+    void settle(charged, ended.end === 'whole')
+      .catch(log)
+      .finally(finish)
+    return true
+  } catch (error) {
+    log(error)
+    finish()
+    return false
+  }
+}
+
+/**
+ * Reads a stream without a buyer, for the usage at its end. A source that breaks has not reported
+ * it.
+ */
+async function drain(reader: Pick<Reader, 'read'>, kept: Pick<Kept, 'add'>): Promise<End> {
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done || value === undefined) return 'whole'
+      kept.add(value)
+    }
+  } catch {
+    return 'cut'
+  }
 }
