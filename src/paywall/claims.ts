@@ -4,26 +4,21 @@ import { type Money, moneyKey } from '../protocol/Transfer'
 /** The money that requests of this process have claimed, by its key. */
 export type Claims = Map<string, RequestClaim>
 
-/** The claim of one request while it pays: its money, and what is released with it. */
-export type RequestClaim = {
-  /** The product whose other requests wait for the release; undefined where they are refused. */
-  waiting: object | undefined
-  /** Adds what ends with the claim. `free` is called at once if the claim has ended. */
-  add(free: () => void): void
-  /** Releases everything, once, in the order in which it was added. */
-  release(): void
-}
+export type RequestClaim = ReturnType<typeof createClaim>
 
-/** Creates an empty claim. */
-export function createClaim(waiting?: object): RequestClaim {
+/** The claim of one request while it pays: its money, and what is released with it. */
+export function createClaim(waiting?: object) {
   let frees: (() => void)[] | undefined = []
   return {
+    /** The product whose other requests wait for the release; undefined where they are refused. */
     waiting,
-    add(free) {
+    /** Adds what ends with the claim. `free` is called at once if the claim has ended. */
+    add(free: () => void): void {
       if (frees === undefined) free()
       else frees.push(free)
     },
-    release() {
+    /** Releases everything, once, in the order in which it was added. */
+    release(): void {
       const all = frees ?? []
       frees = undefined
       for (const free of all) free()

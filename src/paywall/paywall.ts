@@ -10,7 +10,6 @@ import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import { fingerprint } from './fingerprint'
 import { type Item, withoutUse } from './offer/Item'
-import type { Quoter } from './offer/quote'
 import type { Checkout, Product, Sale } from './Product'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
@@ -46,29 +45,24 @@ export type GatewaySale = Sale &
 
 export type PaywallOptions = CheckoutOptions & UsageOptions
 
-export type Paywall = {
-  /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
-  ask: Quoter
-  /** Sells to a request with a credential. Throws ProblemError. */
-  serve(sale: GatewaySale): Promise<Response>
-  /** Running answers and settlements. */
-  inFlight(): number
-  /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
-  stop(): Promise<void>
-}
+export type Paywall = ReturnType<typeof createPaywall>
 
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
-export function createPaywall(options: PaywallOptions): Paywall {
+export function createPaywall(options: PaywallOptions) {
   const deliveries = createDeliveries(options)
   const byUse = createUsageDeliveries(options, deliveries)
   const product = createGatewayProduct(options, deliveries, byUse)
   const shop: Shop<GatewaySale> = { ...options, product, keys: new Set() }
   let active = 0
   return {
+    /** Running answers and settlements. */
     inFlight: () => active + deliveries.inFlight() + byUse.inFlight(),
+    /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
     stop: deliveries.stop,
+    /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
     ask: options.quoter,
-    serve(sale) {
+    /** Sells to a request with a credential. Throws ProblemError. */
+    serve(sale: GatewaySale): Promise<Response> {
       active++
       const { presented } = sale
       const answer =

@@ -11,23 +11,25 @@ export type Buffered =
   /** The source failed, took too long, or there is no memory for a message. */
   | { kind: 'broken' | 'late' | 'full' }
 
-export type Buffering = {
-  /**
-   * Reads an answer to its end, unless it `isPassedOn` as it comes. `maxBytes`: the answer is sent inside a
-   * message of this length, so it is never passed on. `limitMs`: an answer that takes longer is
-   * given up. Call `release` when the bytes are no longer needed.
-   */
-  read(body: Uint8Array | ReadableStream<Uint8Array>, options: BufferOptions): Promise<Buffered>
-}
+export type Buffering = ReturnType<typeof createBuffer>
 
 type BufferOptions = { isPassedOn: boolean; maxBytes: number | undefined; limitMs: number }
 
 /** `totalMaxBytes` bounds all answers that are held at once. */
-export function createBuffer(totalMaxBytes: number): Buffering {
+export function createBuffer(totalMaxBytes: number) {
   let total = 0
   return {
-    async read(body, { isPassedOn, maxBytes, limitMs }) {
-      if (body instanceof Uint8Array) return whole(body, true)
+    /**
+     * Reads an answer to its end, unless it `isPassedOn` as it comes. `maxBytes`: the answer is sent inside a
+     * message of this length, so it is never passed on. `limitMs`: an answer that takes longer is
+     * given up. Call `release` when the bytes are no longer needed.
+     */
+    async read(
+      body: Uint8Array | ReadableStream<Uint8Array>,
+      { isPassedOn, maxBytes, limitMs }: BufferOptions,
+    ): Promise<Buffered> {
+      if (body instanceof Uint8Array)
+        return { kind: 'whole', bytes: body, isComplete: true, release: () => {} }
       if (isPassedOn && maxBytes === undefined) return { kind: 'stream', body }
       const reader = body.getReader()
       const chunks: Uint8Array[] = []
@@ -77,10 +79,6 @@ export function createBuffer(totalMaxBytes: number): Buffering {
       }
     },
   }
-}
-
-function whole(bytes: Uint8Array, isComplete: boolean): Buffered {
-  return { kind: 'whole', bytes, isComplete, release: () => {} }
 }
 
 /** What was read, then what follows. */

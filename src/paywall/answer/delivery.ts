@@ -6,19 +6,13 @@ import { NotDeliverableError, type Outcome } from '../../settlement/send/Outcome
 import type { Settlement } from '../../settlement/settlement'
 import * as Denial from '../Denial'
 import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
-import { createPulse, type Pulse } from './pulse'
-import { createReceipts, type Receipts, type Usage } from './receipts'
-import { createRecorder, type RecordEnd, type Recorder, type RecorderOptions } from './recorder'
-import {
-  createKept,
-  createRemainders,
-  type Envelope,
-  type Remainders,
-  readWhole,
-} from './remainder'
+import { createPulse } from './pulse'
+import { createReceipts, type Usage } from './receipts'
+import { createRecorder, type RecordEnd, type RecorderOptions } from './recorder'
+import { createKept, createRemainders, type Envelope, readWhole } from './remainder'
 import type { Answer, Answers } from './store'
 import { observed, type Reach } from './stream'
-import { createTransferRates, type TransferRateMin, type TransferRates } from './transfer-rate'
+import { createTransferRates, type TransferRateMin } from './transfer-rate'
 import {
   brokenOff,
   createRedeeming,
@@ -65,51 +59,9 @@ export type DeliveryOptions = {
   log: WriteEvent
 }
 
-export type Deliveries = {
-  /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
-  expect(payment: Payment, search: string): void
-  /**
-   * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
-   * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
-   * maker failed.
-   */
-  deliver(
-    request: DeliveryRequest,
-    outcome: Confirmed,
-    protocol: Protocol,
-    release: () => void,
-  ): Promise<Response>
-  /** The stored answer of an idempotency key, marked as a replay. */
-  replay(
-    answer: Answer,
-    payment: Payment,
-    request: { protocol: Protocol; search: string },
-  ): Response
-  findByToken(token: string): Promise<Payment | undefined>
-  /** Whether a failed delivery of the payment was answered with the token that redeems it. */
-  wasAnswered(payment: Payment): Promise<boolean>
-  /** Watches how fast buyers read streams. */
-  rates: TransferRates
-  /** See `Pulse`. */
-  afterPause: Pulse['afterPause']
-  inFlight(): number
-  /** Cancels the answers that are still read for keys; resolves when that is recorded. */
-  stop(): Promise<void>
-}
+export type Deliveries = ReturnType<typeof createDeliveries>
 
-type Context = {
-  options: DeliveryOptions
-  receipts: Receipts
-  redeeming: ReturnType<typeof createRedeeming>
-  remainders: Remainders
-  rates: TransferRates
-  /** Payments whose failed delivery was answered, and not yet written to the disk. */
-  answering: Set<string>
-  recorder: Recorder
-  pulse: Pulse
-  /** Number of running deliveries. */
-  open: number
-}
+type Context = ReturnType<typeof createContext>
 
 /** One running delivery. */
 type Delivery = {
@@ -122,54 +74,77 @@ type Delivery = {
   finish: () => void
 }
 
-export function createDeliveries(options: DeliveryOptions): Deliveries {
-  const { settlement, now } = options
+function createContext(options: DeliveryOptions) {
+  const { now } = options
   const [secret] = options.challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
   const redeeming = createRedeeming(secret, now)
-  const context: Context = {
+  return {
     options,
     receipts: createReceipts(issuer, now),
     redeeming,
     remainders: createRemainders(),
     rates: createTransferRates(options.transferRateMin),
-    answering: new Set(),
+    /** Payments whose failed delivery was answered, and not yet written to the disk. */
+    answering: new Set<string>(),
     recorder: createRecorder({ ...options, redeeming }),
     pulse: createPulse(now),
+    /** Number of running deliveries. */
     open: 0,
   }
-  const { receipts, remainders, answering } = context
+}
+
+export function createDeliveries(options: DeliveryOptions) {
+  const { settlement } = options
+  const context = createContext(options)
+  const { receipts, remainders, answering, rates, pulse, recorder } = context
   return {
+    /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
     expect: receipts.expect,
-    async deliver(request, outcome, protocol, release) {
+    /**
+     * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
+     * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
+     * maker failed.
+     */
+    async deliver(
+      request: DeliveryRequest,
+      outcome: Confirmed,
+      protocol: Protocol,
+      release: () => void,
+    ): Promise<Response> {
       const payment = await begin(context, request, outcome)
-      const record = context.recorder.of(request, payment)
+      const record = recorder.of(request, payment)
       const finish = () => {
         context.open--
         release()
       }
       return deliver(context, { request, payment, protocol, record, finish })
     },
-    replay(answer, payment, request) {
+    /** The stored answer of an idempotency key, marked as a replay. */
+    replay(answer: Answer, payment: Payment, request: { protocol: Protocol; search: string }) {
       const headers = new Headers(answer.headers)
       headers.set('idempotency-replayed', 'true')
       setAll(headers, receipts.headersOf(payment, request))
       return new Response(answer.body, { status: answer.status, headers })
     },
-    findByToken: (token) => settlement.findByRedeemToken(sha256(token)),
-    async wasAnswered({ id, answered }) {
+    findByToken: (token: string) => settlement.findByRedeemToken(sha256(token)),
+    /** Whether a failed delivery of the payment was answered with the token that redeems it. */
+    async wasAnswered({ id, answered }: Payment): Promise<boolean> {
       if (answered || answering.has(id)) return true
       // It may have been written since the payment was read.
       return (await settlement.findById(id))?.answered === true
     },
-    rates: context.rates,
-    afterPause: context.pulse.afterPause,
+    /** Watches how fast buyers read streams. */
+    rates,
+    /** See `createPulse`. */
+    afterPause: pulse.afterPause,
     inFlight: () => context.open,
-    async stop() {
-      context.pulse.stop()
+    /** Cancels the answers that are still read for keys; resolves when that is recorded. */
+    async stop(): Promise<void> {
+      pulse.stop()
       await remainders.stop()
-      await context.recorder.idle()
+      await recorder.idle()
     },
   }
 }

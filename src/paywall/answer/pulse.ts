@@ -1,13 +1,4 @@
-/**
- * Notices that the process was paused, as by SIGSTOP or with its machine. When it wakes, the event loop
- * may first run what other threads have made meanwhile, such as the answer of an upstream. The end of
- * the buyer's connection is then still unread, and the answer would be recorded as delivered.
- */
-export type Pulse = {
-  /** After a pause: resolves when the loop has read its sockets. Undefined without a pause. */
-  afterPause(): Promise<void> | undefined
-  stop(): void
-}
+export type Pulse = ReturnType<typeof createPulse>
 
 const tickMs = 500
 /** A timer that is later than this belongs to a process that did not run, ms. */
@@ -15,9 +6,15 @@ const pausedMs = 1_500
 /** Immediates run before the sockets are read, so the second one is the first that runs after. */
 const turns = 4
 
-/** `now` is unix ms. A clock that is set counts as a pause, which costs some turns of the loop. */
-export function createPulse(now: () => number): Pulse {
+/**
+ * Notices that the process was paused, as by SIGSTOP or with its machine. When it wakes, the event loop
+ * may first run what other threads have made meanwhile, such as the answer of an upstream. The end of
+ * the buyer's connection is then still unread, and the answer would be recorded as delivered. `now` is
+ * unix ms. A clock that is set counts as a pause, which costs some turns of the loop.
+ */
+export function createPulse(now: () => number) {
   let tickedAt = now()
+  /** After a pause: resolves when the loop has read its sockets. Undefined without a pause. */
   const afterPause = () => (Math.abs(now() - tickedAt) > pausedMs ? readSockets() : undefined)
   const tick = () => {
     const reading = afterPause()

@@ -59,10 +59,12 @@ export function signReceipt(
 /** What an answer has used, and the ceiling that its buyer signed. */
 export type Usage = { ceilingAtomic: bigint; units: Readonly<Record<string, number>> }
 
+type Answered = { protocol: Protocol; usage?: Usage | undefined }
+
 /** Receipt headers of a delivered answer, in the protocol of its payment. */
 export function successHeaders(
   payment: Payment,
-  { protocol, usage }: { protocol: Protocol; usage?: Usage | undefined },
+  { protocol, usage }: Answered,
   issuer: Issuer,
   receipt: Receipt.Signed,
 ): Readonly<Record<string, string>> {
@@ -98,27 +100,19 @@ const aheadMs = 2_000
 const aheadMax = 1_000
 
 /** Receipts that are signed in advance, while their payments are being confirmed. */
-export type Receipts = {
-  /** Signs the receipt of a payment that is being confirmed. `search`: the query of its request. */
-  expect(payment: Payment, search: string): void
-  /** Receipt headers of an answer that is sent now. */
-  headersOf(
-    payment: Payment,
-    answer: { protocol: Protocol; search: string; usage?: Usage | undefined },
-  ): Readonly<Record<string, string>>
-}
-
-export function createReceipts(issuer: Issuer, now: () => number): Receipts {
+export function createReceipts(issuer: Issuer, now: () => number) {
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
   return {
-    expect(payment, search) {
+    /** Signs the receipt of a payment that is being confirmed. `search`: the query of its request. */
+    expect(payment: Payment, search: string): void {
       const signedAt = now()
       const [oldest] = ahead.keys()
       if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
       const receipt = signReceipt(payment, issuer, signedAt, { search })
       ahead.set(payment.id, { receipt, signedAt })
     },
-    headersOf(payment, { protocol, search, usage }) {
+    /** Receipt headers of an answer that is sent now. */
+    headersOf(payment: Payment, { search, ...answer }: Answered & { search: string }) {
       const early = ahead.get(payment.id)
       ahead.delete(payment.id)
       // A transaction may have been replaced since its receipt was signed.
@@ -126,7 +120,7 @@ export function createReceipts(issuer: Issuer, now: () => number): Receipts {
         early?.receipt.payload.transaction === payment.transaction &&
         Math.abs(now() - early.signedAt) < aheadMs
       const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now(), { search })
-      return successHeaders(payment, { protocol, usage }, issuer, receipt)
+      return successHeaders(payment, answer, issuer, receipt)
     },
   }
 }

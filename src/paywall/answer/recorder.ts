@@ -9,13 +9,6 @@ import type { createRedeeming } from './undelivered'
 /** Records how much of an answer its buyer got; `decide` is called at the write. Never rejects. */
 export type RecordEnd = (status: number, decide: () => Reach) => Promise<void>
 
-/** Writes the ends of deliveries. */
-export type Recorder = {
-  of(request: { requestId: string }, payment: Payment): RecordEnd
-  /** Resolves when the ends of this turn of the event loop are written, or have failed. */
-  idle(): Promise<void>
-}
-
 export type RecorderOptions = {
   settlement: Pick<Settlement, 'endDelivery'>
   redeeming: ReturnType<typeof createRedeeming>
@@ -42,11 +35,12 @@ export function saleOf(
   return `sold ${purpose.merchant} ${purpose.route || '/'} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
 }
 
-export function createRecorder(options: RecorderOptions): Recorder {
+/** Writes the ends of deliveries. */
+export function createRecorder(options: RecorderOptions) {
   const { settlement, redeeming, log } = options
   const recording = new Set<Promise<void>>()
   return {
-    of({ requestId }, payment) {
+    of({ requestId }: { requestId: string }, payment: Payment): RecordEnd {
       const record: RecordEnd = async (status, decide) => {
         const fields = { requestId, payment: payment.id, status }
         try {
@@ -69,7 +63,8 @@ export function createRecorder(options: RecorderOptions): Recorder {
         return recorded
       }
     },
-    async idle() {
+    /** Resolves when the ends of this turn of the event loop are written, or have failed. */
+    async idle(): Promise<void> {
       await new Promise((resolve) => setImmediate(resolve))
       await Promise.all(recording)
     },

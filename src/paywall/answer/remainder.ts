@@ -24,24 +24,11 @@ const readsPerPayerMax = 4
 /** Longest time (ms) of one; `idle_ms` of the merchant ends it earlier when no bytes arrive. */
 const readMaxMs = 5 * 60_000
 
-/** Reads the remainder of answers whose buyers have left and have a key for them. */
-export type Remainders = {
-  /**
-   * Reads on to the end and stores the answer. A read that the caller has started ends first.
-   * Undefined when nothing is to be stored or no place is free. False when it is not stored: the
-   * upstream aborted or stalled, the answer is too long or takes too long, or `stop` was called.
-   * Then the source is cancelled. Never rejects.
-   */
-  store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined
-  /** Cancels the running reads; resolves when they have ended. */
-  stop(): Promise<void>
-}
-
 /** `store` for one payer: reads on when the buyer has left. */
 export type StoreRemainder = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
 
-/** At most 32 reads, 4 of one payer. */
-export function createRemainders(): Remainders {
+/** Reads the remainder of answers whose buyers have left and have a key for them: 32 at once, 4 of one payer. */
+export function createRemainders() {
   const byPayer = new Map<string, number>()
   const running = new Map<() => void, Promise<boolean>>()
 
@@ -52,7 +39,13 @@ export function createRemainders(): Remainders {
   }
 
   return {
-    store(payer, reader, kept) {
+    /**
+     * Reads on to the end and stores the answer. A read that the caller has started ends first.
+     * Undefined when nothing is to be stored or no place is free. False when it is not stored: the
+     * upstream aborted or stalled, the answer is too long or takes too long, or `stop` was called.
+     * Then the source is cancelled. Never rejects.
+     */
+    store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined {
       const isFull = running.size >= readsMax || (byPayer.get(payer) ?? 0) >= readsPerPayerMax
       if (isFull || !kept.isOpen()) return undefined
       let isOver = false
@@ -71,7 +64,8 @@ export function createRemainders(): Remainders {
       running.set(end, remainder)
       return remainder
     },
-    async stop() {
+    /** Cancels the running reads; resolves when they have ended. */
+    async stop(): Promise<void> {
       const all = [...running.values()]
       for (const end of running.keys()) end()
       await Promise.all(all)
@@ -94,39 +88,34 @@ async function readRemainder(reader: Reader, kept: Kept, isOver: () => boolean):
   return false
 }
 
-/** The received part of an answer, as long as it is short enough to be stored. */
-export type Kept = {
-  /** Whether it contains everything that was received. */
-  isOpen(): boolean
-  add(chunk: Uint8Array): void
-  /** Stores nothing, and keeps no more. */
-  drop(): void
-  /** Stores it as the whole answer, once. False when it is not stored. */
-  store(): Promise<boolean>
-}
+export type Kept = ReturnType<typeof createKept>
 
 /**
- * `keep` stores a whole answer and returns whether it did; undefined when nothing is to be stored.
+ * The received part of an answer, as long as it is short enough to be stored. `keep` stores a whole
+ * answer and returns whether it did; undefined when nothing is to be stored.
  */
-export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | undefined): Kept {
+export function createKept(keep: ((body: Uint8Array) => Promise<boolean>) | undefined) {
   let chunks: Uint8Array[] = []
   let size = 0
   let stored: Promise<boolean> | undefined
   let isDropped = keep === undefined
   const storeOnce = async () => isOpen() && (await keep?.(Buffer.concat(chunks))) === true
+  /** Whether it contains everything that was received. */
   const isOpen = () => !isDropped && size <= answerMaxBytes
   return {
     isOpen,
-    add(chunk) {
+    add(chunk: Uint8Array): void {
       size += chunk.byteLength
       if (isOpen()) chunks.push(chunk.slice())
       else if (chunks.length > 0) chunks = []
     },
-    drop() {
+    /** Stores nothing, and keeps no more. */
+    drop(): void {
       isDropped = true
       chunks = []
     },
-    store() {
+    /** Stores it as the whole answer, once. False when it is not stored. */
+    store(): Promise<boolean> {
       stored ??= storeOnce()
       return stored
     },

@@ -1,26 +1,12 @@
 import type { AnswerLedger, AnswerUsage } from '../../../db/AnswerLedger'
 import type { Payment } from '../../../db/Payment'
+import { dayMs } from '../../protocol/Time'
 
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
 
-/**
- * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
- * 1 MiB each, capped in total and per payer.
- */
-export type Answers = {
-  find(paymentId: string, now: number): Promise<Answer | undefined>
-  /** Stores an answer; false when it is too long and was not stored. */
-  store(payment: Pick<Payment, 'id' | 'transfer'>, answer: Answer, now: number): Promise<boolean>
-  /**
-   * Reserves room for an answer of a payer, until the result is called: when the answer is stored,
-   * or never will be. Undefined when the cap or the payer's share of it is reached. Then nothing
-   * with a key may be charged.
-   */
-  reserve(payer: string, now: number): Promise<(() => void) | undefined>
-}
+export type Answers = Awaited<ReturnType<typeof createAnswers>>
 
-const keptMs = 24 * 60 * 60 * 1000
 /** Longest body that is kept. */
 export const answerMaxBytes = 1024 * 1024
 
@@ -32,29 +18,29 @@ const reservedBytes = 256 * 1024
 const shares = 8
 const sweepMs = 60_000
 
-/** The answers of a database. `totalMaxBytes` bounds what clients can store. */
-export async function createAnswers(
-  ledger: AnswerLedger,
-  totalMaxBytes = 256 * answerMaxBytes,
-): Promise<Answers> {
+/**
+ * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
+ * 1 MiB each, capped in total (`totalMaxBytes`) and per payer.
+ */
+export async function createAnswers(ledger: AnswerLedger, totalMaxBytes = 256 * answerMaxBytes) {
   const room = createRoom(ledger, totalMaxBytes, await ledger.usage(rowBytes))
   return {
-    async find(paymentId, now) {
+    async find(paymentId: string, now: number): Promise<Answer | undefined> {
       const row = await ledger.find(paymentId)
       if (row === undefined || row.expiresAt <= now) return undefined
       const pairs: [string, string][] = JSON.parse(row.headers)
       return { status: row.status, headers: new Headers(pairs), body: row.body }
     },
-    async store({ id, transfer }, { status, headers, body }, now) {
+    /** Stores an answer; false when it is too long and was not stored. */
+    async store(
+      { id, transfer }: Pick<Payment, 'id' | 'transfer'>,
+      { status, headers, body }: Answer,
+      now: number,
+    ): Promise<boolean> {
       if (body.byteLength > answerMaxBytes) return false
       const text = JSON.stringify([...headers])
-      await ledger.store(id, {
-        status,
-        headers: text,
-        body,
-        createdAt: now,
-        expiresAt: now + keptMs,
-      })
+      const times = { createdAt: now, expiresAt: now + dayMs }
+      await ledger.store(id, { status, headers: text, body, ...times })
       room.use({ payer: transfer.payer, bytes: body.byteLength + text.length + rowBytes })
       return true
     },
@@ -98,6 +84,11 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
   }
 
   return {
+    /**
+     * Reserves room for an answer of a payer, until the result is called: when the answer is stored,
+     * or never will be. Undefined when the cap or the payer's share of it is reached. Then nothing
+     * with a key may be charged.
+     */
     async reserve(payer: string, now: number): Promise<(() => void) | undefined> {
       if (!hasRoom(payer)) await sweepIfDue(now)
       // Check again in the turn that reserves: others may have taken room meanwhile.
@@ -116,10 +107,8 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
   }
 }
 
-type Usage = { total(): number; of(payer: string): number; add(used: AnswerUsage): void }
-
 /** Bytes in total and by payer. */
-function createUsage(start: readonly AnswerUsage[]): Usage {
+function createUsage(start: readonly AnswerUsage[]) {
   const byPayer = new Map<string, number>()
   let total = 0
   const add = ({ payer, bytes }: AnswerUsage) => {
@@ -130,5 +119,5 @@ function createUsage(start: readonly AnswerUsage[]): Usage {
     total += bytes
   }
   for (const used of start) add(used)
-  return { total: () => total, of: (payer) => byPayer.get(payer.toLowerCase()) ?? 0, add }
+  return { total: () => total, of: (payer: string) => byPayer.get(payer.toLowerCase()) ?? 0, add }
 }

@@ -23,21 +23,10 @@ const transferRateMin: TransferRateMin = {
   reclaim: { after() {} },
 }
 
-/** The transfer rate of one stream. */
-export type TransferRate = {
-  /** Bytes wait for the buyer from now on. */
-  put(bytes: number): void
-  /** The buyer accepts bytes again. */
-  taken(): void
-  /** Whether bytes have waited for the buyer for so long that an upstream may have given up. */
-  hasStoodStill(): boolean
-  stop(): void
-}
+export type TransferRates = ReturnType<typeof createTransferRates>
 
-export type TransferRates = {
-  /** Calls `onSlow` once when the buyer of a stream is too slow. */
-  watch(onSlow: () => void): TransferRate
-}
+/** The transfer rate of one stream. */
+export type TransferRate = ReturnType<TransferRates['watch']>
 
 type Stream = {
   waitingBytes: number
@@ -59,7 +48,7 @@ const longMin = 40
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
  * timer checks, so that a clock change cuts no stream and a chunk costs no time.
  */
-export function createTransferRates(wanted: Partial<TransferRateMin> = {}): TransferRates {
+export function createTransferRates(wanted: Partial<TransferRateMin> = {}) {
   const min = { ...transferRateMin, ...wanted }
   const streams = new Set<Stream>()
   let timer: ReturnType<typeof setInterval> | undefined
@@ -79,7 +68,8 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
     for (const stream of still.slice(0, still.length - min.stalledMax)) stream.cut()
   }
   return {
-    watch(onSlow) {
+    /** Calls `onSlow` once when the buyer of a stream is too slow. */
+    watch(onSlow: () => void) {
       const stop = () => {
         streams.delete(stream)
         if (streams.size > 0) return
@@ -96,10 +86,12 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
       streams.add(stream)
       timer ??= setInterval(check, min.stepMs / checksMax)
       return {
-        put(bytes) {
+        /** Bytes wait for the buyer from now on. */
+        put(bytes: number): void {
           stream.waitingBytes = bytes
         },
-        taken() {
+        /** The buyer accepts bytes again. */
+        taken(): void {
           stream.takenBytes += stream.waitingBytes
           stream.waitingBytes = 0
           stream.stillChecks = 0
@@ -107,6 +99,7 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}): Tran
           stream.takenBytes = 0
           stream.checks = 0
         },
+        /** Whether bytes have waited for the buyer for so long that an upstream may have given up. */
         hasStoodStill: () => stream.hasStoodStill,
         stop,
       }

@@ -2,6 +2,7 @@ import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../../protocol/Problem'
+import { dayMs } from '../../protocol/Time'
 import type { Delivered } from '../../settlement/send/delivery'
 import { failureHeaders } from './receipts'
 
@@ -13,7 +14,6 @@ export const attemptsMax = 6
 export const remadeMax = 2
 /** Most attempts where a crash of ours ended the last one: the buyer did not cause it. */
 export const cutAttemptsMax = 12
-const redeemableMs = 24 * 60 * 60 * 1000
 
 /**
  * Whether a paid answer may not be fetched again. Call it while no delivery of the payment is
@@ -36,23 +36,22 @@ export type Undelivered = {
   cost?: (Charge & { by: string }) | undefined
 }
 
-/** Tokens that show receipts, and redeem nothing. */
-export type Tokens = {
-  receiptTokenOf(paymentId: string): string
-  /** Whether a text is the token of a payment, in constant time. */
-  isReceiptToken(paymentId: string, token: string): boolean
-}
+export type Tokens = ReturnType<typeof createTokens>
 
-/** The first secret makes tokens, and tokens of every secret are valid. */
-export function createTokens(secrets: readonly Uint8Array[]): Tokens {
+/**
+ * Tokens that show receipts, and redeem nothing. The first secret makes tokens, and tokens of every
+ * secret are valid.
+ */
+export function createTokens(secrets: readonly Uint8Array[]) {
   const [newest] = secrets
   if (newest === undefined) throw new Error('no challenge secret')
   const tokenOf = (secret: Uint8Array, id: string) =>
     new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
   return {
-    receiptTokenOf: (id) => tokenOf(newest, id),
-    isReceiptToken: (id, token) =>
-      secrets.some((secret) => Crypto.equal(token, tokenOf(secret, id))),
+    receiptTokenOf: (paymentId: string) => tokenOf(newest, paymentId),
+    /** Whether a text is the token of a payment, in constant time. */
+    isReceiptToken: (paymentId: string, token: string) =>
+      secrets.some((secret) => Crypto.equal(token, tokenOf(secret, paymentId))),
   }
 }
 
@@ -64,7 +63,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
   /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
   const tokenOf = (paymentId: string): string =>
     new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
-  const untilOf = (payment: Payment): number => payment.redeemUntil ?? now() + redeemableMs
+  const untilOf = (payment: Payment): number => payment.redeemUntil ?? now() + dayMs
 
   return {
     /** Unix ms until which a payment may be redeemed. */

@@ -29,24 +29,7 @@ export type UsageOptions = DeliveryOptions & {
   settleWaitMs: () => number
 }
 
-export type UsageDeliveries = {
-  /**
-   * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
-   * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
-   */
-  deliver(
-    request: DeliveryRequest,
-    authorization: Authorization,
-    release: () => void,
-  ): Promise<Response>
-  /**
-   * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
-   * the bytes that were charged. Without them it makes the answer again. One that costs more is on the
-   * payer's credit: a buyer could leave a short answer and take a long one for its charge.
-   */
-  repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest>
-  inFlight(): number
-}
+export type UsageDeliveries = ReturnType<typeof createUsageDeliveries>
 
 type Context = {
   options: UsageOptions
@@ -59,16 +42,18 @@ type Context = {
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
-export function createUsageDeliveries(
-  options: UsageOptions,
-  deliveries: Deliveries,
-): UsageDeliveries {
+export function createUsageDeliveries(options: UsageOptions, deliveries: Deliveries) {
   const buffer = createBuffer(options.heldMaxBytes)
   const tokens = createTokens(options.challengeSecrets)
   const context: Context = { options, deliveries, buffer, waiting: new Map(), open: 0 }
   return {
     inFlight: () => context.open,
-    async repeating(request, payment) {
+    /**
+     * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
+     * the bytes that were charged. Without them it makes the answer again. One that costs more is on the
+     * payer's credit: a buyer could leave a short answer and take a long one for its charge.
+     */
+    async repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest> {
       const kept = await options.answers.find(payment.id, options.now())
       if (kept !== undefined)
         return { ...request, fulfil: async () => ({ delivered: true, ...kept }) }
@@ -82,7 +67,15 @@ export function createUsageDeliveries(
             : makeAgain(context, request, { ...payment, attempts }),
       }
     },
-    async deliver(request, authorization, release) {
+    /**
+     * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
+     * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
+     */
+    async deliver(
+      request: DeliveryRequest,
+      authorization: Authorization,
+      release: () => void,
+    ): Promise<Response> {
       context.open++
       let isPassedOn = false
       const finish = () => {
