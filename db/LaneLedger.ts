@@ -1,9 +1,5 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
-import type { NewGrant } from './GrantLedger'
-import type { JobRow } from './jobs'
-import type { NewOrder } from './OrderLedger'
-import type { PaymentRow, TransactionRow } from './schema'
 
 /**
  * An account of ours on a network, whose nonces one process chooses; or, without a relayer, the
@@ -25,27 +21,8 @@ export type LaneListener = {
    * lane, or another one of the network, become idle, and is asked again.
    */
   release(lane: Lane): boolean
-  /**
-   * Whether the account can pay for gas, as far as it is known, and sells. Each process has a fair part
-   * of those. Without the function all of them can.
-   */
-  isAble?(lane: Lane): boolean
   /** The process keeps all its lanes of the network: none has to become idle. */
   keep(lane: Pick<Lane, 'network'>): void
-  /**
-   * What the process drives in the lane and has written. It is written again to a database that lost
-   * it in a failover.
-   */
-  driven(lane: Lane): readonly DrivenSlot[]
-}
-
-/** An account nonce in use: the transactions at it, the oldest first, and what they are for. */
-export type DrivenSlot = {
-  transactions: readonly TransactionRow[]
-  payments: readonly { row: PaymentRow; order?: NewOrder | undefined }[]
-  job: JobRow | undefined
-  /** The grant that was written with the job. */
-  grant?: NewGrant | undefined
 }
 
 /**

@@ -9,6 +9,7 @@ import {
   readIdentity,
 } from './identity'
 import type { Line } from './Line'
+import { assertNoLoss } from './loss'
 import type { Place } from './primary'
 import { DatabaseStartError, reach, startErrorOf } from './reach'
 import type { Server } from './servers'
@@ -24,6 +25,8 @@ export type AdmitOptions = {
   now: () => number
   /** The database is empty, and the rows of the directory are moved into it. */
   isMove?: boolean
+  /** The operator accepts that a failover has lost commits. */
+  isLossAccepted?: boolean
   tests?: TestOptions | undefined
 }
 
@@ -70,6 +73,8 @@ export async function admit(options: AdmitOptions): Promise<Admitted> {
     const skew = tests.acceptsSkew ? undefined : skewReason(aheadMs)
     if (skew !== undefined) throw new DatabaseStartError(skew)
     if (identity !== undefined) assertSameService(identity.service, service, name)
+    if (identity !== undefined && !options.isLossAccepted)
+      await line.run((query) => assertNoLoss(query, name))
     if (!options.isMove) {
       assertNoFile(dataDir, identity?.id)
       assertSameDatabase(dataDir, identity?.id, name)

@@ -9,7 +9,6 @@ import launch from './functions/launch.sql' with { type: 'text' }
 import offers from './functions/offers.sql' with { type: 'text' }
 import orders from './functions/orders.sql' with { type: 'text' }
 import record from './functions/record.sql' with { type: 'text' }
-import restore from './functions/restore.sql' with { type: 'text' }
 import settling from './functions/settling.sql' with { type: 'text' }
 import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
@@ -28,7 +27,6 @@ const sources: readonly string[] = [
   offers,
   webhooks,
   books,
-  restore,
   failures,
 ]
 

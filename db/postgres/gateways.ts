@@ -19,9 +19,8 @@ import {
 } from './lane-table'
 import type { Lines } from './lines'
 import { createLoop, type Loop, type LoopOptions } from './loop'
-import { restoreLane } from './restore'
+import { noteLoss } from './loss'
 import type { Json } from './rows'
-import { sharesOf } from './shares'
 import { isSteady, mayHaveChanged, type Times, usualTimes } from './signs'
 
 export type GatewaysOptions = {
@@ -36,8 +35,11 @@ export type GatewaysOptions = {
     fenced(reason: string): void
     /** Another gateway gave no sign for ten seconds. */
     reaped(id: string): void
-    /** After a failover the database lacks commits of a lane. */
-    wentBack(lane: Lane): void
+    /**
+     * After a failover the database lacks commits: this process must end, and send nothing more.
+     * `lane`: of which it has found that; undefined when another gateway has found it.
+     */
+    wentBack(lane?: Lane): void
     /** A look at the lanes, or work on one, failed; the next beat repeats it. */
     fault(error: unknown): void
   }
@@ -64,11 +66,10 @@ export type Gateways = {
   /** Other gateways that live. */
   others(): number
   /**
-   * A write for a lane was refused that this process believed to have in this epoch. True: the database
-   * had lost commits, the lane is restored, and the write may be repeated. A refusal of an earlier
-   * epoch says nothing of the present one.
+   * A write for a lane was refused that this process believed to have in this epoch: finds out why. A
+   * refusal of an earlier epoch says nothing of the present one.
    */
-  lost(lane: Lane, epoch: number): Promise<boolean>
+  lost(lane: Lane, epoch: number): Promise<void>
   /** Something has changed, so look at the lanes now. */
   wake(): void
   /** The connection was lost, so the server may be another one that lacks the last commits. */
@@ -85,8 +86,6 @@ type State = {
   held: Map<string, Held>
   /** Keys of lanes that other living gateways hold. */
   ofOthers: Set<string>
-  /** When each lane without a holder was first seen so, ms of the monotonic clock. */
-  freeSince: ReadonlyMap<string, number>
   beatAt: number
   steadySince: number
   skewMs: number
@@ -110,7 +109,6 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
     listener: undefined,
     held: new Map(),
     ofOthers: new Set(),
-    freeSince: new Map(),
     beatAt: monotonic(),
     steadySince: monotonic(),
     skewMs: 0,
@@ -164,7 +162,9 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
     others: () => state.others,
-    lost: (lane, epoch) => isRestored(state, lane, epoch),
+    async lost(lane, epoch) {
+      if (state.held.get(keyOf(lane))?.epoch === epoch) await look(state)
+    },
     wake: looks.wake,
     reconnected() {
       state.reconnectedAt = monotonic()
@@ -195,17 +195,16 @@ async function beat(state: State): Promise<void> {
   state.skewMs = Math.round(now() - (at - askedAt) / 2 - databaseAt)
 }
 
-/** Looks at the lane whose epoch the database has refused: another holder ends the process. */
-async function isRestored(state: State, lane: Lane, epoch: number): Promise<boolean> {
-  if (state.held.get(keyOf(lane))?.epoch === epoch) await look(state)
-  return state.held.get(keyOf(lane))?.raisedFrom === epoch
+function fence(state: State, reason: string): void {
+  end(state, () => state.options.on.fenced(reason))
 }
 
-function fence(state: State, reason: string): void {
+/** The process must end. */
+function end(state: State, tell: () => void): void {
   if (state.isOver) return
   state.isOver = true
   state.held.clear()
-  state.options.on.fenced(reason)
+  tell()
 }
 
 /** One look at a time: two could take a lane twice, which ends the epoch of the first take. */
@@ -218,8 +217,7 @@ function look(state: State): Promise<void> {
 /** Removes dead gateways, takes what is free, gives what is more than a fair part. */
 async function lookOnce(state: State): Promise<void> {
   const { lines, gateway, monotonic, on } = state.options
-  const { listener } = state
-  if (listener === undefined || state.isOver) return
+  if (state.listener === undefined || state.isOver) return
   if (isSteady(state, monotonic())) {
     const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
     for (const id of dead) on.reaped(id)
@@ -227,80 +225,66 @@ async function lookOnce(state: State): Promise<void> {
   // A write that is acknowledged after this may be missing in what the database answers.
   const known = new Map([...state.held].map(([key, held]) => [key, { ...held }]))
   const seen = await lines.run('beat', readLanes)
+  if (seen.isBack) return end(state, () => on.wentBack())
   state.others = seen.gateways.filter((id) => id !== gateway.id).length
   state.ofOthers = new Set(
     seen.lanes.flatMap((row) =>
       row.holder !== null && row.holder !== gateway.id ? [keyOf(laneOf(row))] : [],
     ),
   )
-  const free = seen.lanes.filter(({ holder }) => holder === null).map((row) => keyOf(laneOf(row)))
-  const at = monotonic()
-  state.freeSince = new Map(free.map((key) => [key, state.freeSince.get(key) ?? at]))
   await compare(state, seen, known)
   for (const network of new Set(state.wanted.map((lane) => lane.network))) {
     await balance(state, network, seen)
   }
 }
 
-/** Compares the lanes with what was acknowledged: another holder ends the process. */
+/**
+ * Compares the lanes with what was acknowledged. Another holder ends the process. So does a database that
+ * lacks commits: what was paid in them is unknown there, and could be paid again.
+ */
 async function compare(
   state: State,
   { lanes }: Seen,
   known: ReadonlyMap<string, Held>,
 ): Promise<void> {
   const { lines, gateway, on } = state.options
-  const found = new Set(lanes.map((row) => keyOf(laneOf(row))))
-  if ([...known.keys()].some((key) => !found.has(key)))
-    await lines.run('beat', (query) => createLanes(query, state.wanted))
-  for (const row of lanes) {
-    const lane = laneOf(row)
-    const held = state.held.get(keyOf(lane))
-    const before = known.get(keyOf(lane))
-    if (held === undefined || before?.epoch !== held.epoch) continue
-    const isOthers = row.holder !== null && row.holder !== gateway.id
-    if (row.epoch > held.epoch || (row.epoch === held.epoch && isOthers))
+  for (const [key, before] of known) {
+    if (state.held.get(key)?.epoch !== before.epoch) continue
+    const row = lanes.find((each) => keyOf(laneOf(each)) === key)
+    const isOthers = row !== undefined && row.holder !== null && row.holder !== gateway.id
+    if (row && (row.epoch > before.epoch || (row.epoch === before.epoch && isOthers)))
       return fence(state, 'another gateway has its account')
-    if (row.epoch === held.epoch && row.next_nonce >= before.next_nonce) continue
-    const slots = state.listener?.driven(lane) ?? []
-    const raised = await lines.run('beat', (query) =>
-      restoreLane(query, row, { held, id: gateway.id, slots }),
-    )
-    if (raised === undefined) continue
-    // Set only now: before the slots are restored, a write for one of them would find no row.
-    state.held.set(keyOf(lane), { ...raised, raisedFrom: held.epoch })
-    on.wentBack(lane)
+    if (row?.epoch === before.epoch && row.next_nonce >= before.next_nonce) continue
+    await lines.run('beat', noteLoss)
+    const lane = state.wanted.find((each) => keyOf(each) === key)
+    return end(state, () => on.wentBack(lane))
   }
 }
 
+/** Each gateway has an equal part of the accounts of a network, rounded up. */
 async function balance(state: State, network: Network.Id, seen: Seen): Promise<void> {
   const { gateway, monotonic } = state.options
   if (mayHaveChanged(state, monotonic())) return
-  const rows = seen.lanes
-    .filter((row) => row.network === network && isWanted(state, laneOf(row)))
-    .map((row) => ({ ...row, ...knownOf(state, laneOf(row)) }))
-  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  // In the order of the configuration, in which the desk's account comes last.
+  const rows = state.wanted
+    .filter((lane) => lane.network === network)
+    .flatMap((lane) => seen.lanes.find((row) => keyOf(laneOf(row)) === keyOf(lane)) ?? [])
   const isOwn = (row: LaneRow) => state.held.has(keyOf(laneOf(row)))
-  const others = seen.gateways.filter((id) => id !== gateway.id)
-  const shares = sharesOf(accounts, { others, isOwn })
+  const accounts = rows.filter(({ relayer }) => relayer !== keeper)
+  const most = Math.ceil(accounts.length / (state.others + 1))
+  const own = () => accounts.filter(isOwn)
   // The database names this process as the holder, because the answer to a take or return was lost.
   const isUnknown = (row: LaneRow) => row.holder === gateway.id && !isOwn(row)
   for (const row of rows) {
     if (state.isOver || (row.holder !== null && !isUnknown(row))) continue
-    const isTaken = !state.isRetired && (row.relayer === keeper || shares.takes(row))
+    const isTaken = !state.isRetired && (row.relayer === keeper || own().length < most)
     if (isTaken) await take(state, laneOf(row))
     else if (isUnknown(row)) await give(state, laneOf(row))
   }
-  const excess = shares.excess()
-  if (excess.length === 0) return state.listener?.keep({ network })
+  if (own().length <= most) return state.listener?.keep({ network })
   // One at a time, so that its next holder can begin before the next one is given.
-  const idle = excess.find((row) => state.listener?.release(laneOf(row)))
+  const idle = own().find((row) => state.listener?.release(laneOf(row)))
   if (idle) await give(state, laneOf(idle))
-}
-
-function knownOf({ listener, freeSince, times, options }: State, lane: Lane) {
-  const now = options.monotonic()
-  const isLeft = now - (freeSince.get(keyOf(lane)) ?? now) > times.deadMs
-  return { isAble: listener?.isAble?.(lane) ?? true, isLeft }
 }
 
 function isWanted({ wanted }: State, lane: Lane): boolean {

@@ -3,6 +3,7 @@ import type * as Network from '../../src/protocol/Network'
 import type { Lane, Overview } from '../LaneLedger'
 import { keeper } from './fences'
 import type { Query } from './Line'
+import { lossKey } from './loss'
 import type { Json } from './rows'
 
 /** The statements on the tables `gateways` and `lanes`. */
@@ -22,15 +23,10 @@ export type Gateway = {
 export type LaneRow = { network: Network.Id; relayer: string; holder: string | null } & Held
 
 /** What the holder of a lane knows of it. */
-export type Held = {
-  epoch: number
-  next_nonce: number
-  /** The epoch before a failover that lost commits, while this process had the lane all the time. */
-  raisedFrom?: number
-}
+export type Held = { epoch: number; next_nonce: number }
 
-/** Both tables, read one after the other. */
-export type Seen = { lanes: readonly LaneRow[]; gateways: readonly string[] }
+/** Both tables, read one after the other. `isBack`: the database lacks commits. */
+export type Seen = { lanes: readonly LaneRow[]; gateways: readonly string[]; isBack: boolean }
 
 export function keyOf({ network, relayer = keeper as Address }: Lane): string {
   return `${network} ${relayer}`
@@ -87,15 +83,18 @@ export async function createLanes(query: Query, lanes: readonly Lane[]): Promise
 }
 
 export async function readLanes(query: Query): Promise<Seen> {
-  const gateways = await query<{ id: string }>('SELECT id FROM gateways ORDER BY id', [], {
-    name: 'gateways',
-  })
+  const gateways = await query<{ id: string; isBack: boolean }>(
+    `SELECT id, EXISTS (SELECT 1 FROM meta WHERE key = $1) AS "isBack" FROM gateways ORDER BY id`,
+    [lossKey],
+    { name: 'gateways' },
+  )
   const lanes = await query<LaneRow>(
     'SELECT network, relayer, holder, epoch, next_nonce FROM lanes ORDER BY network, relayer',
     [],
     { name: 'lanes' },
   )
-  return { lanes, gateways: gateways.map(({ id }) => id) }
+  const isBack = gateways.some((each) => each.isBack)
+  return { lanes, gateways: gateways.map(({ id }) => id), isBack }
 }
 
 /** What an operator sees of both tables. */

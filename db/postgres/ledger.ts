@@ -194,16 +194,12 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
     isStored: (result: T) => boolean = () => true,
   ): Promise<T> => {
     const epoch = gateways.lanes.epochOf(lane)
-    const run = async () => {
+    try {
       const result = await write()
       if (isStored(result)) gateways.stored(lane, lane.nonce)
       return result
-    }
-    try {
-      return await run()
     } catch (error) {
-      if (!(error instanceof LaneLostError) || epoch === undefined) throw error
-      if (await gateways.lost(lane, epoch)) return run()
+      if (error instanceof LaneLostError && epoch !== undefined) await gateways.lost(lane, epoch)
       throw error
     }
   }

@@ -15,13 +15,17 @@ import {
 import type { Line } from './Line'
 import { createLedger } from './ledger'
 import { openLines } from './lines'
+import { acceptLoss } from './loss'
 import { upgrade as upgradeSchema } from './migrate'
 import { startErrorOf } from './reach'
 import { watchServer } from './server'
 import { sessionOf } from './session'
 import * as Url from './Url'
 
-export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now' | 'tests'> & {
+export type OpenPostgresOptions = Pick<
+  AdmitOptions,
+  'target' | 'dataDir' | 'now' | 'isLossAccepted' | 'tests'
+> & {
   /** Only their fingerprints are kept. */
   secrets: KeySecrets
   /** Version of this program, which the database keeps. */
@@ -33,8 +37,8 @@ export type OpenPostgresOptions = Pick<AdmitOptions, 'target' | 'dataDir' | 'now
   log: WriteEvent
   /** Prints a warning of the start. */
   warn: (line: string) => void
-  /** The other gateways took this one for dead: this process must end at once. */
-  onFenced: () => void
+  /** This process must end at once. */
+  onFenced: (reason: string) => void
 }
 
 /**
@@ -110,7 +114,7 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
 
 /** Brings schema and functions up to date. */
 async function prepare(
-  { target, dataDir, now, program }: OpenPostgresOptions,
+  { target, dataDir, now, program, isLossAccepted }: OpenPostgresOptions,
   line: Line,
   service: ReturnType<typeof fingerprintsOf>,
 ): Promise<Upgrade | undefined> {
@@ -118,6 +122,7 @@ async function prepare(
   return line.run(async (query) => {
     await assertSameKeys(query, service)
     const upgrade = await upgradeSchema(query, { now: now(), program, name })
+    if (isLossAccepted) await acceptLoss(query)
     await installFunctions(query)
     markDatabase(dataDir, await writeIdentity(query, service))
     return upgrade
@@ -146,10 +151,13 @@ function join(
     on: {
       fenced(reason) {
         log('gateway-fenced', { gateway: id, reason })
-        onFenced()
+        onFenced('the other gateways took this one for dead')
       },
       reaped: (gateway) => log('gateway-reaped', { gateway }),
-      wentBack: ({ network, relayer }) => log('database-went-back', { network, relayer }),
+      wentBack(lane) {
+        log('database-went-back', { ...lane })
+        onFenced('the database lacks commits that it had acknowledged')
+      },
       fault: (error) => log('settlement-fault', { error }),
     },
   })

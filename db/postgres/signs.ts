@@ -39,9 +39,8 @@ export function isSteady({ times, beatAt, steadySince }: Signs, at: number): boo
 }
 
 /**
- * Whether the connection may lead to another server now, which lacks the last takes of accounts. The
- * holders must write theirs again first: a gateway that took such an account earlier would end its
- * holder, and what the holder has sent would be lost.
+ * Whether the connection may lead to another server now, which lacks the last takes of accounts. Their
+ * holders must find that out first: after a take of another gateway it would look like an ordinary one.
  */
 export function mayHaveChanged(
   { times, reconnectedAt }: { times: Times; reconnectedAt: number },

@@ -9,6 +9,7 @@ export type Values = {
   domain?: string
   'http-port'?: string
   'https-port'?: string
+  'accept-loss'?: boolean
   user?: string
   online?: boolean
   once?: boolean

@@ -54,6 +54,7 @@ on the ports 443 and 80 of every address. listen of the file is not used then.`,
     domain,
     'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
     'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
+    'accept-loss': { help: 'once, after a failover of DATABASE_URL that lost payments' },
   },
   examples: [
     'serve',

@@ -108,8 +108,10 @@ export const serviceEvents = {
   },
   'database-went-back': {
     level: 'error',
-    meaning: 'After a failover the database lacks commits that it had acknowledged.',
-    action: 'Use a synchronous standby. Compare the payments since the failover with the chain.',
+    meaning:
+      'After a failover the database lacks commits that it had acknowledged: every gateway ends.',
+    action:
+      'Compare the payments before the failover with the chain, then start once with `--accept-loss`. Use a synchronous standby.',
   },
   'block-number-taken-back': {
     level: 'warn',

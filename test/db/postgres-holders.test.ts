@@ -1,6 +1,4 @@
 import { describe, expect, test } from 'bun:test'
-import { account } from '../../src/demo/accounts'
-import * as Crypto from '../../src/protocol/Crypto'
 import { beginAt, cluster, payAt, relayerKeys, sellsAt } from '../harness/cluster'
 import { hasPostgres } from '../harness/postgres'
 import { relayer } from '../harness/scripted'
@@ -87,35 +85,6 @@ describe.skipIf(!hasPostgres)('a payer whose transactions fail', () => {
     const third = await own.start(options)
     const { payer } = chain.sign()
     expect(third.ledger.failures.fullAt(payer)).toBe(one.ledger.failures.fullAt(payer))
-  })
-})
-
-describe.skipIf(!hasPostgres)('an account that cannot pay for gas', () => {
-  test('a gateway whose accounts have no gas gets one that another can do without', async () => {
-    await using own = await cluster()
-    const { chain } = own
-    const third = Crypto.bytes(account(6).privateKey)
-    const options = { relayerKeys: [firstKey, secondKey, third], checkMs: 20 }
-    const one = await own.start(options)
-    const other = await own.start(options)
-    await until(() => sellsAt(other, chain))
-    const held = async () => {
-      const rows = await other.sql<{ relayer: string }>(
-        `SELECT relayer FROM lanes WHERE holder = $1 AND relayer <> 'keeper'`,
-        [other.id],
-      )
-      return rows.map(({ relayer }) => relayer.toLowerCase())
-    }
-    const poor = await held()
-    expect(poor).toHaveLength(1)
-    chain.node.answer = ({ method, params }) =>
-      method === 'eth_getBalance' && poor.includes(String(params[0]).toLowerCase())
-        ? { result: '0x0' }
-        : undefined
-    await until(() => !sellsAt(other, chain))
-    await until(() => sellsAt(other, chain))
-    expect(sellsAt(one, chain)).toBe(true)
-    expect((await payAt(other, chain, chain.sign())).kind).toBe('confirmed')
   })
 })
 

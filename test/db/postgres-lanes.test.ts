@@ -1,8 +1,10 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import { type Gateways, joinGateways } from '../../db/postgres/gateways'
 import { type Lines, openLines } from '../../db/postgres/lines'
+import { acceptLoss, assertNoLoss } from '../../db/postgres/loss'
 import { sessionOf } from '../../db/postgres/session'
 import type { Times } from '../../db/postgres/signs'
+import { outcomeOf } from '../harness/outcome'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'
 import { relayer } from '../harness/scripted'
 import { until } from '../harness/settlement'
@@ -67,7 +69,6 @@ async function join(
     taken: async () => undefined,
     release: () => false,
     keep: () => undefined,
-    driven: () => [],
   })
   return { gateways, lines: real, told, looks: () => looks }
 }
@@ -89,36 +90,29 @@ describe.skipIf(!hasPostgres)('the lanes of a gateway', () => {
     expect(rows).toEqual([{ epoch: 1 }])
   })
 
-  test('error: a database that lacks an acknowledged write gets it again, with a new epoch', async () => {
-    const { told, lines } = await join(async () => undefined).then(async (joined) => {
+  test('error: a database that lacks an acknowledged write ends the process, and says so to the next start', async () => {
+    const { told, lines, gateways } = await join(async () => undefined).then(async (joined) => {
       await setNonce(joined.lines, 7)
       joined.gateways.stored(lane, 6)
       await setNonce(joined.lines, 3)
       return joined
     })
     await until(() => told.length > 0)
-    expect(told).toEqual(['went back'])
+    expect([told, gateways.lanes.has(lane)]).toEqual([['went back'], false])
     const rows = await lines.run('read', (query) => query('SELECT epoch, next_nonce FROM lanes'))
-    expect(rows).toEqual([{ epoch: 2, next_nonce: 7 }])
-  })
-
-  test('error: a write that an earlier epoch refuses does not end the present one', async () => {
-    const { told, gateways, lines } = await join(async () => undefined)
-    await setNonce(lines, 7)
-    gateways.stored(lane, 6)
-    await setNonce(lines, 3)
-    await until(() => gateways.lanes.epochOf(lane) === 2)
-    // The write began before the failover, so it may be repeated; one of another hold may not.
-    expect([await gateways.lost(lane, 1), await gateways.lost(lane, 0)]).toEqual([true, false])
-    expect([told, gateways.lanes.has(lane)]).toEqual([['went back'], true])
+    expect(rows).toEqual([{ epoch: 1, next_nonce: 3 }])
+    const start = () => lines.run('read', (query) => assertNoLoss(query, 'shop'))
+    expect(await outcomeOf(start())).toThrow('the database shop lacks commits')
+    await lines.run('commit', acceptLoss)
+    await start()
   })
 
   test('error: a refusal of the present epoch ends the process when another one has the lane', async () => {
     const { told, gateways, lines } = await join(async () => undefined)
-    expect(await gateways.lost(lane, 1)).toBe(false)
+    await gateways.lost(lane, 1)
     expect([told, gateways.lanes.has(lane)]).toEqual([[], true])
     await lines.run('commit', (query) => query('UPDATE lanes SET holder = NULL, epoch = 2'))
-    expect(await gateways.lost(lane, 1)).toBe(false)
+    await gateways.lost(lane, 1)
     expect([told, gateways.lanes.has(lane)]).toEqual([['fenced'], false])
   })
 

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
 import { balanceOf } from '../../src/demo/chains'
+import { outcomeOf } from '../harness/outcome'
 import { hasPostgres } from '../harness/postgres'
 import { type Gateway, isReady, request, startProcesses } from '../harness/processes'
 import { networkOf } from '../harness/settlement'
@@ -131,5 +132,18 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
     // Those that nothing has used meanwhile are given up at their next use.
     expect(left()).toBeLessThan(dropped)
     expect(await paid()).toBe(before + price)
+  })
+
+  test('error: after a loss that one gateway has noted the others end, and a start needs --accept-loss', async () => {
+    const running = await own.start()
+    await own.sql("INSERT INTO meta (key, value) VALUES ('went-back', '2026-11-24 00:00:00+00')")
+    expect(await running.exited).toBe(70)
+    expect(await outcomeOf(own.start())).toThrow(
+      /lacks commits that it had acknowledged, found at 2026-11-24 .* --accept-loss\n$/,
+    )
+    const accepted = await own.start(['--accept-loss'])
+    const headers = await own.sign(accepted, 5)
+    expect((await request(accepted, headers)).status).toBe(200)
+    expect(await own.sql("SELECT 1 FROM meta WHERE key = 'went-back'")).toEqual([])
   })
 })

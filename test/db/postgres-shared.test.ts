@@ -124,7 +124,7 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
       ])
       const lanes = [two, one].map((network) => ({ network, relayer: undefined }))
       const listener = { taken: async () => undefined, release: () => true, keep: () => undefined }
-      await gateway.ledger.lanes.start(lanes, { ...listener, driven: () => [] })
+      await gateway.ledger.lanes.start(lanes, listener)
       expect(lanes.map(gateway.ledger.lanes.has)).toEqual([true, false])
       expect(gateway.gateways.isFirst()).toBe(false)
       await gateway.sql('DELETE FROM gateways WHERE id = $1', [other])

@@ -37,12 +37,13 @@ export async function startProcesses() {
     usdc,
     sql: (statement: string) => server.run(statement, 'turnpike'),
     /** Starts a gateway; resolves when it sells. */
-    async start(): Promise<Gateway> {
+    async start(args: readonly string[] = []): Promise<Gateway> {
       const proxy = await startPostgresProxy(server.port)
       const tap = startTap(usdc.chain.url)
       undo.push(proxy.stop, tap.stop)
       const version = await startVersion(main, {
         directory: join(directory, String(++started)),
+        args,
         text: configText({ usdc: tap.url, usdg: usdg.tap.url, upstream: upstream.url }),
         env: {
           DATABASE_URL: `postgres://postgres@127.0.0.1:${proxy.port}/turnpike?sslmode=disable`,

@@ -64,13 +64,19 @@ export function removeVersion(path: string): void {
 /** Starts a program; resolves when it listens, and rejects with what it said when it ends. */
 export async function startVersion(
   path: string,
-  options: { directory: string; text: string; env: Record<string, string> },
+  options: {
+    directory: string
+    text: string
+    env: Record<string, string>
+    args?: readonly string[]
+  },
 ): Promise<Version> {
   mkdirSync(options.directory, { recursive: true })
   const file = join(options.directory, 'merchants.toml')
   writeFileSync(file, options.text)
   const data = join(options.directory, 'data')
-  const command = [process.execPath, path, 'serve', '--config', file, '--data', data]
+  const serve = ['serve', '--config', file, '--data', data, ...(options.args ?? [])]
+  const command = [process.execPath, path, ...serve]
   const child = Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
     env: { PATH: process.env.PATH ?? '', ...options.env },
     stdin: 'pipe',

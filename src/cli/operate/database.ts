@@ -35,8 +35,10 @@ type Serving = {
   secrets: Secrets
   /** Prints a warning of the start. */
   warn: (line: string) => void
-  /** The other gateways took this one for dead: it must end at once. */
-  onFenced: () => void
+  /** It must end at once. */
+  onFenced: (reason: string) => void
+  /** The operator accepts that a failover has lost commits. */
+  isLossAccepted?: boolean
 }
 
 /** Opens the database of a target for `serve`. Its code is loaded by the call. */

@@ -20,7 +20,7 @@ import { exposuresOf } from '../../config/warnings'
 import { createLog } from '../../log'
 import * as Crypto from '../../protocol/Crypto'
 import { etherText } from '../../settlement/state/funding'
-import type { Context } from '../Command'
+import type { Context, Values } from '../Command'
 import { deskKeyFault, findTarget, opening, serverFault } from '../operate/database'
 import { createOperator } from '../operate/operator'
 import { createMessages, createOutput, isTerminal } from '../output'
@@ -33,10 +33,12 @@ import { startFault } from './start-fault'
 /** Version and commit that the build wrote into the executable. */
 declare const VERSION: string | undefined
 
-/** Exit code after the other gateways have removed this one: EX_SOFTWARE of sysexits.h. */
+/** Exit code of a gateway that must send nothing more: EX_SOFTWARE of sysexits.h. */
 const fencedCode = 70
 
-type ServeOptions = Pick<Context, 'file' | 'dataDir' | 'env'> & { flags: HttpsFlags }
+type ServeOptions = Pick<Context, 'file' | 'dataDir' | 'env'> & {
+  flags: HttpsFlags & Pick<Values, 'accept-loss'>
+}
 
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
@@ -65,12 +67,14 @@ export async function serve(options: ServeOptions): Promise<number> {
         : reload({ ...options, domains, app, relayers, log }),
   })
   // The fault of the lock has its own exit code, so that a supervisor can tell it from a crash.
-  const onFenced = () => {
-    say('turnpike: the other gateways took this one for dead: it ends\n')
+  const onFenced = (reason: string) => {
+    say(`turnpike: ${reason}: it ends\n`)
     process.exit(fencedCode)
   }
   const warnStart = (line: string) => say(`turnpike: warning: ${line}\n`)
-  const openServer = target && opening(target, { secrets, warn: warnStart, onFenced })
+  const isLossAccepted = options.flags['accept-loss'] === true
+  const openServer =
+    target && opening(target, { secrets, warn: warnStart, onFenced, isLossAccepted })
   try {
     app = await App.start({
       config,

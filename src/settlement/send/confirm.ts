@@ -30,7 +30,6 @@ export function launch(
 ): Promise<Ending>[] {
   const { members } = slot
   const { payers, progress } = context
-  slot.isDriven = true
   if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
   const slotMembers = members.map((member, index): SlotMember => {
     const { transfer } = member.payment

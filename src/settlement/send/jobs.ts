@@ -246,7 +246,7 @@ async function launch(
     createdAt: now(),
     endedAt: null,
   }
-  const slot = { ...Confirm.slotOf(relayer, transaction, [], row), rider }
+  const slot = Confirm.slotOf(relayer, transaction, [], row)
   // Before it is written, so that the budgets count it.
   occupy(slot)
   const writing = ledger.settling.launchJob({ transaction, job: row, rider })

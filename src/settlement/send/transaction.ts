@@ -1,5 +1,4 @@
 import type { Launched } from '../../../db/Ledger'
-import type { NewOrder } from '../../../db/OrderLedger'
 import type { PaymentRow, TransactionRow } from '../../../db/schema'
 import { isIdentified } from '../../chain/code'
 import * as Multicall from '../../chain/multicall'
@@ -131,15 +130,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
     return { payment, requestId: request.requestId, deliverOnConfirm }
   })
   slot.validBefore = lastOf(slot.members)
-  slot.orders = ordersOf(members)
   return { kind: 'stored', slot }
-}
-
-function ordersOf(members: readonly QueuedPayment[]): Slot['orders'] {
-  const orders = members.flatMap(({ request: { id, rows } }): [string, NewOrder][] =>
-    rows && 'order' in rows ? [[id, rows.order]] : [],
-  )
-  return orders.length > 0 ? new Map(orders) : undefined
 }
 
 /** Sends the transaction, and reports to each member that it is sent. */

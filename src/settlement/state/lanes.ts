@@ -1,5 +1,4 @@
-import type { DrivenSlot, Lane, TakenLane } from '../../../db/LaneLedger'
-import { toRow } from '../../../db/payment-rows'
+import type { Lane, TakenLane } from '../../../db/LaneLedger'
 import { readCount } from '../read/reads'
 import * as Recover from '../repair/recover'
 import { pump } from '../send/queue'
@@ -24,11 +23,6 @@ export async function start(context: Context, onTaken: () => void): Promise<void
     },
     release: (lane) => release(context, lane),
     keep: (lane) => keep(context, lane),
-    isAble(lane) {
-      const [, relayer] = relayerOf(context, lane)
-      return relayer !== undefined && isAble(relayer)
-    },
-    driven: (lane) => drivenIn(context, lane),
   })
   for (const chain of context.chains.values()) announceFirst(context, chain)
 }
@@ -92,9 +86,7 @@ function release(context: Context, lane: Lane): boolean {
   if (!chain || !relayer) return true
   if (relayer.slots.size > 0 || relayer.isPreparing || relayer.preparing > 0) {
     // Under a steady load it would always have payments, and the other process would get no account.
-    // One without gas sends nothing new, so it needs no room.
-    if (!isAble(relayer)) keep(context, lane)
-    else if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = true
+    if (!chain.relayers.some(({ isLeaving }) => isLeaving)) relayer.isLeaving = true
     return false
   }
   relayer.isHeld = false
@@ -111,33 +103,6 @@ function keep(context: Context, { network }: Pick<Lane, 'network'>): void {
   const leaving = chain?.relayers.filter(({ isLeaving }) => isLeaving) ?? []
   for (const relayer of leaving) relayer.isLeaving = false
   if (chain && leaving.length > 0) pump(context, chain)
-}
-
-/** Whether an account sells, now or as soon as this process has it. Balances are read of all. */
-function isAble({ isReserved, poor }: Relayer): boolean {
-  return !isReserved && poor === undefined
-}
-
-/** Search this many blocks more for a payment whose arrival is only estimated. */
-const marginBlocks = 1_000n
-
-function drivenIn(context: Context, lane: Lane): readonly DrivenSlot[] {
-  const [chain, relayer] = relayerOf(context, lane)
-  if (!chain || !relayer) return []
-  const { number, blockTimeMs } = chain.head
-  const slots = [...relayer.slots.values()].filter(({ isDriven }) => isDriven)
-  return slots.map(({ transactions, members, job, orders, rider }) => ({
-    transactions,
-    job,
-    grant: rider?.kind === 'grant' ? rider.grant : undefined,
-    payments: members.map(({ payment }) => {
-      const ageMs = Math.max(0, context.now() - payment.createdAt)
-      const since = BigInt(Math.ceil(ageMs / Math.max(1, blockTimeMs))) + marginBlocks
-      const knownBlock = number > since ? number - since : 0n
-      const arrival = { receivedAt: payment.createdAt, knownBlock }
-      return { row: toRow(payment, arrival), order: orders?.get(payment.id) }
-    }),
-  }))
 }
 
 function relayerOf(

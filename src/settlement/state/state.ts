@@ -1,7 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../../db/jobs'
 import type { JobRider, Rows, RowsRefusal } from '../../../db/Ledger'
-import type { NewOrder } from '../../../db/OrderLedger'
 import type { Payment, Purpose } from '../../../db/Payment'
 import type { TransactionRow } from '../../../db/schema'
 import type { Client } from '../../chain/client'
@@ -170,12 +169,6 @@ export type Slot = {
   /** Code of the payer of a lone payment, as its simulation read it. */
   code: AccountCode
   job: JobRow | undefined
-  /** Rows that were written with new payments, by their ids. */
-  orders?: ReadonlyMap<string, NewOrder> | undefined
-  /** Rows that were written with a new job. */
-  rider?: JobRider | undefined
-  /** Whether it is written, and its transactions are sent. */
-  isDriven?: true
 }
 
 /**
