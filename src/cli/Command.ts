@@ -1,47 +1,6 @@
 import { BesideError } from '../../db/BesideError'
 import { type Env, EnvironmentError } from '../config/env'
 
-/** Values of the options on a command line; a boolean option is `true` or absent. */
-export type Values = {
-  config?: string
-  data?: string
-  /** DNS names, separated by commas. */
-  domain?: string
-  'http-port'?: string
-  'https-port'?: string
-  'accept-loss'?: boolean
-  user?: string
-  online?: boolean
-  once?: boolean
-  protocol?: string
-  scheme?: string
-  network?: string
-  transfer?: string
-  method?: string
-  body?: string
-  /** pay: a private key; receipt: an address. */
-  key?: string
-  url?: string
-  max?: string
-  'dry-run'?: boolean
-  redeem?: string
-  rpc?: string
-  /** init: the API that is sold, and its price, networks and payee. */
-  upstream?: string
-  price?: string
-  networks?: string
-  payout?: string
-  route?: string
-  request?: string
-  since?: string
-  by?: string
-  csv?: boolean
-  json?: boolean
-  'max-per-call'?: string
-  'max-per-day'?: string
-  state?: string
-}
-
 export type Option = {
   /** What stands for the value in the help; absent for an option that takes none. */
   value?: string
@@ -51,16 +10,12 @@ export type Option = {
   isList?: boolean
 }
 
-export type Arguments = {
-  values: Values
-  /** The first operand, which is the verb of a command that has verbs; empty without operands. */
-  word: string
-  /** The last operand; empty without operands. */
-  operand: string
-}
-
 /** What a command works with, besides its own options. */
 export type Context = {
+  /** The first operand, which is the verb of a command that has verbs; empty without operands. */
+  verb: string
+  /** The last operand; empty without operands. */
+  operand: string
   /** Path of merchants.toml, and the data directory. */
   file: string
   dataDir: string
@@ -96,9 +51,7 @@ export type Command = {
   operands?: readonly string[]
   /** Verbs of the command, each with the operands after it. */
   verbs?: Readonly<Record<string, readonly string[]>>
-  options: Partial<Readonly<Record<keyof Values, Option>>>
+  options: Readonly<Record<string, Option>>
   /** Command lines for the help, without the word `turnpike`. */
   examples: readonly [string, ...string[]]
-  /** Runs the command and answers its exit code. It loads its own modules. */
-  run(args: Arguments & Context): number | Promise<number>
 }

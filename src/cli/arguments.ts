@@ -1,8 +1,8 @@
 import { nearest } from '../config/nearest'
-import type { Arguments, Command, Option } from './Command'
+import type { Command } from './Command'
 
 export type Parsed =
-  | { kind: 'run'; command: Command; args: Arguments }
+  | { kind: 'run'; name: string; command: Command; args: Arguments }
   /** Without a command: help about all of them. */
   | { kind: 'help'; about?: { name: string; command: Command } }
   /** What is wrong with the arguments. */
@@ -10,6 +10,9 @@ export type Parsed =
 
 /** Values by option; true for an option without a value. */
 type Values = Record<string, string | boolean | undefined>
+
+/** `word`: the first operand, `operand`: the last one; empty without operands. */
+type Arguments = { values: Values; word: string; operand: string }
 
 type Commands = Readonly<Record<string, Command>>
 
@@ -28,6 +31,7 @@ export function parse(argv: string[], commands: Commands): Parsed {
     assertOptions(name, command, rest)
     return {
       kind: 'run',
+      name,
       command,
       args: { values: rest, ...readOperands(name, command, operands) },
     }
@@ -52,7 +56,7 @@ function split(argv: string[], commands: Commands): { values: Values; positional
   // A start without options does not load the parser.
   if (!argv.some((word) => word.startsWith('-'))) return { values: {}, positionals: argv }
   const { parseArgs } = process.getBuiltinModule('node:util')
-  const known = Object.values(commands).flatMap(({ options }) => Object.entries<Option>(options))
+  const known = Object.values(commands).flatMap(({ options }) => Object.entries(options))
   const types = known.map(([name, { value, isList = false }]) => {
     return [name, { type: value === undefined ? 'boolean' : 'string', multiple: isList }] as const
   })

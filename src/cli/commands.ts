@@ -1,15 +1,15 @@
-import type { Command, Option } from './Command'
+import type { Command, Context } from './Command'
 
-const config: Option = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
-const data: Option = { value: 'DIR', help: 'data directory (default: ./data)' }
+const config = { value: 'FILE', help: 'configuration (default: merchants.toml)' }
+const data = { value: 'DIR', help: 'data directory (default: ./data)' }
 
-const domain: Option = {
+const domain = {
   value: 'NAME',
   help: 'HTTPS by itself for this DNS name; several: repeat it',
   isList: true,
 }
 
-const init: Command = {
+const init = {
   summary: 'write a merchants.toml that sells one API, from four answers',
   details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
   options: {
@@ -27,23 +27,9 @@ const init: Command = {
     'init',
     'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
   ],
-  async run({ values, ...context }) {
-    const [{ init }, { terminal }] = await Promise.all([
-      import('./sell/init'),
-      import('./terminal'),
-    ])
-    const { upstream, price, networks, payout, rpc } = values
-    const asking = terminal()
-    try {
-      const given = { upstream, price, networks, payout, rpc }
-      return await init({ ...context, given, ask: asking?.ask })
-    } finally {
-      asking?.close()
-    }
-  },
-}
+} as const
 
-const serve: Command = {
+const serve = {
   handlesOutput: true,
   summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
   details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
@@ -61,14 +47,9 @@ on the ports 443 and 80 of every address. listen of the file is not used then.`,
     'serve --config shop.toml --data /var/lib/turnpike',
     'serve --domain api.example.com',
   ],
-  async run({ values, ...context }) {
-    const { serve } = await import('./sell/serve')
-    // A log that cannot be written must not keep the process running.
-    process.exit(await serve({ ...context, flags: values }))
-  },
-}
+} as const
 
-const check: Command = {
+const check = {
   summary: 'validate merchants.toml: every fault with its file and line',
   options: {
     config,
@@ -77,27 +58,18 @@ const check: Command = {
     online: { help: 'ask every chain, contract, pool and upstream too' },
   },
   examples: ['check', 'check --online'],
-  async run({ values, ...context }) {
-    const { check } = await import('./sell/check')
-    const { online = false, domain } = values
-    return check({ ...context, domain, online })
-  },
-}
+} as const
 
-const demo: Command = {
+const demo = {
   summary: 'local chains, sample upstreams and the gateway, without keys',
   options: {
     config: { value: 'FILE', help: 'configuration (default: the samples that ship)' },
     once: { help: 'buy with every stock client, show what happened, exit' },
   },
   examples: ['demo', 'demo --once'],
-  async run({ values, env }) {
-    const { demo } = await import('./sell/demo')
-    return demo({ once: values.once ?? false, file: values.config, env })
-  },
-}
+} as const
 
-const pay: Command = {
+const pay = {
   summary: 'buy one request with the private key in PAY_KEY',
   details: 'The body of the answer goes to stdout, everything else to stderr.',
   operands: ['a URL'],
@@ -121,13 +93,9 @@ const pay: Command = {
     'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
     `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
   ],
-  async run({ values, operand, env, now }) {
-    const [{ pay }, { question }] = await Promise.all([import('./buy/pay'), import('./terminal')])
-    return pay({ ...values, url: operand, env, now, ask: question() })
-  },
-}
+} as const
 
-const mcp: Command = {
+const mcp = {
   handlesOutput: true,
   summary: 'the tools of a gateway for an MCP client, paid within limits',
   details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
@@ -142,14 +110,9 @@ that PAY_KEY_FILE names. Amounts are dollars.`,
     rpc: { value: 'URL', help: 'node for balances and payments (default: public ones)' },
   },
   examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
-  async run({ values, operand, env, now }) {
-    const { mcp } = await import('./mcp/mcp')
-    // An open connection to a gateway must not keep the process running.
-    process.exit(await mcp({ ...values, url: operand, env, now }))
-  },
-}
+} as const
 
-const receipt: Command = {
+const receipt = {
   summary: 'check a receipt against the key of the service that signed it',
   details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
 Name the key by --key or --url.`,
@@ -162,14 +125,9 @@ Name the key by --key or --url.`,
     body: { value: 'TEXT', help: 'of that request; @FILE reads a file' },
   },
   examples: ['receipt verify receipt.txt --url https://api.example.com'],
-  async run({ values, operand, out }) {
-    const { verifyReceipt } = await import('./buy/receipt')
-    const stdin = () => Bun.stdin.text()
-    return verifyReceipt({ ...values, receipt: operand, stdin, out })
-  },
-}
+} as const
 
-const meter: Command = {
+const meter = {
   summary: 'what a stored answer of a route with a meter costs',
   operands: ['a file'],
   options: {
@@ -178,13 +136,9 @@ const meter: Command = {
     request: { value: 'FILE', help: 'the request body (default: any, at the price of the route)' },
   },
   examples: ['meter answer.json --route assistant/chat --request request.json'],
-  async run({ values, operand, ...context }) {
-    const { meterAnswer } = await import('./sell/meter')
-    return meterAnswer({ ...values, ...context, answer: operand })
-  },
-}
+} as const
 
-const health: Command = {
+const health = {
   summary: 'ask the running service whether it can sell: exit code 0 or 1',
   details: 'For the health check of a container, which has no curl.',
   options: {
@@ -192,13 +146,9 @@ const health: Command = {
     url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
   },
   examples: ['health', 'health --url https://api.example.com'],
-  async run({ values, ...context }) {
-    const { health } = await import('./operate/health')
-    return health({ ...context, url: values.url })
-  },
-}
+} as const
 
-const service: Command = {
+const service = {
   summary: 'print a hardened systemd unit for this program',
   details: `It names this executable, the configuration and the data directory. The unit runs under an
 account that exists only while it runs, or under the one that --user names.`,
@@ -212,14 +162,9 @@ account that exists only while it runs, or under the one that --user names.`,
     'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
     'service --config /etc/turnpike/merchants.toml --domain api.example.com',
   ],
-  async run({ values, file, env, err }) {
-    const { service } = await import('./operate/service')
-    const out = (text: string) => process.stdout.write(text)
-    return service({ ...values, file, env, cwd: process.cwd(), out, warn: err })
-  },
-}
+} as const
 
-const sales: Command = {
+const sales = {
   summary: 'what was paid, delivered and spent on gas; serve may be running',
   details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
 NAME is merchant, route, payer, network or day (UTC).`,
@@ -231,13 +176,9 @@ NAME is merchant, route, payer, network or day (UTC).`,
     data,
   },
   examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
-  async run({ values, ...context }) {
-    const { sales } = await import('./operate/sales')
-    return sales({ ...values, ...context, out: (text) => void process.stdout.write(text) })
-  },
-}
+} as const
 
-const orders: Command = {
+const orders = {
   summary: 'orders of the stock desk: those that are held first',
   details: `list      the held ones first, then the unfinished and the newest
 show ID   one order with every transaction of it
@@ -245,62 +186,42 @@ retry ID  continue a held order; serve may be running`,
   verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
   options: { data },
   examples: ['orders list', 'orders retry 01a4'],
-  async run({ word, operand, ...context }) {
-    const { orders } = await import('./operate/orders')
-    return orders({ ...context, verb: word, id: operand })
-  },
-}
+} as const
 
-const webhooks: Command = {
+const webhooks = {
   summary: 'messages to webhooks: those that wait, failed and were sent last',
   details: `list       waiting, failed and delivered ones with attempts and the last status
 resend ID  send one again, with the same webhook-id; serve may be running`,
   verbs: { list: [], resend: ['the id of a message'] },
   options: { data },
   examples: ['webhooks list', 'webhooks resend evt_4f0c'],
-  async run({ word, operand, ...context }) {
-    const { webhooks } = await import('./operate/webhooks')
-    return webhooks({ ...context, verb: word, id: operand })
-  },
-}
+} as const
 
-const gateways: Command = {
+const gateways = {
   summary: 'gateways that share a PostgreSQL, with the relayers of each',
   details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
 relayer on each network, and the network's other duties (keeper), with the gateway that has it.
 It needs DATABASE_URL.`,
   options: { json: { help: 'JSON, with times in milliseconds' } },
   examples: ['gateways', 'gateways --json'],
-  async run({ values, ...context }) {
-    const { gateways } = await import('./operate/gateways')
-    return gateways({ ...context, json: values.json })
-  },
-}
+} as const
 
-const backup: Command = {
+const backup = {
   summary: 'consistent copy of the live database; serve may be running',
   operands: ['a file'],
   options: { data },
   examples: ['backup /var/backups/turnpike.sqlite'],
-  async run({ operand, ...context }) {
-    const { backup } = await import('./operate/backup')
-    return backup({ ...context, file: operand })
-  },
-}
+} as const
 
-const move: Command = {
+const move = {
   summary: 'copy a stopped service into the PostgreSQL of DATABASE_URL',
   details: `The database must be empty. All rows are copied in one transaction and compared. The data
 directory can then be used with DATABASE_URL only.`,
   options: { data },
   examples: ['move', 'move --data /var/lib/turnpike'],
-  async run(context) {
-    const { move } = await import('./operate/move')
-    return move(context)
-  },
-}
+} as const
 
-const completion: Command = {
+const completion = {
   summary: 'print the completion script of a shell',
   details: `bash  in ~/.bashrc: source <(turnpike completion bash)
 zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
@@ -308,25 +229,15 @@ fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
   verbs: { bash: [], zsh: [], fish: [] },
   options: {},
   examples: ['completion bash', 'completion fish'],
-  async run({ word }) {
-    const { completion } = await import('./completion/completion')
-    process.stdout.write(completion(word))
-    return 0
-  },
-}
+} as const
 
-const version: Command = {
+const version = {
   summary: 'print the version and the commit it was built from',
   options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
   examples: ['version', 'version --json'],
-  async run({ values, out }) {
-    const { describe, ownVersion } = await import('./version')
-    out(values.json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
-    return 0
-  },
-}
+} as const
 
-/** Every command by its name, in the order of the help. Add a command here. */
+/** Every command by its name, in the order of the help. Add a command here, and to `runs`. */
 export const commands = {
   init,
   serve,
@@ -347,3 +258,10 @@ export const commands = {
   completion,
   version,
 } as const satisfies Readonly<Record<string, Command>>
+
+/** The options of a command and what it works with. */
+export type Run<Name extends keyof typeof commands> = Context & {
+  readonly [Option in keyof (typeof commands)[Name]['options']]?:
+    | ((typeof commands)[Name]['options'][Option] extends { value: string } ? string : boolean)
+    | undefined
+}

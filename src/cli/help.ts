@@ -1,4 +1,4 @@
-import type { Command, Option } from './Command'
+import type { Command } from './Command'
 
 const introduction = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
 Usage: turnpike [command] [options]
@@ -18,7 +18,7 @@ turnpike COMMAND --help has the options and an example of each command.
 export function explain(name: string, command: Command): string {
   const { summary, details, verbs, operands = [], examples } = command
   const words = verbs === undefined ? operands.map(placeholder) : [Object.keys(verbs).join('|')]
-  const options = Object.entries<Option>(command.options).map(([option, { value, help }]) => {
+  const options = Object.entries(command.options).map(([option, { value, help }]) => {
     return [`--${option}${value === undefined ? '' : ` ${value}`}`, help] as const
   })
   const usage = ['turnpike', name, ...words, ...(options.length === 0 ? [] : ['[options]'])]

@@ -1,6 +1,52 @@
 import { parse } from './arguments'
-import type { Context, Values } from './Command'
-import { commands } from './commands'
+import { failed } from './Command'
+import { commands, type Run } from './commands'
+
+type Name = keyof typeof commands
+/** Takes the options of any command: the table was their check. */
+type Start = { start(args: object): number | Promise<number> }['start']
+
+/** Runs each command: loads its modules, and answers its exit code. */
+const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = {
+  async init(args) {
+    const [{ init }, { terminal }] = await Promise.all([
+      import('./sell/init'),
+      import('./terminal'),
+    ])
+    const asking = terminal()
+    try {
+      return await init(args, asking?.ask)
+    } finally {
+      asking?.close()
+    }
+  },
+  // A log that cannot be written must not keep the process running.
+  serve: async (args) => process.exit(await (await import('./sell/serve')).serve(args)),
+  check: async (args) => (await import('./sell/check')).check(args),
+  demo: async (args) => (await import('./sell/demo')).demo(args),
+  pay: async (args) => (await import('./buy/pay')).pay(args),
+  // An open connection to a gateway must not keep the process running.
+  mcp: async (args) => process.exit(await (await import('./mcp/mcp')).mcp(args)),
+  receipt: async (args) => (await import('./buy/receipt')).verifyReceipt(args),
+  sales: async (args) => (await import('./operate/sales')).sales(args),
+  orders: async (args) => (await import('./operate/orders')).orders(args),
+  webhooks: async (args) => (await import('./operate/webhooks')).webhooks(args),
+  gateways: async (args) => (await import('./operate/gateways')).gateways(args),
+  meter: async (args) => (await import('./sell/meter')).meterAnswer(args),
+  backup: async (args) => (await import('./operate/backup')).backup(args),
+  move: async (args) => (await import('./operate/move')).move(args),
+  health: async (args) => (await import('./operate/health')).health(args),
+  service: async (args) => (await import('./operate/service')).service(args),
+  async completion({ verb }) {
+    process.stdout.write((await import('./completion/completion')).completion(verb))
+    return 0
+  },
+  async version({ json, out }) {
+    const { describe, ownVersion } = await import('./version')
+    out(json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
+    return 0
+  },
+}
 
 /** Runs the command of a command line. Returns the exit code. */
 export async function run(argv: string[]): Promise<number> {
@@ -16,9 +62,17 @@ export async function run(argv: string[]): Promise<number> {
   }
   const parsed = parse(argv, commands)
   switch (parsed.kind) {
-    case 'run':
+    case 'run': {
       if (!parsed.command.handlesOutput) endWithOutput()
-      return parsed.command.run({ ...parsed.args, ...contextOf(parsed.args.values) })
+      const { values, word, operand } = parsed.args
+      const context = contextOf(values)
+      const start: Start = runs[parsed.name as Name]
+      try {
+        return await start({ ...values, ...context, verb: word, operand })
+      } catch (error) {
+        return failed(error, context.out)
+      }
+    }
     case 'help': {
       const { explain, overview } = await import('./help')
       const { about } = parsed
@@ -32,14 +86,14 @@ export async function run(argv: string[]): Promise<number> {
   }
 }
 
-function contextOf({ config, data }: Values): Context {
+function contextOf({ config, data }: Readonly<Record<string, unknown>>) {
   return {
-    file: config ?? 'merchants.toml',
-    dataDir: data ?? 'data',
+    file: String(config ?? 'merchants.toml'),
+    dataDir: String(data ?? 'data'),
     env: process.env,
     now: Date.now,
-    out: (line) => void process.stdout.write(`${line}\n`),
-    err: (line) => void process.stderr.write(`${line}\n`),
+    out: (line: string) => void process.stdout.write(`${line}\n`),
+    err: (line: string) => void process.stderr.write(`${line}\n`),
   }
 }
 

@@ -15,6 +15,7 @@ import { createTally } from '../../src/books/tally'
 import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
 import { hourMs } from '../../src/protocol/Time'
+import { exitCode } from '../harness/command'
 import { temporary } from '../harness/settlement'
 
 const at = Date.parse('2026-11-20T10:30:00Z')
@@ -140,12 +141,12 @@ function clear(): void {
     db.sqlite.run(`DELETE FROM ${table}`)
 }
 
-async function run(options: Omit<Parameters<typeof sales>[0], 'dataDir' | 'now' | 'out'>) {
+async function run(options: Partial<Parameters<typeof sales>[0]>) {
   let text = ''
   const out = (more: string) => {
-    text += more
+    text += `${more}\n`
   }
-  const code = await sales({ dataDir: directory.path, now: () => at, out, ...options })
+  const code = await exitCode(sales, { dataDir: directory.path, now: () => at, out, ...options })
   return { code, text }
 }
 
@@ -301,9 +302,9 @@ describe('what is wrong', () => {
     const of = async () => {
       let text = ''
       const out = (more: string) => {
-        text += more
+        text += `${more}\n`
       }
-      await sales({ dataDir, now: () => at, out })
+      await exitCode(sales, { dataDir, now: () => at, out })
       return text
     }
     const newest = migrations.at(-1)?.name

@@ -13,6 +13,7 @@ import { orders } from '../../src/cli/operate/orders'
 import { account } from '../../src/demo/accounts'
 import { execute } from '../../src/demo/chains'
 import * as Transfer from '../../src/protocol/Transfer'
+import { exitCode } from '../harness/command'
 import { pause } from '../harness/exchange'
 import { makeBody, post } from '../harness/facilitation'
 import { type RpcCall, startTap } from '../harness/settlement'
@@ -127,9 +128,9 @@ test('attack: a failed payment that one node reports as paid gets neither stock 
   const env = commandEnv(shop.dataDir)
   const out = (line: string) => lines.push(line)
   const options = { dataDir: shop.dataDir, env, now: shop.now, out }
-  await orders({ ...options, verb: 'list', id: '' })
+  await exitCode(orders, { ...options, verb: 'list' })
   expect(lines.find((line) => line.startsWith(order.id))).toEndWith('settlement-disputed')
-  expect(await orders({ ...options, verb: 'retry', id: order.id })).toBe(1)
+  expect(await exitCode(orders, { ...options, verb: 'retry', operand: order.id })).toBe(1)
   expect(stateOf(order.id)).toBe('held')
 })
 

@@ -10,6 +10,7 @@ import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import * as Permit from '../../src/protocol/Permit'
 import * as Upto from '../../src/protocol/Upto'
+import { exitCode } from '../harness/command'
 import { configOf, lineWith, payout, small } from '../harness/config'
 import { executable } from '../harness/executable'
 import { testWorld } from '../harness/world'
@@ -44,7 +45,7 @@ async function run(text: string, env: Readonly<Record<string, string>> = {}) {
   const name = join(directory, 'check.toml')
   writeFileSync(name, text)
   const lines: string[] = []
-  const code = await check({
+  const code = await exitCode(check, {
     file: name,
     env: {
       PAYOUT: payout,

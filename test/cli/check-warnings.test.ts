@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { check } from '../../src/cli/sell/check'
 import { salesOf } from '../../src/config/sales'
 import { exposuresOf } from '../../src/config/warnings'
+import { exitCode } from '../harness/command'
 import { configOf, edited, env, lineWith, small } from '../harness/config'
 import { temporary } from '../harness/settlement'
 
@@ -21,7 +22,7 @@ async function run(text: string, own: Record<string, string> = {}) {
     dataDir: directory.path,
     now: Date.now,
   }
-  const code = await check({ ...options, out: (line) => void lines.push(line) })
+  const code = await exitCode(check, { ...options, out: (line) => void lines.push(line) })
   return { code, warnings: lines.filter((line) => line.startsWith('warning')), last: lines.at(-1) }
 }
 
@@ -156,7 +157,7 @@ test('check names the pointers to errors, which make an answer free', async () =
   writeFileSync(file, metered('0.05'))
   const lines: string[] = []
   const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
-  await check({ ...options, out: (line) => void lines.push(line) })
+  await exitCode(check, { ...options, out: (line) => void lines.push(line) })
   expect(lines).toContain(
     'free       answers of preset openai with a value at /error or /response/error or /choices/0/error',
   )

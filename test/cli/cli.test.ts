@@ -24,6 +24,7 @@ import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Receipt from '../../src/protocol/Receipt'
 import { ask, payMpp, payX402 } from '../harness/buyer'
+import { exitCode } from '../harness/command'
 import { payout } from '../harness/config'
 import { executable } from '../harness/executable'
 import { type TestWorld, testWorld } from '../harness/world'
@@ -76,12 +77,10 @@ describe('receipt verify', () => {
     stdin = '',
   ) => {
     const lines: string[] = []
-    const code = await verifyReceipt({
-      receipt,
-      ...how,
-      stdin: async () => stdin,
-      out: (line) => void lines.push(line),
-    })
+    const run = (options: Parameters<typeof verifyReceipt>[0]) =>
+      verifyReceipt(options, async () => stdin)
+    const out = (line: string) => void lines.push(line)
+    const code = await exitCode(run, { operand: receipt, ...how, out })
     return { code, text: lines.join('\n') }
   }
   const key = () => world.app.receiptAddress

@@ -1,10 +1,11 @@
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { type InitOptions, init } from '../../src/cli/sell/init'
+import { init } from '../../src/cli/sell/init'
 import { slugOf } from '../../src/cli/sell/template'
 import { developmentAccounts, documentedPayout } from '../../src/config/cross-checks'
 import * as Route from '../../src/gateway/Route'
+import { exitCode } from '../harness/command'
 import { configOf, payout } from '../harness/config'
 import { executable } from '../harness/executable'
 import { temporary, until } from '../harness/settlement'
@@ -19,7 +20,7 @@ beforeEach(() => {
 })
 
 const right = { upstream: 'https://api.open-meteo.com', price: '0.005', networks: 'base', payout }
-type Given = InitOptions['given']
+type Given = Partial<Record<keyof typeof right, string | undefined>> & { rpc?: string }
 
 /** Runs init; `typed` are the lines of a terminal, which ends after them. Without it there is none. */
 async function run(given: Given, typed?: readonly string[], env: Record<string, string> = {}) {
@@ -27,18 +28,18 @@ async function run(given: Given, typed?: readonly string[], env: Record<string, 
   const err: string[] = []
   const asked: string[] = []
   const rest = [...(typed ?? [])]
-  const code = await init({
+  const ask =
+    typed &&
+    (async (question: string) => {
+      asked.push(question.split('\n')[0] ?? '')
+      return rest.shift()
+    })
+  const asking = (options: Parameters<typeof init>[0]) => init(options, ask)
+  const code = await exitCode(asking, {
+    ...given,
     file,
     dataDir: join(directory.path, 'data'),
     env,
-    given,
-    ask:
-      typed &&
-      (async (question) => {
-        asked.push(question.split('\n')[0] ?? '')
-        return rest.shift()
-      }),
-    now: Date.now,
     out: (line) => void out.push(line),
     err: (line) => void err.push(line),
   })
@@ -281,17 +282,16 @@ describe('options', () => {
 
   async function raced() {
     const err: string[] = []
-    const code = await init({
-      file,
-      dataDir: directory.path,
-      env: {},
-      given: { ...right, price: undefined },
-      ask: async () => {
+    const asking = (options: Parameters<typeof init>[0]) =>
+      init(options, async () => {
         writeFileSync(file, 'theirs')
         return '1'
-      },
-      now: Date.now,
-      out: () => undefined,
+      })
+    const code = await exitCode(asking, {
+      ...right,
+      price: undefined,
+      file,
+      dataDir: directory.path,
       err: (line) => void err.push(line),
     })
     return { code, err }

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { meterAnswer } from '../../src/cli/sell/meter'
+import { exitCode } from '../harness/command'
 import { env } from '../harness/config'
 import { executable } from '../harness/executable'
 import { fixtures, units, withMeter } from '../harness/meter'
@@ -37,26 +38,26 @@ max_output = 500`
 })
 afterAll(() => rmSync(directory, { recursive: true }))
 
-function run(route: string | undefined, answer: string, body?: string) {
+async function run(route: string | undefined, answer: string, body?: string) {
   const lines: string[] = []
-  const options = { file, env, answer: join(fixtures, answer), out: lines.push.bind(lines) }
-  const code = meterAnswer({
+  const options = { file, env, operand: join(fixtures, answer), out: lines.push.bind(lines) }
+  const code = await exitCode(meterAnswer, {
     ...options,
     ...(route !== undefined && { route }),
     ...(body !== undefined && { request: body }),
   })
-  return [code, ...lines]
+  return [code, ...lines.flatMap((line) => line.split('\n'))]
 }
 
 describe('the charge of a stored answer', () => {
-  test('the charge of a stored answer is computed with its request', () => {
+  test('the charge of a stored answer is computed with its request', async () => {
     const ceiling = 'ceiling  0.003648 USD (3648 atomic)'
     for (const [answer, input, output, reasoning] of [
       ['openai-chat.json', 19, 10, 0],
       ['openai-chat-stream.sse', 31, 14, 8],
     ] as const) {
       const atomic = 500 + 2 * input + 10 * output
-      expect(run('one/chat', answer, request)).toEqual([
+      expect(await run('one/chat', answer, request)).toEqual([
         0,
         'route    one/chat, preset openai',
         'models   gpt',
@@ -68,38 +69,41 @@ describe('the charge of a stored answer', () => {
     }
   })
 
-  test('without a request the dearest model counts, up to the price', () => {
-    expect(run('one/chat', 'openai-chat.json')).toContain(
+  test('without a request the dearest model counts, up to the price', async () => {
+    expect(await run('one/chat', 'openai-chat.json')).toContain(
       'charge   0.000638 USD (638 atomic) by usage',
     )
-    expect(run('one/chat', 'openai-chat-stream-cut.sse')).toContain(
+    expect(await run('one/chat', 'openai-chat-stream-cut.sse')).toContain(
       'charge   0.050000 USD (50000 atomic) by missing: the answer has no usage',
     )
   })
 
-  test('the charge of a stored answer is computed for a route with a tail', () => {
-    const lines = run('gemini/v1beta/models/x:streamGenerateContent', 'gemini-stream.json')
+  test('the charge of a stored answer is computed for a route with a tail', async () => {
+    const lines = await run('gemini/v1beta/models/x:streamGenerateContent', 'gemini-stream.json')
     expect(lines).toContain('charge   0.000368 USD (368 atomic) by usage')
   })
 
   test('error: a faulty file, route or request is named', async () => {
     const bad = join(directory, 'bad.json')
     await Bun.write(bad, '{"model":"other","max_tokens":501}')
-    expect(run('one/chat', 'openai-chat.json', bad)).toEqual([
+    expect(await run('one/chat', 'openai-chat.json', bad)).toEqual([
       1,
       'turnpike: model must be a model that is sold here: gpt',
       'turnpike: max_tokens must be at most 500',
     ])
-    expect(run('one/other', 'openai-chat.json')).toEqual([
+    expect(await run('one/other', 'openai-chat.json')).toEqual([
       1,
       `turnpike: ${file} sells no route "one/other"`,
     ])
-    expect(run(undefined, 'openai-chat.json')).toEqual([1, `turnpike: ${file} sells no route ""`])
-    expect(run('one/a', 'openai-chat.json')).toEqual([
+    expect(await run(undefined, 'openai-chat.json')).toEqual([
+      1,
+      `turnpike: ${file} sells no route ""`,
+    ])
+    expect(await run('one/a', 'openai-chat.json')).toEqual([
       1,
       'turnpike: one/a has a fixed price and no meter',
     ])
-    expect(run('one/chat', 'no-such-file')).toEqual([
+    expect(await run('one/chat', 'no-such-file')).toEqual([
       1,
       expect.stringMatching(/^turnpike: .*no-such-file cannot be read$/),
     ])

@@ -15,6 +15,7 @@ import { isFault } from '../../src/protocol/Problem'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402 from '../../src/protocol/X402'
 import * as X402Payload from '../../src/protocol/X402Payload'
+import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 import { type TestWorld, testWorld, until } from '../harness/world'
 
@@ -210,7 +211,7 @@ test('error: a wallet with too little for each offer gets its balances, and sign
     return Response.json({ jsonrpc: '2.0', id, result })
   }) as typeof fetch)
   try {
-    const code = await pay({ url: store.url, env: key, now: Date.now })
+    const code = await exitCode(pay, { operand: store.url, env: key })
     const err = said.mock.calls.map(([text]) => String(text)).join('')
     expect([code, store.credentials]).toEqual([1, []])
     expect(err).toContain(

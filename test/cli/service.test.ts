@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { service } from '../../src/cli/operate/service'
 import { format, type Unit, UnitError } from '../../src/cli/operate/Unit'
+import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-service-'))
@@ -41,17 +42,19 @@ function print(lines: string, flags: object = {}) {
   return printIn(cwd, flags)
 }
 
-function printIn(cwd: string, flags: object) {
+async function printIn(
+  cwd: string,
+  flags: Partial<Parameters<typeof service>[0]> & { program?: readonly string[] },
+) {
   const written: string[] = []
   const warnings: string[] = []
-  const code = service({
-    file: 'merchants.toml',
-    program: ['/usr/local/bin/turnpike'],
-    ...flags,
+  const { program = ['/usr/local/bin/turnpike'], ...options } = flags
+  const run = (given: Parameters<typeof service>[0]) => service(given, { cwd, program })
+  const code = await exitCode(run, {
+    ...options,
     env: { PORT: '8080' },
-    cwd,
-    out: (text) => void written.push(text),
-    warn: (line) => void warnings.push(line),
+    out: (line) => void written.push(`${line}\n`),
+    err: (line) => void warnings.push(line),
   })
   return { code, text: written.join(''), warnings: warnings.join('\n'), cwd }
 }
@@ -75,20 +78,20 @@ describe('the command', () => {
     expect(valuesOf(text, 'EnvironmentFile')).toEqual([`-${home}/turnpike.env`])
   })
 
-  test('a program that the service cannot see is named', () => {
-    expect(print('').warnings).toBe('')
-    const { code, warnings } = print('', { program: ['/tmp/turnpike'] })
+  test('a program that the service cannot see is named', async () => {
+    expect((await print('')).warnings).toBe('')
+    const { code, warnings } = await print('', { program: ['/tmp/turnpike'] })
     expect([code, warnings]).toEqual([
       0,
       'turnpike: /tmp/turnpike is a temporary file, which the service does not see: move it, then print the unit again',
     ])
-    const { text, warnings: home } = print('', { program: ['/home/a/turnpike'] })
+    const { text, warnings: home } = await print('', { program: ['/home/a/turnpike'] })
     expect(home).toContain('/home/a/turnpike is in a home directory')
     // Otherwise no account could run it.
     expect(valuesOf(text, 'ProtectHome')).toEqual(['read-only'])
   })
 
-  test('only a port below 1024 gets a capability', () => {
+  test('only a port below 1024 gets a capability', async () => {
     const capabilities = ({ text }: { text: string }) => [
       valuesOf(text, 'AmbientCapabilities'),
       valuesOf(text, 'CapabilityBoundingSet'),
@@ -96,27 +99,27 @@ describe('the command', () => {
     ]
     const none = [[''], [''], ['yes']]
     const bind = [['CAP_NET_BIND_SERVICE'], ['CAP_NET_BIND_SERVICE'], []]
-    expect(capabilities(print(''))).toEqual(none)
-    expect(capabilities(print(`listen = "0.0.0.0:\${PORT}"`))).toEqual(none)
-    expect(capabilities(print('listen = "0.0.0.0:1024"'))).toEqual(none)
-    expect(capabilities(print('listen = "0.0.0.0:1023"'))).toEqual(bind)
-    const domain = print('', { domain: 'api.example.com,b.example.com' })
+    expect(capabilities(await print(''))).toEqual(none)
+    expect(capabilities(await print(`listen = "0.0.0.0:\${PORT}"`))).toEqual(none)
+    expect(capabilities(await print('listen = "0.0.0.0:1024"'))).toEqual(none)
+    expect(capabilities(await print('listen = "0.0.0.0:1023"'))).toEqual(bind)
+    const domain = await print('', { domain: 'api.example.com,b.example.com' })
     expect(capabilities(domain)).toEqual(bind)
     expect(valuesOf(domain.text, 'ExecStart')[0]).toEndWith(
       ' --domain api.example.com,b.example.com',
     )
   })
 
-  test('an account of the machine owns its own data directory', () => {
-    const { text } = print('', { data: '/srv/turnpike', user: 'turnpike' })
+  test('an account of the machine owns its own data directory', async () => {
+    const { text } = await print('', { data: '/srv/turnpike', user: 'turnpike' })
     expect(valuesOf(text, 'User')).toEqual(['turnpike'])
     expect(valuesOf(text, 'ReadWritePaths')).toEqual(['/srv/turnpike'])
     expect([valuesOf(text, 'DynamicUser'), valuesOf(text, 'StateDirectory')]).toEqual([[], []])
-    const below = print('', { user: 'turnpike' })
+    const below = await print('', { user: 'turnpike' })
     expect(valuesOf(below.text, 'StateDirectory')).toEqual(['turnpike'])
   })
 
-  test('error: options with which the service would not start are refused, and nothing is printed', () => {
+  test('error: options with which the service would not start are refused, and nothing is printed', async () => {
     const cases: [string, object, string][] = [
       ['', { data: '/srv/turnpike' }, '/srv/turnpike is not below /var/lib/'],
       ['', { data: '/var/lib/../srv' }, '/var/srv is not below /var/lib/'],
@@ -131,15 +134,17 @@ describe('the command', () => {
       ['secret = "abc', {}, 'is not valid TOML: run turnpike check'],
     ]
     for (const [lines, flags, message] of cases) {
-      const { code, text, warnings } = print(lines, flags)
+      const { code, text, warnings } = await print(lines, flags)
       expect([code, text, warnings]).toEqual([1, '', expect.stringContaining(message)])
       expect(warnings).not.toContain('abc')
     }
-    const { cwd } = print('')
+    const { cwd } = await print('')
     mkdirSync(join(cwd, 'data'))
     writeFileSync(join(cwd, 'data/turnpike.sqlite'), '')
-    expect(printIn(cwd, {}).warnings).toContain('data has the keys and payments of earlier starts')
-    expect(printIn(cwd, { data: '/var/lib/turnpike' }).code).toBe(0)
+    expect((await printIn(cwd, {})).warnings).toContain(
+      'data has the keys and payments of earlier starts',
+    )
+    expect((await printIn(cwd, { data: '/var/lib/turnpike' })).code).toBe(0)
     expect(() => format({ ...usual, file: '/etc/a\nUser=root/b' })).toThrow(UnitError)
   })
 })
@@ -167,14 +172,14 @@ describe.skipIf(analyze === '')('systemd', () => {
   }
 
   for (const name of shipped)
-    test(`systemd accepts the unit and finds little exposed: ${name}`, () => {
+    test(`systemd accepts the unit and finds little exposed: ${name}`, async () => {
       expect(analyzed(units[name], 'verify')).toEqual({ code: 0, said: '' })
       // 1.4 of 10, and 1.8 with a capability.
       const exposure = ['security', '--offline=true', '--threshold=18', '--no-pager']
       expect(analyzed(units[name], ...exposure).code).toBe(0)
     })
 
-  test('systemd reads a path with blanks and signs as it is', () => {
+  test('systemd reads a path with blanks and signs as it is', async () => {
     const odd = join(directory, 'a b $d %e')
     mkdirSync(odd)
     const program = join(odd, 'turnpike')
@@ -186,7 +191,7 @@ describe.skipIf(analyze === '')('systemd', () => {
     expect(analyzed(format(unit), 'verify').said).toContain('turnpike')
   })
 
-  test('error: an unknown key and an open unit are found by these checks', () => {
+  test('error: an unknown key and an open unit are found by these checks', async () => {
     const text = units.DynamicUser
     expect(analyzed(text.replace('UMask=', 'UMusk='), 'verify').said).toContain('UMusk')
     const open = text.replace('NoNewPrivileges=yes\n', '').replace('ProtectSystem=strict\n', '')

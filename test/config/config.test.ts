@@ -10,6 +10,7 @@ import type { Options } from '../../src/config/merchants'
 import * as Route from '../../src/gateway/Route'
 import { segmentsOf } from '../../src/gateway/Tail'
 import { validateParams } from '../../src/gateway/validate'
+import { exitCode } from '../harness/command'
 import { configOf, edited, env, linesOf, lineWith, named, payout, small } from '../harness/config'
 
 const shipped = readFileSync(join(import.meta.dir, '../..', 'merchants.toml'), 'utf8')
@@ -385,7 +386,7 @@ describe('turnpike check', () => {
     const lines: string[] = []
     const out = (line: string) => lines.push(line)
     const dataDir = join(directory, 'none')
-    const code = await check({ file, env: own, online, dataDir, now: Date.now, out })
+    const code = await exitCode(check, { file, env: own, online, dataDir, now: Date.now, out })
     return { code, text: lines.join('\n').replaceAll(file, 'check.toml') }
   }
 

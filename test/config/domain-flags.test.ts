@@ -8,6 +8,7 @@ import { commands } from '../../src/cli/commands'
 import { check } from '../../src/cli/sell/check'
 import { readHttps } from '../../src/cli/sell/https'
 import { format, parse } from '../../src/config/merchants'
+import { exitCode } from '../harness/command'
 import { small } from '../harness/config'
 import { read } from '../harness/sources'
 
@@ -136,7 +137,7 @@ describe('base_url with --domain', () => {
       const lines: string[] = []
       const out = (line: string) => void lines.push(line)
       const options = { file, env, online: false, dataDir: directory, now: Date.now, out }
-      const code = await check({ ...options, domain: name })
+      const code = await exitCode(check, { ...options, domain: name })
       return [code, lines.find((line) => line.includes('--domain'))]
     }
     expect(await run('pay.example.com')).toEqual([0, undefined])

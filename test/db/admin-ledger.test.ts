@@ -9,6 +9,7 @@ import { attemptsMax, cutAttemptsMax } from '../../src/paywall/answer/undelivere
 import { dayMs, hourMs } from '../../src/protocol/Time'
 import { find } from '../../src/web/admin/search'
 import { adminPages, describeAsset, insertPayment } from '../harness/admin'
+import { exitCode } from '../harness/command'
 import { temporary } from '../harness/settlement'
 
 const now = Date.parse('2026-11-20T10:30:00Z')
@@ -163,7 +164,7 @@ describe('the figures of the last days', () => {
     const out = (more: string) => {
       text += more
     }
-    await sales({ dataDir: directory.path, since, by, json: true, now: () => now, out })
+    await exitCode(sales, { dataDir: directory.path, since, by, json: true, now: () => now, out })
     return JSON.parse(text)
   }
   const microOf = (atomic: string | number | undefined) => String(atomic ?? 0)

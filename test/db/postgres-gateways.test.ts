@@ -2,6 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import type { Lane } from '../../db/LaneLedger'
 import { gateways } from '../../src/cli/operate/gateways'
 import { account } from '../../src/demo/accounts'
+import { exitCode } from '../harness/command'
 import { startGateway } from '../harness/gateway-pair'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'
 import { until } from '../harness/world'
@@ -23,7 +24,7 @@ const listener = {
 
 async function run(env: Record<string, string>, json = false) {
   const lines: string[] = []
-  const code = await gateways({ env, json, out: (line) => void lines.push(line) })
+  const code = await exitCode(gateways, { env, json, out: (line) => void lines.push(line) })
   return { code, text: lines.join('\n') }
 }
 

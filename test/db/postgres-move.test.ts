@@ -12,6 +12,7 @@ import { DatabaseMovedError } from '../../db/sqlite/moved'
 import { databaseName, open } from '../../db/sqlite/open'
 import { move } from '../../src/cli/operate/move'
 import { loadSecrets } from '../../src/config/env'
+import { exitCode } from '../harness/command'
 import { fill, read, sumsOf } from '../harness/money-rows'
 import { outcomeOf } from '../harness/outcome'
 import { emptyDatabase, hasPostgres, queryOf, use } from '../harness/postgres'
@@ -218,7 +219,7 @@ async function holdingCommit(url: string) {
 describe('the command', () => {
   const ask = async (env: Record<string, string>, dataDir: string) => {
     const lines: string[] = []
-    const code = await move({ dataDir, env, now, out: (line) => lines.push(line) })
+    const code = await exitCode(move, { dataDir, env, now, out: (line) => lines.push(line) })
     return [code, lines.join('\n')] as const
   }
 

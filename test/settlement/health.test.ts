@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { health } from '../../src/cli/operate/health'
+import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-health-'))
@@ -37,7 +38,7 @@ async function ask(listen: string, url?: string) {
   )
   const lines: string[] = []
   const env = { PORT: `${server.port}` }
-  const code = await health({ file, env, url, out: (line) => void lines.push(line) })
+  const code = await exitCode(health, { file, env, url, out: (line) => void lines.push(line) })
   return { code, text: lines.join('\n') }
 }
 

@@ -3,6 +3,7 @@ import { type Address, type Hex, pad } from 'viem'
 import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
 import type { Id } from '../../src/protocol/Network'
+import { exitCode } from '../harness/command'
 import { drain } from '../harness/exchange'
 import { makeBody, post } from '../harness/facilitation'
 import { buy, payee, type Scheme, sign } from '../harness/shop'
@@ -130,7 +131,7 @@ async function books(by: string): Promise<Json> {
   }
   const env = commandEnv(shop.dataDir)
   const options = { dataDir: shop.dataDir, env, by, json: true, now: shop.now, out }
-  expect(await sales({ ...options, since: '24h' })).toBe(0)
+  expect(await exitCode(sales, { ...options, since: '24h' })).toBe(0)
   return JSON.parse(text)
 }
 

@@ -8,6 +8,7 @@ import * as X402Payload from '../../src/protocol/X402Payload'
 import { operatorOf } from '../harness/admin'
 import { settlementOf } from '../harness/buyer'
 import { revert, setAutomine, snapshot } from '../harness/chains'
+import { exitCode } from '../harness/command'
 import { block, drain, movePrice, pause } from '../harness/exchange'
 import {
   before,
@@ -225,11 +226,11 @@ describe('between payment and swap', () => {
       const out: string[] = []
       const { dataDir } = shop
       const env = commandEnv(dataDir)
-      const code = await orders({
+      const code = await exitCode(orders, {
         dataDir,
         env,
         verb,
-        id,
+        operand: id,
         now: shop.now,
         out: (line) => out.push(line),
       })

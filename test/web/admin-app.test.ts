@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test
 import { sales } from '../../src/cli/operate/sales'
 import { isIn, operatorOf } from '../harness/admin'
 import { ask } from '../harness/buyer'
+import { exitCode } from '../harness/command'
 import { exchange } from '../harness/raw'
 import { buy, type Shop, sign, startShop } from '../harness/shop'
 import { until } from '../harness/world'
@@ -99,7 +100,7 @@ describe('the pages over a running service', () => {
       json += more
     }
     const options = { dataDir: shop.dataDir, since: '0d', by: 'day', json: true, out }
-    expect(await sales({ ...options, now: shop.now })).toBe(0)
+    expect(await exitCode(sales, { ...options, now: shop.now })).toBe(0)
     const { totals, requests } = JSON.parse(json) as Record<string, Record<string, number>[]>
     const sum = (rows: Record<string, number>[] = [], name: string) =>
       String(rows.reduce((total, row) => total + Number(row[name]), 0))

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { webhooks } from '../../src/cli/operate/webhooks'
 import { account } from '../../src/demo/accounts'
+import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 import { secret, startReceiver, verify } from '../harness/receiver'
 import { configText } from '../harness/target'
@@ -52,7 +53,8 @@ function serve() {
 async function command(verb: string, id = '', waitMs = 120_000) {
   const lines: string[] = []
   const out = (line: string) => void lines.push(line)
-  const code = await webhooks({ dataDir, verb, id, now: Date.now, out, waitMs })
+  const run = (options: Parameters<typeof webhooks>[0]) => webhooks(options, waitMs)
+  const code = await exitCode(run, { dataDir, verb, operand: id, out })
   return { code, text: lines.join('\n') }
 }
 
@@ -128,8 +130,8 @@ test('error: an unknown message and a missing database are reported', async () =
     text: 'turnpike: there is no message evt_x: see turnpike webhooks list',
   })
   const lines: string[] = []
-  const options = { dataDir: directory, verb: 'list', id: '', now: Date.now }
-  expect(await webhooks({ ...options, out: (line) => void lines.push(line) })).toBe(1)
+  const options = { dataDir: directory, verb: 'list' }
+  expect(await exitCode(webhooks, { ...options, out: (line) => void lines.push(line) })).toBe(1)
   expect(lines).toEqual([
     `turnpike: there is no database in ${directory}: name its directory by --data`,
   ])

@@ -3,7 +3,9 @@ import { readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import * as Json from '../../protocol/Json'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError, failed } from '../Command'
+import type { Run } from '../commands'
+import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
 import { readText } from './body'
 import * as Credential from './Credential'
@@ -13,28 +15,8 @@ import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
 
-export type PayOptions = Pick<Context, 'env' | 'now'> & {
-  url: string
-  protocol?: string | undefined
-  /** `exact` or `upto`; default exact. */
-  scheme?: string | undefined
-  network?: string | undefined
-  transfer?: string | undefined
-  method?: string | undefined
-  body?: string | undefined
-  /** Private key in hex; by default `PAY_KEY` of the environment. Never printed. */
-  key?: string | undefined
-  /** The most that may be signed, in dollars. With `upto` that is the ceiling. */
-  max?: string | undefined
-  /** Shows what would be paid, and signs nothing. */
-  'dry-run'?: boolean | undefined
-  /** Token of a failed delivery: repeats the request without paying. */
-  redeem?: string | undefined
-  /** RPC URL of the network, for balances and for an approve of Permit2. */
-  rpc?: string | undefined
-  /** Asks on the terminal; undefined at its end. Absent without a terminal. */
-  ask?: ((question: string) => Promise<string | undefined>) | undefined
-}
+/** `ask` asks on the terminal; undefined without one. */
+type Options = Run<'pay'> & { ask: ReturnType<typeof question> }
 
 /** The most that is signed without --max, in dollars: after a question, and without one. */
 const most = { asked: '1', unasked: '0.01' }
@@ -58,7 +40,8 @@ class PayError extends CommandError {
  * Buys one request with a private key. The answer's body goes to stdout, everything else to stderr.
  * Returns the exit code: 0 when the answer was delivered and its receipt, if signed, is valid.
  */
-export async function pay(options: PayOptions): Promise<number> {
+export async function pay(args: Run<'pay'>): Promise<number> {
+  const options = { ...args, ask: question() }
   try {
     const purchase = parse(options)
     return options.redeem === undefined
@@ -76,10 +59,10 @@ export async function pay(options: PayOptions): Promise<number> {
   }
 }
 
-function parse(options: PayOptions): Purchase {
+function parse(options: Options): Purchase {
   const { protocol, scheme = 'exact', transfer, body, rpc, now } = options
-  if (!URL.canParse(options.url)) throw new PayError(`${options.url} is not an absolute URL.`)
-  const url = new URL(options.url)
+  const url = URL.parse(options.operand)
+  if (url === null) throw new PayError(`${options.operand} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new PayError('Only http and https URLs can be bought.')
   if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
@@ -107,7 +90,7 @@ function parse(options: PayOptions): Purchase {
   return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
 }
 
-function limitOf({ max, ask, 'dry-run': isRehearsal }: PayOptions): Purchase['max'] {
+function limitOf({ max, ask, 'dry-run': isRehearsal }: Options): Purchase['max'] {
   if (max !== undefined && !/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
     throw new PayError('--max is an amount such as 0.25.')
   if (max !== undefined) return { amount: max, exceeded: `More than --max ${max} is asked` }
@@ -115,7 +98,7 @@ function limitOf({ max, ask, 'dry-run': isRehearsal }: PayOptions): Purchase['ma
   return { amount, exceeded: `More than ${amount} USD is asked, so --max must allow it` }
 }
 
-async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
+async function buy(purchase: Purchase, options: Options): Promise<number> {
   if (options['dry-run']) return rehearse(purchase, options)
   const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
   const asked = await send(purchase, {})
@@ -145,7 +128,7 @@ async function buy(purchase: Purchase, options: PayOptions): Promise<number> {
 }
 
 /** Shows what would be paid. Without a key the balances of the wallet are not considered. */
-async function rehearse(purchase: Purchase, options: PayOptions): Promise<number> {
+async function rehearse(purchase: Purchase, options: Options): Promise<number> {
   const hasKey = options.key !== undefined || readEnv(options.env)('PAY_KEY') !== undefined
   const wallet = hasKey ? { privateKey: keyOf(options), rpc: options.rpc } : undefined
   const asked = await send(purchase, {})
@@ -160,7 +143,7 @@ async function rehearse(purchase: Purchase, options: PayOptions): Promise<number
 }
 
 /** Whether the amount may be signed: above a cent `--max` or the user allows it. */
-async function isAllowed(terms: Terms.Terms, { max, ask }: PayOptions): Promise<boolean> {
+async function isAllowed(terms: Terms.Terms, { max, ask }: Options): Promise<boolean> {
   const { amountAtomic, asset, payTo } = terms
   if (max !== undefined || amountAtomic <= Amount.fromDecimal(most.unasked, asset.decimals))
     return true
@@ -213,7 +196,7 @@ function invalidParams(body: string): string {
   }
 }
 
-function keyOf({ key, env }: PayOptions): Uint8Array {
+function keyOf({ key, env }: Options): Uint8Array {
   const hex = key ?? readEnv(env)('PAY_KEY')
   if (hex === undefined) throw new PayError('A private key is needed: --key HEX or PAY_KEY.')
   return readKey(hex)

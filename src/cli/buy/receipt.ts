@@ -6,23 +6,11 @@ import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 import { publishedSigner } from './outcome'
 
-export type ReceiptOptions = Pick<Context, 'out'> & {
-  /** A receipt, the name of a file with one, or `-`. */
-  receipt: string
-  /** Address of the receipt key. */
-  key?: string | undefined
-  /** Base URL of the service that publishes it. */
-  url?: string | undefined
-  /** URL of the request that it must be for, its method, and its body: text, or a file after `@`. */
-  request?: string | undefined
-  method?: string | undefined
-  body?: string | undefined
-  /** Reads all of the standard input. */
-  stdin: () => Promise<string>
-}
+type Options = Run<'receipt'>
 
 /** Longer than any receipt with the head of an answer around it. */
 const textMaxLength = 1024 * 1024
@@ -31,46 +19,45 @@ const textMaxLength = 1024 * 1024
  * Checks a receipt of either protocol against the key that the service publishes. Prints its
  * content and its signer. Returns the exit code: 0 when the key signed exactly this content.
  */
-export async function verifyReceipt(options: ReceiptOptions): Promise<number> {
-  const { out } = options
-  try {
-    const text = receiptIn(await read(options))
-    const receipt = Receipt.parse(text)
-    if (isFault(receipt)) throw new CommandError(receipt.detail)
-    const wantedKey = await keyOf(options)
-    const { network, resourceUrl, payer, issuedAt, transaction } = receipt.payload
-    const { request, amount, order } = Receipt.purchaseOf(receipt)
-    out(`resource     ${printable(resourceUrl.split('#')[0] ?? '')}`)
-    if (request !== undefined) out(`request      sha256 ${printable(request)}`)
-    if (amount !== undefined) out(`amount       ${printable(amount)} atomic`)
-    if (order !== undefined) out(`order        ${printable(order)}`)
-    out(`paid by      ${printable(payer)} on ${printable(network)}`)
-    out(`transaction  ${printable(transaction)}`)
-    out(`issued       ${timeOf(issuedAt)}`)
-    const signer = Receipt.verify(receipt)
-    out(`signed by    ${signer ?? 'no address: the signature is not valid'}`)
-    const differing = differences(text, receipt)
-    if (signer === undefined || !AddressText.equal(signer, wantedKey)) {
-      out(`NOT VALID: the receipt key is ${wantedKey}`)
-      return 1
-    }
-    const { request: asked } = options
-    if (asked !== undefined && !hashesOf(options, asked).some((each) => each === request)) {
-      out('NOT VALID: it is for another request')
-      return 1
-    }
-    if (differing.length > 0) {
-      out(`NOT VALID: ${differing.join(', ')} beside the signed receipt says something else`)
-      return 1
-    }
-    out('valid: signed by the receipt key')
-    return 0
-  } catch (error) {
-    return failed(error, out)
+export async function verifyReceipt(
+  options: Options,
+  stdin = () => Bun.stdin.text(),
+): Promise<number> {
+  const { operand, out } = options
+  const text = receiptIn(await read(operand, stdin))
+  const receipt = Receipt.parse(text)
+  if (isFault(receipt)) throw new CommandError(receipt.detail)
+  const wantedKey = await keyOf(options)
+  const { network, resourceUrl, payer, issuedAt, transaction } = receipt.payload
+  const { request, amount, order } = Receipt.purchaseOf(receipt)
+  out(`resource     ${printable(resourceUrl.split('#')[0] ?? '')}`)
+  if (request !== undefined) out(`request      sha256 ${printable(request)}`)
+  if (amount !== undefined) out(`amount       ${printable(amount)} atomic`)
+  if (order !== undefined) out(`order        ${printable(order)}`)
+  out(`paid by      ${printable(payer)} on ${printable(network)}`)
+  out(`transaction  ${printable(transaction)}`)
+  out(`issued       ${timeOf(issuedAt)}`)
+  const signer = Receipt.verify(receipt)
+  out(`signed by    ${signer ?? 'no address: the signature is not valid'}`)
+  const differing = differences(text, receipt)
+  if (signer === undefined || !AddressText.equal(signer, wantedKey)) {
+    out(`NOT VALID: the receipt key is ${wantedKey}`)
+    return 1
   }
+  const { request: asked } = options
+  if (asked !== undefined && !hashesOf(options, asked).some((each) => each === request)) {
+    out('NOT VALID: it is for another request')
+    return 1
+  }
+  if (differing.length > 0) {
+    out(`NOT VALID: ${differing.join(', ')} beside the signed receipt says something else`)
+    return 1
+  }
+  out('valid: signed by the receipt key')
+  return 0
 }
 
-async function read({ receipt, stdin }: ReceiptOptions): Promise<string> {
+async function read(receipt: string, stdin: () => Promise<string>): Promise<string> {
   const text = receipt === '-' ? await stdin() : (fileOf(receipt)?.toString() ?? receipt)
   if (text.length > textMaxLength) throw new CommandError('this is too long for a receipt.')
   return text
@@ -83,7 +70,7 @@ const usualHeaders = '*/*\n\n\n'
  * The hashes of a request, as the service computes them, with its path below the URL of the service: at
  * a fixed price, and charged by its use.
  */
-function hashesOf({ url, method = 'GET', body = '' }: ReceiptOptions, request: string): string[] {
+function hashesOf({ url, method = 'GET', body = '' }: Options, request: string): string[] {
   if (!URL.canParse(request))
     throw new CommandError('--request is a URL, such as https://pay.example.com/m/shop/item?a=1.')
   const { pathname, search } = new URL(request)
@@ -113,7 +100,7 @@ function receiptIn(text: string): string {
   return header.exec(text)?.[1] ?? text.trim()
 }
 
-async function keyOf({ key, url }: ReceiptOptions): Promise<Address> {
+async function keyOf({ key, url }: Options): Promise<Address> {
   if (key !== undefined) {
     const address = AddressText.parse(key)
     // Do not repeat the value: the user may have pasted a private key.

@@ -1,4 +1,4 @@
-import type { Command, Option } from '../Command'
+import type { Command } from '../Command'
 
 /** The script of each shell. It asks `turnpike __complete` with the words of the command line. */
 const scripts: Readonly<Record<string, string>> = {
@@ -79,7 +79,7 @@ export function complete(
   const line = words.join('\0').replace(/\0=(\0|$)/g, '=')
   const [current = '', ...before] = line.split('\0').reverse()
   // An option takes a value in every command or in none.
-  const valued = Object.values(commands).flatMap(({ options }) => Object.entries<Option>(options))
+  const valued = Object.values(commands).flatMap(({ options }) => Object.entries(options))
   const values = new Map(valued.map(([name, { value }]) => [`--${name}`, value]))
   const operands: string[] = []
   let value: string | undefined
@@ -94,7 +94,7 @@ export function complete(
   const [name = 'serve', ...rest] = operands
   const command = Object.hasOwn(commands, name) ? commands[name] : undefined
   if (current.startsWith('-') && command !== undefined) {
-    const options = Object.entries<Option>(command.options)
+    const options = Object.entries(command.options)
     const own = options.map(([option, { help }]) => `--${option}:${help}`)
     const version = operands.length === 0 ? ['--version:print the version'] : []
     return [...own, '--help:explain the command', ...version]

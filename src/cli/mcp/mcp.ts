@@ -7,7 +7,8 @@ import * as Crypto from '../../protocol/Crypto'
 import { readKey } from '../buy/key'
 import { say } from '../buy/outcome'
 import type { Scheme } from '../buy/Terms'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError, failed } from '../Command'
+import type { Run } from '../commands'
 import { type Budget, tool as budgetTool, describeBudget } from './Budget'
 import { createBuyer } from './buy'
 import { createCatalogue } from './catalogue'
@@ -15,18 +16,7 @@ import { createGateway } from './gateway'
 import type { Limits } from './Sentences'
 import { openSpending, type Spending } from './spending'
 
-export type McpOptions = Pick<Context, 'env' | 'now'> & {
-  /** URL of a gateway, or of its MCP endpoint. */
-  url: string
-  /** Limits in dollars. Both are required. */
-  'max-per-call'?: string | undefined
-  'max-per-day'?: string | undefined
-  /** SQLite file with the signed payments. */
-  state?: string | undefined
-  scheme?: string | undefined
-  network?: string | undefined
-  rpc?: string | undefined
-}
+type Options = Run<'mcp'>
 
 /** How long a call waits for a pending settlement, ms: clients of the SDK give up after a minute. */
 const patienceMs = 45_000
@@ -38,7 +28,7 @@ const graceMs = 5_000
  * Serves the tools of a gateway to an MCP client on stdio, and pays for their calls within limits.
  * Resolves with the exit code when stdin ends or a signal arrives.
  */
-export async function mcp(options: McpOptions): Promise<number> {
+export async function mcp(options: Options): Promise<number> {
   let spending: Spending | undefined
   try {
     const parsed = parse(options)
@@ -61,9 +51,9 @@ type Parsed = {
   rpc: string | undefined
 }
 
-function parse({ scheme = 'exact', rpc, ...options }: McpOptions): Parsed {
-  const url = URL.parse(options.url)
-  if (url === null) throw new CommandError(`${options.url} is not an absolute URL.`)
+function parse({ scheme = 'exact', rpc, ...options }: Options): Parsed {
+  const url = URL.parse(options.operand)
+  if (url === null) throw new CommandError(`${options.operand} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new CommandError('The gateway needs an http or https URL.')
   if (url.username !== '' || url.password !== '')
@@ -107,7 +97,7 @@ function keyOf(env: Env): Uint8Array {
 }
 
 /** One file for all gateways by default, so that they share the limit of the day. */
-function stateFile({ state, env }: McpOptions): string {
+function stateFile({ state, env }: Options): string {
   if (state !== undefined) return resolve(state)
   const local = process.platform === 'win32' ? env.LOCALAPPDATA : env.XDG_STATE_HOME
   const home = env.HOME || homedir()

@@ -1,7 +1,8 @@
 import { backup as copy } from '../../../db/sqlite/backup'
 import { BackupError } from '../../../db/sqlite/copy'
 import { databaseUrlOf } from '../../config/env'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 
 /** Why a database server is not copied by this program. */
 export const ofServer =
@@ -12,13 +13,13 @@ export const ofServer =
  * Copies the live database while `turnpike serve` may be running, to a path that must not exist.
  * Returns the exit code.
  */
-export function backup({ dataDir, env, file, out }: Context): number {
+export function backup({ dataDir, env, operand: file, out }: Run<'backup'>): number {
+  if (databaseUrlOf(env) !== undefined) throw new CommandError(ofServer)
   try {
-    if (databaseUrlOf(env) !== undefined) throw new CommandError(ofServer)
     const bytes = copy({ dataDir, file })
     out(`${file}: ${bytes} bytes, checked; the keys of ${dataDir} are not in it`)
     return 0
   } catch (error) {
-    return failed(error instanceof BackupError ? new CommandError(error.message) : error, out)
+    throw error instanceof BackupError ? new CommandError(error.message) : error
   }
 }

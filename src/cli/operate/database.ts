@@ -7,7 +7,7 @@ import * as File from '../../../db/sqlite/beside'
 import type { OpenServer } from '../../app/options'
 import type { Config } from '../../config/Config'
 import { databaseUrlOf, type Env, EnvironmentError, readEnv, type Secrets } from '../../config/env'
-import { type Context, failed } from '../Command'
+import type { Context } from '../Command'
 
 /**
  * What DATABASE_URL names; undefined without it, and then no code for a server is loaded. Throws
@@ -60,13 +60,13 @@ export function deskKeyFault(config: Pick<Config, 'stock'>, env: Env): string | 
 }
 
 /** A command on the database of a service that may be running: a file, unless `env` names a server. */
-export type BesideOptions = Pick<Context, 'dataDir' | 'now' | 'out'> & { env?: Env }
+type Beside = Pick<Context, 'dataDir' | 'now' | 'env'>
 
 type Use<Opened> = (opened: Opened) => Promise<number>
 
-/** Runs a command on the ledger. Returns its exit code; 1, with a message, when it is not open. */
-export function withLedger(options: BesideOptions, use: Use<Ledger>): Promise<number> {
-  return beside(options, async (target) => {
+/** Runs a command on the ledger. Returns its exit code. */
+export function withLedger(options: Beside, use: Use<Ledger>): Promise<number> {
+  return beside(options.env, async (target) => {
     const { ledger, close } =
       target === undefined
         ? File.openLedgerBeside(options)
@@ -76,8 +76,8 @@ export function withLedger(options: BesideOptions, use: Use<Ledger>): Promise<nu
 }
 
 /** Runs a command on the figures of sales, which cannot be written. */
-export function withSales(options: BesideOptions, use: Use<SalesReads>): Promise<number> {
-  return beside(options, async (target) => {
+export function withSales(options: Beside, use: Use<SalesReads>): Promise<number> {
+  return beside(options.env, async (target) => {
     const { sales, close } =
       target === undefined
         ? File.openSalesBeside(options)
@@ -87,21 +87,17 @@ export function withSales(options: BesideOptions, use: Use<SalesReads>): Promise
 }
 
 async function beside(
-  { env = {}, out }: BesideOptions,
+  env: Env,
   open: (target: Target | undefined) => Promise<{
     run(): Promise<number>
     close(): void | Promise<void>
   }>,
 ): Promise<number> {
+  const { run, close } = await open(await findTarget(env))
   try {
-    const { run, close } = await open(await findTarget(env))
-    try {
-      return await run()
-    } finally {
-      await close()
-    }
-  } catch (error) {
-    return failed(error, out)
+    return await run()
+  } finally {
+    await close()
   }
 }
 

@@ -1,23 +1,18 @@
 import type { Overview } from '../../../db/LaneLedger'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 import { readGateways } from './database'
 
-type GatewaysOptions = Pick<Context, 'env' | 'out'> & { json?: boolean | undefined }
-
 /** Prints the gateways that share a database, and the relayers of each. Returns the exit code. */
-export async function gateways({ env, json, out }: GatewaysOptions): Promise<number> {
-  try {
-    const overview = await readGateways(env)
-    if (overview === undefined)
-      throw new CommandError(
-        'DATABASE_URL is not set: without it one process serves, and there is nothing to list',
-      )
-    if (json) out(JSON.stringify(toJson(overview), null, 2))
-    else for (const line of toLines(overview)) out(line)
-    return 0
-  } catch (error) {
-    return failed(error, out)
-  }
+export async function gateways({ env, json, out }: Run<'gateways'>): Promise<number> {
+  const overview = await readGateways(env)
+  if (overview === undefined)
+    throw new CommandError(
+      'DATABASE_URL is not set: without it one process serves, and there is nothing to list',
+    )
+  if (json) out(JSON.stringify(toJson(overview), null, 2))
+  else for (const line of toLines(overview)) out(line)
+  return 0
 }
 
 const keeper = 'keeper'

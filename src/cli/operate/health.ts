@@ -1,11 +1,7 @@
 import { hostOf } from '../../http/url'
-import { CommandError, type Context, failed } from '../Command'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 import { readServiceFile } from './ServiceFile'
-
-export type HealthOptions = Pick<Context, 'file' | 'env' | 'out'> & {
-  /** Base URL of the service, in place of the address in the file. */
-  url?: string | undefined
-}
 
 /** A probe of a container is repeated after seconds: a longer wait would overlap with the next. */
 const timeoutMs = 4_000
@@ -14,25 +10,21 @@ const timeoutMs = 4_000
  * Asks a running service whether it can sell. Returns the exit code: 0 when it can; 1 when it
  * cannot, does not answer, or has no address.
  */
-export async function health(options: HealthOptions): Promise<number> {
+export async function health(options: Run<'health'>): Promise<number> {
   const { out } = options
-  try {
-    const { url, isOwn } = target(options)
-    const response = await ask(url, isOwn)
-    await response.body?.cancel()
-    const { origin } = url
-    if (response.status === 200) out(`${origin} can sell`)
-    else if (response.status === 503)
-      out(`${origin} cannot sell now: ${origin}/readyz names the reason`)
-    else out(`${origin} answers ${response.status}, and not as turnpike does: check the address`)
-    return response.status === 200 ? 0 : 1
-  } catch (error) {
-    return failed(error, out)
-  }
+  const { url, isOwn } = target(options)
+  const response = await ask(url, isOwn)
+  await response.body?.cancel()
+  const { origin } = url
+  if (response.status === 200) out(`${origin} can sell`)
+  else if (response.status === 503)
+    out(`${origin} cannot sell now: ${origin}/readyz names the reason`)
+  else out(`${origin} answers ${response.status}, and not as turnpike does: check the address`)
+  return response.status === 200 ? 0 : 1
 }
 
 /** Where to ask; `isOwn` for the address in the file. */
-function target({ file, env, url }: HealthOptions): { url: URL; isOwn: boolean } {
+function target({ file, env, url }: Run<'health'>): { url: URL; isOwn: boolean } {
   if (url !== undefined) {
     const parsed = URL.parse(url)
     if (parsed === null || !/^https?:$/.test(parsed.protocol))

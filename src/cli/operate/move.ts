@@ -2,26 +2,22 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { DataDirectoryError } from '../../../db/sqlite/directory'
 import { databaseName } from '../../../db/sqlite/open'
-import { databaseUrlOf, type Env, EnvironmentError, loadSecrets } from '../../config/env'
-import type { Context } from '../Command'
+import { databaseUrlOf, type Env, loadSecrets } from '../../config/env'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 import { ownVersion } from '../version'
 import { findTarget } from './database'
-
-type MoveOptions = Pick<Context, 'dataDir' | 'env' | 'now' | 'out'>
 
 /**
  * Copies the database of a data directory into the empty one that DATABASE_URL names. Returns the
  * exit code: 1 with a message, and the directory is in use as before.
  */
-export async function move({ dataDir, env, now, out }: MoveOptions): Promise<number> {
+export async function move({ dataDir, env, now, out }: Run<'move'>): Promise<number> {
   try {
     const target = await findTarget(env)
     const file = join(dataDir, databaseName)
     const fault = faultOf(env, file)
-    if (target === undefined || fault !== undefined) {
-      out(`turnpike: ${fault}`)
-      return 1
-    }
+    if (target === undefined || fault !== undefined) throw new CommandError(fault)
     // Before a row is written: the service that comes after needs the same secrets.
     const secrets = loadSecrets({ dataDir, env, isShared: true })
     const { copyToServer } = await import('../../../db/postgres/move')
@@ -32,9 +28,7 @@ export async function move({ dataDir, env, now, out }: MoveOptions): Promise<num
     out(`${rows} rows are in PostgreSQL and equal; ${file} is no longer used: keep it as a backup`)
     return 0
   } catch (error) {
-    if (!(error instanceof Error) || !isExpected(error)) throw error
-    out(`turnpike: ${error.message}`)
-    return 1
+    throw error instanceof Error && isExpected(error) ? new CommandError(error.message) : error
   }
 }
 
@@ -47,7 +41,7 @@ function faultOf(env: Env, file: string): string | undefined {
 
 /** Errors whose message says what to do. Their modules are not loaded without need. */
 function isExpected(error: Error): boolean {
-  if (error instanceof EnvironmentError || error instanceof DataDirectoryError) return true
+  if (error instanceof DataDirectoryError) return true
   return /^(DatabaseStart|DatabaseLocked|DatabaseFile|DatabaseLost|Migration|Upgrade|Url)Error$/.test(
     error.name,
   )

@@ -3,16 +3,11 @@ import type { Ledger } from '../../../db/Ledger'
 import type { HeldReason, Order as StoredOrder } from '../../../db/Order'
 import * as Amount from '../../protocol/Amount'
 import * as Order from '../../stock/Order'
-import { type BesideOptions, withLedger } from './database'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
+import { withLedger } from './database'
 
-export type OrdersOptions = BesideOptions & {
-  /** `list`, `show` or `retry`. */
-  verb: string
-  /** Id of an order; ignored by `list`. */
-  id: string
-  /** How long `retry` waits for a running service to act, ms. */
-  waitMs?: number
-}
+type Options = Run<'orders'>
 
 /** Decimals of USDG, and of every stock token. */
 const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
@@ -21,24 +16,21 @@ const listed = 50
 /**
  * Shows stock orders to the operator, while a service may be running. `retry` writes a request into
  * the database. The service reads it within seconds, or at its next start. Returns the exit code: 1
- * when there is no such order, or when the retry had no effect yet.
+ * when there is no such order, or when the retry had no effect yet. `waitMs`: how long it
+ * waits for a running service to act.
  */
-export function orders(options: OrdersOptions): Promise<number> {
-  return withLedger(options, (ledger) => answer(ledger, options))
+export function orders(options: Options, waitMs = 10_000): Promise<number> {
+  const { verb, operand: id } = options
+  return withLedger(options, async (ledger) => {
+    if (verb === 'list') return list(ledger, options)
+    const order = Order.isId(id) ? await ledger.orders.find(id) : undefined
+    if (order === undefined)
+      throw new CommandError(`there is no order ${id}; turnpike orders list shows the newest`)
+    return verb === 'show' ? show(ledger, order, options) : retry(ledger, order, options, waitMs)
+  })
 }
 
-async function answer(ledger: Ledger, options: OrdersOptions): Promise<number> {
-  const { verb, id, out } = options
-  if (verb === 'list') return list(ledger, options)
-  const order = Order.isId(id) ? await ledger.orders.find(id) : undefined
-  if (order === undefined) {
-    out(`turnpike: there is no order ${id}; turnpike orders list shows the newest`)
-    return 1
-  }
-  return verb === 'show' ? show(ledger, order, options) : retry(ledger, order, options)
-}
-
-async function list(ledger: Ledger, { now, out }: OrdersOptions): Promise<number> {
+async function list(ledger: Ledger, { now, out }: Options): Promise<number> {
   const open = await ledger.orders.open()
   const unseen = await unseenOf(ledger, open, now())
   const held = open.filter(({ state }) => state === 'held')
@@ -83,11 +75,7 @@ async function unseenOf(
   return unseen
 }
 
-async function show(
-  ledger: Ledger,
-  order: StoredOrder,
-  { now, out }: OrdersOptions,
-): Promise<number> {
+async function show(ledger: Ledger, order: StoredOrder, { now, out }: Options): Promise<number> {
   const { paymentId, refundAttempts, retryAt } = order
   out(
     JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
@@ -144,7 +132,8 @@ const advice: Readonly<Record<HeldReason, string>> = {
 async function retry(
   { orders: stored }: Ledger,
   { id, state }: StoredOrder,
-  { now, out, waitMs = 10_000 }: OrdersOptions,
+  { now, out }: Options,
+  waitMs: number,
 ): Promise<number> {
   if ((await stored.move({ kind: 'request-retry', id, at: now() })) === undefined) {
     out(`${id} is ${state}: only an order that is held can be retried`)

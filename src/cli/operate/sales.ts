@@ -5,44 +5,32 @@ import { readBooks } from '../../books/read'
 import * as Since from '../../books/Since'
 import { toText } from '../../books/text'
 import { attemptsMax, cutAttemptsMax } from '../../paywall/answer/undelivered'
-import { type BesideOptions, withSales } from './database'
-
-/** `out` prints a text as it is. */
-export type SalesOptions = BesideOptions & {
-  since?: string
-  by?: string
-  csv?: boolean
-  json?: boolean
-}
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
+import { withSales } from './database'
 
 /** Shows what was sold while a service may be running; it only reads. Returns the exit code. */
-export async function sales(options: SalesOptions): Promise<number> {
-  const { since = '30d', by = 'merchant', out } = options
+export async function sales(options: Run<'sales'>): Promise<number> {
+  const { since = '30d', by = 'merchant', csv, json, out } = options
   const now = options.now()
   const from = Since.parse(since, now)
-  const fault = faultOf(options, from)
-  if (fault !== undefined || from === undefined || !isBy(by)) {
-    out(`turnpike: ${fault}\n`)
-    return 1
-  }
-  const place = { ...options, out: (line: string) => out(`${line}\n`) }
-  return withSales(place, async (sales) => {
+  if (from === undefined)
+    throw new CommandError(
+      `--since ${JSON.stringify(since)} is not a past time: write 30d, 24h, 2026-11-20 or a Unix time`,
+    )
+  if (!isBy(by))
+    throw new CommandError(
+      `--by ${JSON.stringify(by)} is unknown: write ${groupings.slice(0, -1).join(', ')} or day`,
+    )
+  if (csv && json) throw new CommandError('choose --csv or --json, not both')
+  return withSales(options, async (sales) => {
     const attempts = { attemptsMax, cutAttemptsMax }
     const report = await readBooks({ sales, by, from, to: now, attempts })
-    const format = options.csv ? toCsv : options.json ? toJson : toText
-    out(format(report))
+    const text = (csv ? toCsv : json ? toJson : toText)(report)
+    // It ends its last line itself.
+    out(text.slice(0, -1))
     return 0
   })
-}
-
-function faultOf({ since, by, csv, json }: SalesOptions, from: number | undefined) {
-  if (from === undefined) {
-    return `--since ${JSON.stringify(since)} is not a past time: write 30d, 24h, 2026-11-20 or a Unix time`
-  }
-  if (by !== undefined && !isBy(by)) {
-    return `--by ${JSON.stringify(by)} is unknown: write ${groupings.slice(0, -1).join(', ')} or day`
-  }
-  return csv === true && json === true ? 'choose --csv or --json, not both' : undefined
 }
 
 function isBy(text: string): text is By {

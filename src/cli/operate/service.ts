@@ -1,41 +1,34 @@
 import { existsSync } from 'node:fs'
 import { join, resolve } from 'node:path'
-import { type Context, failed } from '../Command'
+import { failed } from '../Command'
+import type { Run } from '../commands'
 import { readServiceFile } from './ServiceFile'
 import { format, UnitError } from './Unit'
-
-export type ServiceOptions = Pick<Context, 'file' | 'env'> & {
-  /** The data directory, if it is named. */
-  data?: string | undefined
-  user?: string | undefined
-  domain?: string | undefined
-  cwd: string
-  /** The program and the arguments before the word `serve`. */
-  program?: readonly string[]
-  /** Writes the unit. */
-  out: (text: string) => void
-  /** Prints one line for the operator. */
-  warn: (line: string) => void
-}
 
 const usualData = '/var/lib/turnpike'
 
 /** Prints a systemd unit for this program. Returns the exit code. */
-export function service(options: ServiceOptions): number {
-  const { cwd, env, program = ownProgram(), user, domain, out, warn } = options
+export function service(
+  { data, env, user, domain, out, err, ...options }: Run<'service'>,
+  {
+    cwd = process.cwd(),
+    program = ownProgram(),
+  }: { cwd?: string; program?: readonly string[] } = {},
+): number {
   try {
     const file = resolve(cwd, options.file)
     const { listen, stopSeconds } = readServiceFile(file, env)
-    const dataDir = dataDirOf(options)
+    const dataDir = dataDirOf(cwd, data)
     const hasLowPort = domain !== undefined || (listen.port > 0 && listen.port < 1024)
-    out(format({ program, file, dataDir, user, domain, stopSeconds, hasLowPort }))
+    const unit = format({ program, file, dataDir, user, domain, stopSeconds, hasLowPort })
+    out(unit.trimEnd())
     for (const path of [...program, file]) {
       const reason = hidden(path)
-      if (reason) warn(`turnpike: ${path} is ${reason}: move it, then print the unit again`)
+      if (reason) err(`turnpike: ${path} is ${reason}: move it, then print the unit again`)
     }
     return 0
   } catch (error) {
-    return failed(error, warn)
+    return failed(error, err)
   }
 }
 
@@ -43,7 +36,7 @@ export function service(options: ServiceOptions): number {
  * The data directory, by default that of a service. A directory in use is not silently replaced by
  * an empty one: it has the keys and the payments.
  */
-function dataDirOf({ cwd, data }: ServiceOptions): string {
+function dataDirOf(cwd: string, data: string | undefined): string {
   if (data !== undefined) return resolve(cwd, data)
   const used = join(cwd, 'data')
   if (!existsSync(join(used, 'turnpike.sqlite'))) return usualData

@@ -1,33 +1,26 @@
 import type { Ledger } from '../../../db/Ledger'
 import type { Message } from '../../../db/WebhookLedger'
 import { dayMs } from '../../protocol/Time'
-import { type BesideOptions, withLedger } from './database'
-
-export type WebhooksOptions = BesideOptions & {
-  /** `list` or `resend`. */
-  verb: string
-  /** Id of a message; ignored by `list`. */
-  id: string
-  /** How long `resend` waits for a running service to send, ms. */
-  waitMs?: number
-}
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
+import { withLedger } from './database'
 
 /** Messages of each state that `list` shows. */
 const listed = 20
-const sendMs = 15_000
 
 /**
  * Shows the messages of webhooks to the operator, while a service may be running. `resend` makes a
  * message due again: the service sends it within seconds, or after its next start. Returns the exit
- * code: 1 when there is no such message, or when it was not delivered yet.
+ * code: 1 when there is no such message, or when it was not delivered yet. `waitMs`: how
+ * long it waits for a running service to send.
  */
-export function webhooks(options: WebhooksOptions): Promise<number> {
+export function webhooks(options: Run<'webhooks'>, waitMs = 15_000): Promise<number> {
   return withLedger(options, (ledger) =>
-    options.verb === 'list' ? list(ledger, options) : resend(ledger, options),
+    options.verb === 'list' ? list(ledger, options) : resend(ledger, options, waitMs),
   )
 }
 
-async function list({ webhooks }: Ledger, { out }: WebhooksOptions): Promise<number> {
+async function list({ webhooks }: Ledger, { out }: Run<'webhooks'>): Promise<number> {
   const messages = await webhooks.list(listed)
   for (const message of messages) out(lineOf(message))
   const waiting = [...(await webhooks.countWaiting()).values()].reduce((sum, each) => sum + each, 0)
@@ -60,14 +53,13 @@ function resultOf({ lastStatus, lastError }: Message): string {
 
 async function resend(
   { webhooks }: Ledger,
-  { id, now, out, waitMs = sendMs }: WebhooksOptions,
+  { operand: id, now, out }: Run<'webhooks'>,
+  waitMs: number,
 ): Promise<number> {
   const at = now()
   const before = await webhooks.resend(id, { at, expiresAt: at + dayMs })
-  if (before === undefined) {
-    out(`turnpike: there is no message ${id}: see turnpike webhooks list`)
-    return 1
-  }
+  if (before === undefined)
+    throw new CommandError(`there is no message ${id}: see turnpike webhooks list`)
   const until = now() + waitMs
   for (;;) {
     const current = await webhooks.find(id)

@@ -15,7 +15,7 @@ import { warningsOf } from '../../config/warnings'
 import { hostOf } from '../../http/url'
 import * as Pointer from '../../meter/Pointer'
 import * as Crypto from '../../protocol/Crypto'
-import type { Context } from '../Command'
+import type { Run } from '../commands'
 import { deskKeyFault, findTarget } from '../operate/database'
 import { unreadable, warn } from '../words'
 import { findMissingProxies, findUnsold } from './by-use'
@@ -26,12 +26,7 @@ import { findOnline, findRefused } from './online'
 import { findOverlaps } from './overlaps'
 import { type Accounts, findUnfunded } from './unfunded'
 
-export type Options = Pick<Context, 'file' | 'dataDir' | 'env' | 'now' | 'out'> & {
-  /** Value of `--domain`: the file is checked for these domains. */
-  domain?: string | undefined
-  /** Whether to check every chain, contract, pool and upstream, too. */
-  online: boolean
-}
+type Options = Run<'check'>
 
 /**
  * Validates merchants.toml. Prints each fault as `file:line: message`, or a summary with warnings

@@ -5,16 +5,9 @@ import { account } from '../../demo/accounts'
 import { assertClients } from '../../demo/buyers'
 import { startWorld, type World } from '../../demo/world'
 import { createLog } from '../../log'
+import type { Run } from '../commands'
 import { isCompiled, self, unreadable } from '../words'
 import { buyWithEveryClient, goods, question } from './trials'
-
-export type DemoOptions = {
-  /** Also buy with every stock client, print the results, and exit. */
-  once: boolean
-  /** Path of a configuration; undefined: the one that ships. */
-  file: string | undefined
-  env: Readonly<Record<string, string | undefined>>
-}
 
 const defaultPort = 4020
 /** Ports of the gateway, three chains and the upstreams. */
@@ -29,26 +22,26 @@ class DemoError extends Error {
  * Runs the shipped configuration on local chains until Ctrl-C or SIGTERM. Returns the exit code. In
  * every case it stops everything that it started.
  */
-export async function demo(options: DemoOptions): Promise<number> {
+export async function demo({ once = false, config, env }: Run<'demo'>): Promise<number> {
   // Installed before anything starts: an early Ctrl-C must not leave files behind.
   const interrupted = interruption()
   const logged: string[] = []
-  const write = options.once ? (line: string) => void logged.push(line) : undefined
+  const write = once ? (line: string) => void logged.push(line) : undefined
   let world: World | undefined
   try {
-    const port = parsePort(options.env.PORT)
-    const text = await readConfiguration(options.file)
-    if (options.once) await assertClients()
+    const port = parsePort(env.PORT)
+    const text = await readConfiguration(config)
+    if (once) await assertClients()
     assertFree(port)
     world = await startWorld({
       text,
-      file: options.file ?? 'merchants.toml',
+      file: config ?? 'merchants.toml',
       port,
       exchange: true,
       log: createLog({ pretty: true, ...(write === undefined ? {} : { write }) }),
       progress: (step) => print(`started ${step}`),
     })
-    if (!options.once) {
+    if (!once) {
       print(instructions(world, port))
       await interrupted
       return 0

@@ -2,9 +2,9 @@ import { readFileSync } from 'node:fs'
 import type { HttpsOptions } from '../../app/options'
 import { parseDomains } from '../../config/domains'
 import { codeOf, type Env, EnvironmentError, readEnv } from '../../config/env'
-import type { Values } from '../Command'
+import type { Run } from '../commands'
 
-export type HttpsFlags = Pick<Values, 'domain' | 'https-port' | 'http-port'>
+type Flags = Pick<Run<'serve'>, 'domain' | 'https-port' | 'http-port'>
 
 const letsEncrypt = 'https://acme-v02.api.letsencrypt.org/directory'
 
@@ -12,7 +12,7 @@ const letsEncrypt = 'https://acme-v02.api.letsencrypt.org/directory'
  * How HTTPS is served; undefined without `--domain`. Throws `EnvironmentError` for a wrong flag or a
  * wrong variable.
  */
-export function readHttps(flags: HttpsFlags, env: Env): HttpsOptions | undefined {
+export function readHttps(flags: Flags, env: Env): HttpsOptions | undefined {
   const { domain } = flags
   if (domain === undefined) {
     for (const name of ['https-port', 'http-port'] as const)
@@ -39,7 +39,7 @@ export function domainsOf(domain: string | undefined): readonly string[] {
   return domains
 }
 
-function portOf(flags: HttpsFlags, name: 'https-port' | 'http-port', otherwise: number): number {
+function portOf(flags: Flags, name: 'https-port' | 'http-port', otherwise: number): number {
   const text = flags[name]
   if (text === undefined) return otherwise
   const port = /^\d{1,5}$/.test(text) ? Number(text) : 0

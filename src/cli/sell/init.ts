@@ -2,18 +2,14 @@ import { closeSync, existsSync, mkdirSync, openSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { codeOf, type Env } from '../../config/env'
 import { parse } from '../../config/merchants'
-import type { Context } from '../Command'
+import type { Run } from '../commands'
 import { self } from '../words'
 import { check } from './check'
 import { type Answers, compose, defaults, networksIn, slugOf } from './template'
 
-/** `file` is the one that is written. */
-export type InitOptions = Context & {
-  /** Answers of the command line. */
-  given: Given
-  /** Asks on the terminal; undefined at its end. Absent without a terminal. */
-  ask: ((question: string) => Promise<string | undefined>) | undefined
-}
+type Options = Run<'init'>
+/** Asks on the terminal; undefined at its end. Absent without a terminal. */
+type Ask = ((question: string) => Promise<string | undefined>) | undefined
 
 /** Answers so far. */
 type Given = { [Name in keyof Answers]?: Answers[Name] | undefined }
@@ -37,8 +33,8 @@ const usual: Given = { price: '0.01', networks: 'base' }
  * Writes a configuration that sells one API, from the options or from answers on the terminal, and
  * checks it. Overwrites nothing. Returns the exit code: 2 for wrong or missing options.
  */
-export async function init(options: InitOptions): Promise<number> {
-  const { file, ask, err } = options
+export async function init(options: Options, ask: Ask): Promise<number> {
+  const { file, err } = options
   if (existsSync(file)) {
     err(`turnpike: ${file} is there already, and init overwrites nothing: name another by --config`)
     return 1
@@ -48,7 +44,7 @@ export async function init(options: InitOptions): Promise<number> {
     for (const fault of faults) err(`turnpike: ${fault}`)
     return 2
   }
-  const missing = questions.filter(({ name }) => options.given[name] === undefined)
+  const missing = questions.filter(({ name }) => options[name] === undefined)
   if (missing.length > 0 && ask === undefined) {
     err(`turnpike: init has no terminal to ask on; add ${missing.map(optionOf).join(', ')}`)
     err(
@@ -56,7 +52,7 @@ export async function init(options: InitOptions): Promise<number> {
     )
     return 2
   }
-  const answers = await complete(options)
+  const answers = await complete(options, ask)
   if (answers === undefined) {
     err('turnpike: nothing is written: the answers ended before the last question')
     return 1
@@ -74,12 +70,12 @@ function optionOf({ name }: Question): string {
 }
 
 /** The faults of every option, each with the options before it. */
-function wrongOptions({ given, env }: InitOptions): string[] {
+function wrongOptions(options: Options): string[] {
   const known: Given = {}
   return (['upstream', 'price', 'networks', 'rpc', 'payout'] as const).flatMap((name) => {
-    const value = given[name]
+    const value = options[name]
     if (value === undefined) return []
-    const fault = faultOf({ ...known, [name]: value }, name, env)
+    const fault = faultOf({ ...known, [name]: value }, name, options.env)
     if (fault === undefined) known[name] = value
     return fault === undefined ? [] : [`--${name}${fault.startsWith(' ') ? '' : ': '}${fault}`]
   })
@@ -110,8 +106,9 @@ function withDefaults(known: Given): Answers {
 }
 
 /** Asks what the options leave open; undefined when the terminal ends. */
-async function complete({ given, ask, env, out }: InitOptions): Promise<Answers | undefined> {
-  const known: Given = { ...given }
+async function complete(options: Options, ask: Ask): Promise<Answers | undefined> {
+  const { upstream, price, networks, payout, rpc, env, out } = options
+  const known: Given = { upstream, price, networks, payout, rpc }
   for (const { name, text } of questions) {
     while (known[name] === undefined) {
       const fallback = usual[name]
@@ -142,10 +139,10 @@ function write(file: string, text: string): string | undefined {
   }
 }
 
-async function finish(options: InitOptions, answers: Answers): Promise<number> {
-  const { file, dataDir, env, now, out } = options
+async function finish(options: Options, answers: Answers): Promise<number> {
+  const { file, out } = options
   out(`wrote ${file}`)
-  const code = await check({ file, env, dataDir, online: false, now, out })
+  const code = await check(options)
   const config = file === 'merchants.toml' ? '' : ` --config ${file}`
   const program = self()
   if (code !== 0) {

@@ -8,55 +8,32 @@ import type { Quote } from '../../meter/Quote'
 import { createReader } from '../../meter/Reader'
 import type { Usage } from '../../meter/Usage'
 import * as Amount from '../../protocol/Amount'
-import type { Context } from '../Command'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
 
-export type MeterOptions = Pick<Context, 'file' | 'env' | 'out'> & {
-  /** `MERCHANT/ROUTE`, with the tail of the request where it has one. */
-  route?: string
-  /** The answer as the upstream sent it: JSON, or an event stream. */
-  answer: string
-  /** The body of the request. */
-  request?: string
+/** Prints the cost of a stored answer, which the upstream sent as JSON or as an event stream. */
+export function meterAnswer(options: Run<'meter'>): number {
+  for (const line of describe(options)) options.out(line)
+  return 0
 }
 
-/**
- * Prints the cost of a stored answer. Returns the exit code: 1 when a file or the request is at
- * fault.
- */
-export function meterAnswer(options: MeterOptions): number {
-  const { out } = options
-  try {
-    for (const line of describe(options)) out(line)
-    return 0
-  } catch (error) {
-    if (!(error instanceof MeterError)) throw error
-    for (const line of error.lines) out(`turnpike: ${line}`)
-    return 1
-  }
+/** Why a file or the request is at fault, in lines. */
+function fault(...lines: readonly string[]): CommandError {
+  return new CommandError(lines.join('\nturnpike: '))
 }
 
-class MeterError extends Error {
-  override readonly name = 'MeterError'
-  readonly lines: readonly string[]
-
-  constructor(...lines: readonly string[]) {
-    super(lines.join('\n'))
-    this.lines = lines
-  }
-}
-
-function describe(options: MeterOptions): string[] {
-  const { file, env, route = '', answer, request } = options
+function describe(options: Run<'meter'>): string[] {
+  const { file, env, route = '', operand: answer, request } = options
   const { config, faults } = parse(read(file).toString(), { file, env })
-  if (config === undefined) throw new MeterError(...faults.map(format))
+  if (config === undefined) throw fault(...faults.map(format))
   const match = Route.match(Route.compile(config.merchants), `/m/${route}`)
-  if (match === undefined) throw new MeterError(`${file} sells no route "${route}"`)
+  if (match === undefined) throw fault(`${file} sells no route "${route}"`)
   const { meter } = match.route
-  if (meter === undefined) throw new MeterError(`${route} has a fixed price and no meter`)
+  if (meter === undefined) throw fault(`${route} has a fixed price and no meter`)
   const quote = request === undefined ? anyRequest(meter) : quoteFor(match, read(request))
-  if (quote === undefined) throw new MeterError(`${route} is not forwarded`)
+  if (quote === undefined) throw fault(`${route} is not forwarded`)
   if (quote.faults.length > 0)
-    throw new MeterError(...quote.faults.map(({ name, reason }) => `${name} ${reason}`))
+    throw fault(...quote.faults.map(({ name, reason }) => `${name} ${reason}`))
   const usage = usageOf(meter, read(answer))
   const charge = Charge.of(meter, quote, usage)
   return [
@@ -91,7 +68,7 @@ function read(file: string): Buffer {
   try {
     return readFileSync(file)
   } catch {
-    throw new MeterError(`${file} cannot be read`)
+    throw fault(`${file} cannot be read`)
   }
 }
 

@@ -20,13 +20,13 @@ import { exposuresOf } from '../../config/warnings'
 import { createLog } from '../../log'
 import * as Crypto from '../../protocol/Crypto'
 import { etherText } from '../../settlement/state/funding'
-import type { Context, Values } from '../Command'
+import type { Run } from '../commands'
 import { deskKeyFault, findTarget, opening, serverFault } from '../operate/database'
 import { createOperator } from '../operate/operator'
 import { createMessages, createOutput, isTerminal } from '../output'
 import { unreadable, warn } from '../words'
 import { describe } from './gas-cost'
-import { type HttpsFlags, readHttps } from './https'
+import { readHttps } from './https'
 import { reload } from './reload'
 import { startFault } from './start-fault'
 
@@ -36,14 +36,10 @@ declare const VERSION: string | undefined
 /** Exit code of a gateway that must send nothing more: EX_SOFTWARE of sysexits.h. */
 const fencedCode = 70
 
-type ServeOptions = Pick<Context, 'file' | 'dataDir' | 'env'> & {
-  flags: HttpsFlags & Pick<Values, 'accept-loss'>
-}
-
 /**
  * Serves until SIGTERM or SIGINT. Returns the exit code: 1, with a message, when it cannot start.
  */
-export async function serve(options: ServeOptions): Promise<number> {
+export async function serve(options: Run<'serve'>): Promise<number> {
   const say = createMessages(Bun.stderr.writer())
   const configured = await configure(options, say)
   if (typeof configured === 'string') {
@@ -72,7 +68,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     process.exit(fencedCode)
   }
   const warnStart = (line: string) => say(`turnpike: warning: ${line}\n`)
-  const isLossAccepted = options.flags['accept-loss'] === true
+  const isLossAccepted = options['accept-loss'] === true
   const openServer =
     target && opening(target, { secrets, warn: warnStart, onFenced, isLossAccepted })
   try {
@@ -141,10 +137,10 @@ type Configured = {
 
 /** Configuration and secrets, or a text with all faults in them. */
 async function configure(
-  options: ServeOptions,
+  options: Run<'serve'>,
   say: (text: string) => void,
 ): Promise<Configured | string> {
-  const { file, dataDir, env, flags } = options
+  const { file, dataDir, env } = options
   let text: string
   try {
     text = await readFile(file, 'utf8')
@@ -152,7 +148,7 @@ async function configure(
     return `turnpike: ${unreadable(file, error)}\n`
   }
   try {
-    const https = readHttps(flags, env)
+    const https = readHttps(options, env)
     const target = await findTarget(env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
