@@ -27,7 +27,7 @@ export function from(accent: string): Theme {
   }
 }
 
-/** Rules that follow those of style.css. */
+/** Rules that follow those of base.css and style.css. */
 export function toCss({ brand, onBrand, light, dark }: Theme): string {
   const button = `--brand:${brand};--on-brand:${onBrand};--accent:`
   return `:root{${button}${light}}@media (prefers-color-scheme:dark){:root{${button}${dark}}}`

@@ -1,6 +1,7 @@
 import type { Logo, Service } from '../config/Config'
 import { pathOf } from '../http/url'
 import admin from './admin/admin.css' with { type: 'text' }
+import base from './base.css' with { type: 'text' }
 import answers from './browser/script/answers.js' with { type: 'text' }
 import compose from './browser/script/compose.js' with { type: 'text' }
 import copy from './browser/script/copy.js' with { type: 'text' }
@@ -64,7 +65,7 @@ export function assetsOf(service: Brand): Assets {
   const made = {
     ...madeScripts(),
     style: inline('style', 'css', styleOf(service), 'text/css; charset=utf-8'),
-    admin: asset('admin', 'css', admin, 'text/css; charset=utf-8'),
+    admin: asset('admin', 'css', base + admin, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
     logo: logoAsset(service.logo),
   }
@@ -73,7 +74,7 @@ export function assetsOf(service: Brand): Assets {
 }
 
 function styleOf({ accent }: Brand): string {
-  const small = style.replace(/\/\*[\s\S]*?\*\//g, '').replace(/\s*\n\s*/g, '\n')
+  const small = (base + style).replace(/\/\*[\s\S]*?\*\//g, '').replace(/\s*\n\s*/g, '\n')
   return accent === undefined ? small : small + Theme.toCss(Theme.from(accent))
 }
 

@@ -28,20 +28,20 @@ function pngOf(width: number, height: number): Uint8Array {
 }
 
 describe('the colour of the operator', () => {
-  const style = Bun.file(join(import.meta.dir, '../..', 'src/web/style.css'))
+  const folder = join(import.meta.dir, '../..', 'src/web')
 
-  /** The variables of style.css, for light and for dark. */
+  /** The variables of the pages for buyers, for light and for dark. */
   async function colours() {
-    const text = await style.text()
-    const roots = [...text.matchAll(/:root \{([^}]*)\}/g)].map(([, body = '']) =>
-      Object.fromEntries(
-        [...body.matchAll(/--([\w-]+): (#[0-9a-f]{6});/g)].map(([, name = '', value = '']) => [
-          name,
-          value,
-        ]),
-      ),
-    )
-    const [light = {}, dark = {}] = roots
+    const light: Record<string, string> = {}
+    const dark: Record<string, string> = {}
+    for (const name of ['base.css', 'style.css']) {
+      const text = await Bun.file(join(folder, name)).text()
+      const pairs = text.matchAll(/--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);/g)
+      for (const [, variable = '', first = '', second = ''] of pairs) {
+        light[variable] = first
+        dark[variable] = second
+      }
+    }
     return { light, dark }
   }
 
