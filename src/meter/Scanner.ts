@@ -1,12 +1,6 @@
 import type { Pointer } from './Pointer'
 
-/** Finds members of JSON objects in bytes that come in pieces. */
-export type Scanner = {
-  /** Reads a piece, which may be written over afterwards. */
-  add(chunk: Uint8Array): void
-  /** Drops an object that has not ended, as at the end of an event. */
-  reset(): void
-}
+export type Scanner = ReturnType<typeof createScanner>
 
 /** The names on the way to the wanted members. */
 export type Node = { name: string; bytes: Uint8Array; children: readonly Node[] }
@@ -42,52 +36,47 @@ const blankMax = 0x20
 /** Longest name, number or text that is read. */
 const tokenMaxBytes = 512
 
-type State = {
-  root: Node
-  take: (found: Found, isElement: boolean) => void
-  frames: Frame[]
-  frame: Frame | undefined
-  /** Containers around this place that have no wanted member. */
-  skipped: number
-  /** Whether the outermost objects are elements of an array; undefined before the first one. */
-  isArray: boolean | undefined
-  /** The member whose value comes next, when it is wanted. */
-  child: Node | undefined
-  isString: boolean
-  isPrimitive: boolean
-  isEscaped: boolean
-  hasEscape: boolean
-  /** The part of a token that came with earlier chunks, and the length of all of that part. */
-  held: Uint8Array
-  heldBytes: number
-}
+type State = ReturnType<typeof createState>
 
-/**
- * `take` gets the wanted members of each outermost object when it ends. Such an object may have any
- * length, because nothing else of it is kept. With `mayBeArray` the elements of an outermost array
- * are outermost objects.
- */
-export function createScanner(
+function createState(
   root: Node,
-  take: State['take'],
-  { mayBeArray = false } = {},
-): Scanner {
-  const state: State = {
+  take: (found: Found, isElement: boolean) => void,
+  mayBeArray: boolean,
+) {
+  return {
     root,
     take,
-    frames: [],
-    frame: undefined,
+    frames: [] as Frame[],
+    frame: undefined as Frame | undefined,
+    /** Containers around this place that have no wanted member. */
     skipped: 0,
-    isArray: mayBeArray ? undefined : false,
-    child: undefined,
+    /** Whether the outermost objects are elements of an array; undefined before the first one. */
+    isArray: mayBeArray ? undefined : (false as boolean | undefined),
+    /** The member whose value comes next, when it is wanted. */
+    child: undefined as Node | undefined,
     isString: false,
     isPrimitive: false,
     isEscaped: false,
     hasEscape: false,
+    /** The part of a token that came with earlier chunks, and the length of all of that part. */
     held: new Uint8Array(tokenMaxBytes),
     heldBytes: 0,
   }
-  return { add: (chunk) => scan(state, chunk), reset: () => reset(state) }
+}
+
+/**
+ * Finds members of JSON objects in bytes that come in pieces. `take` gets the wanted members of each
+ * outermost object when it ends. Such an object may have any length, because nothing else of it is
+ * kept. With `mayBeArray` the elements of an outermost array are outermost objects.
+ */
+export function createScanner(root: Node, take: State['take'], { mayBeArray = false } = {}) {
+  const state = createState(root, take, mayBeArray)
+  return {
+    /** Reads a piece, which may be written over afterwards. */
+    add: (chunk: Uint8Array): void => scan(state, chunk),
+    /** Drops an object that has not ended, as at the end of an event. */
+    reset: (): void => reset(state),
+  }
 }
 
 function reset(state: State): void {

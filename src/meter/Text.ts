@@ -1,10 +1,3 @@
-/** Estimates the tokens of texts in JSON that passes, for an answer without usage. */
-export type Estimate = {
-  /** Reads a piece, which may be written over afterwards. */
-  add(chunk: Uint8Array): void
-  tokens(): number
-}
-
 type Named = { bytes: Uint8Array; set: number }
 type Count = { texts: number; bytes: number }
 
@@ -20,11 +13,12 @@ const space = 0x20
 const tailBytes = 32
 
 /**
+ * Estimates the tokens of texts in JSON that passes, for an answer without usage.
  * One token for each text, or for each four bytes of them, whichever is more: services send a token
  * or several in an event. A text is the value of a member with one of the names, at any depth. The
  * bytes are only searched for names, because parsing each event would cost more than passing it on.
  */
-export function createEstimate(names: Names): Estimate {
+export function createEstimate(names: Names) {
   const known = names.flatMap((each, set) =>
     each.map((name): Named => ({ bytes: new TextEncoder().encode(`"${name}"`), set })),
   )
@@ -57,7 +51,8 @@ export function createEstimate(names: Names): Estimate {
     return at
   }
   return {
-    add(chunk) {
+    /** Reads a piece, which may be written over afterwards. */
+    add(chunk: Uint8Array): void {
       const size = chunk.byteLength
       for (let at = 0; at < size; at++) {
         const count = own < 0 ? undefined : counts[own]
@@ -80,7 +75,7 @@ export function createEstimate(names: Names): Estimate {
       tail.copyWithin(0, kept)
       tail.set(chunk.subarray(size - kept), tailBytes - kept)
     },
-    tokens() {
+    tokens(): number {
       const { texts, bytes } = counts.find((count) => count.texts > 0) ?? { texts: 0, bytes: 0 }
       return Math.max(texts, Math.floor(bytes / bytesPerToken))
     },

@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
 import type { Asset, TransferMethod } from './Asset'
 import * as Crypto from './Crypto'
+import * as Json from './Json'
 
 /**
  * EIP-3009 `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can
@@ -54,6 +55,18 @@ export type Signed = {
    * As received, after the static length check. Not unique for a payment, because it is malleable.
    */
   signature: Hex
+}
+
+/** Reads the signed members, as both protocols send them. Throws a JsonError. */
+export function read(json: Json.JsonObject) {
+  return {
+    payer: Json.address(json, 'from'),
+    payee: Json.address(json, 'to'),
+    amountAtomic: Json.uint(json, 'value'),
+    nonce: Json.word(json, 'nonce'),
+    validAfter: Json.uint(json, 'validAfter'),
+    validBefore: Json.uint(json, 'validBefore'),
+  }
 }
 
 /** EIP-712 domain separator of a token, 64 hex digits. */

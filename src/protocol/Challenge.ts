@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import * as Crypto from './Crypto'
 import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
@@ -18,19 +18,7 @@ import type { Fault } from './Problem'
 export type Detail = 'bare' | 'short' | 'full'
 
 /** The constant parts of the challenges of one route. */
-export type Compiled = {
-  /** One per offer. */
-  terms: readonly {
-    /** Keyed HMAC that has absorbed the first four slots. */
-    hmac: Bun.CryptoHasher
-    /** `", realm=".."` to `request=".."`. */
-    params: string
-  }[]
-  /** base64url of the opaque JSON before and after `unique`. */
-  opaquePrefix: string
-  opaqueSuffix: string
-  tag: string
-}
+export type Compiled = ReturnType<typeof compile>
 
 /** Challenge parameters as a credential echoes them; nothing about them is proven yet. */
 export type Echo = {
@@ -45,28 +33,7 @@ export type Echo = {
 }
 
 /** Terms of a decoded `request`. */
-export type ChargeRequest = {
-  amountAtomic: bigint
-  currency: Address
-  recipient: Address
-  chainId: number
-  credentialTypes: readonly string[]
-  permit2: boolean
-}
-
-/** A challenge that this service issued. */
-export type VerifiedChallenge = {
-  id: string
-  request: ChargeRequest
-  /** Unix ms. */
-  expiresAt: number
-  /** RFC 9530 digest of the body the challenge was issued for. */
-  digest: string | undefined
-  /**
-   * `routeTag` of the item for which the challenge was issued; older challenges have the whole id.
-   */
-  route: string
-}
+export type ChargeRequest = ReturnType<typeof parseRequest>
 
 /**
  * Precomputes the challenges of an item, one per offer, in order. No two offers may be equal.
@@ -78,18 +45,22 @@ export function compile(input: {
   routeId: string
   secret: Uint8Array
   detail?: Detail
-}): Compiled {
+}) {
   const { realm, offers, routeId, secret, detail = 'full' } = input
   if (!/^[\x21\x23-\x5b\x5d-\x7b\x7d\x7e]+$/.test(realm)) throw new Error(`bad realm: ${realm}`)
   const tag = routeTag(routeId)
   return {
+    /** One per offer. */
     terms: offers.map((offer) => {
       const encoded = base64url(Json.canonicalize(request(offer, detail)))
+      /** Keyed HMAC that has absorbed the first four slots. */
       const hmac = new Bun.CryptoHasher('sha256', secret)
       hmac.update(`${realm}|evm|charge|${encoded}|`)
+      /** `", realm=".."` to `request=".."`. */
       const params = `", realm="${realm}", method="evm", intent="charge", request="${encoded}"`
       return { hmac, params }
     }),
+    /** base64url of the opaque JSON before and after `unique`. */
     opaquePrefix: base64url('{"n":"'),
     opaqueSuffix: base64url(`","route":${JSON.stringify(tag)}}`),
     tag,
@@ -141,10 +112,7 @@ export function issue(
  * Proves that this service issued an echoed challenge. An expired one passes, because a stored
  * payment is looked up by it, too. See `checkExpiry`.
  */
-export function verify(
-  echo: Echo,
-  options: { secrets: readonly Uint8Array[]; realm: string },
-): VerifiedChallenge | Fault {
+export function verify(echo: Echo, options: { secrets: readonly Uint8Array[]; realm: string }) {
   if (echo.method !== 'evm' || echo.intent !== 'charge') {
     return fault('method-unsupported', 'Only method "evm" with intent "charge" is accepted here.')
   }
@@ -162,8 +130,13 @@ export function verify(
     return {
       id: echo.id,
       request: parseRequest(echo.request),
+      /** Unix ms. */
       expiresAt: Date.parse(echo.expires),
+      /** RFC 9530 digest of the body the challenge was issued for. */
       digest: echo.digest,
+      /**
+       * `routeTag` of the item for which the challenge was issued; older challenges have the whole id.
+       */
       route: Json.text(decodeJson(echo.opaque, 'base64url'), 'route'),
     }
   } catch (error) {
@@ -173,7 +146,7 @@ export function verify(
 }
 
 /** Whether a challenge may still be paid. */
-export function checkExpiry(challenge: VerifiedChallenge, now: number): Fault | undefined {
+export function checkExpiry(challenge: { expiresAt: number }, now: number): Fault | undefined {
   // NaN is not above `now`, so it counts as expired.
   if (challenge.expiresAt > now) return undefined
   return fault('payment-expired', 'The challenge has expired.')
@@ -202,7 +175,7 @@ export function parseHeader(value: string): Record<string, string>[] {
 }
 
 /** Decodes the `request` parameter. Throws a JsonError. */
-export function parseRequest(encoded: string): ChargeRequest {
+export function parseRequest(encoded: string) {
   const json = decodeJson(encoded, 'base64url')
   const details = Json.object(json, 'methodDetails')
   const types = Json.member(details, 'credentialTypes')

@@ -1,4 +1,5 @@
 import * as Address from './Address'
+import * as Authorization from './Authorization'
 import * as Challenge from './Challenge'
 import { decodeJson } from './Header'
 import * as Json from './Json'
@@ -102,12 +103,7 @@ function authorization(
     network: `eip155:${request.chainId}`,
     chainId: request.chainId,
     asset: request.currency,
-    payer: Json.address(payload, 'from'),
-    payee: Json.address(payload, 'to'),
-    amountAtomic: Json.uint(payload, 'value'),
-    nonce: Json.word(payload, 'nonce'),
-    validAfter: Json.uint(payload, 'validAfter'),
-    validBefore: Json.uint(payload, 'validBefore'),
+    ...Authorization.read(payload),
     signature: Json.signature(payload, 'signature'),
   }
   expectTerms(transfer, challenge, request)

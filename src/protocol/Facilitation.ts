@@ -1,5 +1,4 @@
 import { Type } from '@sinclair/typebox'
-import type { Address } from 'viem'
 import { decodeUtf8 } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
@@ -16,27 +15,7 @@ import * as X402Payload from './X402Payload'
 export type Operation = 'verify' | 'settle'
 
 /** Payment terms of a resource server. */
-export type Requirements = {
-  scheme: 'exact' | 'upto'
-  network: string
-  asset: Address
-  payTo: Address
-  /** For `upto`: the ceiling for `/verify`, the charge for `/settle`. */
-  amountAtomic: bigint
-  /** Longest time that the resource server waits for a settlement. */
-  maxTimeoutSeconds: number
-  /** EIP-712 domain of the token, which EIP-3009 signatures need. */
-  name: string | undefined
-  version: string | undefined
-  /**
-   * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
-   */
-  fingerprint: string
-  /**
-   * For `upto`: sha256 (hex) over the terms without the amount, which differs between the calls.
-   */
-  terms: string | undefined
-}
+export type Requirements = ReturnType<typeof readRequirements>
 
 /**
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
@@ -164,7 +143,7 @@ function malformed(code: string, what: string, error: unknown): Fault {
   return { code, detail: `${what} is malformed: ${error.message}.` }
 }
 
-function readRequirements(scheme: Requirements['scheme'], terms: Json.JsonObject): Requirements {
+function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
   const extra = Json.optionalObject(terms, 'extra') ?? {}
   const network = Json.text(terms, 'network')
   const asset = Json.address(terms, 'asset')
@@ -177,14 +156,23 @@ function readRequirements(scheme: Requirements['scheme'], terms: Json.JsonObject
     network,
     asset,
     payTo,
+    /** For `upto`: the ceiling for `/verify`, the charge for `/settle`. */
     amountAtomic,
+    /** Longest time that the resource server waits for a settlement. */
     maxTimeoutSeconds: readTimeout(terms),
+    /** EIP-712 domain of the token, which EIP-3009 signatures need. */
     name: Json.optionalText(extra, 'name') || undefined,
     version: Json.optionalText(extra, 'version') || undefined,
+    /**
+     * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
+     */
     fingerprint:
       uptoTerms === undefined
         ? hash({ ...fixed, amount: String(amountAtomic) })
         : hashOfCharge(uptoTerms, amountAtomic),
+    /**
+     * For `upto`: sha256 (hex) over the terms without the amount, which differs between the calls.
+     */
     terms: uptoTerms,
   }
 }

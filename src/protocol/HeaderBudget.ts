@@ -75,17 +75,6 @@ export type Choice = {
   key: number
 }
 
-/** The content of the head of one answer. */
-export type Head = {
-  accepts: readonly Requirements[]
-  extensions: Extensions
-  /** With description and media type. */
-  isDescribed: boolean
-  detail: Detail
-  /** Number of MPP challenges, from the first on. */
-  challenges: number
-}
-
 export type Budget = ReturnType<typeof compile>
 
 type Base = { accepts: readonly Requirements[]; challenges: number; json: number; plain: number }
@@ -166,9 +155,10 @@ function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Ch
   return { url, hasDigest, base, parts, key }
 }
 
-/** The content of a choice. */
-export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head {
+/** The content of the head of a choice. */
+export function headOf({ input, forms }: Budget, { base, parts }: Choice) {
   const { full } = input
+  const detail: Detail = parts.has('defaults') ? 'full' : parts.has('permit2') ? 'short' : 'bare'
   const extensions: Record<string, Extension> = {}
   for (const { name, extension } of forms) if (parts.has(name)) extensions[nameOf(name)] = extension
   return {
@@ -178,8 +168,10 @@ export function headOf({ input, forms }: Budget, { base, parts }: Choice): Head 
       return [X402.brief(accept)]
     }),
     extensions: { ...extensions, ...saltOnly(full.extensions) },
+    /** With description and media type. */
     isDescribed: parts.has('resource'),
-    detail: parts.has('defaults') ? 'full' : parts.has('permit2') ? 'short' : 'bare',
+    detail,
+    /** Number of MPP challenges, from the first on. */
     challenges: base.challenges,
   }
 }

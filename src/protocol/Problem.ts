@@ -171,10 +171,4 @@ export class ProblemError extends Error {
   }
 }
 
-type Input = {
-  code: string
-  detail: string
-  status: number
-  title: string
-  retryable?: boolean
-} & Options
+type Input = Fault & Omit<Kind, 'retryable'> & Options & { retryable?: boolean }

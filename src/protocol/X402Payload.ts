@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
+import * as Authorization from './Authorization'
 import * as Explanation from './Explanation'
 import { base64url, decodeJson, infoOf } from './Header'
 import * as Json from './Json'
@@ -21,10 +22,10 @@ export type Parsed = {
     Transfer,
     'payer' | 'payee' | 'amountAtomic' | 'nonce' | 'validAfter' | 'validBefore' | 'signature'
   > & {
-    asset: Address | undefined
-    spender: Address | undefined
+    asset?: Address
+    spender?: Address
     /** The account that may settle: signed by the scheme `upto`. */
-    facilitator: Address | undefined
+    facilitator?: Address | undefined
   }
   accepted: Json.JsonObject | undefined
   resource: Json.JsonObject | undefined
@@ -62,7 +63,7 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
     identifier: identifier(extensions),
   }
   if (authorization !== undefined && permit === undefined) {
-    const signed = signedAuthorization(authorization, signature)
+    const signed = { ...Authorization.read(authorization), signature }
     return { scheme: 'exact', method: 'eip3009', signed, ...common }
   }
   if (permit !== undefined && authorization === undefined) {
@@ -82,21 +83,6 @@ function schemeOf(
       ? spender === Upto.proxyAddress
       : Json.member(accepted, 'scheme') === 'upto'
   return isUpto ? 'upto' : 'exact'
-}
-
-function signedAuthorization(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
-  return {
-    asset: undefined,
-    spender: undefined,
-    facilitator: undefined,
-    payer: Json.address(json, 'from'),
-    payee: Json.address(json, 'to'),
-    amountAtomic: Json.uint(json, 'value'),
-    nonce: Json.word(json, 'nonce'),
-    validAfter: Json.uint(json, 'validAfter'),
-    validBefore: Json.uint(json, 'validBefore'),
-    signature,
-  }
 }
 
 function spenderOf(hasFacilitator: boolean): Address {

@@ -31,30 +31,7 @@ export type CompileOptions = {
 }
 
 /** All parts of a 402 that stay the same for a minute. */
-export type CompiledOffers = {
-  /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
-  madeAt: number
-  /** One bit per offer that can settle. */
-  ready: number
-  /** Relayers that may be named for each offer of the scheme `upto`, as one text. */
-  facilitators: string
-  challengesOf: (detail: Challenge.Detail, count?: number) => Challenge.Compiled
-  /** Whether some asset is accepted by EIP-3009 or Permit2. */
-  hasBoth: boolean
-  /** The x402 payload, with an example salt. */
-  required: X402.PaymentRequired
-  /** Members that only the body has. */
-  beside: { gasSponsor?: string }
-  budget: HeaderBudget.Budget
-  /** The plans by `HeaderBudget.Choice.key`. */
-  plans: Map<number, Plan>
-  /**
-   * JSON of the body before and after the URL. Without a salt, so that answers share the string.
-   */
-  body: readonly [before: string, after: string]
-  /** The newest page; routes without parameters have only one. */
-  page: Page | undefined
-}
+export type CompiledOffers = ReturnType<typeof compile>
 
 /** Parts that do not depend on the URL. */
 type Plan = {
@@ -83,7 +60,13 @@ export type Page = {
   headers: Headers
 }
 
-export type Compiling = Pick<CompiledOffers, 'ready' | 'madeAt' | 'facilitators'> & {
+export type Compiling = {
+  /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
+  madeAt: number
+  /** One bit per offer that can settle. */
+  ready: number
+  /** Relayers that may be named for each offer of the scheme `upto`, as one text. */
+  facilitators: string
   /** The relayer that an offer of the scheme `upto` names; undefined: there is none. */
   facilitatorOf: (offer: Offer.Offer) => Address | undefined
 }
@@ -94,7 +77,7 @@ export function compile(
   { ready, madeAt, facilitators, facilitatorOf }: Compiling,
   secret: Uint8Array,
   options: CompileOptions,
-): CompiledOffers {
+) {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
   const accepts = X402.accepts(offers, facilitatorOf)
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
@@ -119,13 +102,16 @@ export function compile(
   const challengesOf = compileChallenges(mppOffers, item.id, secret, options.realm)
   const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
   const isSponsored = offers.some(({ network }) => options.gasSponsor.networks.includes(network.id))
-  const beside = isSponsored ? { gasSponsor: options.gasSponsor.url } : {}
+  /** Members that only the body has. */
+  const beside: { gasSponsor?: string } = isSponsored ? { gasSponsor: options.gasSponsor.url } : {}
   return {
     madeAt,
     ready,
     facilitators,
     challengesOf,
+    /** Whether some asset is accepted by EIP-3009 or Permit2. */
     hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
+    /** The x402 payload, with an example salt. */
     required,
     beside,
     budget: HeaderBudget.compile({
@@ -138,9 +124,14 @@ export function compile(
         Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, unique: salt }).length,
       besideBytes: besideBytes + (item.besideBytes ?? 0),
     }),
-    plans: new Map(),
+    /** The plans by `HeaderBudget.Choice.key`. */
+    plans: new Map<number, Plan>(),
+    /**
+     * JSON of the body before and after the URL. Without a salt, so that answers share the string.
+     */
     body: cutUrl(JSON.stringify({ ...paymentRequired, ...toBody(required), ...beside }), required),
-    page: undefined,
+    /** The newest page; routes without parameters have only one. */
+    page: undefined as Page | undefined,
   }
 }
 
@@ -152,9 +143,9 @@ function compileChallenges(
   routeId: string,
   secret: Uint8Array,
   realm: string,
-): CompiledOffers['challengesOf'] {
+) {
   const made = new Map<Challenge.Detail, Challenge.Compiled>()
-  return (detail, count = offers.length) => {
+  return (detail: Challenge.Detail, count = offers.length): Challenge.Compiled => {
     const all = made.get(detail) ?? Challenge.compile({ realm, offers, routeId, secret, detail })
     made.set(detail, all)
     return count === offers.length ? all : { ...all, terms: all.terms.slice(0, count) }

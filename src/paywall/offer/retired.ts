@@ -1,6 +1,5 @@
 import type { MerchantRow, OfferLedger, RetiredOffer as RetiredRow } from '../../../db/OfferLedger'
 import type { Config, Merchant } from '../../config/Config'
-import type * as Network from '../../protocol/Network'
 import type { RetiredOffer } from './Item'
 
 /** Offers of a merchant's route before the configuration changed; undefined: none. */
@@ -15,13 +14,6 @@ const honouredMs = 360_000
 /** A known payment needs its offer for as long as it may be redeemed, ms. */
 const keptMs = 2 * 24 * 60 * 60 * 1000
 
-export type Succession = {
-  retired: RetiredOffers
-  /** Changes with the retired offers and with the times at which they were retired. */
-  version: string
-  write(): Promise<void>
-}
-
 /**
  * The retired offers that a configuration must still accept, from this process or another one.
  * An offer that another process makes now is accepted like one that is retired now. `previous` is the
@@ -34,7 +26,7 @@ export async function succeed(
   ledger: OfferLedger,
   config: Config,
   { now, previous }: { now: number; previous?: Config | undefined },
-): Promise<Succession> {
+) {
   const merchants = rowsOf(config)
   const before = previous === undefined ? [] : endedOf(rowsOf(previous), merchants, now)
   const endedNow = async () =>
@@ -44,8 +36,9 @@ export async function succeed(
   const times = earlier.map((offer) => `${keyOf(offer)} ${offer.retiredAt}`)
   return {
     retired: find(unique([...earlier, ...ended]), config),
+    /** Changes with the retired offers and with the times at which they were retired. */
     version: [...times, '', ...ended.map(keyOf)].toSorted().join('\n'),
-    async write() {
+    async write(): Promise<void> {
       // Read again: another process may have applied its configuration during the reads above.
       await ledger.replace({ merchants, ended: await endedNow(), keptFrom: now - keptMs, now })
     },
@@ -61,28 +54,19 @@ function unique(all: readonly RetiredRow[]): RetiredRow[] {
   return [...new Map(all.map((offer) => [keyOf(offer), offer])).values()]
 }
 
-/** The stored row of a merchant. Header values may be secret and are left out. */
-type Kept = {
-  tag: string
-  description: string
-  /** The merchant makes no offers. */
-  outOfService: boolean
-  networks: readonly Network.Id[]
-  /** Assets of the networks, in their order. */
-  assets: readonly RetiredRow['asset'][]
-  payout: RetiredRow['payTo']
-  upstream: string | undefined
-  routes: readonly { path: string; methods: readonly string[]; priceAtomic: string }[]
-}
+type Kept = ReturnType<typeof keptOf>
 
-function rowOf(merchant: Merchant, config: Config): MerchantRow {
-  const { slug, title, tag, description, payout, routes } = merchant
+/** The stored terms of a merchant. Header values may be secret and are left out. */
+function keptOf(merchant: Merchant, config: Config) {
+  const { tag, description, payout, routes } = merchant
   const networks = config.networks.filter(({ id }) => merchant.networks.includes(id))
-  const kept: Kept = {
+  return {
     tag,
     description,
+    /** The merchant makes no offers. */
     outOfService: merchant.outOfService !== undefined,
     networks: networks.map(({ id }) => id),
+    /** Assets of the networks, in their order. */
     assets: networks.map(({ asset }) => asset.address),
     payout,
     upstream: merchant.upstream?.origin,
@@ -92,7 +76,11 @@ function rowOf(merchant: Merchant, config: Config): MerchantRow {
       priceAtomic: String(priceAtomic),
     })),
   }
-  const json = JSON.stringify(kept)
+}
+
+function rowOf(merchant: Merchant, config: Config): MerchantRow {
+  const { slug, title } = merchant
+  const json = JSON.stringify(keptOf(merchant, config))
   return {
     slug,
     title,
