@@ -40,15 +40,11 @@ export function parse(argv: string[], commands: Commands): Parsed {
   }
 }
 
-class ArgumentError extends Error {
-  override readonly name = 'ArgumentError'
-}
-
 /** `before`: the command of a verb, with a blank. */
-function unknownCommand(word: string, known: readonly string[], before = ''): ArgumentError {
+function unknownCommand(word: string, known: readonly string[], before = ''): Error {
   const near = nearest(word, known)
   const hint = near === undefined ? '' : `; did you mean ${before}${near}?`
-  return new ArgumentError(`unknown command ${JSON.stringify(before + word)}${hint}`)
+  return new Error(`unknown command ${JSON.stringify(before + word)}${hint}`)
 }
 
 /** An option means the same type in each command, so that it may stand before the command. */
@@ -106,7 +102,7 @@ const meant: Readonly<Record<string, Readonly<Record<string, string>>>> = {
 function wrongOption(name: string, { options }: Command, option: string, dashes = '--') {
   const near = nearest(option, Object.keys(options))
   const hint = meant[name]?.[option] ?? (near === undefined ? '' : `; did you mean --${near}?`)
-  return new ArgumentError(`${name} does not take ${dashes}${option}${hint}`)
+  return new Error(`${name} does not take ${dashes}${option}${hint}`)
 }
 
 function readOperands(name: string, command: Command, operands: string[]) {
@@ -118,7 +114,7 @@ function readOperands(name: string, command: Command, operands: string[]) {
     return { word, operand }
   }
   const known = Object.keys(verbs)
-  if (word === '') throw new ArgumentError(`${name} needs ${known.join(' or ')}`)
+  if (word === '') throw new Error(`${name} needs ${known.join(' or ')}`)
   if (!known.includes(word)) {
     throw unknownCommand(word, known, `${name} `)
   }
@@ -128,7 +124,7 @@ function readOperands(name: string, command: Command, operands: string[]) {
 
 function assertCount(name: string, expected: readonly string[], operands: readonly string[]): void {
   const extra = operands[expected.length]
-  if (extra !== undefined) throw new ArgumentError(`unexpected argument ${JSON.stringify(extra)}`)
+  if (extra !== undefined) throw new Error(`unexpected argument ${JSON.stringify(extra)}`)
   const missing = expected[operands.length]
-  if (missing !== undefined) throw new ArgumentError(`${name} needs ${missing}`)
+  if (missing !== undefined) throw new Error(`${name} needs ${missing}`)
 }

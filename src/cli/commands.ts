@@ -9,254 +9,224 @@ const domain = {
   isList: true,
 }
 
-const init = {
-  summary: 'write a merchants.toml that sells one API, from four answers',
-  details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
-  options: {
-    upstream: { value: 'URL', help: 'the API that is sold' },
-    price: { value: 'USD', help: 'price of a request, such as 0.01' },
-    networks: { value: 'LIST', help: 'base, robinhood, base-sepolia; with commas' },
-    payout: { value: 'ADDRESS', help: 'the wallet that is paid' },
-    rpc: {
-      value: 'URL',
-      help: 'node of the network (default: public ones), such as a local chain',
-    },
-    config: { value: 'FILE', help: 'where it is written (default: merchants.toml)' },
-  },
-  examples: [
-    'init',
-    'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
-  ],
-} as const
-
-const serve = {
-  handlesOutput: true,
-  summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
-  details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
-on the ports 443 and 80 of every address. listen of the file is not used then.`,
-  options: {
-    config,
-    data,
-    domain,
-    'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
-    'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
-    'accept-loss': { help: 'once, after a failover of DATABASE_URL that lost payments' },
-  },
-  examples: [
-    'serve',
-    'serve --config shop.toml --data /var/lib/turnpike',
-    'serve --domain api.example.com',
-  ],
-} as const
-
-const check = {
-  summary: 'validate merchants.toml: every fault with its file and line',
-  options: {
-    config,
-    data,
-    domain: { ...domain, help: 'check the file for serve --domain NAME' },
-    online: { help: 'ask every chain, contract, pool and upstream too' },
-  },
-  examples: ['check', 'check --online'],
-} as const
-
-const demo = {
-  summary: 'local chains, sample upstreams and the gateway, without keys',
-  options: {
-    config: { value: 'FILE', help: 'configuration (default: the samples that ship)' },
-    once: { help: 'buy with every stock client, show what happened, exit' },
-  },
-  examples: ['demo', 'demo --once'],
-} as const
-
-const pay = {
-  summary: 'buy one request with the private key in PAY_KEY',
-  details: 'The body of the answer goes to stdout, everything else to stderr.',
-  operands: ['a URL'],
-  options: {
-    protocol: { value: 'NAME', help: 'mpp or x402 (default: the first that is offered)' },
-    scheme: {
-      value: 'NAME',
-      help: 'exact: the price before the answer (the default); upto: the charge by use',
-    },
-    network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
-    transfer: { value: 'NAME', help: 'only by eip3009 or permit2' },
-    method: { value: 'NAME', help: 'HTTP method (default: GET, with --body POST)' },
-    body: { value: 'TEXT', help: 'request body' },
-    key: { value: 'HEX', help: 'private key (better: PAY_KEY in the environment)' },
-    max: { value: 'AMOUNT', help: 'sign at most these dollars; without it a cent, or ask' },
-    'dry-run': { help: 'show what would be paid, and sign nothing' },
-    rpc: { value: 'URL', help: 'node of the network (default: a public one)' },
-    redeem: { value: 'TOKEN', help: 'ask again for what was paid for and not delivered' },
-  },
-  examples: [
-    'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
-    `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
-  ],
-} as const
-
-const mcp = {
-  handlesOutput: true,
-  summary: 'the tools of a gateway for an MCP client, paid within limits',
-  details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
-that PAY_KEY_FILE names. Amounts are dollars.`,
-  operands: ['a URL'],
-  options: {
-    'max-per-call': { value: 'AMOUNT', help: 'the most to sign for one call' },
-    'max-per-day': { value: 'AMOUNT', help: 'the most to sign in a day of UTC' },
-    state: { value: 'FILE', help: 'what was signed (default: ~/.local/state/turnpike/mcp.sqlite)' },
-    scheme: { value: 'NAME', help: 'exact (the default), or upto where it is offered' },
-    network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
-    rpc: { value: 'URL', help: 'node for balances and payments (default: public ones)' },
-  },
-  examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
-} as const
-
-const receipt = {
-  summary: 'check a receipt against the key of the service that signed it',
-  details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
-Name the key by --key or --url.`,
-  verbs: { verify: ['a receipt'] },
-  options: {
-    key: { value: 'ADDRESS', help: 'address of the receipt key' },
-    url: { value: 'URL', help: 'service that publishes its receipt key' },
-    request: { value: 'URL', help: 'the request that it must be for, with its query' },
-    method: { value: 'METHOD', help: 'of that request; GET by default' },
-    body: { value: 'TEXT', help: 'of that request; @FILE reads a file' },
-  },
-  examples: ['receipt verify receipt.txt --url https://api.example.com'],
-} as const
-
-const meter = {
-  summary: 'what a stored answer of a route with a meter costs',
-  operands: ['a file'],
-  options: {
-    config,
-    route: { value: 'NAME', help: 'MERCHANT/ROUTE, e.g. assistant/chat' },
-    request: { value: 'FILE', help: 'the request body (default: any, at the price of the route)' },
-  },
-  examples: ['meter answer.json --route assistant/chat --request request.json'],
-} as const
-
-const health = {
-  summary: 'ask the running service whether it can sell: exit code 0 or 1',
-  details: 'For the health check of a container, which has no curl.',
-  options: {
-    config,
-    url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
-  },
-  examples: ['health', 'health --url https://api.example.com'],
-} as const
-
-const service = {
-  summary: 'print a hardened systemd unit for this program',
-  details: `It names this executable, the configuration and the data directory. The unit runs under an
-account that exists only while it runs, or under the one that --user names.`,
-  options: {
-    config,
-    data: { value: 'DIR', help: 'data directory (default: /var/lib/turnpike)' },
-    user: { value: 'NAME', help: 'account of this machine that owns the data directory' },
-    domain: { ...domain, help: 'for serve --domain: HTTPS by itself, on ports 80 and 443' },
-  },
-  examples: [
-    'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
-    'service --config /etc/turnpike/merchants.toml --domain api.example.com',
-  ],
-} as const
-
-const sales = {
-  summary: 'what was paid, delivered and spent on gas; serve may be running',
-  details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
-NAME is merchant, route, payer, network or day (UTC).`,
-  options: {
-    since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
-    by: { value: 'NAME', help: 'how to group (default: merchant)' },
-    csv: { help: 'comma-separated values with a header' },
-    json: { help: 'JSON, with amounts as strings' },
-    data,
-  },
-  examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
-} as const
-
-const orders = {
-  summary: 'orders of the stock desk: those that are held first',
-  details: `list      the held ones first, then the unfinished and the newest
-show ID   one order with every transaction of it
-retry ID  continue a held order; serve may be running`,
-  verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
-  options: { data },
-  examples: ['orders list', 'orders retry 01a4'],
-} as const
-
-const webhooks = {
-  summary: 'messages to webhooks: those that wait, failed and were sent last',
-  details: `list       waiting, failed and delivered ones with attempts and the last status
-resend ID  send one again, with the same webhook-id; serve may be running`,
-  verbs: { list: [], resend: ['the id of a message'] },
-  options: { data },
-  examples: ['webhooks list', 'webhooks resend evt_4f0c'],
-} as const
-
-const gateways = {
-  summary: 'gateways that share a PostgreSQL, with the relayers of each',
-  details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
-relayer on each network, and the network's other duties (keeper), with the gateway that has it.
-It needs DATABASE_URL.`,
-  options: { json: { help: 'JSON, with times in milliseconds' } },
-  examples: ['gateways', 'gateways --json'],
-} as const
-
-const backup = {
-  summary: 'consistent copy of the live database; serve may be running',
-  operands: ['a file'],
-  options: { data },
-  examples: ['backup /var/backups/turnpike.sqlite'],
-} as const
-
-const move = {
-  summary: 'copy a stopped service into the PostgreSQL of DATABASE_URL',
-  details: `The database must be empty. All rows are copied in one transaction and compared. The data
-directory can then be used with DATABASE_URL only.`,
-  options: { data },
-  examples: ['move', 'move --data /var/lib/turnpike'],
-} as const
-
-const completion = {
-  summary: 'print the completion script of a shell',
-  details: `bash  in ~/.bashrc: source <(turnpike completion bash)
-zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
-fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
-  verbs: { bash: [], zsh: [], fish: [] },
-  options: {},
-  examples: ['completion bash', 'completion fish'],
-} as const
-
-const version = {
-  summary: 'print the version and the commit it was built from',
-  options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
-  examples: ['version', 'version --json'],
-} as const
-
 /** Every command by its name, in the order of the help. Add a command here, and to `runs`. */
 export const commands = {
-  init,
-  serve,
-  check,
-  demo,
-  pay,
-  mcp,
-  receipt,
-  sales,
-  orders,
-  webhooks,
-  gateways,
-  meter,
-  backup,
-  move,
-  health,
-  service,
-  completion,
-  version,
+  init: {
+    summary: 'write a merchants.toml that sells one API, from four answers',
+    details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
+    options: {
+      upstream: { value: 'URL', help: 'the API that is sold' },
+      price: { value: 'USD', help: 'price of a request, such as 0.01' },
+      networks: { value: 'LIST', help: 'base, robinhood, base-sepolia; with commas' },
+      payout: { value: 'ADDRESS', help: 'the wallet that is paid' },
+      rpc: {
+        value: 'URL',
+        help: 'node of the network (default: public ones), such as a local chain',
+      },
+      config: { value: 'FILE', help: 'where it is written (default: merchants.toml)' },
+    },
+    examples: [
+      'init',
+      'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
+    ],
+  },
+  serve: {
+    handlesOutput: true,
+    summary: 'serve merchants.toml (the default command); SIGHUP reads it again',
+    details: `With --domain it gets a certificate of letsencrypt.org, whose terms you agree to, and listens
+on the ports 443 and 80 of every address. listen of the file is not used then.`,
+    options: {
+      config,
+      data,
+      domain,
+      'https-port': { value: 'PORT', help: 'port of HTTPS, if 443 is forwarded to it' },
+      'http-port': { value: 'PORT', help: 'port of HTTP, if 80 is forwarded to it' },
+      'accept-loss': { help: 'once, after a failover of DATABASE_URL that lost payments' },
+    },
+    examples: [
+      'serve',
+      'serve --config shop.toml --data /var/lib/turnpike',
+      'serve --domain api.example.com',
+    ],
+  },
+  check: {
+    summary: 'validate merchants.toml: every fault with its file and line',
+    options: {
+      config,
+      data,
+      domain: { ...domain, help: 'check the file for serve --domain NAME' },
+      online: { help: 'ask every chain, contract, pool and upstream too' },
+    },
+    examples: ['check', 'check --online'],
+  },
+  demo: {
+    summary: 'local chains, sample upstreams and the gateway, without keys',
+    options: {
+      config: { value: 'FILE', help: 'configuration (default: the samples that ship)' },
+      once: { help: 'buy with every stock client, show what happened, exit' },
+    },
+    examples: ['demo', 'demo --once'],
+  },
+  pay: {
+    summary: 'buy one request with the private key in PAY_KEY',
+    details: 'The body of the answer goes to stdout, everything else to stderr.',
+    operands: ['a URL'],
+    options: {
+      protocol: { value: 'NAME', help: 'mpp or x402 (default: the first that is offered)' },
+      scheme: {
+        value: 'NAME',
+        help: 'exact: the price before the answer (the default); upto: the charge by use',
+      },
+      network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
+      transfer: { value: 'NAME', help: 'only by eip3009 or permit2' },
+      method: { value: 'NAME', help: 'HTTP method (default: GET, with --body POST)' },
+      body: { value: 'TEXT', help: 'request body' },
+      key: { value: 'HEX', help: 'private key (better: PAY_KEY in the environment)' },
+      max: { value: 'AMOUNT', help: 'sign at most these dollars; without it a cent, or ask' },
+      'dry-run': { help: 'show what would be paid, and sign nothing' },
+      rpc: { value: 'URL', help: 'node of the network (default: a public one)' },
+      redeem: { value: 'TOKEN', help: 'ask again for what was paid for and not delivered' },
+    },
+    examples: [
+      'pay https://api.example.com/m/weather/forecast?latitude=52.5 --max 0.01',
+      `pay https://api.example.com/m/assistant/chat --scheme upto --max 0.05 --body '{"messages":[]}'`,
+    ],
+  },
+  mcp: {
+    handlesOutput: true,
+    summary: 'the tools of a gateway for an MCP client, paid within limits',
+    details: `An MCP server on stdio for any client. It pays with the private key in PAY_KEY, or in the file
+that PAY_KEY_FILE names. Amounts are dollars.`,
+    operands: ['a URL'],
+    options: {
+      'max-per-call': { value: 'AMOUNT', help: 'the most to sign for one call' },
+      'max-per-day': { value: 'AMOUNT', help: 'the most to sign in a day of UTC' },
+      state: {
+        value: 'FILE',
+        help: 'what was signed (default: ~/.local/state/turnpike/mcp.sqlite)',
+      },
+      scheme: { value: 'NAME', help: 'exact (the default), or upto where it is offered' },
+      network: { value: 'NAME', help: 'only on this network: base, robinhood, or eip155:8453' },
+      rpc: { value: 'URL', help: 'node for balances and payments (default: public ones)' },
+    },
+    examples: ['mcp https://api.example.com --max-per-call 0.05 --max-per-day 2'],
+  },
+  receipt: {
+    summary: 'check a receipt against the key of the service that signed it',
+    details: `RECEIPT is the value of Payment-Receipt or PAYMENT-RESPONSE, a file with one, or - for stdin.
+Name the key by --key or --url.`,
+    verbs: { verify: ['a receipt'] },
+    options: {
+      key: { value: 'ADDRESS', help: 'address of the receipt key' },
+      url: { value: 'URL', help: 'service that publishes its receipt key' },
+      request: { value: 'URL', help: 'the request that it must be for, with its query' },
+      method: { value: 'METHOD', help: 'of that request; GET by default' },
+      body: { value: 'TEXT', help: 'of that request; @FILE reads a file' },
+    },
+    examples: ['receipt verify receipt.txt --url https://api.example.com'],
+  },
+  sales: {
+    summary: 'what was paid, delivered and spent on gas; serve may be running',
+    details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
+NAME is merchant, route, payer, network or day (UTC).`,
+    options: {
+      since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
+      by: { value: 'NAME', help: 'how to group (default: merchant)' },
+      csv: { help: 'comma-separated values with a header' },
+      json: { help: 'JSON, with amounts as strings' },
+      data,
+    },
+    examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
+  },
+  orders: {
+    summary: 'orders of the stock desk: those that are held first',
+    details: `list      the held ones first, then the unfinished and the newest
+show ID   one order with every transaction of it
+retry ID  continue a held order; serve may be running`,
+    verbs: { list: [], show: ['the id of an order'], retry: ['the id of an order'] },
+    options: { data },
+    examples: ['orders list', 'orders retry 01a4'],
+  },
+  webhooks: {
+    summary: 'messages to webhooks: those that wait, failed and were sent last',
+    details: `list       waiting, failed and delivered ones with attempts and the last status
+resend ID  send one again, with the same webhook-id; serve may be running`,
+    verbs: { list: [], resend: ['the id of a message'] },
+    options: { data },
+    examples: ['webhooks list', 'webhooks resend evt_4f0c'],
+  },
+  gateways: {
+    summary: 'gateways that share a PostgreSQL, with the relayers of each',
+    details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each
+relayer on each network, and the network's other duties (keeper), with the gateway that has it.
+It needs DATABASE_URL.`,
+    options: { json: { help: 'JSON, with times in milliseconds' } },
+    examples: ['gateways', 'gateways --json'],
+  },
+  meter: {
+    summary: 'what a stored answer of a route with a meter costs',
+    operands: ['a file'],
+    options: {
+      config,
+      route: { value: 'NAME', help: 'MERCHANT/ROUTE, e.g. assistant/chat' },
+      request: {
+        value: 'FILE',
+        help: 'the request body (default: any, at the price of the route)',
+      },
+    },
+    examples: ['meter answer.json --route assistant/chat --request request.json'],
+  },
+  backup: {
+    summary: 'consistent copy of the live database; serve may be running',
+    operands: ['a file'],
+    options: { data },
+    examples: ['backup /var/backups/turnpike.sqlite'],
+  },
+  move: {
+    summary: 'copy a stopped service into the PostgreSQL of DATABASE_URL',
+    details: `The database must be empty. All rows are copied in one transaction and compared. The data
+directory can then be used with DATABASE_URL only.`,
+    options: { data },
+    examples: ['move', 'move --data /var/lib/turnpike'],
+  },
+  health: {
+    summary: 'ask the running service whether it can sell: exit code 0 or 1',
+    details: 'For the health check of a container, which has no curl.',
+    options: {
+      config,
+      url: { value: 'URL', help: 'base URL of the service (default: listen of the file)' },
+    },
+    examples: ['health', 'health --url https://api.example.com'],
+  },
+  service: {
+    summary: 'print a hardened systemd unit for this program',
+    details: `It names this executable, the configuration and the data directory. The unit runs under an
+account that exists only while it runs, or under the one that --user names.`,
+    options: {
+      config,
+      data: { value: 'DIR', help: 'data directory (default: /var/lib/turnpike)' },
+      user: { value: 'NAME', help: 'account of this machine that owns the data directory' },
+      domain: { ...domain, help: 'for serve --domain: HTTPS by itself, on ports 80 and 443' },
+    },
+    examples: [
+      'service --config /etc/turnpike/merchants.toml > /etc/systemd/system/turnpike.service',
+      'service --config /etc/turnpike/merchants.toml --domain api.example.com',
+    ],
+  },
+  completion: {
+    summary: 'print the completion script of a shell',
+    details: `bash  in ~/.bashrc: source <(turnpike completion bash)
+zsh   in ~/.zshrc, after compinit: source <(turnpike completion zsh)
+fish  turnpike completion fish > ~/.config/fish/completions/turnpike.fish`,
+    verbs: { bash: [], zsh: [], fish: [] },
+    options: {},
+    examples: ['completion bash', 'completion fish'],
+  },
+  version: {
+    summary: 'print the version and the commit it was built from',
+    options: { json: { help: 'as one line of JSON, with the runtime and the platform' } },
+    examples: ['version', 'version --json'],
+  },
 } as const satisfies Readonly<Record<string, Command>>
 
 /** The options of a command and what it works with. */

@@ -25,11 +25,6 @@ export type Purchase = {
   requests: readonly Exchange[]
 }
 
-/** The clients are not installed. The message says what to do. */
-class MissingClientsError extends Error {
-  override readonly name = 'MissingClientsError'
-}
-
 type Challenged = { challenge: { request: Readonly<Record<string, unknown>> } }
 type Buying = { init?: RequestInit | undefined }
 
@@ -107,7 +102,7 @@ export async function buyWithX402(
   return complete(await buy(url, options.init), wire.requests)
 }
 
-/** Throws a MissingClientsError when the clients are not installed. */
+/** Throws when the clients are not installed. */
 export async function assertClients(): Promise<void> {
   await Promise.all([loadMppx(), loadX402()])
 }
@@ -129,7 +124,7 @@ async function installed<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load()
   } catch (error) {
-    throw new MissingClientsError(
+    throw new Error(
       'demo --once buys with mppx and @x402/fetch, which are not part of the executable: ' +
         `run "npx --yes bun@${Bun.version} run demo --once" in a checkout of the project`,
       { cause: error },

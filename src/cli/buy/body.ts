@@ -6,28 +6,37 @@ const readMs = 30_000
  * The text of an answer that is not shown to the user; '' when it is longer than any honest one, does
  * not end in time, or breaks. A seller must not fill the memory of a buyer.
  */
-export async function readText({ body }: Pick<Response, 'body'>): Promise<string> {
+export async function readText(response: Pick<Response, 'body'>): Promise<string> {
+  try {
+    return (await readAll(response, mostBytes, AbortSignal.timeout(readMs))) ?? ''
+  } catch {
+    return ''
+  }
+}
+
+/** The text of an answer; undefined when it is longer. Throws when it breaks, and at the signal. */
+export async function readAll(
+  { body }: Pick<Response, 'body'>,
+  maxBytes: number,
+  signal: AbortSignal,
+): Promise<string | undefined> {
   if (body === null) return ''
   const reader = body.getReader()
   const stop = () => void reader.cancel().catch(() => undefined)
-  let isLate = false
-  const timer = setTimeout(() => {
-    isLate = true
-    stop()
-  }, readMs)
+  signal.addEventListener('abort', stop)
   const chunks: Uint8Array[] = []
   try {
     for (let size = 0; ; ) {
       const { done, value } = await reader.read()
-      if (done) return isLate ? '' : Buffer.concat(chunks).toString()
+      // A cancelled reader ends like a complete one.
+      signal.throwIfAborted()
+      if (done) return Buffer.concat(chunks).toString()
       size += value.byteLength
-      if (size > mostBytes) return ''
+      if (size > maxBytes) return undefined
       chunks.push(value)
     }
-  } catch {
-    return ''
   } finally {
-    clearTimeout(timer)
+    signal.removeEventListener('abort', stop)
     stop()
   }
 }

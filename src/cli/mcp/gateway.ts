@@ -1,4 +1,5 @@
 import * as Json from '../../protocol/Json'
+import { readAll } from '../buy/body'
 import * as Text from './Text'
 
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
@@ -64,7 +65,9 @@ export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
           redirect: 'manual',
           signal: both,
         })
-        return resultOf(response, await read(response, both), id)
+        const text = await readAll(response, answerMaxBytes, both)
+        if (text !== undefined) return resultOf(response, text, id)
+        throw new GatewayError('unusable', `The answer is longer than ${answerMaxBytes} bytes.`)
       } catch (error) {
         if (error instanceof GatewayError) throw error
         if (signal.aborted) throw new GatewayError('cancelled', 'The call was cancelled.')
@@ -77,32 +80,6 @@ export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
       }
     },
   }
-}
-
-/** The text of an answer. Fails for a long one, and for one that does not end. */
-async function read(response: Response, signal: AbortSignal): Promise<string> {
-  const reader = response.body?.getReader()
-  if (reader === undefined) return ''
-  const stop = () => void reader.cancel().catch(() => undefined)
-  signal.addEventListener('abort', stop)
-  const chunks: Uint8Array[] = []
-  let size = 0
-  try {
-    for (;;) {
-      const { done, value } = await reader.read()
-      // A cancelled reader ends like a complete one.
-      signal.throwIfAborted()
-      if (done) break
-      size += value.byteLength
-      if (size > answerMaxBytes)
-        throw new GatewayError('unusable', `The answer is longer than ${answerMaxBytes} bytes.`)
-      chunks.push(value)
-    }
-  } finally {
-    signal.removeEventListener('abort', stop)
-    stop()
-  }
-  return Buffer.concat(chunks).toString()
 }
 
 function resultOf(response: Response, text: string, id: number): Json.JsonObject {

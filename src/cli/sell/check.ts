@@ -43,9 +43,10 @@ export async function check(options: Options): Promise<number> {
     return 1
   }
   const problems: string[] = []
-  await findDatabaseFaults({ dataDir, env }, problems)
-  const relayers = relayersOf({ dataDir, env }, problems)
-  const domains = domainsFrom(options, problems)
+  await tried(problems, () => assertDatabase(options))
+  const own = await tried(problems, () => findOwnKeys(options).map(Crypto.addressOf))
+  const relayers = own ?? []
+  const domains = (await tried(problems, () => domainsOf(options.domain))) ?? []
   const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
   problems.push(...faults.map(format))
   const deskFault = config && deskKeyFault(config, env)
@@ -94,28 +95,21 @@ export async function check(options: Options): Promise<number> {
   return problems.length === 0 ? 0 : 1
 }
 
-/** Faults of DATABASE_URL, and of the secrets that must be given with it. Asks no server. */
-async function findDatabaseFaults(
-  { dataDir, env }: Pick<Options, 'dataDir' | 'env'>,
-  problems: string[],
-): Promise<void> {
+/** The result of a part; without one, the faults of the environment are added to the problems. */
+async function tried<T>(problems: string[], part: () => T | Promise<T>): Promise<T | undefined> {
   try {
-    if ((await findTarget(env)) !== undefined) loadSecrets({ dataDir, env, isShared: true })
-  } catch (error) {
-    if (!(error instanceof EnvironmentError)) throw error
-    problems.push(...error.message.split('\n'))
-  }
-}
-
-function relayersOf(options: { dataDir: string; env: Env }, problems: string[]) {
-  try {
-    return findOwnKeys(options).map(Crypto.addressOf)
+    return await part()
   } catch (error) {
     if (!(error instanceof EnvironmentError)) throw error
     const known = new Set(problems)
     problems.push(...error.message.split('\n').filter((line) => !known.has(line)))
-    return []
+    return undefined
   }
+}
+
+/** Checks DATABASE_URL, and the secrets that must be given with it. Asks no server. */
+async function assertDatabase({ dataDir, env }: Options): Promise<void> {
+  if ((await findTarget(env)) !== undefined) loadSecrets({ dataDir, env, isShared: true })
 }
 
 /** The accounts that need gas, of all accounts of ours. */
@@ -123,16 +117,6 @@ function accountsOf(options: { dataDir: string; env: Env }, own: readonly Addres
   // With a fault in the environment there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
   return { relayers, desk: own.find((address) => !relayers.includes(address)) }
-}
-
-function domainsFrom({ domain }: Options, problems: string[]): readonly string[] {
-  try {
-    return domainsOf(domain)
-  } catch (error) {
-    if (!(error instanceof EnvironmentError)) throw error
-    problems.push(error.message)
-    return []
-  }
 }
 
 function summarize(config: Config): string[] {

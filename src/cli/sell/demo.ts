@@ -5,6 +5,7 @@ import { account } from '../../demo/accounts'
 import { assertClients } from '../../demo/buyers'
 import { startWorld, type World } from '../../demo/world'
 import { createLog } from '../../log'
+import { CommandError } from '../Command'
 import type { Run } from '../commands'
 import { isCompiled, self, unreadable } from '../words'
 import { buyWithEveryClient, goods, question } from './trials'
@@ -12,11 +13,6 @@ import { buyWithEveryClient, goods, question } from './trials'
 const defaultPort = 4020
 /** Ports of the gateway, three chains and the upstreams. */
 const portsUsed = 5
-
-/** Why the demo cannot run. The message is for the user. */
-class DemoError extends Error {
-  override readonly name = 'DemoError'
-}
 
 /**
  * Runs the shipped configuration on local chains until Ctrl-C or SIGTERM. Returns the exit code. In
@@ -65,7 +61,7 @@ function parsePort(text: string | undefined): number {
   const port = /^\d{1,5}$/.test(text) ? Number(text) : 0
   const last = 65_536 - portsUsed
   if (port < 1 || port > last)
-    throw new DemoError(`PORT must be a number from 1 to ${last}: ${portsUsed} ports are used.`)
+    throw new CommandError(`PORT must be a number from 1 to ${last}: ${portsUsed} ports are used.`)
   return port
 }
 
@@ -75,7 +71,7 @@ async function readConfiguration(file: string | undefined): Promise<string> {
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
-    throw new DemoError(unreadable(resolve(file), error))
+    throw new CommandError(unreadable(resolve(file), error))
   }
 }
 
@@ -86,7 +82,7 @@ function assertFree(port: number): void {
       const socket = { data: () => undefined }
       Bun.listen({ hostname: '127.0.0.1', port: candidate, exclusive: true, socket }).stop(true)
     } catch {
-      throw new DemoError(
+      throw new CommandError(
         `port ${candidate} is in use. The demo needs ${port} to ${port + portsUsed - 1}; ` +
           'PORT moves all of them.',
       )
