@@ -1,6 +1,5 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Secrets } from '../../src/config/env'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Query } from './Line'
 import { isOlder, type Place } from './primary'
@@ -28,10 +27,13 @@ const markerName = 'turnpike.database'
 /** File of a data directory with the newest primary that it was used with. */
 const timelineName = 'turnpike.timeline'
 
-export type KeySecrets = Pick<
-  Secrets,
-  'receiptKey' | 'relayerKeys' | 'challengeSecrets' | 'deskKey' | 'isDeskNamed'
->
+export type KeySecrets = {
+  receiptKey: Uint8Array
+  relayerKeys: readonly Uint8Array[]
+  challengeSecrets: readonly Uint8Array[]
+  deskKey: Uint8Array
+  isDeskNamed: boolean
+}
 
 /** What identifies the service that has these secrets. */
 export function fingerprintsOf({

@@ -1,10 +1,15 @@
 import { Database } from 'bun:sqlite'
-import type { Secrets } from '../../src/config/env'
 import { markMoved, movedOf, unmarkMoved } from '../sqlite/moved'
 import { type Db, open } from '../sqlite/open'
 import { type AdmitOptions, type Admitted, admit } from './admit'
 import { type Copied, copyRows } from './copy'
-import { fingerprintsOf, markDatabase, readIdentity, writeIdentity } from './identity'
+import {
+  fingerprintsOf,
+  type KeySecrets,
+  markDatabase,
+  readIdentity,
+  writeIdentity,
+} from './identity'
 import { connect, type Line } from './Line'
 import { upgrade } from './migrate'
 import { DatabaseStartError, startErrorOf } from './reach'
@@ -12,7 +17,7 @@ import * as Url from './Url'
 
 export type MoveOptions = Omit<AdmitOptions, 'isMove' | 'service'> & {
   /** Only their fingerprints are kept. */
-  secrets: Secrets
+  secrets: KeySecrets
   /** Version of this program. */
   program: string | undefined
 }
