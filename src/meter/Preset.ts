@@ -79,34 +79,32 @@ const anyPath = /^/
 /**
  * Names by which JSON Schema and the vendors mark parts whose whole content is text of the body.
  */
-const textTypes: ReadonlySet<string> = new Set([
-  ...'text input_text output_text refusal summary_text reasoning_text reasoning thinking'.split(
-    ' ',
-  ),
-  ...'redacted_thinking message function function_call function_call_output custom'.split(' '),
-  ...'custom_tool_call custom_tool_call_output tool tool_use tool_result grammar'.split(' '),
-  ...'json_object json_schema auto any none required enabled disabled adaptive'.split(' '),
-  ...'ephemeral allowed_tools string number integer boolean array object null'.split(' '),
+const textTypes = words(
+  'text input_text output_text refusal summary_text reasoning_text reasoning thinking',
+  'redacted_thinking message function function_call function_call_output custom',
+  'custom_tool_call custom_tool_call_output tool tool_use tool_result grammar',
+  'json_object json_schema auto any none required enabled disabled adaptive',
+  'ephemeral allowed_tools string number integer boolean array object null',
   // Gemini writes the types of its schemas in capitals.
-  ...'STRING NUMBER INTEGER BOOLEAN ARRAY OBJECT NULL'.split(' '),
-])
+  'STRING NUMBER INTEGER BOOLEAN ARRAY OBJECT NULL',
+)
 
-const unboundNames: ReadonlySet<string> = new Set([
+const unboundNames = words(
   // Images, sound, video and files.
-  ...'image image_url input_image audio input_audio video video_url file file_id file_data'.split(
-    ' ',
-  ),
-  ...'file_url filedata inlinedata inline_data source document documents'.split(' '),
+  'image image_url input_image audio input_audio video video_url file file_id file_data',
+  'file_url filedata inlinedata inline_data source document documents',
   // Items that the service keeps: earlier answers, stored prompts, caches.
-  ...'previous_response_id conversation prompt preset cachedcontent cached_content'.split(' '),
+  'previous_response_id conversation prompt preset cachedcontent cached_content',
   // Tools that the service runs itself and whose results are input.
-  ...'plugins web_search_options mcp_servers container googlesearch google_search'.split(' '),
-  ...'googlesearchretrieval google_search_retrieval urlcontext url_context codeexecution'.split(
-    ' ',
-  ),
-  ...'code_execution filesearch file_search googlemaps google_maps computeruse'.split(' '),
-  ...'computer_use enterprisewebsearch enterprise_web_search'.split(' '),
-])
+  'plugins web_search_options mcp_servers container googlesearch google_search',
+  'googlesearchretrieval google_search_retrieval urlcontext url_context codeexecution',
+  'code_execution filesearch file_search googlemaps google_maps computeruse',
+  'computer_use enterprisewebsearch enterprise_web_search',
+)
+
+function words(...lines: readonly string[]): ReadonlySet<string> {
+  return new Set(lines.flatMap((line) => line.split(' ')))
+}
 
 /** Reads only the length of a request. */
 export const noRequest: RequestPlan = {

@@ -34,13 +34,11 @@ export function inProgress(): Problem.ProblemError {
   )
 }
 
-/** The money of the credential has already bought something. */
-export function spent({ transfer, transaction }: Payment): Problem.ProblemError {
-  return spentBy(transfer, { transaction })
-}
-
-/** The same for an authorization without a payment: its charge is 0, or was never settled. */
-export function spentBy(
+/**
+ * The money of the credential has already bought something; an authorization without a payment has a
+ * charge of 0, or one that was never settled.
+ */
+export function spent(
   { method }: Payment['transfer'],
   members: { transaction?: string } = {},
 ): Problem.ProblemError {

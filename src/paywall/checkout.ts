@@ -403,7 +403,7 @@ async function resumeAuthorized(
   // Another gateway has settled the charge since this process read its payment.
   const settled = authorization.state === 'sent' && (await settlement.find(transfer))
   if (settled) return resumeKnown(shop, checkout, presentation, settled)
-  if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spentBy(transfer)
+  if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spent(transfer)
   if (purpose.fingerprint !== fingerprint) {
     throw Denial.otherRequest(transfer)
   }

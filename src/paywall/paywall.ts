@@ -219,7 +219,8 @@ async function assertUndelivered(
       }
       return
     case 'credential':
-      if (payment.delivery === 'delivered') throw Denial.spent(payment)
+      if (payment.delivery === 'delivered')
+        throw Denial.spent(payment.transfer, { transaction: payment.transaction })
       // Not 402: the money has been sent or has arrived, and still pays for its own request.
       if (paidFor !== fingerprint || protocol !== presentation.protocol) {
         throw Denial.otherRequest(payment.transfer)
@@ -230,7 +231,7 @@ async function assertUndelivered(
       if (hasKeyAndCredential(payment, presentation, key)) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
-        throw Denial.spent(payment)
+        throw Denial.spent(payment.transfer, { transaction: payment.transaction })
       }
   }
 }

@@ -5,12 +5,12 @@ import * as Crypto from './Crypto'
 
 /** First four bytes of the hash of a function signature, 8 hex digits. */
 export function selector(signature: string): string {
-  return Crypto.hex(Crypto.keccak256(signature)).slice(2, 10)
+  return Crypto.keccak256(signature).toHex().slice(0, 8)
 }
 
 /** Word of the hash of a text: EIP-712 type hashes and string members. */
 export function hashOf(text: string): string {
-  return Crypto.hex(Crypto.keccak256(text)).slice(2)
+  return Crypto.keccak256(text).toHex()
 }
 
 /** Word of an unsigned integer below 2^256. */
@@ -37,7 +37,7 @@ export function hash(words: string): Uint8Array {
 
 /** EIP-712 digest of a domain separator and a struct hash. */
 export function typedDigest(domainSeparator: string, structHash: Uint8Array): Uint8Array {
-  return hash(`1901${domainSeparator}${Crypto.hex(structHash).slice(2)}`)
+  return hash(`1901${domainSeparator}${structHash.toHex()}`)
 }
 
 /** The word at an index of calldata without prefix and selector; undefined past the end. */

@@ -1,7 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
 import type { Asset, TransferMethod } from './Asset'
-import * as Crypto from './Crypto'
 import * as Json from './Json'
 
 /**
@@ -80,15 +79,9 @@ export function domainSeparator(
   const key = `${chainId}/${contract}/${version.length}/${version}/${name}`
   const known = domains.get(key)
   if (known !== undefined) return known
-  const separator = Crypto.hex(
-    Abi.hash(
-      domainType +
-        Abi.hashOf(name) +
-        Abi.hashOf(version) +
-        Abi.uint(chainId) +
-        Abi.address(contract),
-    ),
-  ).slice(2)
+  const names = Abi.hashOf(name) + Abi.hashOf(version)
+  const words = names + Abi.uint(chainId) + Abi.address(contract)
+  const separator = Abi.hash(domainType + words).toHex()
   if (key.length > domainKeyMax) return separator
   if (domains.size >= domainsMax) domains.clear()
   domains.set(key, separator)

@@ -78,7 +78,8 @@ export type Choice = {
 export type Budget = ReturnType<typeof compile>
 
 type Base = { accepts: readonly Requirements[]; challenges: number; json: number; plain: number }
-type Part = { name: string; json: number; plain: number; needs?: readonly string[] }
+/** Its bytes: of JSON before its base64, and of challenges. */
+type Part = { name: string; json?: number; plain?: number; needs?: readonly string[] }
 
 /** In the order of priority. */
 type Parts = { withBody: readonly Part[]; bodiless: readonly Part[] }
@@ -143,7 +144,7 @@ function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Ch
   if (hasDigest) room -= digest
   let key = index * 4 + (ask.isX402 ? 2 : 0) + (ask.hasDigest ? 1 : 0)
   const ordered = ask.hasDigest ? all.withBody : all.bodiless
-  for (const { name, json: more, plain, needs = [] } of ordered) {
+  for (const { name, json: more = 0, plain = 0, needs = [] } of ordered) {
     key *= 2
     const cost = plain + encoded(size + more) - encoded(size)
     if (cost > room || needs.some((each) => !parts.has(each))) continue
@@ -222,7 +223,7 @@ function partsOf(
   const { full, challenges, challengeBytes } = input
   const plain = (name: string, detail: Detail, before: Detail, ...needs: string[]): Part => {
     const cost = challengeBytes(detail, challenges) - challengeBytes(before, challenges)
-    return { name, json: 0, plain: cost, needs }
+    return { name, plain: cost, needs }
   }
   const extension = (name: string): Part[] => {
     const own = forms.filter((form) => nameOf(form.name) === name)
@@ -231,19 +232,14 @@ function partsOf(
     return own.map((form, index) => {
       const before = own[index - 1]
       const json = before === undefined ? costOf(name, form) : costOf('', form) - costOf('', before)
-      return {
-        name: form.name,
-        json,
-        plain: 0,
-        needs: before === undefined ? first : [before.name],
-      }
+      return { name: form.name, json, needs: before === undefined ? first : [before.name] }
     })
   }
   const { description, mimeType } = full.resource
-  const resource = { name: 'resource', plain: 0, json: bytesOf({ description, mimeType }) - 1 }
-  const entries = further.map((index): Part => {
-    return { name: acceptName(index), plain: 0, json: bytesOf(full.accepts[index] ?? {}) + 1 }
-  })
+  const resource = { name: 'resource', json: bytesOf({ description, mimeType }) - 1 }
+  const entries = further.map(
+    (index): Part => ({ name: acceptName(index), json: bytesOf(full.accepts[index] ?? {}) + 1 }),
+  )
   const byUse = usageParts(full, upto)
   const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
   const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
@@ -275,8 +271,8 @@ function usageParts(full: PaymentRequired, upto: readonly number[]): Part[] {
     if (accept === undefined) return []
     const [name, json] = [acceptName(index), bytesOf(X402.brief(accept)) + 1]
     const more = bytesOf(accept) + 1 - json
-    const whole = { name: wholeName(index), plain: 0, json: more, needs: [name] }
-    return [{ brief: { name, plain: 0, json }, whole }]
+    const whole = { name: wholeName(index), json: more, needs: [name] }
+    return [{ brief: { name, json }, whole }]
   })
   return [...entries.map(({ brief }) => brief), ...entries.map(({ whole }) => whole)]
 }

@@ -32,7 +32,7 @@ export function parse(text: string): JsonObject {
  * disagree about which one counts) and for `__proto__`.
  */
 export function parseAny(text: string, levels = depthMax, parts = Number.POSITIVE_INFINITY): Json {
-  const members = countMembers(text, { levels, containers: containersMax, parts })
+  const members = countMembers(text, { ...unlimited, levels, parts })
   let value: Json
   try {
     value = JSON.parse(text)
@@ -43,15 +43,12 @@ export function parseAny(text: string, levels = depthMax, parts = Number.POSITIV
   return value
 }
 
-type Limits = {
-  levels: number
-  containers: number
-  /** Members and entries in total. */
-  parts: number
-  members?: number
-  strings?: number
-  /** Characters outside of strings. */
-  outside?: number
+/** Of messages, whose length is limited. */
+const unlimited = {
+  containers: containersMax,
+  members: Number.POSITIVE_INFINITY,
+  strings: Number.POSITIVE_INFINITY,
+  outside: Number.POSITIVE_INFINITY,
 }
 
 /**
@@ -59,11 +56,9 @@ type Limits = {
  * difference from the parsed keys. Throws when the text nests too deeply or has too many parts,
  * before a parser reads it. The text need not be JSON; a long string counts as one part.
  */
-function countMembers(text: string, limits: Limits): number {
+function countMembers(text: string, limits: typeof bodyLimits): number {
   const { levels, parts } = limits
-  const membersMax = limits.members ?? Number.POSITIVE_INFINITY
-  const stringsMax = limits.strings ?? Number.POSITIVE_INFINITY
-  let outside = limits.outside ?? Number.POSITIVE_INFINITY
+  let { outside } = limits
   let members = 0
   let strings = 0
   let depth = 0
@@ -74,9 +69,9 @@ function countMembers(text: string, limits: Limits): number {
     if (--outside < 0) throw new JsonError('too much outside of strings')
     if (code === 0x22) {
       index = endOfString(text, index) - 1
-      if (++strings > stringsMax) throw new JsonError('too many strings')
+      if (++strings > limits.strings) throw new JsonError('too many strings')
     } else if (code === 0x3a) {
-      if (++members > membersMax) throw new JsonError('too many members')
+      if (++members > limits.members) throw new JsonError('too many members')
     } else if (code === 0x7b || code === 0x5b) {
       if (++depth > levels) throw new JsonError(`more than ${levels} levels`)
       if (++containers > limits.containers) throw new JsonError('too many objects and arrays')
@@ -101,9 +96,11 @@ export type Body = { text: string; value: Json } | { fault: { name: string; reas
 const bodyLimits = {
   levels: 128,
   containers: 65_536,
+  /** Members and entries in total. */
   parts: 131_072,
   members: 20_480,
   strings: 49_152,
+  /** Characters outside of strings. */
   outside: 2 * 1024 ** 2,
 }
 

@@ -32,7 +32,7 @@ const offerType = Abi.hashOf(
 export function artifactDomain(name: string): string {
   const type = 'EIP712Domain(string name,string version,uint256 chainId)'
   const words = Abi.hashOf(type) + Abi.hashOf(name) + Abi.hashOf('1') + Abi.uint(1)
-  return Crypto.hex(Abi.hash(words)).slice(2)
+  return Abi.hash(words).toHex()
 }
 
 /** Signs an `accepts` entry. `validUntil` in unix seconds. */

@@ -53,9 +53,8 @@ export function typeHash(witnessType: string): string {
 export function domainSeparator(chainId: number): string {
   const known = domains.get(chainId)
   if (known !== undefined) return known
-  const separator = Crypto.hex(
-    Abi.hash(domainType + Abi.hashOf('Permit2') + Abi.uint(chainId) + Abi.address(permit2Address)),
-  ).slice(2)
+  const words = Abi.hashOf('Permit2') + Abi.uint(chainId) + Abi.address(permit2Address)
+  const separator = Abi.hash(domainType + words).toHex()
   if (domains.size >= 1024) domains.clear()
   domains.set(chainId, separator)
   return separator
@@ -83,11 +82,11 @@ export function digestOf(permitted: Permitted): Uint8Array {
   )
   const permit = Abi.hash(
     permitted.typeHash +
-      Crypto.hex(token).slice(2) +
+      token.toHex() +
       Abi.address(permitted.spender) +
       permitted.nonce.slice(2) +
       Abi.uint(permitted.validBefore) +
-      Crypto.hex(permitted.witness).slice(2),
+      permitted.witness.toHex(),
   )
   return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
 }

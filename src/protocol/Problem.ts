@@ -79,16 +79,6 @@ export type Options = {
   cause?: unknown
 }
 
-/** JSON body of RFC 9457 with our `code`. */
-export type Json = {
-  type: string
-  title: string
-  status: number
-  detail: string
-  code: string
-  [member: string]: unknown
-}
-
 /** A problem of the code's kind. */
 export function of(code: Code, detail: string, options: Options = {}): ProblemError {
   const kind = kinds[code] ?? { status: 500, title: 'Internal Error' }
@@ -128,7 +118,7 @@ export function isFault(value: object): value is Fault {
  * JSON body of a problem. `baseUrl`, without a trailing slash, prefixes our own types. Without it
  * they are relative references, which RFC 9457 resolves against the request.
  */
-export function toJson(problem: ProblemError, baseUrl = ''): Json {
+export function toJson(problem: ProblemError, baseUrl = '') {
   return {
     ...problem.members,
     type: problem.type.startsWith('/') ? baseUrl + problem.type : problem.type,

@@ -59,13 +59,24 @@ export function read(
   if (transfer.method !== 'permit2') return nothing
   const permit = infoOf(extensions, permitName)
   if (permit !== undefined && isComplete(permit, permitMembers)) {
-    return readPermit(permit, transfer, options.now)
+    const code = 'invalid_eip2612_extension_format'
+    return wellFormed(code, () => readPermit(permit, transfer, options.now))
   }
   const approval = infoOf(extensions, approvalName)
   if (options.takesApprovals && approval && isComplete(approval, approvalMembers)) {
-    return readApproval(approval, transfer)
+    const code = 'invalid_erc20_approval_extension_format'
+    return wellFormed(code, () => readApproval(approval, transfer))
   }
   return nothing
+}
+
+function wellFormed<T>(code: string, read: () => T): T | Fault {
+  try {
+    return read()
+  } catch (error) {
+    if (!(error instanceof Json.JsonError)) throw error
+    return { code, detail: `The extension is malformed: ${error.message}.` }
+  }
 }
 
 const common = ['from', 'asset', 'spender', 'amount', 'version']
@@ -80,45 +91,37 @@ function isComplete(info: Json.JsonObject, members: readonly string[]): boolean 
 }
 
 function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Sponsored | Fault {
-  try {
-    const names = readNames(info)
-    const valueAtomic = Json.uint(info, 'amount')
-    const deadline = Json.uint(info, 'deadline')
-    const signature = Json.signature(info, 'signature')
-    Json.uint(info, 'nonce')
-    // The proxy passes v, r and s.
-    if (signature.length !== 132) throw new Json.JsonError('signature is not of 65 bytes')
-    const fault = checkNames(names, transfer, 'eip2612')
-    if (fault !== undefined) return fault
-    if (deadline < BigInt(Math.floor(now / 1000)) + windowMinSeconds) {
-      return { code: 'eip2612_deadline_expired', detail: 'The permit has expired or is about to.' }
-    }
-    // The proxy of `upto` compares it with the ceiling and not with the charge.
-    if (valueAtomic !== (transfer.upto?.ceilingAtomic ?? transfer.amountAtomic)) {
-      const detail = 'The permit is not for exactly the amount that is signed.'
-      return { code: 'permit2_2612_amount_mismatch', detail }
-    }
-    return { permit2612: { valueAtomic, deadline, signature }, approval: undefined }
-  } catch (error) {
-    return malformed('invalid_eip2612_extension_format', error)
+  const names = readNames(info)
+  const valueAtomic = Json.uint(info, 'amount')
+  const deadline = Json.uint(info, 'deadline')
+  const signature = Json.signature(info, 'signature')
+  Json.uint(info, 'nonce')
+  // The proxy passes v, r and s.
+  if (signature.length !== 132) throw new Json.JsonError('signature is not of 65 bytes')
+  const fault = checkNames(names, transfer, 'eip2612')
+  if (fault !== undefined) return fault
+  if (deadline < BigInt(Math.floor(now / 1000)) + windowMinSeconds) {
+    return { code: 'eip2612_deadline_expired', detail: 'The permit has expired or is about to.' }
   }
+  // The proxy of `upto` compares it with the ceiling and not with the charge.
+  if (valueAtomic !== (transfer.upto?.ceilingAtomic ?? transfer.amountAtomic)) {
+    const detail = 'The permit is not for exactly the amount that is signed.'
+    return { code: 'permit2_2612_amount_mismatch', detail }
+  }
+  return { permit2612: { valueAtomic, deadline, signature }, approval: undefined }
 }
 
 /** `0x` and a transaction. An approve is far shorter than this limit. */
 const transactionPattern = /^0x(?:[0-9a-fA-F]{2}){1,1024}$/
 
 function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fault {
-  try {
-    const names = readNames(info)
-    Json.uint(info, 'amount')
-    const raw = Json.text(info, 'signedTransaction')
-    if (!transactionPattern.test(raw)) throw new Json.JsonError('signedTransaction is not hex')
-    const fault = checkNames(names, transfer, 'erc20_approval')
-    if (fault !== undefined) return fault
-    return { permit2612: undefined, approval: raw.toLowerCase() as Hex }
-  } catch (error) {
-    return malformed('invalid_erc20_approval_extension_format', error)
-  }
+  const names = readNames(info)
+  Json.uint(info, 'amount')
+  const raw = Json.text(info, 'signedTransaction')
+  if (!transactionPattern.test(raw)) throw new Json.JsonError('signedTransaction is not hex')
+  const fault = checkNames(names, transfer, 'erc20_approval')
+  if (fault !== undefined) return fault
+  return { permit2612: undefined, approval: raw.toLowerCase() as Hex }
 }
 
 type Names = { from: Address; asset: Address; spender: Address }
@@ -150,9 +153,4 @@ function checkNames(
     return { code: `${prefix}_spender_not_permit2`, detail }
   }
   return undefined
-}
-
-function malformed(code: string, error: unknown): Fault {
-  if (!(error instanceof Json.JsonError)) throw error
-  return { code, detail: `The extension is malformed: ${error.message}.` }
 }

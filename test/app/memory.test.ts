@@ -5,7 +5,7 @@ import { serve } from '../../src/gateway/mcp/server'
 import * as Route from '../../src/gateway/Route'
 import { createUpstream } from '../../src/gateway/upstream/upstream'
 import { createBudget, readBody } from '../../src/http/body'
-import { createReclaim } from '../../src/paywall/answer/reclaim'
+import { createReclaim } from '../../src/paywall/answer/transfer-rate'
 import { merchant, route } from '../harness/merchants'
 import { until } from '../harness/world'
 

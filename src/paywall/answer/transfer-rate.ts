@@ -1,5 +1,3 @@
-import type { Reclaim } from './reclaim'
-
 /** The minimum transfer rate of streams. */
 export type TransferRateMin = {
   /** A buyer must take `stepBytes` in each period. */
@@ -8,7 +6,7 @@ export type TransferRateMin = {
   /** Most stalled streams; above it the streams that stalled first are cut. */
   stalledMax: number
   /** Called for every stream that was cut. */
-  reclaim: Reclaim
+  reclaim: ReturnType<typeof createReclaim>
 }
 
 /**
@@ -103,6 +101,39 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}) {
         hasStoodStill: () => stream.hasStoodStill,
         stop,
       }
+    },
+  }
+}
+
+/**
+ * Time after which the connection of a cut stream has ended; it keeps the stream until then, ms.
+ */
+const delayMs = 5_000
+/**
+ * Pause after a collection, as a multiple of its duration: collections use at most 1 % of the time.
+ */
+const restFactor = 100
+
+/**
+ * The collector frees the megabytes of a stream only after minutes, because the heap itself hardly
+ * grows. Stalled buyers that are cut in sequence would fill the memory. One collection serves all
+ * streams that were cut before it. `collect` returns its duration in ms.
+ */
+export function createReclaim(collect: () => number, waitMs = delayMs) {
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let restMs = 0
+  return {
+    /** Call it for every stream that was cut. */
+    after(): void {
+      timer ??= setTimeout(
+        () => {
+          timer = undefined
+          restMs = collect() * restFactor
+        },
+        Math.max(waitMs, restMs),
+      )
+      // The timer must not delay the end of the process.
+      timer.unref()
     },
   }
 }
