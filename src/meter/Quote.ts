@@ -82,16 +82,10 @@ function read(body: Uint8Array): string | Fault {
   return { ...read.fault, name: read.fault.name || 'body' }
 }
 
-/** The members of a request that the meter knows. */
-type Reading = {
-  text: string
-  found: ReadonlyMap<string, Members.Member>
-  faults: Fault[]
-  /** Undefined when the member is missing. */
-  valueOf(pointer: string): unknown
-}
+type Reading = ReturnType<typeof readMembers>
 
-function readMembers(request: RequestPlan, text: string): Reading {
+/** The members of a request that the meter knows. */
+function readMembers(request: RequestPlan, text: string) {
   const wanted = wantedOf(request)
   const found = new Map<string, Members.Member>()
   const faults: Fault[] = []
@@ -116,7 +110,8 @@ function readMembers(request: RequestPlan, text: string): Reading {
     text,
     found,
     faults,
-    valueOf(pointer) {
+    /** Undefined when the member is missing. */
+    valueOf(pointer: string): unknown {
       const member = found.get(Members.fold(pointer))
       if (member === undefined || member.pointer !== pointer) return undefined
       return JSON.parse(text.slice(member.start, member.end))
@@ -144,14 +139,12 @@ function namesFor(request: RequestPlan, path: string): OutputNames {
   return found ?? { path: /^/, names: [], onStream: [] }
 }
 
-type Models = { names: readonly string[]; faults: readonly Fault[] }
-
 function modelsOf(
   meter: Meter.Meter,
   request: RequestPlan,
   reading: Reading,
   path: string,
-): Models {
+): { names: readonly string[]; faults: readonly Fault[] } {
   const given = new Set<string>()
   const faults: Fault[] = []
   const take = (name: string, value: unknown) => {
@@ -264,9 +257,7 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && Number(value) >= 1
 }
 
-type Choices = { most: number; faults: readonly Fault[] }
-
-function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading): Choices {
+function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading) {
   const { maxChoices } = meter.limits
   let most = 1
   for (const at of request.choices) {
@@ -281,10 +272,8 @@ function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading): 
   return { most, faults: [] }
 }
 
-type Stream = { isStream: boolean; faults: readonly Fault[] }
-
 /** Some services also take 1 or "true" for true, and would stream without reporting the usage. */
-function streamOf(request: RequestPlan, reading: Reading): Stream {
+function streamOf(request: RequestPlan, reading: Reading) {
   const values = request.stream.map((at) => ({ at, value: reading.valueOf(format(at)) ?? false }))
   return {
     isStream: values.some(({ value }) => value === true),

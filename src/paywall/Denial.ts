@@ -1,5 +1,6 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
+import { usedReason } from '../settlement/read/refusals'
 import type { Outcome } from '../settlement/send/Outcome'
 
 const retry = { headers: { 'retry-after': '5' } }
@@ -25,13 +26,8 @@ export function keyConflict(fault: string): Problem.ProblemError {
 
 /** 409: another request has claimed the same money or the same key. */
 export function inProgress(): Problem.ProblemError {
-  return Problem.of(
-    'payment-in-progress',
-    'This payment is being processed: send the same credential again.',
-    {
-      headers: { 'retry-after': '1' },
-    },
-  )
+  const detail = 'This payment is being processed: send the same credential again.'
+  return Problem.of('payment-in-progress', detail, { headers: { 'retry-after': '1' } })
 }
 
 /**
@@ -42,15 +38,9 @@ export function spent(
   { method }: Payment['transfer'],
   members: { transaction?: string } = {},
 ): Problem.ProblemError {
-  const reason =
-    method === 'permit2' ? 'permit2_invalid_nonce' : 'invalid_exact_evm_nonce_already_used'
-  return Problem.of(
-    'invalid-challenge',
-    'This credential has already been used: pay a fresh offer to buy again.',
-    {
-      members: { reason, ...members },
-    },
-  )
+  const detail = 'This credential has already been used: pay a fresh offer to buy again.'
+  const reason = usedReason({ method })
+  return Problem.of('invalid-challenge', detail, { members: { reason, ...members } })
 }
 
 /** 402 with the x402 reason. A used nonce is `invalid-challenge`. */
@@ -68,13 +58,10 @@ export function invalidParameters(
 ): Problem.ProblemError {
   const names = invalidParams.map((param) => param.name).join(', ')
   const isUnknown = invalidParams.every((param) => param.status === 404)
-  return Problem.of(
-    isUnknown ? 'not-found' : 'invalid-parameter',
-    `Not servable: ${names}. The credential is unspent: correct them and send it again.`,
-    {
-      members: { invalidParams },
-    },
-  )
+  const detail = `Not servable: ${names}. The credential is unspent: correct them and send it again.`
+  return Problem.of(isUnknown ? 'not-found' : 'invalid-parameter', detail, {
+    members: { invalidParams },
+  })
 }
 
 /**

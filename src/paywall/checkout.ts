@@ -309,15 +309,11 @@ async function authorize(
       const terms = { ...own, client, validUntil, onAsked }
       return settlement.authorizations.authorize(transfer, purpose, terms)
     }
-    const outcome =
-      approval === undefined
-        ? await attempt()
-        : await withApproval(shop, { transfer, approval, client, waitMs }, attempt)
+    return approval === undefined
+      ? await attempt()
+      : await withApproval(shop, { transfer, approval, client, waitMs }, attempt)
+  } finally {
     assertOnce()
-    return outcome
-  } catch (error) {
-    assertOnce()
-    throw error
   }
 }
 
@@ -498,17 +494,13 @@ export function idempotencyKey(
 ): string | undefined {
   const header = headers.get('idempotency-key') ?? undefined
   if (header !== undefined && identifier !== undefined && header !== identifier)
-    throw Problem.of(
-      'bad-request',
-      'Idempotency-Key and payment-identifier differ: send one of them.',
-      {
-        members: { field: 'Idempotency-Key' },
-      },
-    )
+    throw badKey('Idempotency-Key and payment-identifier differ: send one of them.')
   const key = header ?? identifier
   if (key !== undefined && !keyPattern.test(key))
-    throw Problem.of('bad-request', 'Idempotency-Key must be 1 to 255 visible ASCII characters.', {
-      members: { field: 'Idempotency-Key' },
-    })
+    throw badKey('Idempotency-Key must be 1 to 255 visible ASCII characters.')
   return key
+}
+
+function badKey(detail: string): Problem.ProblemError {
+  return Problem.of('bad-request', detail, { members: { field: 'Idempotency-Key' } })
 }

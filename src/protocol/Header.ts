@@ -21,9 +21,12 @@ export function isEventStream(headers: Headers): boolean {
  */
 export function decodeJson(value: string, alphabet: 'base64url' | 'either'): JsonObject {
   if (value.length > maxLength) throw new JsonError(`longer than ${maxLength} characters`)
-  const matches = urlPattern.test(value) || (alphabet === 'either' && standardPattern.test(value))
-  if (!matches || !hasWholeBytes(value)) throw new JsonError(`not valid ${named(alphabet)}`)
-  return parse(decodeUtf8(Buffer.from(value, 'base64')))
+  const isStandard = alphabet === 'either' && standardPattern.test(value)
+  const isRight = isStandard || urlPattern.test(value)
+  const bytes = isRight ? bytesOf(value, isStandard ? 'base64' : 'base64url') : undefined
+  if (bytes === undefined)
+    throw new JsonError(`not valid ${alphabet === 'either' ? 'base64' : alphabet}`)
+  return parse(decodeUtf8(bytes))
 }
 
 /** Text of UTF-8 bytes. Throws a JsonError for anything else. */
@@ -35,26 +38,14 @@ export function decodeUtf8(bytes: Uint8Array): string {
   }
 }
 
-function named(alphabet: 'base64url' | 'either'): string {
-  return alphabet === 'either' ? 'base64' : 'base64url'
-}
-
-/** Whether padding, if any, completes the last group and no bits remain. */
-function hasWholeBytes(value: string): boolean {
-  const padding = value.endsWith('==') ? 2 : value.endsWith('=') ? 1 : 0
-  const digits = value.length - padding
-  const rest = digits % 4
-  if (rest === 1 || (padding > 0 && (digits + padding) % 4 !== 0)) return false
-  if (rest === 0) return padding === 0
-  const last = digitOf(value.charCodeAt(digits - 1))
-  return (last & (rest === 2 ? 0x0f : 0x03)) === 0
-}
-
-function digitOf(code: number): number {
-  if (code >= 0x61) return code - 0x61 + 26
-  if (code >= 0x41 && code <= 0x5a) return code - 0x41
-  if (code >= 0x30 && code <= 0x39) return code - 0x30 + 52
-  return code === 0x2b || code === 0x2d ? 62 : 63
+/** The bytes of whole groups, whose padding may be missing; undefined when bits remain. */
+function bytesOf(value: string, alphabet: 'base64url' | 'base64'): Uint8Array | undefined {
+  const whole = value.endsWith('=') ? value : value.padEnd(Math.ceil(value.length / 4) * 4, '=')
+  try {
+    return Uint8Array.fromBase64(whole, { alphabet, lastChunkHandling: 'strict' })
+  } catch {
+    return undefined
+  }
 }
 
 /** Standard base64 of the JSON text of a value. */

@@ -121,7 +121,7 @@ function identifier(extensions: Json.JsonObject | undefined): string | undefined
 }
 
 /** One of our offers that a payload may be paying. */
-export type Match = { offer: Offer; method: TransferMethod; transfer: Transfer }
+export type Match = { offer: Offer; transfer: Transfer }
 
 /** One of our offers that a payload may pay. */
 export function matchOffer(
@@ -178,7 +178,7 @@ export function matchOffer(
       return fault('permit2_token_mismatch', detail)
     }
   }
-  return candidates.map((offer) => ({ offer, method, transfer: transferOf(parsed, offer) }))
+  return candidates.map((offer) => ({ offer, transfer: transferOf(parsed, offer) }))
 }
 
 function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint): Fault {

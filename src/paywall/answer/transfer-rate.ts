@@ -26,21 +26,25 @@ export type TransferRates = ReturnType<typeof createTransferRates>
 /** The transfer rate of one stream. */
 export type TransferRate = ReturnType<TransferRates['watch']>
 
-type Stream = {
-  waitingBytes: number
-  takenBytes: number
-  /** Checks at which bytes waited: since the last whole step, and since the last byte. */
-  checks: number
-  stillChecks: number
-  hasStoodStill: boolean
-  cut: () => void
-}
+type Stream = ReturnType<typeof createStream>
 
 const checksMax = 192
 /** Checks of half a second each after which a stream counts as stalled. */
 const stillMin = 6
 /** The same, 20 s, after which servers give up a client that takes nothing: 30 s to 60 s are usual. */
 const longMin = 40
+
+function createStream(cut: () => void) {
+  return {
+    waitingBytes: 0,
+    takenBytes: 0,
+    /** Checks at which bytes waited: since the last whole step, and since the last byte. */
+    checks: 0,
+    stillChecks: 0,
+    hasStoodStill: false,
+    cut,
+  }
+}
 
 /**
  * Only time in which bytes wait for the buyer counts, so that a slow upstream cuts no stream. A
@@ -79,8 +83,7 @@ export function createTransferRates(wanted: Partial<TransferRateMin> = {}) {
         onSlow()
         min.reclaim.after()
       }
-      const counts = { waitingBytes: 0, takenBytes: 0, checks: 0, stillChecks: 0 }
-      const stream: Stream = { ...counts, hasStoodStill: false, cut }
+      const stream = createStream(cut)
       streams.add(stream)
       timer ??= setInterval(check, min.stepMs / checksMax)
       return {
