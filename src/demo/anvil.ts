@@ -96,18 +96,25 @@ async function drain(chunks: AsyncIterator<Uint8Array>): Promise<void> {
 /** Path of the anvil binary: the npm package of this platform, else Foundry's on the PATH. */
 function findAnvil(): string {
   const name = packages[`${process.platform}-${process.arch}`]
-  // Resolved at run time, and from both places: the shipped executable does not contain anvil.
-  for (const directory of name ? [import.meta.dir, process.cwd()] : []) {
-    try {
-      return Bun.resolveSync(name ?? '', join(directory, 'anvil'))
-    } catch {
-      // Not installed there.
-    }
-  }
-  const installed = Bun.which('anvil')
-  if (installed) return installed
+  const found = (name && findInstalled(name)) ?? Bun.which('anvil')
+  if (found) return found
   throw new Error(
     'local chains need anvil: run "bun install" in the project, ' +
       'or install Foundry (https://getfoundry.sh) so that anvil is on the PATH',
   )
+}
+
+/**
+ * Path of a file of a package. Resolved at run time, from here and from the current directory: the
+ * shipped executable contains no packages.
+ */
+export function findInstalled(path: string): string | undefined {
+  for (const directory of [import.meta.dir, process.cwd()]) {
+    try {
+      return Bun.resolveSync(path, join(directory, 'anvil'))
+    } catch {
+      // Not installed there.
+    }
+  }
+  return undefined
 }

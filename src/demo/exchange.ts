@@ -1,6 +1,4 @@
-import { join } from 'node:path'
 import {
-  type Abi,
   type Address,
   encodeDeployData,
   encodeFunctionData,
@@ -11,6 +9,7 @@ import {
 import { isFirst } from '../chain/uniswap'
 import type { Stock, StockToken } from '../config/Config'
 import { account } from './accounts'
+import { findInstalled } from './anvil'
 import { type Call, type Chain, execute, multicall3Address, request } from './chains'
 import * as Artifacts from './contracts/artifacts'
 
@@ -57,14 +56,11 @@ const tickMax = 887_272
  */
 export async function openExchange(chain: Chain, asset: Address, listing: Listing): Promise<void> {
   const { factory, router, quoter, registry, tokens } = listing
-  const [core, periphery] = await Promise.all([
+  const [core, routerArtifact, quoterArtifact] = await Promise.all([
     load('@uniswap/v3-core/artifacts/contracts/UniswapV3Factory.sol/UniswapV3Factory.json'),
-    Promise.all([
-      load('@uniswap/swap-router-contracts/artifacts/contracts/SwapRouter02.sol/SwapRouter02.json'),
-      load('@uniswap/swap-router-contracts/artifacts/contracts/lens/QuoterV2.sol/QuoterV2.json'),
-    ]),
+    load('@uniswap/swap-router-contracts/artifacts/contracts/SwapRouter02.sol/SwapRouter02.json'),
+    load('@uniswap/swap-router-contracts/artifacts/contracts/lens/QuoterV2.sol/QuoterV2.json'),
   ])
-  const [routerArtifact, quoterArtifact] = periphery
   await request(chain.url, [
     setCode(registry, Artifacts.StockRegistry.deployedBytecode),
     setCode(providerAddress, Artifacts.LiquidityProvider.deployedBytecode),
@@ -160,24 +156,15 @@ async function construct(
 function listCall({ tokens, registry }: Listing): Call {
   const calls = tokens.flatMap(({ address, name, symbol, feed }) => {
     const naming = [`${name} (local)`, symbol, registry] as const
-    const answer = BigInt(Math.round(samplePrice(symbol) * 1e8))
+    const price = [BigInt(Math.round(samplePrice(symbol) * 1e8)), 0n] as const
+    const initialize = encodeFunctionData({ abi, functionName: 'initialize', args: naming })
+    const set = encodeFunctionData({ abi, functionName: 'set', args: price })
     return [
-      {
-        target: address,
-        callData: encodeFunctionData({ abi, functionName: 'initialize', args: naming }),
-      },
-      ...(feed
-        ? [
-            {
-              target: feed,
-              callData: encodeFunctionData({ abi, functionName: 'set', args: [answer, 0n] }),
-            },
-          ]
-        : []),
+      { target: address, callData: initialize, allowFailure: false },
+      ...(feed ? [{ target: feed, callData: set, allowFailure: false }] : []),
     ]
   })
-  const args = [calls.map((call) => ({ ...call, allowFailure: false }))] as const
-  const data = encodeFunctionData({ abi, functionName: 'aggregate3', args })
+  const data = encodeFunctionData({ abi, functionName: 'aggregate3', args: [calls] })
   return { from: account(9).address, to: multicall3Address, data, gas: 12_000_000n }
 }
 
@@ -211,19 +198,10 @@ function setCode(address: Address, code: Hex): readonly [string, readonly unknow
   return ['anvil_setCode', [address, code]]
 }
 
-/**
- * A published artifact, found at run time and from both places: the shipped executable has none.
- */
+/** A published artifact: the shipped executable has none. */
 async function load(path: string): Promise<Artifacts.Artifact> {
-  for (const directory of [import.meta.dir, process.cwd()]) {
-    let file: string
-    try {
-      file = Bun.resolveSync(path, join(directory, 'exchange'))
-    } catch {
-      continue
-    }
-    return (await Bun.file(file).json()) as { abi: Abi; bytecode: Hex; deployedBytecode: Hex }
-  }
+  const file = findInstalled(path)
+  if (file !== undefined) return await Bun.file(file).json()
   throw new MissingExchangeError(
     'the stock exchange needs the @uniswap packages: run "bun install" in the project',
   )

@@ -4,15 +4,10 @@ import * as Crypto from '../../protocol/Crypto'
 import { base64url, encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Permit from '../../protocol/Permit'
+import { permitName } from '../../protocol/Sponsoring'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
-import {
-  type MppSource,
-  permitExtension,
-  type Terms,
-  timeoutSecondsMax,
-  type X402Source,
-} from './Terms'
+import { type MppSource, type Terms, timeoutSecondsMax, type X402Source } from './Terms'
 import type * as TokenPermit from './TokenPermit'
 
 /** The buyer's payment of terms, in the form of a request header. */
@@ -115,8 +110,8 @@ function withPermit(
   extensions: Json.JsonObject | undefined,
   info: TokenPermit.Info,
 ): Json.JsonObject {
-  const declared = extensions && Json.member(extensions, permitExtension)
-  return { ...extensions, [permitExtension]: { ...(Json.isObject(declared) && declared), info } }
+  const declared = extensions && Json.member(extensions, permitName)
+  return { ...extensions, [permitName]: { ...(Json.isObject(declared) && declared), info } }
 }
 
 /** mppx's route binding: with this salt, the nonce is a hash of everything that is bought. */

@@ -8,6 +8,7 @@ import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
 import * as Permit from '../../protocol/Permit'
+import { permitName } from '../../protocol/Sponsoring'
 import * as Upto from '../../protocol/Upto'
 
 /** The buyer's side of a 402: its terms. */
@@ -82,12 +83,10 @@ export function amountOf({ asset, amountAtomic }: Terms, atomic = amountAtomic):
   return `${Amount.toDecimal(atomic, asset.decimals)} ${asset.symbol}`
 }
 
-export const permitExtension = 'eip2612GasSponsoring'
-
 /** Whether the server accepts an EIP-2612 permit with the payment instead of an approval. */
 export function takesPermit({ method, source }: Terms): boolean {
   const extensions = source.kind === 'x402' ? source.extensions : undefined
-  return method === 'permit2' && Json.isObject(extensions?.[permitExtension])
+  return method === 'permit2' && Json.isObject(extensions?.[permitName])
 }
 
 function ofMpp(value: string | null): Terms[] {

@@ -1,5 +1,7 @@
+import { networkNamed, networkNames } from '../../config/builtin'
 import * as Crypto from '../../protocol/Crypto'
 import { CommandError } from '../Command'
+import type { Run } from '../commands'
 
 /**
  * The 32 bytes of a private key in hex, with or without 0x. Throws a CommandError, which does not
@@ -14,4 +16,21 @@ export function readKey(hex: string): Uint8Array {
   } catch {
     throw new CommandError('The key is not valid.')
   }
+}
+
+/** What `pay` and `mcp` may pay by. Throws a CommandError for a wrong option. */
+export function readWays(options: Pick<Run<'mcp'>, 'scheme' | 'network' | 'rpc'>) {
+  const { scheme = 'exact', rpc } = options
+  if (scheme !== 'exact' && scheme !== 'upto') throw new CommandError('--scheme is exact or upto.')
+  const network = options.network && networkNamed(options.network)
+  if (options.network !== undefined && network === undefined)
+    throw new CommandError(`--network is ${networkNames}.`)
+  if (rpc !== undefined && !/^https?:\/\//.test(rpc))
+    throw new CommandError('--rpc is an http or https URL.')
+  return { scheme, network, rpc } as const
+}
+
+/** Whether a text is an amount of dollars. */
+export function isAmount(text: string): boolean {
+  return /^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(text)
 }

@@ -1,4 +1,3 @@
-import { networkNamed, networkNames } from '../../config/builtin'
 import { readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
@@ -10,7 +9,7 @@ import { approve, signPermit, type Wallet } from './allowance'
 import { readText } from './body'
 import * as Credential from './Credential'
 import { chooseFunded } from './funds'
-import { readKey } from './key'
+import { isAmount, readKey, readWays } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 import type * as TokenPermit from './TokenPermit'
@@ -60,14 +59,14 @@ export async function pay(args: Run<'pay'>): Promise<number> {
 }
 
 function parse(options: Options): Purchase {
-  const { protocol, scheme = 'exact', transfer, body, rpc, now } = options
+  const { protocol, transfer, body, now } = options
   const url = URL.parse(options.operand)
   if (url === null) throw new PayError(`${options.operand} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new PayError('Only http and https URLs can be bought.')
   if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
     throw new PayError('--protocol is mpp or x402.')
-  if (scheme !== 'exact' && scheme !== 'upto') throw new PayError('--scheme is exact or upto.')
+  const { scheme, network } = readWays(options)
   if (scheme === 'upto' && protocol === 'mpp')
     throw new PayError('--scheme upto is a scheme of x402: MPP has none. Omit --protocol mpp.')
   if (scheme === 'upto' && transfer === 'eip3009')
@@ -76,13 +75,8 @@ function parse(options: Options): Purchase {
     throw new PayError('--redeem asks again without paying, so it takes no --scheme.')
   if (options['dry-run'] && options.redeem !== undefined)
     throw new PayError('--redeem pays nothing, so it takes no --dry-run.')
-  const network = options.network && networkNamed(options.network)
-  if (options.network !== undefined && network === undefined)
-    throw new PayError(`--network is ${networkNames}.`)
   if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
     throw new PayError('--transfer is eip3009 or permit2.')
-  if (rpc !== undefined && !/^https?:\/\//.test(rpc))
-    throw new PayError('--rpc is an http or https URL.')
   const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
   if (body !== undefined && (method === 'GET' || method === 'HEAD'))
     throw new PayError(`${method} takes no --body.`)
@@ -91,8 +85,7 @@ function parse(options: Options): Purchase {
 }
 
 function limitOf({ max, ask, 'dry-run': isRehearsal }: Options): Purchase['max'] {
-  if (max !== undefined && !/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(max))
-    throw new PayError('--max is an amount such as 0.25.')
+  if (max !== undefined && !isAmount(max)) throw new PayError('--max is an amount such as 0.25.')
   if (max !== undefined) return { amount: max, exceeded: `More than --max ${max} is asked` }
   const amount = isRehearsal || ask !== undefined ? most.asked : most.unasked
   return { amount, exceeded: `More than ${amount} USD is asked, so --max must allow it` }

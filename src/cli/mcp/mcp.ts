@@ -1,12 +1,10 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
-import { networkNamed, networkNames } from '../../config/builtin'
 import { type Env, readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
-import { readKey } from '../buy/key'
+import { isAmount, readKey, readWays } from '../buy/key'
 import { say } from '../buy/outcome'
-import type { Scheme } from '../buy/Terms'
 import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
 import { type Budget, tool as budgetTool, describeBudget } from './Budget'
@@ -43,15 +41,7 @@ export async function mcp(options: Options): Promise<number> {
   }
 }
 
-type Parsed = {
-  url: URL
-  limits: Limits
-  scheme: Scheme
-  network: string | undefined
-  rpc: string | undefined
-}
-
-function parse({ scheme = 'exact', rpc, ...options }: Options): Parsed {
+function parse(options: Options) {
   const url = URL.parse(options.operand)
   if (url === null) throw new CommandError(`${options.operand} is not an absolute URL.`)
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
@@ -69,20 +59,14 @@ function parse({ scheme = 'exact', rpc, ...options }: Options): Parsed {
     perCallMicros: microsOf('--max-per-call', perCall),
     perDayMicros: microsOf('--max-per-day', perDay),
   }
-  if (scheme !== 'exact' && scheme !== 'upto') throw new CommandError('--scheme is exact or upto.')
-  const network = options.network && networkNamed(options.network)
-  if (options.network !== undefined && network === undefined)
-    throw new CommandError(`--network is ${networkNames}.`)
-  if (rpc !== undefined && !/^https?:\/\//.test(rpc))
-    throw new CommandError('--rpc is an http or https URL.')
+  const ways = readWays(options)
   if (!/\/mcp\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/+$/, '')}/mcp`
   url.hash = ''
-  return { url, limits, scheme, network, rpc }
+  return { url, limits, ...ways }
 }
 
 function microsOf(option: string, text: string): bigint {
-  if (!/^(0|[1-9]\d{0,11})(\.\d{1,6})?$/.test(text))
-    throw new CommandError(`${option} is an amount in dollars such as 0.05.`)
+  if (!isAmount(text)) throw new CommandError(`${option} is an amount in dollars such as 0.05.`)
   return Amount.fromDecimal(text, 6)
 }
 
@@ -106,7 +90,10 @@ function stateFile({ state, env }: Options): string {
 
 type Wallet = { privateKey: Uint8Array; spending: Spending; now: () => number }
 
-async function serve(parsed: Parsed, { privateKey, spending, now }: Wallet): Promise<void> {
+async function serve(
+  parsed: ReturnType<typeof parse>,
+  { privateKey, spending, now }: Wallet,
+): Promise<void> {
   const { url, limits, scheme, network, rpc } = parsed
   const ended = untilEnd()
   const payer = Crypto.addressOf(privateKey)

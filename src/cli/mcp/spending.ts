@@ -177,13 +177,25 @@ function prepare(db: Database, file: string): void {
   create.immediate()
 }
 
-type Row = Record<string, string | bigint | null>
+type Row = Omit<
+  Stored,
+  'signedMicros' | 'usedMicros' | 'validBefore' | 'transaction' | 'redeem'
+> & {
+  signedMicros: string
+  usedMicros: string
+  validBefore: bigint
+  tx: string | null
+  token: string | null
+  until: string | null
+}
+
+const read = `SELECT id, call, tool, args, network, asset, method, scheme, payer, payee, nonce, amount,
+  credential, state, signed_micros AS signedMicros, used_micros AS usedMicros,
+  valid_before AS validBefore, tx, redeem_token AS token, redeem_until AS until FROM payments`
 
 function from(db: Database, file: string, now: () => number): Spending {
   const dayOf = () => new Date(now()).toISOString().slice(0, 10)
-  const open = db.query<Row, [string]>(
-    "SELECT * FROM payments WHERE call = ? AND state IN ('open', 'redeemable')",
-  )
+  const open = db.query<Row, [string]>(`${read} WHERE call = ? AND state IN ('open', 'redeemable')`)
   const opened = idOf(file)
   // Includes payments of later days, so that a clock that is set back does not free the limit.
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
@@ -223,15 +235,14 @@ function from(db: Database, file: string, now: () => number): Spending {
     today: () => spentOn(dayOf()),
     unsettled: () =>
       db
-        .query<Row, [string]>('SELECT * FROM payments WHERE day >= ? AND is_final = 0 LIMIT 64')
+        .query<Row, [string]>(`${read} WHERE day >= ? AND is_final = 0 LIMIT 64`)
         .all(dayOf())
         .map(storedOf),
     settle: (id, fate) => guarded(file, () => settle(db, id, fate)),
     unfinished: () =>
       db
         .query<Row, []>(
-          "SELECT * FROM payments WHERE state IN ('open', 'redeemable') " +
-            'ORDER BY signed_at DESC LIMIT 100',
+          `${read} WHERE state IN ('open', 'redeemable') ORDER BY signed_at DESC LIMIT 100`,
         )
         .all()
         .map(storedOf),
@@ -240,18 +251,13 @@ function from(db: Database, file: string, now: () => number): Spending {
 }
 
 function insert(db: Database, payment: Payment, day: string, now: number): void {
-  const { id, call, tool, args, network, asset, method, scheme, payer, payee, nonce } = payment
-  const { signedMicros, amount, validBefore, credential } = payment
-  const micros = String(signedMicros)
-  const places = Array.from({ length: 20 }, () => '?').join(', ')
+  const { signedMicros, ...texts } = payment
   db.query(
     `INSERT INTO payments (id, call, tool, args, network, asset, method, scheme, payer, payee, nonce,
      signed_micros, used_micros, amount, valid_before, credential, state, is_final, day, signed_at)
-     VALUES (${places})`,
-  ).run(
-    ...[id, call, tool, args, network, asset, method, scheme, payer, payee, nonce],
-    ...[micros, micros, amount, validBefore, credential, 'open', 0, day, now],
-  )
+     VALUES ($id, $call, $tool, $args, $network, $asset, $method, $scheme, $payer, $payee, $nonce,
+     $micros, $micros, $amount, $validBefore, $credential, 'open', 0, $day, $now)`,
+  ).run({ ...texts, micros: String(signedMicros), day, now })
 }
 
 function update(db: Database, id: string, { state, transaction, redeem }: Change): void {
@@ -283,29 +289,14 @@ function settle(db: Database, id: string, fate: Fate): void {
   ).run(id)
 }
 
-function storedOf(row: Row): Stored {
-  const text = (name: string) => String(row[name] ?? '')
-  const token = text('redeem_token')
+function storedOf({ tx, token, until, ...row }: Row): Stored {
   return {
-    id: text('id'),
-    call: text('call'),
-    tool: text('tool'),
-    args: text('args'),
-    network: text('network'),
-    asset: text('asset') as Address,
-    method: text('method') === 'permit2' ? 'permit2' : 'eip3009',
-    scheme: text('scheme') === 'upto' ? 'upto' : 'exact',
-    payer: text('payer') as Address,
-    payee: text('payee') as Address,
-    nonce: text('nonce') as Hex,
-    signedMicros: BigInt(text('signed_micros')),
-    usedMicros: BigInt(text('used_micros')),
-    amount: text('amount'),
-    validBefore: Number(row.valid_before),
-    credential: text('credential'),
-    state: text('state') as State,
-    transaction: text('tx') || undefined,
-    redeem: token === '' ? undefined : { token, until: text('redeem_until') },
+    ...row,
+    signedMicros: BigInt(row.signedMicros),
+    usedMicros: BigInt(row.usedMicros),
+    validBefore: Number(row.validBefore),
+    transaction: tx ?? undefined,
+    redeem: token === null ? undefined : { token, until: until ?? '' },
   }
 }
 

@@ -65,40 +65,23 @@ type Beside = Pick<Context, 'dataDir' | 'now' | 'env'>
 type Use<Opened> = (opened: Opened) => Promise<number>
 
 /** Runs a command on the ledger. Returns its exit code. */
-export function withLedger(options: Beside, use: Use<Ledger>): Promise<number> {
-  return beside(options.env, async (target) => {
-    const { ledger, close } =
-      target === undefined
-        ? File.openLedgerBeside(options)
-        : await (await import('../../../db/postgres/beside')).openLedgerBeside(target)
-    return { run: () => use(ledger), close }
-  })
+export async function withLedger(options: Beside, use: Use<Ledger>): Promise<number> {
+  const target = await findTarget(options.env)
+  const { ledger, close } =
+    target === undefined
+      ? File.openLedgerBeside(options)
+      : await (await import('../../../db/postgres/beside')).openLedgerBeside(target)
+  return use(ledger).finally(close)
 }
 
 /** Runs a command on the figures of sales, which cannot be written. */
-export function withSales(options: Beside, use: Use<SalesReads>): Promise<number> {
-  return beside(options.env, async (target) => {
-    const { sales, close } =
-      target === undefined
-        ? File.openSalesBeside(options)
-        : await (await import('../../../db/postgres/beside')).openSalesBeside(target)
-    return { run: () => use(sales), close }
-  })
-}
-
-async function beside(
-  env: Env,
-  open: (target: Target | undefined) => Promise<{
-    run(): Promise<number>
-    close(): void | Promise<void>
-  }>,
-): Promise<number> {
-  const { run, close } = await open(await findTarget(env))
-  try {
-    return await run()
-  } finally {
-    await close()
-  }
+export async function withSales(options: Beside, use: Use<SalesReads>): Promise<number> {
+  const target = await findTarget(options.env)
+  const { sales, close } =
+    target === undefined
+      ? File.openSalesBeside(options)
+      : await (await import('../../../db/postgres/beside')).openSalesBeside(target)
+  return use(sales).finally(close)
 }
 
 /** The gateways that share the database; undefined when it is a file. Nothing is written. */
