@@ -29,11 +29,7 @@ function assertToken(
   { adminToken, peerOf, rateLimit, now }: Omit<Options, 'service' | 'registry'>,
 ): void {
   const key = `metrics ${clientOf(peerOf(request), request.headers, trustProxy)}`
-  const verdict = rateLimit.take(key, perMinute, now())
-  if (!verdict.ok)
-    throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
-      headers: RateLimit.headers(verdict),
-    })
+  RateLimit.assertWithin(rateLimit.take(key, perMinute, now()))
   if (hasBearer(request, adminToken)) return
   throw Problem.of('unauthorized', 'The metrics need Authorization: Bearer ADMIN_TOKEN.', {
     headers: { 'WWW-Authenticate': 'Bearer realm="metrics"' },

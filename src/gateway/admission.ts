@@ -36,8 +36,8 @@ function limit(admission: Admission, incoming: IncomingRequest): Promise<Respons
   const { paidPerMinute, trustProxy } = admission.limits
   const key = clientOf(incoming.peer, incoming.request.headers, trustProxy)
   const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
-  assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()))
-  assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()))
+  RateLimit.assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()), 'paid requests')
+  RateLimit.assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()), 'paid requests')
   const opened = open(admission, incoming)
   if (!(opened instanceof Promise)) return opened
   const answer = opened.finally(() => {
@@ -103,14 +103,3 @@ function hasBody(request: Request): boolean {
 
 /** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1
-
-function assertWithin(verdict: RateLimit.Verdict): void {
-  if (verdict.ok) return
-  throw Problem.of(
-    'rate-limited',
-    'Too many paid requests from this address: wait for Retry-After.',
-    {
-      headers: RateLimit.headers(verdict),
-    },
-  )
-}

@@ -1,3 +1,5 @@
+import * as Problem from '../protocol/Problem'
+
 /**
  * The result for one request. `resetSeconds`: until the full quota is back, or, when refused, until
  * the next request is allowed.
@@ -74,4 +76,11 @@ export function headers(verdict: Verdict): Record<string, string> {
     'RateLimit-Reset': String(verdict.resetSeconds),
     ...(verdict.ok ? {} : { 'Retry-After': String(verdict.resetSeconds) }),
   }
+}
+
+/** Refuses a request that is beyond its quota. `what` is counted. */
+export function assertWithin(verdict: Verdict, what = 'requests'): void {
+  if (verdict.ok) return
+  const detail = `Too many ${what} from this address: wait for Retry-After.`
+  throw Problem.of('rate-limited', detail, { headers: headers(verdict) })
 }

@@ -35,8 +35,8 @@ export async function sponsorApprove(
   const forwarded = request.headers.get('x-forwarded-for')
   const client = clientKey(options.addressOf(request), forwarded, options.trustProxy)
   // Check the client first, so that its refused requests do not use up its network's limit.
-  assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
-  assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
+  RateLimit.assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
+  RateLimit.assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
   const { address, network, signature } = await read(request, options.budget, client)
   const result = await granting.grant({ address, network, signature, client })
   if (result.kind === 'refused') throw problemOf(result)
@@ -83,12 +83,5 @@ function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Probl
   return Problem.of(code, detail, {
     ...(members && { members }),
     ...(retryAfterSeconds && { headers: { 'retry-after': String(retryAfterSeconds) } }),
-  })
-}
-
-function assertWithin(verdict: RateLimit.Verdict): void {
-  if (verdict.ok) return
-  throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
-    headers: RateLimit.headers(verdict),
   })
 }

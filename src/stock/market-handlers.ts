@@ -34,11 +34,8 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
     const forwarded = request.headers.get('x-forwarded-for')
     const key = clientKey(addressOf(request), forwarded, service.trustProxy)
     const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
-    const headers = RateLimit.headers(verdict)
-    if (verdict.ok) return headers
-    throw Problem.of('rate-limited', 'Too many requests from this address: wait for Retry-After.', {
-      headers,
-    })
+    RateLimit.assertWithin(verdict)
+    return RateLimit.headers(verdict)
   }
 
   let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined

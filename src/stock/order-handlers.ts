@@ -43,9 +43,8 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
 
   const limit = (name: string, request: Request, perMinute: number): Record<string, string> => {
     const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())
-    const headers = RateLimit.headers(verdict)
-    if (verdict.ok) return headers
-    throw Problem.of('rate-limited', tooMany, { headers })
+    RateLimit.assertWithin(verdict)
+    return RateLimit.headers(verdict)
   }
 
   const buy = async (request: Request): Promise<Response> => {
@@ -61,8 +60,7 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
     const refusedKey = `refused ${keyOf(request)}`
     if (isPaid) {
       const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
-      const headers = RateLimit.headers(verdict)
-      if (!verdict.ok) throw Problem.of('rate-limited', tooManyRefused, { headers })
+      RateLimit.assertWithin(verdict, 'refused credentials')
     }
     const search = searchOf(request.url)
     const parsed = Instrument.parseTerms(new URLSearchParams(search), stock, options.network.asset)
@@ -104,8 +102,6 @@ export function createOrderHandlers(options: OrderHandlersOptions) {
   return { buy, order, orders }
 }
 
-const tooMany = 'Too many requests from this address: wait for Retry-After.'
-const tooManyRefused = 'Too many refused credentials from this address: wait for Retry-After.'
 const noOrder = 'There is no such order; /api/stock/orders lists those of a payer.'
 const stopping = 'The service is stopping: send the request again.'
 

@@ -1,9 +1,10 @@
 import type { Pending } from '../../../db/Ledger'
 import type { Config, NetworkConfig } from '../../config/Config'
+import { scrub } from '../../log'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import type { Sum } from './figures'
-import { coin, coinAndUsd, duration, percent, qr, scrubbed, type Tone } from './parts'
+import { coin, coinAndUsd, duration, percent, qr, type Tone } from './parts'
 import type { Sources } from './sources'
 
 type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>
@@ -62,7 +63,7 @@ export async function attentionOf(
       (origin): Attention => ({
         tone: 'bad',
         word: 'open circuit',
-        what: `${scrubbed(origin)} does not answer`,
+        what: `${scrub(origin)} does not answer`,
         more: 'Nothing that needs it is sold until it answers again.',
       }),
     ),
@@ -198,7 +199,7 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, of: Pri
       tone: 'bad',
       word: 'network',
       what: `${name} cannot settle`,
-      more: scrubbed([reason ?? 'unknown', remedy].filter(Boolean).join('; ')),
+      more: scrub([reason ?? 'unknown', remedy].filter(Boolean).join('; ')),
       link: { href: '/admin/networks', text: 'See the networks' },
     })
   for (const { relayer, ready: works, reason: why, remedy: what, fundWei } of relayers) {
@@ -206,8 +207,8 @@ function pausedOf({ network, ready, reason, remedy, relayers }: Details, of: Pri
     own.push({
       tone: 'bad',
       word: 'relayer paused',
-      what: fundWei === undefined ? `${name}: ${scrubbed(why ?? '')}` : fundText(fundWei, of),
-      more: html`${fundWei === undefined ? scrubbed(what ?? '') : 'To'} <code>${relayer}</code>`,
+      what: fundWei === undefined ? `${name}: ${scrub(why ?? '')}` : fundText(fundWei, of),
+      more: html`${fundWei === undefined ? scrub(what ?? '') : 'To'} <code>${relayer}</code>`,
       image: fundWei === undefined ? undefined : fundCode(network, relayer, fundWei),
     })
   }

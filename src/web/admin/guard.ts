@@ -1,5 +1,4 @@
 import type { Service } from '../../config/Config'
-import { isToken } from '../../http/bearer'
 import { isLoopbackHost } from '../../http/url'
 import { idleMs, longestMs } from './sessions'
 
@@ -63,11 +62,6 @@ export function createGuard({ baseUrl }: Pick<Service, 'baseUrl'>) {
     const url = URL.parse(origin)
     return url !== null && url.host === host && isLoopbackHost(url.host)
   }
-}
-
-/** Whether a form has the text of its session. The comparison's time shows nothing about it. */
-export function hasCsrf(presented: string | undefined, csrf: string): boolean {
-  return isToken(presented ?? '', csrf)
 }
 
 function isLoopbackAddress(address = ''): boolean {

@@ -1,7 +1,7 @@
 import type { Config, Merchant } from '../../config/Config'
 import { type Html, html } from '../html'
 import { readReport } from './figures'
-import { badge, count, percent, table, usd } from './parts'
+import { badge, count, number, percent, type Tone, table, usd } from './parts'
 import type { MerchantState, Sources } from './sources'
 
 /** Merchants with their state, prices and figures. */
@@ -20,7 +20,7 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
     return [
       html`<strong id="${slug}">${title}</strong>${title.toLowerCase() !== slug && html`<br><code>${slug}</code>`}`,
       paused
-        ? html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${healthWords[state.health]}</span>`
+        ? html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${healths[state.health][1]}</span>`
         : stateOf(state),
       html`<a href="/admin/actions/${paused ? 'resume' : 'pause'}?subject=merchant:${slug}">${paused ? 'Resume' : 'Pause'}<span class="hidden"> ${title}</span></a>`,
       pricesOf(state.merchant),
@@ -32,7 +32,6 @@ export async function merchantsPage(config: Config, sources: Sources): Promise<H
       routes.length,
     ]
   })
-  const number = (title: string) => ({ title, isNumber: true })
   const limited = sources
     .merchants()
     .filter(({ health, merchant }) => health !== 'available' || isPaused(merchant.slug))
@@ -64,26 +63,16 @@ ${table(
 ${config.stock !== undefined && html`<p class="quiet">The stock desk is on the page of <a href="/admin/orders">orders</a>.</p>`}`
 }
 
-const healthWords: Readonly<Record<MerchantState['health'], string>> = {
-  available: 'available',
-  partly: 'partly available',
-  unavailable: 'not answering',
-  'out-of-service': 'out of service',
+const healths: Readonly<Record<MerchantState['health'], readonly [Tone, string]>> = {
+  available: ['good', 'available'],
+  partly: ['fair', 'partly available'],
+  unavailable: ['bad', 'not answering'],
+  'out-of-service': ['bad', 'out of service'],
 }
 
-function stateOf({ health, merchant }: MerchantState): Html {
-  switch (health) {
-    case 'available':
-      return badge('good', 'available')
-    case 'partly':
-      return badge('fair', 'partly available')
-    case 'unavailable':
-      return badge('bad', 'not answering')
-    case 'out-of-service':
-      return merchant.outOfService === undefined
-        ? badge('bad', 'out of service')
-        : html`${badge('bad', 'out of service')} <code>${merchant.outOfService}</code> is not set`
-  }
+function stateOf({ health, merchant: { outOfService } }: MerchantState): Html {
+  const isUnset = health === 'out-of-service' && outOfService !== undefined
+  return html`${badge(...healths[health])}${isUnset && html` <code>${outOfService}</code> is not set`}`
 }
 
 /** The median, and the time in which 95 % were answered. */

@@ -5,29 +5,27 @@ import { type Html, html } from '../html'
 import { amount, badge, type Tone } from './parts'
 
 /** Names of networks and assets, of this and of earlier configurations. */
-export type Names = {
-  network(id: string): string
-  amount(atomic: bigint, of: { network: string; asset: string }): string
-  asset(of: { network: string; asset: string }): Pick<AssetRow, 'symbol'> & { decimals?: number }
-}
+export type Names = ReturnType<typeof createNames>
 
-export function createNames({ networks }: Config, assets: readonly AssetRow[]): Names {
-  const asset: Names['asset'] = ({ network, asset: address }) => {
+type AssetOf = { network: string; asset: string }
+
+export function createNames({ networks }: Config, assets: readonly AssetRow[]) {
+  const asset = ({
+    network,
+    asset: address,
+  }: AssetOf): Pick<AssetRow, 'symbol'> & { decimals?: number } => {
     const known = assets.find(
       (each) => each.network === network && each.address.toLowerCase() === address.toLowerCase(),
     )
     return known ?? { symbol: address }
   }
   return {
-    network: (id) =>
+    network: (id: string) =>
       networks.find((each) => each.id === id)?.name ??
       assets.find((each) => each.network === id)?.networkName ??
       id,
     asset,
-    amount(atomic, of) {
-      const { symbol, decimals } = asset(of)
-      return amount(atomic, { symbol, decimals })
-    },
+    amount: (atomic: bigint, of: AssetOf) => amount(atomic, { decimals: undefined, ...asset(of) }),
   }
 }
 

@@ -1,4 +1,5 @@
 import type { Config, NetworkConfig } from '../../config/Config'
+import { scrub } from '../../log'
 import { hourMs } from '../../protocol/Time'
 import type { Details, RelayerStatus } from '../../settlement/state/availability'
 import { isLocal } from '../chains'
@@ -13,8 +14,8 @@ import {
   duration,
   facts,
   gwei,
+  number,
   percent,
-  scrubbed,
   short,
   table,
   time,
@@ -36,7 +37,7 @@ ${sources.networks().map((details) => {
 <h2 id="pending">Pending payments</h2>
 ${table(
   'Pending payments',
-  ['Age', 'For', { title: 'Amount', isNumber: true }, 'State', 'Payment', 'Transaction'],
+  ['Age', 'For', number('Amount'), 'State', 'Payment', 'Transaction'],
   pending.oldest.map((payment) => [
     duration(now - payment.createdAt),
     purposeOf(payment),
@@ -63,7 +64,7 @@ function section(network: NetworkConfig, details: Details, isPaused: boolean): H
   const micro = (Number(cost.gas * cost.priceWei) / 1e18) * ethPriceUsd
   return html`<section>
 <h2>${name} ${ready ? badge('good', 'ready') : badge('bad', 'paused')}${isPaused && html` ${badge('fair', 'sales paused')}`}</h2>
-${!ready && html`<p class="fault">${scrubbed([reason ?? 'unknown', remedy].filter(Boolean).join('; '))}</p>`}
+${!ready && html`<p class="fault">${scrub([reason ?? 'unknown', remedy].filter(Boolean).join('; '))}</p>`}
 <p><a class="button second" href="/admin/actions/${isPaused ? 'resume' : 'pause'}?subject=network:${id}">${isPaused ? 'Resume' : 'Pause'} sales on ${name}</a></p>
 ${facts([
   ['Network', `${id}, paid in ${asset.symbol}`],
@@ -126,16 +127,16 @@ function relayers(network: NetworkConfig, { relayers: all, cost }: Details): Htm
     [
       'Relayer',
       'State',
-      { title: 'Balance for gas', isNumber: true },
-      { title: 'Enough for', isNumber: true },
-      { title: 'Next nonce', isNumber: true },
-      { title: 'In progress', isNumber: true },
+      number('Balance for gas'),
+      number('Enough for'),
+      number('Next nonce'),
+      number('In progress'),
     ],
     all.map((relayer): Cell[] => [
       html`<code class="hash">${relayer.relayer}</code>`,
       relayer.ready
         ? badge('good', 'ready')
-        : html`${badge('bad', 'paused')} ${scrubbed(relayer.reason ?? 'unknown')}`,
+        : html`${badge('bad', 'paused')} ${scrub(relayer.reason ?? 'unknown')}`,
       relayer.balanceWei === undefined ? 'unknown' : coinAndUsd(relayer.balanceWei, network),
       left(relayer),
       relayer.nonce ?? 'unknown',
@@ -148,12 +149,7 @@ function relayers(network: NetworkConfig, { relayers: all, cost }: Details): Htm
 function budgets(network: NetworkConfig, { gas }: Details): Html {
   return table(
     `Gas of today on ${network.name}`,
-    [
-      'Gas of today for',
-      { title: 'Spent', isNumber: true },
-      { title: 'Budget a day', isNumber: true },
-      { title: 'Part', isNumber: true },
-    ],
+    ['Gas of today for', number('Spent'), number('Budget a day'), number('Part')],
     gas.map(({ product, spentWei, budgetWei }) => [
       productWords[product],
       spentText(spentWei, network),
@@ -205,7 +201,7 @@ ${facts([
 <p class="quiet">From ${time(from)} on.</p>
 ${table(
   'Settled by payee',
-  ['Payee', 'Network', { title: 'Payments', isNumber: true }, { title: 'Amount', isNumber: true }],
+  ['Payee', 'Network', number('Payments'), number('Amount')],
   rows.slice(0, 200).map(({ network, asset, payee, payments, atomic }) => {
     const known = config.networks.find(({ id }) => id === network)
     const isOwn = known?.asset.address.toLowerCase() === asset.toLowerCase()

@@ -3,7 +3,7 @@ import type { Config } from '../../config/Config'
 import { dayMs } from '../../protocol/Time'
 import { type Html, html } from '../html'
 import { createNames, type Names } from './names'
-import { badge, coin, facts, short, type Tone, table, time } from './parts'
+import { badge, coin, facts, number, short, type Tone, table, time } from './parts'
 import type { Sources } from './sources'
 
 const pageLength = 50
@@ -62,7 +62,7 @@ ${facts([
 function list(orders: readonly Order[], config: Config, names: Names): Html {
   return table(
     'Orders',
-    ['Time', 'State', 'Token', { title: 'Paid', isNumber: true }, 'Reason', 'Payer', 'Payment'],
+    ['Time', 'State', 'Token', number('Paid'), 'Reason', 'Payer', 'Payment'],
     orders.map((order) => [
       html`<a href="/admin/payments/${order.paymentId}">${time(order.createdAt)}</a>`,
       badge(tones[order.state], order.state),
@@ -108,14 +108,7 @@ ${facts([
 ])}
 ${table(
   `Grants on ${name}`,
-  [
-    'Time',
-    'Kind',
-    'To',
-    { title: 'Given', isNumber: true },
-    { title: 'Gas', isNumber: true },
-    'Transaction',
-  ],
+  ['Time', 'Kind', 'To', number('Given'), number('Gas'), 'Transaction'],
   grants.map((grant) => [
     time(grant.createdAt),
     grant.kind,

@@ -5,7 +5,7 @@ import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
-import { badge, bars, type Cell, count, percent, table, usd } from './parts'
+import { badge, bars, type Cell, count, number, percent, table, usd } from './parts'
 import type { Sources } from './sources'
 
 /** The first page for an operator: numbers, what needs attention, then the last days. */
@@ -130,7 +130,7 @@ function chart({ periods: all }: Figures, now: number): Html {
 <details><summary>Revenue by day as a table</summary>
 ${table(
   'Revenue by day',
-  ['Day', { title: 'Revenue', isNumber: true }],
+  ['Day', number('Revenue')],
   values.toReversed().map(({ name, micro }) => [name, usd(micro)]),
   '',
 )}</details>`
@@ -158,6 +158,6 @@ function periodTable({ periods: all }: Figures): Html {
     ['Conversion, paid of 402', ...requests.map(({ asked, paid }) => percent(paid, asked))],
     ['Failed requests', ...requests.map(({ failed }) => count(failed))],
   ]
-  const columns = periods.map((_, index) => ({ title: names[index] ?? '', isNumber: true }))
+  const columns = periods.map((_, index) => number(names[index] ?? ''))
   return table('Figures of the last days', ['All networks', ...columns], rows, '')
 }

@@ -1,7 +1,6 @@
 import { encode } from 'uqr'
 import type { Asset } from '../../books/Books'
 import { usdText } from '../../books/usd'
-import { scrub } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
 
@@ -90,15 +89,14 @@ export function percent(part: number, whole: number): string {
   return whole === 0 ? '-' : `${((part / whole) * 100).toFixed(1)} %`
 }
 
-/** A text of the log, of an upstream or of a node. */
-export function scrubbed(text: string): string {
-  return scrub(text)
-}
-
 export type Cell = Html | string | number
 
-/** `number`: right-aligned with digits of one width. The first column names the row. */
-export type Column = { title: string; isNumber?: boolean }
+/** `isNumber`: right-aligned with digits of one width. The first column names the row. */
+type Column = { title: string; isNumber?: boolean }
+
+export function number(title: string): Column {
+  return { title, isNumber: true }
+}
 
 /**
  * A table that scrolls by itself where it is too wide; `empty` instead of one without rows. On a
@@ -112,7 +110,7 @@ export function table(
 ): Html {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`
   const all = columns.map((each) => (typeof each === 'string' ? { title: each } : each))
-  const classOf = (index: number) => (all[index]?.isNumber === true ? number : undefined)
+  const classOf = (index: number) => (all[index]?.isNumber === true ? numeric : undefined)
   const isFigures = all.slice(1).every(({ isNumber }) => isNumber === true)
   return html`<div class="scroll ${isFigures ? 'figures' : 'cards'}" role="region" aria-label="${name}" tabindex="0"><table>
 <thead><tr>${all.map(({ title }, index) => html`<th scope="col"${classOf(index)}>${title}</th>`)}</tr></thead>
@@ -128,7 +126,7 @@ export function table(
 </table></div>`
 }
 
-const number = html` class="number"`
+const numeric = html` class="number"`
 
 /** Names with their values. */
 export function facts(pairs: readonly (readonly [name: string, value: Cell | undefined])[]): Html {

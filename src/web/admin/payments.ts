@@ -4,7 +4,7 @@ import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { adminHeaders } from './layout'
 import { createNames, type Names, outcomeBadge, outcomeWord, purposeOf } from './names'
-import { duration, short, table, time } from './parts'
+import { duration, number, short, table, time } from './parts'
 import { type Found, find, parse, type Search, toQuery } from './search'
 import type { Sources } from './sources'
 
@@ -58,7 +58,7 @@ function list(
 ): Html {
   return table(
     'Payments',
-    ['Received', 'State', { title: 'Amount', isNumber: true }, 'For', 'Network', 'Payer'],
+    ['Received', 'State', number('Amount'), 'For', 'Network', 'Payer'],
     lines.map((line) => [
       html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))} ${short(line.id)}</a>`,
       line.outcome === 'pending'

@@ -10,19 +10,7 @@ export type Session = {
   done?: { ok: boolean; text: string } | undefined
 }
 
-/**
- * The operators that are signed in, in memory: a restart ends all sessions, and a copy of the database
- * has none. The value of a cookie is not kept, only its hash.
- */
-export type Sessions = {
-  /** Starts a session with a new value for the cookie, and ends the one that the browser had. */
-  open(input: { adminToken: string; previous: readonly string[] }): string
-  /** The session of a cookie, which counts as used now. */
-  find(values: readonly string[], adminToken: string): Session | undefined
-  /** Ends the sessions of these cookies. */
-  end(values: readonly string[]): void
-  endAll(): void
-}
+export type Sessions = ReturnType<typeof createSessions>
 
 /** A session that is not used for this time ends, ms. */
 export const idleMs = 30 * 60_000
@@ -32,8 +20,12 @@ const sessionsMax = 64
 
 type Kept = Session & { usedAt: number; tokenHash: string }
 
-/** `now`: unix ms. */
-export function createSessions(now: () => number): Sessions {
+/**
+ * The operators that are signed in, in memory: a restart ends all sessions, and a copy of the database
+ * has none. The value of a cookie is not kept, only its hash.
+ * `now`: unix ms.
+ */
+export function createSessions(now: () => number) {
   /** By the hash of the cookie's value; the oldest first. */
   const kept = new Map<string, Kept>()
 
@@ -47,7 +39,8 @@ export function createSessions(now: () => number): Sessions {
     return isLate || !isToken(hashOf(adminToken), tokenHash)
   }
   return {
-    open({ adminToken, previous }) {
+    /** Starts a session with a new value for the cookie, and ends the one that the browser had. */
+    open({ adminToken, previous }: { adminToken: string; previous: readonly string[] }): string {
       end(previous)
       const value = randomText()
       const at = now()
@@ -59,7 +52,8 @@ export function createSessions(now: () => number): Sessions {
       }
       return value
     },
-    find(values, adminToken) {
+    /** The session of a cookie, which counts as used now. */
+    find(values: readonly string[], adminToken: string): Session | undefined {
       for (const value of values) {
         const key = hashOf(value)
         const found = kept.get(key)
@@ -73,8 +67,9 @@ export function createSessions(now: () => number): Sessions {
       }
       return undefined
     },
+    /** Ends the sessions of these cookies. */
     end,
-    endAll: () => kept.clear(),
+    endAll: (): void => kept.clear(),
   }
 }
 

@@ -7,7 +7,7 @@ import * as RateLimit from '../../http/rate-limit'
 import type { Log } from '../../log'
 import * as Problem from '../../protocol/Problem'
 import { type Html, html } from '../html'
-import { createGuard, hasCsrf } from './guard'
+import { createGuard } from './guard'
 import { redirect } from './layout'
 import type { Session, Sessions } from './sessions'
 
@@ -59,7 +59,7 @@ function createLimits(service: Service, options: SignInOptions) {
   return {
     clientOf,
     take: (request: Request, what: string, most: number) =>
-      assertBelow(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now())),
+      RateLimit.assertWithin(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now())),
     /**
      * Whether a token is right. Throws ProblemError when too many were wrong: of this client before the
      * comparison, of all clients after it, so that strangers do not keep the operator out.
@@ -67,10 +67,10 @@ function createLimits(service: Service, options: SignInOptions) {
     check(request: Request, token: string): boolean {
       const client = clientOf(request)
       const key = `admin failed ${client}`
-      assertBelow(rateLimit.peek(key, failuresPerMinute, now()))
+      RateLimit.assertWithin(rateLimit.peek(key, failuresPerMinute, now()))
       if (isToken(token, adminToken)) return true
       rateLimit.take(key, failuresPerMinute, now())
-      assertBelow(rateLimit.take('admin failed', allFailuresPerMinute, now()))
+      RateLimit.assertWithin(rateLimit.take('admin failed', allFailuresPerMinute, now()))
       log('admin-refused', { client, reason: 'wrong-token' })
       return false
     },
@@ -129,7 +129,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
       const session = sessions.find(guard.cookies(request), adminToken)
       if (session === undefined) return undefined
       const form = await readForm(request, budget)
-      if (hasCsrf(form.get('csrf') ?? undefined, session.csrf)) return { form, session }
+      if (isToken(form.get('csrf') ?? '', session.csrf)) return { form, session }
       return refuse(request, 'csrf', otherSession)
     },
     /** Ends the session of a request, or all of them. */
@@ -156,13 +156,6 @@ async function readForm(request: Request, budget: Budget): Promise<URLSearchPara
   } finally {
     body.release()
   }
-}
-
-const tooMany = 'Too many requests from this address: wait for Retry-After.'
-
-function assertBelow(verdict: RateLimit.Verdict): void {
-  if (verdict.ok) return
-  throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
 }
 
 /** The form for the token, or the reason why there is none. */

@@ -3,10 +3,10 @@ import type { Authorization } from '../../../db/Authorization'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'
+import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
-import { createExplorer, type Explorer } from './explorer'
 import { createNames, type Names } from './names'
-import { badge, coin, duration, facts, gwei, type Tone, table, time } from './parts'
+import { badge, coin, duration, facts, gwei, number, type Tone, table, time } from './parts'
 import type { Sources } from './sources'
 import { isUndelivered, openUntil, reasonOf, undeliveredNotice } from './undelivered'
 
@@ -36,9 +36,23 @@ ${transactionsOf(story.transactions, explorerOf(config, payment))}
 ${payment !== undefined && deliveryOf(payment, story, now)}`
 }
 
-function explorerOf(config: Config, payment: Payment | undefined): Explorer {
-  const id = payment?.transfer.network
-  return createExplorer(config.networks.find((each) => each.id === id))
+type Explorer = ReturnType<typeof explorerOf>
+
+/** Shows a hash or an address whole, with a link where the network has a public explorer. */
+function explorerOf({ networks }: Config, payment: Payment | undefined) {
+  const network = networks.find(({ id }) => id === payment?.transfer.network)
+  const { explorer: url } = network === undefined ? {} : publicFacts(network)
+  const link = (path: string, text: string): Html => {
+    const whole = html`<code class="hash">${text}</code>`
+    const isHex = /^0x[0-9a-f]+$/i.test(text)
+    return url === undefined || !isHex
+      ? whole
+      : html`<a href="${url}/${path}/${text}" rel="noreferrer">${whole}</a>`
+  }
+  return {
+    transaction: (hash: string) => link('tx', hash),
+    account: (address: string) => link('address', address),
+  }
 }
 
 function purchaseOf({ purpose: { merchant, route, product } }: Payment): string {
@@ -241,10 +255,10 @@ function transactionsOf(transactions: readonly StoryTransaction[], explorer: Exp
       'Kind',
       'State',
       'Relayer',
-      { title: 'Account nonce', isNumber: true },
-      { title: 'Block', isNumber: true },
-      { title: 'Highest fee', isNumber: true },
-      { title: 'Cost', isNumber: true },
+      number('Account nonce'),
+      number('Block'),
+      number('Highest fee'),
+      number('Cost'),
     ],
     transactions.map((each) => [
       explorer.transaction(each.hash),

@@ -26,7 +26,6 @@ export type PagesOptions = Live & {
   now: () => number
 }
 
-const tooMany = 'Too many requests from this address: wait for Retry-After.'
 const searchesPerMinute = 120
 
 /** The pages for people: the catalogue and the stock tokens. */
@@ -35,19 +34,17 @@ export function createPages(options: PagesOptions) {
   const { trustProxy } = config.service
   const catalogue = createCataloguePage(config)
 
-  const limit = (request: Request, what: string, perMinute: number) => {
+  const limitSearch = (request: Request) => {
     const forwarded = request.headers.get('x-forwarded-for')
     const key = clientKey(options.addressOf(request), forwarded, trustProxy)
-    const verdict = rateLimit.take(`${what} ${key}`, perMinute, now())
-    if (verdict.ok) return
-    throw Problem.of('rate-limited', tooMany, { headers: RateLimit.headers(verdict) })
+    RateLimit.assertWithin(rateLimit.take(`search ${key}`, searchesPerMinute, now()))
   }
 
   const home = (request: Request): Response => {
     const searchParams = new URLSearchParams(searchOf(request.url))
     const text = (searchParams.get('q') ?? '').slice(0, 100)
     // A search of a large catalogue costs more than a cached page.
-    if (text !== '') limit(request, 'search', searchesPerMinute)
+    if (text !== '') limitSearch(request)
     const page = Number(searchParams.get('page') ?? 1)
     const main = catalogue(options, { text, page })
     const { title } = config.service
@@ -58,7 +55,7 @@ export function createPages(options: PagesOptions) {
     const found = merchants.get(slug)
     if (found === undefined) return unknownMerchant(config, request)
     const query = readQuery(new URLSearchParams(searchOf(request.url)))
-    if (query.text !== '') limit(request, 'search', searchesPerMinute)
+    if (query.text !== '') limitSearch(request)
     const main = merchantPage(options, options, found, query)
     const { title } = found
     return respond(config, request, { title, path: undefined, main, isPayable: true })
