@@ -84,15 +84,6 @@ async function finishByUse(
   return genuine && whole && ok ? 0 : 1
 }
 
-/** A payment whose settlement has ended. */
-type Settled = {
-  charge: Charge.Charge | undefined
-  /** JSON of the receipt, or its value as a header has it. */
-  receipt: string | undefined
-  /** Whether the charge could not be settled, and never will be. */
-  isFailed: boolean
-}
-
 /** How long a settlement is waited for, and the pause between two requests, ms. */
 const settleMs = 20_000
 const pauseMs = 300
@@ -104,11 +95,7 @@ const ended = ['void', 'failed', 'expired']
  * The payment at its URL once it is settled. Undefined when the server does not show it, or when it
  * is not settled in time. Never rejects.
  */
-async function findPayment(
-  url: URL,
-  token: string,
-  now: () => number,
-): Promise<Settled | undefined> {
+async function findPayment(url: URL, token: string, now: () => number) {
   const until = now() + settleMs
   for (;;) {
     const payment = await readPayment(url, token)
@@ -118,7 +105,9 @@ async function findPayment(
     if (receipt !== undefined || ended.some((each) => each === state))
       return {
         charge: Charge.ofPayment(payment),
+        /** JSON of the receipt, or its value as a header has it. */
         receipt,
+        /** The charge could not be settled, and never will be. */
         isFailed: state === 'failed' || state === 'expired',
       }
     if (now() + pauseMs >= until) return undefined
@@ -166,21 +155,12 @@ async function checkCharge(
   return isWithin
 }
 
-export type ProblemText = {
-  code: string
-  detail: string
-  reason: string | undefined
-  transaction: string | undefined
-  /** `isLast`: whether no attempt is left. */
-  redeem: { token: string; until: string; isLast: boolean } | undefined
-}
-
 function isProblem(response: Response): boolean {
   return response.headers.get('content-type')?.startsWith('application/problem+json') ?? false
 }
 
 /** Members of a problem document, or of any other error body. */
-export async function problemOf(response: Response): Promise<ProblemText> {
+export async function problemOf(response: Response) {
   const text = await readText(response)
   let json: Json.JsonObject = {}
   try {
@@ -206,13 +186,14 @@ export async function problemOf(response: Response): Promise<ProblemText> {
         : {
             token,
             until: string(redeem, 'until') ?? '',
+            /** No attempt is left. */
             isLast: Json.member(redeem, 'attempts') === 0,
           },
   }
 }
 
 function explain(
-  problem: ProblemText,
+  problem: Awaited<ReturnType<typeof problemOf>>,
   status: number,
   purchase: Purchase,
   credential: Credential | undefined,

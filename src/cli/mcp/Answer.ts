@@ -4,14 +4,7 @@ import * as Text from './Text'
 
 /** The gateway's answer to a call of a tool. */
 
-export type Problem = {
-  code: string
-  detail: string
-  reason: string
-  transaction: string | undefined
-  /** `attempts`: redemptions that are left. */
-  redeem: { token: string; until: string; attempts: number } | undefined
-}
+export type Problem = ReturnType<typeof problemOf>
 
 export type Answer =
   /** The call was paid for and delivered. */
@@ -59,7 +52,7 @@ function withoutLongExtensions(required: Json.JsonObject): Json.JsonObject {
   return salt === undefined ? rest : { ...rest, extensions: { mppx: salt } }
 }
 
-function problemOf(json: Json.JsonObject): Problem {
+function problemOf(json: Json.JsonObject) {
   const redeem = child(json, 'redeem')
   const token = Json.member(redeem, 'token')
   const attempts = Json.member(redeem, 'attempts')
@@ -74,6 +67,7 @@ function problemOf(json: Json.JsonObject): Problem {
         ? {
             token,
             until: textOf(redeem, 'until'),
+            /** Redemptions that are left. */
             attempts: typeof attempts === 'number' ? attempts : 1,
           }
         : undefined,

@@ -10,16 +10,9 @@ import { type Presented, present } from './present'
 import * as Sentences from './Sentences'
 import { callOf, type Payment, type Spending, SpendingError } from './spending'
 
-export type Buyer = {
-  /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
-  call(wanted: Wanted, signal: AbortSignal): Promise<Result>
-  /** Lowers what counts today by what the chain proves. */
-  reconcile(): Promise<void>
-}
-
 type Context = BuyerOptions & { reconcile: () => Promise<void> }
 
-export function createBuyer(options: BuyerOptions): Buyer {
+export function createBuyer(options: BuyerOptions) {
   const { spending, rpc } = options
   const turns = new Map<string, Promise<unknown>>()
   let reconciling: Promise<void> | undefined
@@ -31,8 +24,10 @@ export function createBuyer(options: BuyerOptions): Buyer {
   }
   const context: Context = { ...options, reconcile }
   return {
+    /** Lowers what counts today by what the chain proves. */
     reconcile,
-    async call(wanted, signal) {
+    /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
+    async call(wanted: Wanted, signal: AbortSignal): Promise<Result> {
       const id = callId(context, wanted)
       try {
         return await inTurn(turns, id, () => call(context, wanted, id, signal))

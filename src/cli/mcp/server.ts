@@ -17,13 +17,6 @@ export type Handlers = {
   warn(message: string): void
 }
 
-export type StdioServer = {
-  /** Resolves when the transport gave up, as after a message above its limit. */
-  closed: Promise<void>
-  /** Refuses new calls and lets those in progress finish for `graceMs`, then cancels them. */
-  stop(graceMs: number): Promise<void>
-}
-
 /** Longest JSON of the arguments of a call: the gateway takes messages of 256 KiB. */
 const argumentsMaxBytes = 128 * 1024
 
@@ -33,7 +26,7 @@ const cancelMs = 1_000
  * Serves MCP on stdin and stdout, which then carries nothing else. Only this file loads the server
  * of the SDK, after the options are checked.
  */
-export async function serveStdio(handlers: Handlers): Promise<StdioServer> {
+export async function serveStdio(handlers: Handlers) {
   const server = new Server(
     { name: 'turnpike-wallet', title: 'Turnpike wallet', version: '1.0.0' },
     { capabilities: { tools: {} }, instructions: handlers.instructions },
@@ -67,8 +60,10 @@ export async function serveStdio(handlers: Handlers): Promise<StdioServer> {
   server.onclose = () => closed.resolve()
   await server.connect(new StdioServerTransport())
   return {
+    /** Resolves when the transport gave up, as after a message above its limit. */
     closed: closed.promise,
-    async stop(graceMs) {
+    /** Refuses new calls and lets those in progress finish for `graceMs`, then cancels them. */
+    async stop(graceMs: number) {
       isStopping = true
       const all = () => Promise.allSettled([...running])
       await Promise.race([all(), Bun.sleep(graceMs)])

@@ -50,14 +50,14 @@ type Trial = {
 const trials: readonly Trial[] = [
   {
     client: 'mppx',
-    sold: routeOf('weather', '/forecast'),
+    sold: routeOf('weather/forecast'),
     network: 'eip155:8453',
     buyer: account(1),
     path: goods.forecast,
   },
   {
     client: '@x402/fetch with eip3009',
-    sold: routeOf('crypto-prices', '/current'),
+    sold: routeOf('crypto-prices/current/coingecko:ethereum'),
     network: 'eip155:8453',
     buyer: account(2),
     path: goods.price,
@@ -65,7 +65,7 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch with permit2',
-    sold: routeOf('assistant', '/chat', question),
+    sold: routeOf('assistant/chat', question),
     network: 'eip155:4663',
     buyer: account(1),
     path: goods.chat,
@@ -88,8 +88,8 @@ const trials: readonly Trial[] = [
   },
   {
     client: '@x402/fetch by upto',
-    sold: routeOf('assistant', '/chat', question),
-    used: usedAt('assistant', '/chat', question),
+    sold: routeOf('assistant/chat', question),
+    used: usedAt('assistant/chat', question),
     network: 'eip155:8453',
     buyer: account(2),
     path: goods.chat,
@@ -98,29 +98,31 @@ const trials: readonly Trial[] = [
   },
 ]
 
-/** A route of the file; `body` decides the price of one with a meter. */
-function routeOf(slug: string, path: string, body = '') {
-  return ({ merchants }: Config) => {
-    const merchant = merchants.find((each) => each.slug === slug)
-    const route = merchant?.routes.find((each) => each.path === path)
-    if (merchant === undefined || route === undefined) return undefined
-    const match = Route.match(Route.compile([merchant]), `/m/${slug}${path}`)
-    const quote = match && quoteFor(match, new TextEncoder().encode(body))
+/** A route of the file, and the quote of its meter for this body. */
+function find({ merchants }: Config, name: string, body: string) {
+  const match = Route.match(Route.compile(merchants), `/m/${name}`)
+  return match && { ...match, quote: quoteFor(match, new TextEncoder().encode(body)) }
+}
+
+/** Price and payee of a route; `body` decides the price of one with a meter. */
+function routeOf(name: string, body = '') {
+  return (config: Config) => {
+    const found = find(config, name, body)
+    if (found === undefined) return undefined
+    const { quote, route, merchant } = found
     return { priceAtomic: quote?.ceilingAtomic ?? route.priceAtomic, payee: merchant.payout }
   }
 }
 
 /** The charge of a JSON answer to this body, by the meter of the route. */
-function usedAt(slug: string, path: string, body: string) {
-  return ({ merchants }: Config, answer: string) => {
-    const match = Route.match(Route.compile(merchants), `/m/${slug}${path}`)
-    const meter = match?.route.meter
-    const quote = match && quoteFor(match, new TextEncoder().encode(body))
-    if (meter === undefined || quote === undefined) return undefined
+function usedAt(name: string, body: string) {
+  return (config: Config, answer: string) => {
+    const { quote, route } = find(config, name, body) ?? {}
+    if (route?.meter === undefined || quote === undefined) return undefined
     const headers = new Headers({ 'content-type': 'application/json' })
-    const reader = createReader(meter, { status: 200, headers })
+    const reader = createReader(route.meter, { status: 200, headers })
     reader.add(new TextEncoder().encode(answer))
-    return Charge.of(meter, quote, reader.end())
+    return Charge.of(route.meter, quote, reader.end())
   }
 }
 
