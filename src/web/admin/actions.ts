@@ -86,19 +86,14 @@ function pauseOf(
   subject: string,
 ): Action | undefined {
   const [, kind, name = ''] = /^(merchant|network):(.+)$/.exec(subject) ?? []
-  const named =
-    kind === 'network'
-      ? networks.find(({ id }) => id === name)?.name
-      : merchants.find(({ slug }) => slug === name)?.title
+  const isNetwork = kind === 'network'
+  const named = isNetwork
+    ? networks.find(({ id }) => id === name)?.name
+    : merchants.find(({ slug }) => slug === name)?.title
   if (named === undefined) return undefined
-  const of =
-    kind === 'network'
-      ? ({ kind: 'network', name } as const)
-      : ({ kind: 'merchant', name } as const)
-  const stops =
-    of.kind === 'network'
-      ? `${named} is left out of every price, and the facilitator, the stock desk and the sponsor take nothing new there.`
-      : `Requests to ${named} are answered 503, and no price is given.`
+  const stops = isNetwork
+    ? `${named} is left out of every price, and the facilitator, the stock desk and the sponsor take nothing new there.`
+    : `Requests to ${named} are answered 503, and no price is given.`
   return {
     title: `${isPause ? 'Pause' : 'Resume'} sales: ${named}`,
     effect: isPause
@@ -106,8 +101,8 @@ function pauseOf(
       : `${named} is sold again from the next request on.`,
     button: isPause ? 'Pause' : 'Resume',
     subject,
-    back: of.kind === 'network' ? '/admin/networks' : '/admin/merchants',
-    run: () => actions.pause(of, isPause),
+    back: isNetwork ? '/admin/networks' : '/admin/merchants',
+    run: () => actions.pause({ kind: isNetwork ? 'network' : 'merchant', name }, isPause),
   }
 }
 

@@ -51,6 +51,9 @@ function showX402(required) {
   ]
 }
 
+const faultsOf = ({ invalidParams = [] }) =>
+  invalidParams.map(({ name, reason }) => `${name}: ${reason}`)
+
 function show(response, text, milliseconds) {
   const summary = `${response.status} ${response.statusText}`.trim()
   const time = element('span', { class: 'quiet' }, ` after ${milliseconds} ms`)
@@ -60,10 +63,7 @@ function show(response, text, milliseconds) {
   let body = text
   try {
     body = JSON.parse(text)
-    const problems = body.invalidParams ?? []
-    for (const { name, reason } of problems) {
-      parts.push(element('p', { class: 'fault' }, `${name}: ${reason}`))
-    }
+    parts.push(...faultsOf(body).map((text) => element('p', { class: 'fault' }, text)))
   } catch {
     // Shown as it is.
   }
@@ -82,22 +82,29 @@ function show(response, text, milliseconds) {
   return parts
 }
 
+/** Sends the request; `headers` carry the payment. Only what is sold here can be asked for. */
+function send({ method, target, body }, headers) {
+  const hasBody = method !== 'GET' && body !== ''
+  return fetch(target, {
+    method,
+    credentials: 'omit',
+    redirect: 'error',
+    cache: 'no-store',
+    headers: { ...(hasBody && { 'content-type': 'application/json' }), ...headers },
+    ...(hasBody && { body }),
+  })
+}
+
 /** Sends the request without paying; only what is sold here can be asked for. */
-async function askPrice({ method, target, body }, answer) {
-  if (!target.startsWith('/m/')) {
+async function askPrice(request, answer) {
+  if (!request.target.startsWith('/m/')) {
     answer.replaceChildren(element('p', { class: 'fault' }, 'The request must begin with /m/.'))
     return
   }
   answer.replaceChildren(element('p', {}, 'Asking ...'))
-  const hasBody = method !== 'GET' && body !== ''
   try {
     const startedAt = performance.now()
-    const response = await fetch(target, {
-      method,
-      credentials: 'omit',
-      redirect: 'error',
-      ...(hasBody ? { body, headers: { 'content-type': 'application/json' } } : {}),
-    })
+    const response = await send(request)
     const text = await response.text()
     answer.replaceChildren(...show(response, text, Math.round(performance.now() - startedAt)))
   } catch {

@@ -37,11 +37,17 @@ function facts(pairs) {
   return list
 }
 
+const short = (address) => `${address.slice(0, 6)}\u2026${address.slice(-4)}`
+
 /** An address or a hash in its short form, with a button that copies the whole. */
 function addressOf(whole) {
-  const short = `${whole.slice(0, 6)}\u2026${whole.slice(-4)}`
-  const copy = { type: 'button', class: 'copy', 'aria-label': `Copy ${short}`, 'data-copy': whole }
-  const code = element('code', { title: whole }, short)
+  const copy = {
+    type: 'button',
+    class: 'copy',
+    'aria-label': `Copy ${short(whole)}`,
+    'data-copy': whole,
+  }
+  const code = element('code', { title: whole }, short(whole))
   return element('span', { class: 'address' }, code, element('button', copy, 'Copy'))
 }
 

@@ -22,9 +22,6 @@ async function readOffers(response, networks) {
   return { offers, resource, extensions, aheadMs, details: faultsOf(body) }
 }
 
-const faultsOf = ({ invalidParams = [] }) =>
-  invalidParams.map(({ name, reason }) => `${name}: ${reason}`)
-
 /** How far the clock of the service is ahead of this one, ms: a payment is valid for minutes. */
 function aheadOf({ headers }) {
   const aheadMs = Date.parse(headers.get('date')) - Date.now()
@@ -43,19 +40,6 @@ function assertPrice(offer) {
 
 function amountOf({ network, accepted }) {
   return `${decimal(accepted.amount, network.decimals)} ${network.symbol} on ${network.name}`
-}
-
-/** Sends the request; `headers` carry the payment. Only what is sold here can be asked for. */
-function send({ method, target, body }, headers) {
-  const hasBody = method !== 'GET' && body !== ''
-  return fetch(target, {
-    method,
-    credentials: 'omit',
-    redirect: 'error',
-    cache: 'no-store',
-    headers: { ...(hasBody && { 'content-type': 'application/json' }), ...headers },
-    ...(hasBody && { body }),
-  })
 }
 
 async function problemOf(response) {

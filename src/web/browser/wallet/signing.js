@@ -11,7 +11,6 @@ const base64 = (text) => btoa(String.fromCharCode(...bytesOf(text)))
 const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('')
 const random = (bytes) => hex(crypto.getRandomValues(new Uint8Array(bytes)))
 const word = (value) => BigInt(value).toString(16).padStart(64, '0')
-const short = (address) => `${address.slice(0, 6)}…${address.slice(-4)}`
 
 /** JSON with sorted members, as mppx binds it into the nonce. */
 function canonical(value) {
