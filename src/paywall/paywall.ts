@@ -96,7 +96,7 @@ function createGatewayProduct(
   deliveries: Deliveries,
   byUse: UsageDeliveries,
 ): Product<GatewaySale> {
-  const { settlement, quoter } = options
+  const { settlement, quoter, answers, now } = options
   return {
     challenge(sale, details) {
       const unavailable = sale.unavailable()
@@ -133,7 +133,7 @@ function createGatewayProduct(
       // The bytes of a charge are kept before it is confirmed, for `byUse.repeating`.
       const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
       if (isHeld) return undefined
-      const stored = await options.answers.find(payment.id, options.now())
+      const stored = await answers.find(payment.id, now())
       const { search } = sale
       return stored && deliveries.replay(stored, payment, { ...presentation, search })
     },
@@ -141,7 +141,25 @@ function createGatewayProduct(
       await assertUndelivered(checkout, payment, deliveries)
       checkout.claim.add(checkout.sale.reserve())
     },
-    admit: (checkout) => admit(options, checkout),
+    // Reserves room for the answer of a key, and a place at the upstream.
+    async admit({ sale, presentation, key, claim }) {
+      const { transfer, bound } = presentation
+      if (key !== undefined) {
+        const free = await answers.reserve(transfer.payer, now())
+        if (free === undefined) throw Denial.storeFull()
+        claim.add(free)
+      }
+      const state = sale.unavailable()
+      const isReady = settlement.isReady(transfer.network)
+      const away = isReady ? undefined : Denial.networkAway()
+      const unavailable = (state instanceof Promise ? await state : state) ?? away
+      if (unavailable !== undefined) {
+        if (bound) settlement.noteUnsettled(transfer)
+        throw unavailable
+      }
+      claim.add(sale.reserve())
+      return undefined
+    },
     settling: ({ sale, presentation: { transfer } }, purpose) => ({
       onSent: (payment) => deliveries.expect(payment, sale.search),
       // A payment that needs a second node is not delivered after one node confirms it.
@@ -243,26 +261,4 @@ function hasKeyAndCredential(
 ): boolean {
   const { idempotencyKey, credentialHash: paidBy } = purpose
   return key !== undefined && key === idempotencyKey && credentialHash === paidBy
-}
-
-/** Reserves room for the answer of a key, and a place at the upstream. */
-async function admit(
-  { settlement, answers, now }: PaywallOptions,
-  { sale, presentation, key, claim }: Checkout<GatewaySale>,
-): Promise<undefined> {
-  const { transfer, bound } = presentation
-  if (key !== undefined) {
-    const free = await answers.reserve(transfer.payer, now())
-    if (free === undefined) throw Denial.storeFull()
-    claim.add(free)
-  }
-  const state = sale.unavailable()
-  const isReady = settlement.isReady(transfer.network)
-  const unavailable =
-    (state instanceof Promise ? await state : state) ?? (isReady ? undefined : Denial.networkAway())
-  if (unavailable !== undefined) {
-    if (bound) settlement.noteUnsettled(transfer)
-    throw unavailable
-  }
-  claim.add(sale.reserve())
 }
