@@ -167,7 +167,7 @@ export function capWei(sponsor: Sponsor, decimals: number): bigint {
   // The price may have decimals, of which six are kept.
   const priceMicroUsd = BigInt(Math.ceil(sponsor.ethPriceUsd * 1e6))
   const worth = (sponsor.minBalanceAtomic * 10n ** 24n) / (priceMicroUsd * 10n ** BigInt(decimals))
-  return worth < sponsor.maxGrantWei ? worth : sponsor.maxGrantWei
+  return Amount.least(worth, sponsor.maxGrantWei)
 }
 
 /**
@@ -181,7 +181,7 @@ export function amountOf(
 ): { kind: 'amount'; wei: bigint } | { kind: 'has-gas' } | { kind: 'too-expensive' } {
   const wanted = price.gas * bidWei(price) - balanceWei
   if (wanted <= 0n) return { kind: 'has-gas' }
-  const wei = wanted < cap ? wanted : cap
+  const wei = Amount.least(wanted, cap)
   return balanceWei + wei < leastWei(price) ? { kind: 'too-expensive' } : { kind: 'amount', wei }
 }
 

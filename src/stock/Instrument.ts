@@ -1,5 +1,6 @@
 import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
+import * as Multicall from '../chain/multicall'
 import type { Stock, StockToken } from '../config/Config'
 import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
@@ -32,7 +33,7 @@ export function floorOf(
   minimumAtomic = 0n,
 ): bigint {
   const tolerated = (quotedAtomic * BigInt(10_000 - token.slippageBps)) / 10_000n
-  return [tolerated, minimumAtomic, 1n].reduce((most, each) => (each > most ? each : most))
+  return Amount.greatest(Amount.greatest(tolerated, minimumAtomic), 1n)
 }
 
 /** The terms that a buyer requests. `recipient` undefined: the payer. */
@@ -149,13 +150,16 @@ export function assertTerms(parsed: ParsedTerms): Terms {
         'not-found',
         `${parsed.symbol} is not listed; /api/stock/list has all symbols.`,
       )
-    case 'invalid': {
-      const names = [...new Set(parsed.wrong.map(({ name }) => name))].join(', ')
-      throw Problem.of('invalid-parameter', `Invalid: ${names}.`, {
-        members: { invalidParams: parsed.wrong.map((wrong) => ({ ...wrong, in: 'query' })) },
-      })
-    }
+    case 'invalid':
+      throw invalidQuery(parsed.wrong)
   }
+}
+
+/** The 400 that names all faults of a query. */
+export function invalidQuery(wrong: readonly Schema.Wrong[]): Problem.ProblemError {
+  const names = [...new Set(wrong.map(({ name }) => name))].join(', ')
+  const invalidParams = wrong.map((each) => ({ ...each, in: 'query' }))
+  return Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
 }
 
 function rangeFault(
@@ -188,8 +192,6 @@ function readDecimal(text: string, decimals: number): bigint | undefined {
 /** Accounts that may not receive shares: contracts that would keep them, and our own. */
 export type Forbidden = { stock: Stock; asset: Pick<Asset, 'address'>; own: readonly Address[] }
 
-const multicall3: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'
-
 /**
  * Why an address cannot receive shares; undefined when it can. SwapRouter02 takes the recipients 1 and
  * 2 for the caller and itself, and precompiles live below 2^16.
@@ -208,7 +210,7 @@ export function refusalOf(
     stock.registry,
     Permit.permit2Address,
     Permit.proxyAddress,
-    multicall3,
+    Multicall.multicallAddress,
     asset.address,
     ...stock.tokens.flatMap(({ address, pool }) => [address, pool]),
   ]

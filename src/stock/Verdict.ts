@@ -1,4 +1,5 @@
 import type { Address } from 'viem'
+import { RpcFault } from '../chain/client'
 import type { Stock } from '../config/Config'
 import * as Problem from '../protocol/Problem'
 import type { Snapshot } from './Snapshot'
@@ -120,4 +121,11 @@ function refuse(
   detail: string,
 ): MarketRefusal {
   return { ok: false, code, status, detail }
+}
+
+/** Throws the problem of a market whose network gives no answer, or else the fault itself. */
+export function unavailable(cause: unknown): never {
+  if (!(cause instanceof RpcFault)) throw cause
+  const headers = { 'retry-after': '2' }
+  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
 }

@@ -1,7 +1,6 @@
 import type { Address } from 'viem'
 import type { RowsRefusal } from '../../db/Ledger'
 import type { OrderQuota } from '../../db/OrderLedger'
-import { RpcFault } from '../chain/client'
 import type { NetworkConfig, Stock } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
@@ -13,7 +12,7 @@ import { refundGas, swapGas } from './jobs'
 import type { Market } from './market'
 import { idSince } from './Order'
 import type { Snapshot } from './Snapshot'
-import { problemOf } from './Verdict'
+import { problemOf, unavailable } from './Verdict'
 
 /** Checks before money moves, except that of the buyer's credential. */
 export type Admission = {
@@ -187,10 +186,4 @@ function priceOf({ token, minimumAtomic }: Instrument.Terms, { sharesAtomic }: S
     )
   }
   return { quotedAtomic: sharesAtomic, floorAtomic }
-}
-
-function unavailable(cause: unknown): never {
-  if (!(cause instanceof RpcFault)) throw cause
-  const headers = { 'retry-after': '2' }
-  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
 }

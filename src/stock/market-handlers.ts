@@ -1,5 +1,4 @@
 import type { Address } from 'viem'
-import { RpcFault } from '../chain/client'
 import type { Config, Stock } from '../config/Config'
 import { clientKey } from '../http/client-ip'
 import { corsHeaders } from '../http/problem'
@@ -7,11 +6,10 @@ import * as RateLimit from '../http/rate-limit'
 import { searchOf } from '../http/url'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
-import * as Problem from '../protocol/Problem'
 import * as Instrument from './Instrument'
 import type { Market } from './market'
 import * as Snapshot from './Snapshot'
-import { problemOf, type Warning } from './Verdict'
+import { problemOf, unavailable, type Warning } from './Verdict'
 
 export type MarketHandlersOptions = {
   market: Market
@@ -143,12 +141,6 @@ function multiplierOf({ multiplierE18 }: Snapshot.Snapshot): string | null {
 
 function warningsOf(warnings: readonly Warning[]) {
   return warnings.length === 0 ? {} : { warnings }
-}
-
-function unavailable(cause: unknown): never {
-  if (!(cause instanceof RpcFault)) throw cause
-  const headers = { 'retry-after': '2' }
-  throw Problem.of('not-ready', 'The network gives no answer now; try again.', { headers, cause })
 }
 
 function answer(json: string, headers: Record<string, string>): Response {

@@ -33,23 +33,6 @@ export type Market = {
   /** Whether an order may be taken on a snapshot. */
   judge(snapshot: Snapshot.Snapshot): Verdict.Verdict
   /**
-   * The newest quote, without the other checks; undefined when the pool does not take all of the
-   * amount. `quotedAt` is unix ms. Throws RpcFault.
-   */
-  quote(
-    token: StockToken,
-    usdgAtomic: bigint,
-  ): Promise<{ sharesAtomic: bigint; blockNumber: bigint; quotedAt: number } | undefined>
-  /**
-   * A fresh snapshot with its verdict: for the smallest order unless an amount is given. Throws
-   * RpcFault.
-   */
-  check(
-    token: StockToken,
-    people: readonly Address[],
-    usdgAtomic?: bigint,
-  ): Promise<Verdict.Verdict>
-  /**
    * The calls of an account that holds `usdgAtomic` and spends all of it if no call fails. The part
    * that a pool cannot take goes to the payer. `deadline` is unix seconds.
    */
@@ -91,7 +74,6 @@ export function createMarket(options: MarketOptions): Market {
   const ask = createAsk(options)
   const recent = createRecent(now)
   const snapshots = createSnapshots(options, ask)
-  const judge = (snapshot: Snapshot.Snapshot) => Verdict.of(snapshot, stock, now())
   return {
     stock,
     find: (name) =>
@@ -110,14 +92,7 @@ export function createMarket(options: MarketOptions): Market {
       const key = [token.address, usdgAtomic, ...people].join()
       return recent(key, () => ask(token, usdgAtomic, people))
     },
-    judge,
-    async quote(token, usdgAtomic) {
-      const { sharesAtomic, blockNumber, readAt } = await ask(token, usdgAtomic, [])
-      if (sharesAtomic === undefined) return undefined
-      return { sharesAtomic, blockNumber, quotedAt: readAt }
-    },
-    check: async (token, people, usdgAtomic = stock.minAtomic) =>
-      judge(await ask(token, usdgAtomic, people)),
+    judge: (snapshot) => Verdict.of(snapshot, stock, now()),
     swap: ({ token, recipient, payer, usdgAtomic, floorAtomic, deadline }) =>
       Uniswap.swapCalls(stock.router, {
         tokenIn: asset.address,

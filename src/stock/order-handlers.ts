@@ -137,11 +137,7 @@ export const historyQuery = Type.Object({
 function historyOf(query: URLSearchParams) {
   const unknown = 'is not a parameter here'
   const { values, wrong } = Schema.readQuery(historyQuery, query, { unknown })
-  if (wrong.length > 0) {
-    const names = [...new Set(wrong.map(({ name }) => name))].join(', ')
-    const invalidParams = wrong.map((each) => ({ ...each, in: 'query' }))
-    throw Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
-  }
+  if (wrong.length > 0) throw Instrument.invalidQuery(wrong)
   const { payer, limit = '20', before } = values
   return { payer: AddressText.parse(payer), limit: Number(limit), before }
 }

@@ -4,6 +4,7 @@ import type { StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, execute } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
+import { viewOf } from '../../src/stock/context'
 import { createMarket, type MarketOptions } from '../../src/stock/market'
 import type { Read } from '../../src/stock/reader'
 import { revert, snapshot } from '../harness/chains'
@@ -164,7 +165,8 @@ describe('before money moves', () => {
         return { ...answer, results: answer.results.with(index, lie) }
       }
       const { market } = spied({ read })
-      expect(await market.check(nvda, [])).toMatchObject({ code: 'pool-mismatch', status: 503 })
+      const { verdict } = await viewOf(market).quote(nvda, stock.minAtomic, [])
+      expect(verdict).toMatchObject({ code: 'pool-mismatch', status: 503 })
     }
   })
 
@@ -207,13 +209,10 @@ describe('for the desk', () => {
   test('the quote, the check and the swap of an order agree', async () => {
     const { market, reads } = spied()
     const buyer = account(1).address
-    const [quote, verdict] = await Promise.all([
-      market.quote(nvda, usdg(25)),
-      market.check(nvda, [buyer], usdg(25)),
-    ])
+    const quote = await viewOf(market).quote(nvda, usdg(25), [buyer])
     expect(reads).toHaveLength(1)
-    expect(verdict).toEqual(ok)
-    const floorAtomic = quote?.sharesAtomic ?? 0n
+    expect(quote.verdict).toEqual(ok)
+    const floorAtomic = quote.sharesAtomic ?? 0n
     const deadline = BigInt(Math.floor(clock / 1000) + 60)
     const people = { recipient: buyer, payer: account(3).address }
     const swap = { token: nvda, ...people, usdgAtomic: usdg(25), floorAtomic, deadline }
@@ -226,7 +225,8 @@ describe('for the desk', () => {
     const again = { from: buyer, ...route }
     expect(await outcomeOf(chain.rpc('eth_call', [again, 'latest']))).toThrow('Too little received')
     await drain(chain, nvda, 1_000_000)
-    expect(await market.quote(nvda, usdg(25))).toBeUndefined()
+    const { sharesAtomic } = await viewOf(market).quote(nvda, usdg(25), [])
+    expect(sharesAtomic).toBeUndefined()
   })
 })
 
