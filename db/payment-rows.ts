@@ -52,37 +52,6 @@ export function fromRow(row: PaymentRow): Payment {
   }
 }
 
-/** The row of a payment; `arrival` is not in the payment. */
-export function toRow(
-  payment: Payment,
-  arrival: Pick<PaymentRow, 'receivedAt' | 'knownBlock'>,
-): PaymentRow {
-  const { transfer, purpose, transaction, ...rest } = payment
-  const { permit2612, upto, ...money } = transfer
-  return {
-    ...money,
-    ...purpose,
-    ...rest,
-    ...arrival,
-    idempotencyKey: purpose.idempotencyKey ?? null,
-    challengeId: purpose.challengeId ?? null,
-    credentialHash: purpose.credentialHash ?? null,
-    transactionHash: transaction,
-    logIndex: payment.logIndex ?? null,
-    blockNumber: payment.blockNumber ?? null,
-    upstreamStatus: payment.upstreamStatus ?? null,
-    redeemTokenHash: payment.redeemTokenHash ?? null,
-    redeemUntil: payment.redeemUntil ?? null,
-    permit2612Value: permit2612?.valueAtomic ?? null,
-    permit2612Deadline: permit2612?.deadline ?? null,
-    permit2612Signature: permit2612?.signature ?? null,
-    ceilingAtomic: upto?.ceilingAtomic ?? null,
-    facilitator: upto?.facilitator ?? null,
-    confirmedAt: payment.confirmedAt ?? null,
-    deliveredAt: payment.deliveredAt ?? null,
-  }
-}
-
 function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
   if (ceilingAtomic === null || facilitator === null) return {}
   return { upto: { ceilingAtomic, facilitator } }

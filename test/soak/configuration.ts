@@ -62,8 +62,11 @@ units = [
 `
 }
 
-/** What new payers may cost the model in a day, atomic. */
-export const lossesPerDay = 3_000_000n
+/**
+ * What new payers may cost the model in a day, atomic. Each of three gateways has a third of it, and
+ * the failures of a long run cost about 3 USD: a payer that is refused for it would be a finding.
+ */
+export const lossesPerDay = 12_000_000n
 
 /** USD of an atomic amount. */
 function decimal(atomic: bigint): string {
