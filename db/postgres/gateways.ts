@@ -17,7 +17,7 @@ import {
   sign,
   takeLane,
 } from './lane-table'
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 import { createLoop, type Loop, type LoopOptions } from './loop'
 import { noteLoss } from './loss'
 import type { Json } from './rows'

@@ -1,4 +1,4 @@
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 
 /** Payments and jobs whose state a commit has changed. */
 export type ChangedIds = { payments: readonly string[]; jobs: readonly string[] }

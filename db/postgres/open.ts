@@ -14,7 +14,7 @@ import {
 } from './identity'
 import type { Line } from './Line'
 import { createLedger } from './ledger'
-import { openLines } from './lines'
+import { openLines } from './line-pool'
 import { acceptLoss } from './loss'
 import { upgrade as upgradeSchema } from './migrate'
 import { startErrorOf } from './reach'

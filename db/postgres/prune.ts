@@ -1,5 +1,5 @@
 import type { Commits } from './commits'
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 
 /** How long the result of a commit is kept after its end, ms; longer than any repeat takes. */
 const keptMs = 60_000

@@ -1,7 +1,7 @@
 import { postgres as dialect } from '../dialect'
 import type { Selects } from '../select'
 import type { Query } from './Line'
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 import { positional } from './named'
 
 /** Reads outside of commits. Each statement sees what was committed before it began. */

@@ -1,7 +1,7 @@
 import type { ServerState, Standby } from '../Database'
 import { readStandby, skewReason } from './checks'
 import type { Gateways } from './gateways'
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 
 const lookMs = 5_000
 

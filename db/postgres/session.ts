@@ -1,5 +1,5 @@
 import { searchFunctions } from './functions'
-import type { Kind } from './lines'
+import type { Kind } from './line-pool'
 
 /**
  * A commit finds a few rows by their keys. The planner prefers to read a small table whole, and keeps

@@ -1,5 +1,5 @@
 import type { Commits } from './commits'
-import type { Lines } from './lines'
+import type { Lines } from './line-pool'
 
 /** After so many commits of this process the tables may have grown out of their plans. */
 const marks = [32, 256, 2_048]

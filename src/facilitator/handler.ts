@@ -16,7 +16,7 @@ import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { conflict, malformed, notReady, type Operation, summaryOf, toJson } from './answers'
 import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
-import { createSettler, type Settler, type Settling } from './settle'
+import { createSettler, type Settler, type Settling } from './settle-once'
 import { createTurns, type SupportedOptions, supported } from './supported'
 import {
   type CheckedRequest,

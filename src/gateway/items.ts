@@ -1,6 +1,6 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
 import { type Item, inMppOrder, type RetiredOffer } from '../paywall/offer/Item'
-import type { RetiredOffers } from '../paywall/offer/retired'
+import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import { mayBeByUse } from '../paywall/usage/ByUse'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './documents/Bazaar'

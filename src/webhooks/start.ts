@@ -3,9 +3,9 @@ import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import type { Meter } from '../settlement/state/metrics'
 import { createMetrics } from './metrics'
+import { createWatch, type Watched } from './network-watch'
 import { createPost, type PostOptions } from './post'
 import { createSender } from './sender'
-import { createWatch, type Watched } from './watch'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000

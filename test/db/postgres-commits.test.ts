@@ -7,7 +7,7 @@ import {
   RefusedError,
 } from '../../db/postgres/errors'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
-import { type Lines, openLines } from '../../db/postgres/lines'
+import { type Lines, openLines } from '../../db/postgres/line-pool'
 import type { Json } from '../../db/postgres/rows'
 import { freshDatabase, hasPostgres, startCluster } from '../harness/postgres'
 import { until } from '../harness/settlement'

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Query } from '../../db/postgres/Line'
-import type { Lines } from '../../db/postgres/lines'
+import type { Lines } from '../../db/postgres/line-pool'
 import { createFailures, type Payer } from '../../src/settlement/state/payers'
 import { startGateway } from '../harness/gateway-pair'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'

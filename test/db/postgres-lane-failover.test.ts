@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import type { Lane, LaneListener } from '../../db/LaneLedger'
-import type { Lines } from '../../db/postgres/lines'
+import type { Lines } from '../../db/postgres/line-pool'
 import { account } from '../../src/demo/accounts'
 import { startGateway, type TestGateway } from '../harness/gateway-pair'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'

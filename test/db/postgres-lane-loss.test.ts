@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { DatabaseGoneError } from '../../db/postgres/errors'
-import type { Lines } from '../../db/postgres/lines'
+import type { Lines } from '../../db/postgres/line-pool'
 import { beginAt, cluster, payAt, relayerKeys, sellsAt } from '../harness/cluster'
 import { hasPostgres } from '../harness/postgres'
 import { until } from '../harness/settlement'

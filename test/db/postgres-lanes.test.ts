@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import { type Gateways, joinGateways } from '../../db/postgres/gateways'
-import { type Lines, openLines } from '../../db/postgres/lines'
+import { type Lines, openLines } from '../../db/postgres/line-pool'
 import { acceptLoss, assertNoLoss } from '../../db/postgres/loss'
 import { sessionOf } from '../../db/postgres/session'
 import type { Times } from '../../db/postgres/signs'

@@ -1,4 +1,4 @@
-import type { Lines } from '../../db/postgres/lines'
+import type { Lines } from '../../db/postgres/line-pool'
 import type { Times } from '../../db/postgres/signs'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'

@@ -1,7 +1,7 @@
 import type { Ledger } from '../../db/Ledger'
 import { type Gateways, joinGateways } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
-import { type Lines, openLines } from '../../db/postgres/lines'
+import { type Lines, openLines } from '../../db/postgres/line-pool'
 import { sessionOf } from '../../db/postgres/session'
 import type { Times } from '../../db/postgres/signs'
 

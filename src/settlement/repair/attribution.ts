@@ -11,7 +11,7 @@ import type { Transfer } from '../../protocol/Transfer'
 import { isOfToken, refusalCalls } from '../read/causes'
 import * as EthCall from '../read/eth-call'
 import type { Context } from '../state/context'
-import * as Gas from '../state/gas'
+import * as Gas from '../state/gas-budget'
 import type { ChainState } from '../state/state'
 
 /** Most payers that are kept out of shared transactions; the oldest entries are dropped. */

@@ -4,7 +4,7 @@ import type { Simulation } from '../read/examine'
 import * as Refusals from '../read/refusals'
 import { simulate } from '../read/simulate'
 import type { Context } from '../state/context'
-import * as Gas from '../state/gas'
+import * as Gas from '../state/gas-budget'
 import {
   beginRead,
   createReservedAmounts,

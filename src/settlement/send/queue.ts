@@ -3,7 +3,7 @@ import * as Token from '../../chain/token'
 import * as Refusals from '../read/refusals'
 import * as Signature from '../read/signature'
 import { type Context, chainOf } from '../state/context'
-import * as Gas from '../state/gas'
+import * as Gas from '../state/gas-budget'
 import { payerBefore } from '../state/payers'
 import { enqueueNamed, hasShare } from '../state/share'
 import type {

@@ -9,9 +9,9 @@ import type * as Network from '../../protocol/Network'
 import { remedyOfReason } from '../read/remedies'
 import { isReady, isUnfunded, pausedBy } from '../send/relayer'
 import { type Context, chainOf } from './context'
-import * as Funding from './funding'
-import * as Gas from './gas'
+import * as Gas from './gas-budget'
 import type { Sources } from './metrics'
+import * as Funding from './relayer-funds'
 import { aheadOf, type ChainState, type Relayer, skewOf } from './state'
 
 type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic'>

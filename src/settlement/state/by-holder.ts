@@ -6,7 +6,7 @@ import { checkPayer, refuseUnserved, writeCeiling } from '../upto/authorize'
 import { limitsOf } from '../upto/ceiling-limits'
 import { settleCharge } from '../upto/charges'
 import { chainOf } from './context'
-import * as Gas from './gas'
+import * as Gas from './gas-budget'
 import type { PaymentRequest } from './state'
 
 /*

@@ -16,7 +16,7 @@ import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
 import { remedyFor } from './availability'
 import type { Context } from './context'
-import { isPoor } from './funding'
+import { isPoor } from './relayer-funds'
 import { type ChainState, chainNow, type Relayer, skewOf } from './state'
 
 type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
