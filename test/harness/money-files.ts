@@ -58,7 +58,7 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
     why: 'opens both databases itself, or is about PostgreSQL alone: every postgres-*, and these',
     files: [
       ...['database-url', 'decisions-lanes', 'ledger-grants', 'sales'],
-      ...['stock-orders', 'stock-takeover', 'stop', 'webhooks-outbox', 'gateway-shares'],
+      ...['stock-orders', 'stock-takeover', 'stop', 'webhooks-outbox'],
     ],
   },
   {
