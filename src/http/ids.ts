@@ -15,19 +15,21 @@ const saltChars = 15
 const drawn = 1000
 
 /**
- * Salts of 15 letters, digits, `-` and `_`: 90 random bits, so that a salt is unique and cannot be
- * guessed. One call of the system's generator, which is slow, serves a thousand salts.
+ * Salts of 15 letters, digits, `-` and `_`, each in base64, which is how answers contain them: 90
+ * random bits, so that a salt is unique and cannot be guessed. One call of the system's generator,
+ * which is slow, serves a thousand salts.
  */
 export function salts(): () => string {
+  const encodedChars = (saltChars * 4) / 3
   let pool = ''
   let at = 0
   return () => {
     if (at === pool.length) {
       const bytes = crypto.getRandomValues(new Uint8Array((saltChars * drawn * 3) / 4))
-      pool = Buffer.from(bytes.buffer).toString('base64url')
+      pool = btoa(Buffer.from(bytes.buffer).toString('base64url'))
       at = 0
     }
-    at += saltChars
-    return pool.slice(at - saltChars, at)
+    at += encodedChars
+    return pool.slice(at - encodedChars, at)
   }
 }

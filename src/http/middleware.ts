@@ -18,8 +18,11 @@ export type MiddlewareOptions = {
 }
 
 export type Middleware = {
-  /** Wraps the routes of an Elysia app: `app.wrap(wrapRoutes)`. */
-  wrapRoutes(routes: unknown, request: Request): Route
+  /**
+   * Wraps the routes of an Elysia app: `app.wrap(wrapRoutes)`. `sell` answers paths below `/m/`
+   * without the router, which takes a tenth of the CPU of an unpaid 402.
+   */
+  wrapRoutes(routes: unknown, request: Request, sell?: Route): Route
   /** The request as it came, for a request that a route received. */
   originalOf(request: Request): Request
   /** The host of `onOtherHost`. */
@@ -43,8 +46,8 @@ export function createMiddleware(options: MiddlewareOptions): Middleware {
   let otherHost: string | undefined
 
   return {
-    wrapRoutes(routes, request) {
-      const route = routes as Route
+    wrapRoutes(routes, request, sell) {
+      const route = sell !== undefined && isForSale(request.url) ? sell : (routes as Route)
       if (hasManyHosts(request.headers)) return refuse
       if (looksForOther) look(request.headers.get('host') ?? '')
       if (request.method === 'HEAD') return (asked) => dated(route(plainOf(asked)))

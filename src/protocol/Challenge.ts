@@ -60,10 +60,9 @@ export function compile(input: {
       const params = `", realm="${realm}", method="evm", intent="charge", request="${encoded}"`
       return { hmac, params }
     }),
-    /** base64url of the opaque JSON before and after `unique`. */
+    /** base64url of the opaque JSON before and after the salt. */
     opaquePrefix: base64url('{"n":"'),
     opaqueSuffix: base64url(`","route":${JSON.stringify(tag)}}`),
-    tag,
   }
 }
 
@@ -82,21 +81,18 @@ export function routeTag(routeId: string): string {
 
 /**
  * The value of WWW-Authenticate: one `Payment id="..", ..` per offer. `expires` is RFC 3339 in UTC.
- * `unique` is a text of letters, digits, `-` and `_` that is never repeated. `digest` is that of
- * the request body (RFC 9530). The challenges share `unique` and still have different ids, because
- * their requests differ. `encoded` is the base64 of `unique`, for callers that have it. This is the
- * hot path of the unpaid answer: one HMAC per offer and concatenation.
+ * `salt` is the base64 of a text that is never repeated: of letters, digits, `-` and `_`, a multiple
+ * of three. `digest` is that of the request body (RFC 9530). The challenges share the salt and
+ * still have different ids, because their requests differ. This is the hot path of the unpaid
+ * answer: one HMAC per offer and concatenation.
  */
 export function issue(
   compiled: Compiled,
-  input: { expires: string; unique: string; encoded?: string; digest?: string | undefined },
+  input: { expires: string; salt: string; digest?: string | undefined },
 ): string {
-  const { expires, unique, digest } = input
+  const { expires, salt, digest } = input
   // The base64 of those characters has none of the two characters that differ in base64url.
-  const opaque =
-    unique.length % 3 === 0
-      ? compiled.opaquePrefix + (input.encoded ?? btoa(unique)) + compiled.opaqueSuffix
-      : base64url(`{"n":"${unique}","route":${JSON.stringify(compiled.tag)}}`)
+  const opaque = compiled.opaquePrefix + salt + compiled.opaqueSuffix
   const slots = `${expires}|${digest ?? ''}|${opaque}`
   const bodyParam = digest === undefined ? '' : `, digest="${digest}"`
   const freshParams = `${bodyParam}, expires="${expires}", opaque="${opaque}"`

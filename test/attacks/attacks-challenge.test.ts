@@ -141,7 +141,7 @@ describe('challenges', () => {
       const secret = new Uint8Array(32).fill(7)
       const compiled = Challenge.compile({ realm, offers: [offer], routeId: 'a:GET /get', secret })
       const expires = new Date(Date.now() + 300_000).toISOString()
-      const value = Challenge.issue(compiled, { expires, unique: 'abcdefghijklmnopqr' })
+      const value = Challenge.issue(compiled, { expires, salt: btoa('abcdefghijklmnopqr') })
       const [forged] = challengesOf(new Response('', { headers: { 'www-authenticate': value } }))
       if (forged === undefined) throw new Error('no challenge')
       const { code } = await refused({ authorization: await payMpp(forged, buyer) })

@@ -78,7 +78,7 @@ function asked(
     extensions: X402.extensions({ offers: [], method: 'GET', salt: 'abcdefghijklmno' }),
   })
   return new Headers({
-    'www-authenticate': `Bearer realm="x", ${Challenge.issue(compiled, { expires, unique: 'abcdefghijklmnopqr' })}`,
+    'www-authenticate': `Bearer realm="x", ${Challenge.issue(compiled, { expires, salt: btoa('abcdefghijklmnopqr') })}`,
     'payment-required': encodeJson(required),
   })
 }

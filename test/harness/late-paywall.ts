@@ -48,7 +48,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
     takesApprovals: false,
     gasSponsor: { url: '', networks: [] },
     now: Date.now,
-    salt: () => 'abcdefghijklmno',
+    salt: () => btoa('abcdefghijklmno'),
   })
   const late = {
     hold: gates.hold,

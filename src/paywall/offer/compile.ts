@@ -121,7 +121,8 @@ export function compile(
       isTestnet: (network) => testnets.some((id) => id === network),
       challenges: mppOffers.length,
       challengeBytes: (detail, count) =>
-        Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, unique: salt }).length,
+        Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, salt: btoa(salt) })
+          .length,
       besideBytes: besideBytes + (item.besideBytes ?? 0),
     }),
     /** The plans by `HeaderBudget.Choice.key`. */

@@ -28,7 +28,7 @@ export type QuoterOptions = CompileOptions & {
   facilitators: (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
   tally: Tally
   now: () => number
-  /** A random salt of 15 letters, digits, `-` and `_`; see `createSalts`. */
+  /** The base64 of a random salt of 15 letters, digits, `-` and `_`. */
   salt: () => string
 }
 
@@ -141,14 +141,10 @@ type Fresh = {
 function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
   const { salt, expires } = fresh
   const digest = hasDigest ? fresh.digest : undefined
-  const encoded = btoa(salt)
   // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them.
   // In that case the draft permits a server to send them.
-  headers.set(
-    'www-authenticate',
-    Challenge.issue(challenges, { expires, unique: salt, encoded, digest }),
-  )
-  headers.set('payment-required', header[0] + encoded + header[1])
+  headers.set('www-authenticate', Challenge.issue(challenges, { expires, salt, digest }))
+  headers.set('payment-required', header[0] + salt + header[1])
   headers.set('x-request-id', fresh.requestId)
   return headers
 }
@@ -158,7 +154,7 @@ function leftOut(
   compiled: CompiledOffers,
   { expires, salt, digest }: Fresh,
 ): Record<string, string>[] {
-  const all = Challenge.issue(compiled.challengesOf('full'), { expires, unique: salt, digest })
+  const all = Challenge.issue(compiled.challengesOf('full'), { expires, salt, digest })
   return Challenge.parseHeader(all)
 }
 
