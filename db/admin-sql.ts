@@ -74,9 +74,12 @@ function transactions({ join, serial }: Dialect) {
     membersOf: `SELECT payment_id AS id FROM transaction_members
       WHERE transaction_hash = $hash ORDER BY position`,
     /** Payments by external transactions have no members: by the index of the logs, in each network. */
-    paidBy: `SELECT p.id FROM (SELECT DISTINCT network FROM assets) AS n
-      ${join('payments', 'p', 'p.network = n.network AND p.transaction_hash = $hash')}
-      ORDER BY p.network, p.log_index IS NOT NULL, p.log_index, p.id`,
+    paidBy: `SELECT p.id, p.network, p.log_index AS place
+      FROM (SELECT DISTINCT network FROM assets) AS n
+      ${join('payments', 'p', 'p.network = n.network AND p.transaction_hash = $hash AND p.log_index IS NOT NULL')}
+      UNION ALL SELECT id, network, -1 FROM payments
+      WHERE state IN ('broadcast', 'reverted') AND transaction_hash = $hash
+      ORDER BY network, place, id`,
     transactionsOfPayment: `SELECT ${transaction}, (SELECT count(*) FROM transaction_members AS b
           WHERE b.transaction_hash = t.hash) AS members
       FROM transaction_members AS m ${join('transactions', 't', 't.hash = m.transaction_hash')}

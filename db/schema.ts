@@ -116,9 +116,11 @@ export const payments = table(
   (self) => [
     // The money settles once. This constraint decides every race.
     unique('payments_money').on(self.network, self.asset, self.payer, self.nonce),
+    // Each index costs a commit a page. Partial ones leave out most rows, or those of a first commit.
     // One Transfer log pays for one payment.
-    unique('payments_log').on(self.network, self.transactionHash, self.logIndex),
-    // Partial indexes leave out most rows, which saves one page per commit.
+    uniqueIndex('payments_log')
+      .on(self.network, self.transactionHash, self.logIndex)
+      .where(sql`log_index IS NOT NULL`),
     uniqueIndex('payments_redeem')
       .on(self.redeemTokenHash)
       .where(sql`redeem_token_hash IS NOT NULL`),
@@ -212,7 +214,6 @@ export const transactions = table(
     uniqueIndex('transactions_included')
       .on(self.network, self.relayer, self.nonce)
       .where(sql`state IN ('mined', 'failed')`),
-    index('transactions_nonce').on(self.network, self.relayer, self.nonce),
     index('transactions_block')
       .on(self.network, self.blockNumber)
       .where(sql`block_number IS NOT NULL`),
@@ -247,7 +248,7 @@ export const transactions = table(
   ],
 )
 
-/** The payments in a transaction. */
+/** The payments in a transaction. The table has no rowid, which the migration says. */
 export const transactionMembers = table(
   'transaction_members',
   {
@@ -261,7 +262,6 @@ export const transactionMembers = table(
   },
   (self) => [
     primaryKey({ columns: [self.transactionHash, self.position] }),
-    unique('transaction_members_once').on(self.transactionHash, self.paymentId),
     index('transaction_members_payment').on(self.paymentId),
     check('transaction_members_position', sql`${self.position} >= 0`),
   ],

@@ -1,5 +1,6 @@
 -- The first schema. drizzle-kit wrote the tables and indexes from the files of db/. Written by hand are
--- `WITHOUT ROWID` of `hours`, whose rows are read by their key only, and the triggers at the end.
+-- `WITHOUT ROWID` of `hours` and `transaction_members`, whose short rows are in the index of their key, and the triggers
+-- at the end.
 CREATE TABLE `answers` (
 	`payment_id` text PRIMARY KEY NOT NULL,
 	`status` integer NOT NULL,
@@ -101,12 +102,12 @@ CREATE TABLE `payments` (
 	CONSTRAINT "payments_facilitator" CHECK(("payments"."facilitator" IS NULL) = ("payments"."ceiling_atomic" IS NULL) AND ("payments"."facilitator" IS NULL OR (length("payments"."facilitator") = 42 AND "payments"."facilitator" GLOB '0x*' AND substr("payments"."facilitator", 3) NOT GLOB '*[^0-9a-fA-F]*'))),
 	CONSTRAINT "payments_flags" CHECK("payments"."bound" IN (0, 1) AND "payments"."truncated" IN (0, 1) AND "payments"."answered" IN (0, 1))
 );
+CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`) WHERE log_index IS NOT NULL;
 CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`) WHERE redeem_token_hash IS NOT NULL;
 CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');
 CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
 CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);
-CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`);
 CREATE TABLE `transaction_members` (
 	`transaction_hash` text NOT NULL,
 	`position` integer NOT NULL,
@@ -115,9 +116,8 @@ CREATE TABLE `transaction_members` (
 	FOREIGN KEY (`transaction_hash`) REFERENCES `transactions`(`hash`) ON UPDATE no action ON DELETE no action,
 	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
 	CONSTRAINT "transaction_members_position" CHECK("transaction_members"."position" >= 0)
-);
+) WITHOUT ROWID;
 CREATE INDEX `transaction_members_payment` ON `transaction_members` (`payment_id`);
-CREATE UNIQUE INDEX `transaction_members_once` ON `transaction_members` (`transaction_hash`,`payment_id`);
 CREATE TABLE `transactions` (
 	`hash` text PRIMARY KEY NOT NULL,
 	`network` text NOT NULL,
@@ -150,7 +150,6 @@ CREATE TABLE `transactions` (
 	CONSTRAINT "transactions_signed" CHECK("transactions"."state" <> 'signed' OR "transactions"."first_sent_at" IS NULL)
 );
 CREATE UNIQUE INDEX `transactions_included` ON `transactions` (`network`,`relayer`,`nonce`) WHERE state IN ('mined', 'failed');
-CREATE INDEX `transactions_nonce` ON `transactions` (`network`,`relayer`,`nonce`);
 CREATE INDEX `transactions_block` ON `transactions` (`network`,`block_number`) WHERE block_number IS NOT NULL;
 CREATE INDEX `transactions_unfinished` ON `transactions` (`state`) WHERE state IN ('signed', 'sent');
 CREATE INDEX `transactions_unpaid` ON `transactions` (`created_at`) WHERE kind NOT IN ('payment', 'batch');

@@ -20,20 +20,24 @@ function readPayments(db: Db) {
     `SELECT * FROM payments
      WHERE network = $network AND asset = $asset AND payer = $payer AND nonce = $nonce`,
   )
-  const ofTransaction = (condition: string) =>
-    statement<{ id: string; logIndex: number | null }>(
-      db,
-      `SELECT id, log_index AS logIndex FROM payments
-       WHERE network = $network AND transaction_hash = $hash AND ${condition}`,
-    )
-  const paidBy = ofTransaction('log_index IS NOT NULL')
-  const openOf = ofTransaction("state = 'broadcast'")
+  const paidBy = statement<{ id: string; logIndex: number }>(
+    db,
+    `SELECT id, log_index AS logIndex FROM payments
+     WHERE network = $network AND transaction_hash = $hash AND log_index IS NOT NULL`,
+  )
+  // The first condition is that of the partial index, which has few rows.
+  const openOf = statement<{ id: string }>(
+    db,
+    `SELECT id FROM payments
+     WHERE state IN ('broadcast', 'reverted') AND state = 'broadcast'
+       AND network = $network AND transaction_hash = $hash`,
+  )
   return {
     find: ({ network, asset, payer, nonce }: Money) =>
       toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
     /** Indexes of the logs of a transaction that pay for payments. */
     takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
-      new Set(paidBy.all({ network, hash }).flatMap(({ logIndex }) => logIndex ?? [])),
+      new Set(paidBy.all({ network, hash }).map(({ logIndex }) => logIndex)),
     /** Payments that a transaction confirmed. */
     paidBy: (network: Network.Id, hash: Hex): string[] =>
       paidBy.all({ network, hash }).map(({ id }) => id),

@@ -29,7 +29,8 @@ export function createTransactions(db: Db) {
     db,
     `UPDATE payments
      SET state = 'broadcast', log_index = NULL, block_number = NULL, confirmed_at = NULL
-     WHERE network = $network AND transaction_hash = $hash AND state = 'confirmed'`,
+     WHERE network = $network AND transaction_hash = $hash AND log_index IS NOT NULL
+       AND state = 'confirmed'`,
   )
   const displace = statement<{ hash: Hex }>(
     db,

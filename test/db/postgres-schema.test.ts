@@ -43,8 +43,6 @@ const ownColumns = [
 const ownIndexes = ['payments_key', 'payments_payer_open', 'authorizations_payer_open'].concat([
   'authorizations_relayer_open',
 ])
-/** PostgreSQL has the statements that need it on `transactions_included`. */
-const unneededIndexes = ['transactions_nonce']
 /** Types of PostgreSQL by those of SQLite. */
 const types: Readonly<Record<string, string>> = { text: 'text', integer: 'bigint', blob: 'bytea' }
 
@@ -180,10 +178,9 @@ describe.skipIf(!hasPostgres)('the schema of PostgreSQL', () => {
         literals: literalsOf(text?.split(' WHERE ')[1]),
       }
     })
-    const needed = listed.filter(({ name }) => !unneededIndexes.includes(name))
     // The number of a row is a primary key without an index.
-    if (table !== 'webhooks') return needed
-    return [...needed, { name: 'sqlite_rowid', isUnique: true, columns: 'seq', literals: '' }]
+    if (table !== 'webhooks') return listed
+    return [...listed, { name: 'sqlite_rowid', isUnique: true, columns: 'seq', literals: '' }]
   }
 
   test('PostgreSQL has the foreign keys and the triggers of SQLite', async () => {

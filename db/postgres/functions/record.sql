@@ -5,22 +5,23 @@
 CREATE FUNCTION displace(included jsonb, displaced text[], members text[]) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
+  -- Those that these transactions paid, and all that they contain.
+  touched text[] := ARRAY(
+    SELECT id FROM payments
+    WHERE network = included->>'network' AND transaction_hash = ANY(displaced)
+      AND log_index IS NOT NULL
+    UNION SELECT payment_id FROM transaction_members WHERE transaction_hash = ANY(displaced));
   open_payments jsonb;
   job text;
   jobs jsonb := '[]';
   each text;
 BEGIN
-  PERFORM 1 FROM payments
-  WHERE id = ANY(members)
-    OR (network = included->>'network' AND transaction_hash = ANY(displaced))
-  ORDER BY id FOR NO KEY UPDATE;
+  PERFORM 1 FROM payments WHERE id = ANY(members || touched) ORDER BY id FOR NO KEY UPDATE;
   UPDATE payments
   SET state = 'broadcast', log_index = NULL, block_number = NULL, confirmed_at = NULL
-  WHERE network = included->>'network' AND transaction_hash = ANY(displaced)
-    AND state = 'confirmed';
+  WHERE id = ANY(touched) AND transaction_hash = ANY(displaced) AND state = 'confirmed';
   SELECT coalesce(jsonb_agg(id ORDER BY id), '[]') INTO open_payments FROM payments
-  WHERE network = included->>'network' AND transaction_hash = ANY(displaced)
-    AND state = 'broadcast';
+  WHERE id = ANY(touched) AND transaction_hash = ANY(displaced) AND state = 'broadcast';
   UPDATE transactions SET state = 'replaced', block_number = NULL, cost_wei = NULL
   WHERE hash = ANY(displaced) AND state IN ('mined', 'failed');
   FOREACH each IN ARRAY displaced LOOP

@@ -1,6 +1,5 @@
--- The first schema: first the tables, keys and indexes that SQLite has, too. The index `transactions_nonce` is missing,
--- which only statements of SQLite need, and the CHECKs of `payments`, `transactions` and `gas_spent` are the functions
--- below.
+-- The first schema: first the tables, keys and indexes that SQLite has, too. The CHECKs of `payments`, `transactions` and
+-- `gas_spent` are the functions below.
 CREATE TABLE "authorizations" (
 	"id" text COLLATE "C" PRIMARY KEY NOT NULL,
 	"network" text COLLATE "C" NOT NULL,
@@ -338,12 +337,11 @@ CREATE INDEX "orders_payer" ON "orders" USING btree (lower("payer"),"id");
 CREATE INDEX "orders_unfinished" ON "orders" USING btree ("state") WHERE state IN ('settling', 'settled', 'swapping', 'refunding', 'held');
 CREATE INDEX "answers_expiry" ON "answers" USING btree ("expires_at");
 CREATE UNIQUE INDEX "payments_money" ON "payments" USING btree ("network",lower("asset"),lower("payer"),"nonce");
-CREATE UNIQUE INDEX "payments_log" ON "payments" USING btree ("network","transaction_hash","log_index");
+CREATE UNIQUE INDEX "payments_log" ON "payments" USING btree ("network","transaction_hash","log_index") WHERE log_index IS NOT NULL;
 CREATE UNIQUE INDEX "payments_redeem" ON "payments" USING btree ("redeem_token_hash") WHERE redeem_token_hash IS NOT NULL;
 CREATE INDEX "payments_unfinished" ON "payments" USING btree ("state") WHERE state IN ('broadcast', 'reverted');
 CREATE INDEX "payments_idempotency" ON "payments" USING btree ("merchant","route",lower("payer"),"idempotency_key") WHERE idempotency_key IS NOT NULL;
 CREATE INDEX "payments_block" ON "payments" USING btree ("network","block_number") WHERE block_number IS NOT NULL;
-CREATE UNIQUE INDEX "transaction_members_once" ON "transaction_members" USING btree ("transaction_hash","payment_id");
 CREATE INDEX "transaction_members_payment" ON "transaction_members" USING btree ("payment_id");
 CREATE UNIQUE INDEX "transactions_included" ON "transactions" USING btree ("network",lower("relayer"),"nonce") WHERE state IN ('mined', 'failed');
 CREATE INDEX "transactions_block" ON "transactions" USING btree ("network","block_number") WHERE block_number IS NOT NULL;
