@@ -1,20 +1,19 @@
 import type { Merchant, NetworkConfig, Route, Service } from './Config'
 import * as Headers from './headers'
+import { merchant as keys } from './keys'
+import { readKeys } from './kinds'
 import { keyOf } from './lines'
 import { readNetworkList } from './networks'
 import {
   at,
   child,
   children,
-  close,
   field,
   isEmptyList,
   isTable,
   optional,
-  type Read,
   record,
   report,
-  required,
   type Table,
 } from './reader'
 import { builtinRoutes, readRoute } from './route'
@@ -49,43 +48,29 @@ export function readMerchants(root: Table, context: Context): readonly Merchant[
   return merchants
 }
 
-const slug: Read<string> = (value) =>
-  typeof value === 'string' && /^[a-z0-9-]+$/.test(value)
-    ? value
-    : { wrong: 'must be small letters, digits and -, such as "weather"' }
-
 function readMerchant(table: Table, i: number, context: Context): Merchant {
   const { service, networks, mapUpstream } = context
   const mayBePrivate = readAllowPrivate(table)
   const upstream = readUpstream(table, mayBePrivate, mapUpstream)
   const allowPrivate = mayBePrivate || (upstream?.allowPrivate ?? false)
-  const builtin = optional(table, 'builtin', V.oneOf(['catjoke', 'chain-stocks']))
-  const name = required(table, 'slug', slug, '"weather"') ?? ''
+  const slug = keys.slug.read(table, 'slug')
   const around = { service, upstream, allowPrivate: mayBePrivate, mapUpstream }
   const routeTables = children(table, 'routes')
   const routes = routeTables.map((route) => readRoute(route, around))
   let hash: string | undefined
+  const values = readKeys(table, keys, {
+    title: (key) => field(table, key, V.filled, slug),
+    upstream: () => upstream?.origin,
+    allowPrivate: () => allowPrivate || isAnyLoopback(routes, mapUpstream),
+    headers: () => readHeaders(table),
+    ownConnections: (key) => !field(table, key, V.flag, true),
+    payout: (key) => (table.raw[key] === undefined ? service.payout : readPayout(table)),
+    networks: () => readOffered(table, networks),
+    routes: () => routes,
+  })
   const merchant: Merchant = {
-    slug: name,
-    title: field(table, 'title', V.filled, name),
-    tag: field(table, 'tag', V.filled, 'Other'),
-    description: field(table, 'description', V.text, ''),
-    upstream: upstream?.origin,
-    builtin,
-    allowPrivate: allowPrivate || isAnyLoopback(routes, mapUpstream),
-    headers: readHeaders(table),
+    ...values,
     secrets: readSecrets(table),
-    timeoutMs: field(table, 'timeout_ms', V.integer(1, 600_000), 30_000),
-    idleMs: field(table, 'idle_ms', V.integer(1, 600_000), 60_000),
-    ownConnections: !field(table, 'keep_alive', V.flag, true),
-    concurrencyMax: field(table, 'concurrency_max', V.integer(1, 12_000), 512),
-    // An unset name leaves zero here: such a merchant is never offered.
-    payerCreditAtomic: field(table, 'payer_credit', V.amount, 200_000n),
-    lossesPerDayAtomic: field(table, 'losses_per_day', V.amount, 5_000_000n),
-    newStreams: field(table, 'new_streams', V.oneOf(['held', 'passed']), 'held'),
-    payout: table.raw.payout === undefined ? service.payout : readPayout(table),
-    networks: readOffered(table, networks),
-    routes,
     get hash() {
       // Computed at the first use, so that a start does not wait for it.
       hash ??= hashOf(context.rawMerchants[i])
@@ -95,7 +80,6 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
   }
   checkOrigin(table, merchant, routeTables)
   checkRoutes(table, merchant, routeTables)
-  close(table)
   return merchant
 }
 

@@ -1,21 +1,10 @@
-import type { Limits, Meter, Rate, Rates } from '../meter/Meter'
-import { format, type Pointer, parse as parsePointer } from '../meter/Pointer'
+import type { Meter, Rate, Rates } from '../meter/Meter'
+import { format, type Pointer } from '../meter/Pointer'
 import * as Preset from '../meter/Preset'
 import type { Method, Route } from './Config'
-import {
-  at,
-  child,
-  children,
-  close,
-  field,
-  list,
-  optional,
-  type Read,
-  record,
-  report,
-  required,
-  type Table,
-} from './reader'
+import * as keys from './keys'
+import { readKeys } from './kinds'
+import { at, child, children, record, report, type Table } from './reader'
 import * as V from './values'
 
 const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
@@ -26,39 +15,24 @@ export function readMeter(
   route: Pick<Route, 'priceAtomic' | 'methods'>,
 ): Meter | undefined {
   if (table === undefined) return undefined
-  const preset = required(table, 'preset', V.oneOf(Preset.names), '"openai"') ?? 'none'
+  const preset = keys.meter.preset.read(table, 'preset')
   const plan = readPlan(table, preset)
   const rates = readUnits(table, plan)
-  const meter: Meter = {
-    preset,
-    plan,
-    priceAtomic: route.priceAtomic,
-    baseAtomic: field(table, 'base', V.amount, 0n),
-    rates,
-    models: readModels(table, plan, rates),
-    missing: field(table, 'missing', V.oneOf(['max', 'base']), 'max'),
-    timeouts: field(table, 'timeouts', V.oneOf(['free', 'base']), 'free'),
-    limits: readLimits(table),
-  }
+  const values = readKeys(table, keys.meter, { models: () => readModels(table, plan, rates) })
+  const meter: Meter = { ...values, plan, priceAtomic: route.priceAtomic, rates }
   checkBase(table, meter)
   checkCounted(table, meter)
   if (plan.request !== undefined && route.methods.some((each) => !withBody.includes(each))) {
     const message = `preset "${preset}" reads bodies: methods must be POST, PUT or PATCH`
     report(table.source, at(table, 'preset'), message)
   }
-  close(table)
   return meter
 }
 
-const pointer: Read<Pointer> = (value) =>
-  (typeof value === 'string' ? parsePointer(value) : undefined) ?? {
-    wrong: 'must be a JSON pointer, such as "/usage/input_tokens"',
-  }
-
 /** The preset, or the plan that the operator writes. */
 function readPlan(table: Table, preset: Preset.Name): Preset.Preset {
-  const answer = record(table, 'answer', pointer)
-  const events = record(table, 'events', pointer)
+  const answer = record(table, 'answer', V.pointer)
+  const events = record(table, 'events', V.pointer)
   const partOf = record(table, 'part_of', V.filled)
   const request = child(table, 'request')
   const own = request === undefined ? undefined : readRequest(request)
@@ -98,20 +72,19 @@ function readPlan(table: Table, preset: Preset.Name): Preset.Preset {
 
 function readRequest(table: Table): Preset.RequestPlan {
   const one = (found: Pointer | undefined) => (found === undefined ? [] : [found])
-  const onStream = list(table, 'on_stream', pointer) ?? []
-  const names = list(table, 'max_output', pointer) ?? []
+  const { model, choices, stream, ...rest } = readKeys(table, keys.meterRequest, {})
+  const names = rest.maxOutput
   const plan: Preset.RequestPlan = {
     ...Preset.noRequest,
-    model: one(optional(table, 'model', pointer)),
-    choices: list(table, 'choices', pointer) ?? [],
-    stream: one(optional(table, 'stream', pointer)),
-    output: [{ path: /^/, names, onStream: onStream.map((at) => ({ at, value: true })) }],
+    model: one(model),
+    choices,
+    stream: one(stream),
+    output: [{ path: /^/, names, onStream: rest.onStream.map((at) => ({ at, value: true })) }],
   }
   const parents = new Set(names.map((each) => format(each.slice(0, -1))))
   if (parents.size > 1) {
     report(table.source, at(table, 'max_output'), 'max_output must name members of one object')
   }
-  close(table)
   return plan
 }
 
@@ -120,17 +93,14 @@ const perDefault = 1_000_000
 function readUnits(table: Table, plan: Preset.Preset): Rates {
   const rates: Record<string, Rate> = {}
   for (const inner of children(table, 'units')) {
-    const name = required(inner, 'name', V.filled, '"input"') ?? ''
-    const priceScaled = required(inner, 'price', V.rate, '"0.25"') ?? 0n
-    const per = field(inner, 'per', V.integer(1, 1_000_000_000), perDefault)
+    const { name, price, per } = readKeys(inner, keys.unit, {})
     const fault = unitFault(plan, name)
     if (Object.hasOwn(rates, name)) {
       report(inner.source, at(inner, 'name'), `${name} is there twice: remove one of them`)
     } else if (fault !== undefined && name !== '') {
       report(inner.source, at(inner, 'name'), fault)
     }
-    rates[name] = { priceScaled, per }
-    close(inner)
+    rates[name] = { priceScaled: price, per }
   }
   return rates
 }
@@ -159,18 +129,6 @@ function readModels(table: Table, plan: Preset.Preset, rates: Rates): Meter['mod
       return [model, { ...rates, ...own }]
     }),
   )
-}
-
-function readLimits(table: Table): Limits {
-  const inner = child(table, 'limits')
-  if (inner === undefined) return { modelsOnly: false, maxOutput: undefined, maxChoices: undefined }
-  const limits: Limits = {
-    modelsOnly: field(inner, 'models_only', V.flag, false),
-    maxOutput: optional(inner, 'max_output', V.integer(1, 100_000_000)),
-    maxChoices: optional(inner, 'max_choices', V.integer(1, 1000)),
-  }
-  close(inner)
-  return limits
 }
 
 function checkBase(table: Table, { baseAtomic, priceAtomic, preset, plan }: Meter): void {

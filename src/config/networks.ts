@@ -3,17 +3,16 @@ import type { Asset, TransferMethod } from '../protocol/Asset'
 import * as Network from '../protocol/Network'
 import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Sponsor } from './Config'
+import * as keys from './keys'
+import { readKeys } from './kinds'
 import {
   at,
   child,
-  close,
   field,
   isEmptyList,
   list,
   optional,
-  type Read,
   report,
-  required,
   type Source,
   type Table,
 } from './reader'
@@ -52,45 +51,17 @@ function readNetwork(table: Table, id: string): NetworkConfig {
     const message = 'rpc_urls is missing; write rpc_urls = ["https://..."]'
     report(table.source, at(table, 'rpc_urls'), message)
   }
-  const ethPriceUsd = field(table, 'eth_price_usd', V.positive, 4000)
-  const network: NetworkConfig = {
+  const ethPriceUsd = keys.network.ethPriceUsd.read(table, 'eth_price_usd')
+  return {
     id: `eip155:${chainId ?? 0}`,
     chainId: chainId ?? 0,
-    name: required(table, 'name', V.filled, '"Base"') ?? '',
-    testnet: field(table, 'testnet', V.flag, false),
-    asset: readAsset(table),
-    rpcUrls: rpcUrls ?? [],
-    wsUrl: table.raw.ws_url === '' ? '' : field(table, 'ws_url', V.endpoint('ws', 'wss'), ''),
-    confirmations: field(table, 'confirmations', V.integer(1, 1000), 1),
-    reorgDepth: field(table, 'reorg_depth', V.integer(0, 10_000), 16),
-    batchMax: field(table, 'batch_max', V.integer(1, 1000), 64),
-    batchGasMax: field(table, 'batch_gas_max', V.integer(200_000, 1_000_000_000), 12_000_000),
-    feeCapWei: field(table, 'fee_cap_gwei', V.gwei, 50_000_000_000n),
-    replaceAfterSeconds: field(table, 'replace_after_seconds', V.integer(1, 3600), 20),
-    gasRatioMax: field(table, 'gas_ratio_max', V.ratio, 0),
-    ethPriceUsd,
-    gasPerDayWei: readBudgets(table),
-    sponsor: readSponsor(table, ethPriceUsd),
+    ...readKeys(table, keys.network, {
+      rpcUrls: () => rpcUrls ?? [],
+      wsUrl: (key) => (table.raw[key] === '' ? '' : field(table, key, V.endpoint('ws', 'wss'), '')),
+      asset: () => readAsset(table),
+      sponsor: () => readSponsor(table, ethPriceUsd),
+    }),
   }
-  table.known.add('ws_url')
-  close(table)
-  return network
-}
-
-/** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants. */
-const budgets = { gateway: 10n ** 16n, facilitator: 10n ** 16n, desk: 10n ** 16n }
-
-function readBudgets(table: Table): NetworkConfig['gasPerDayWei'] {
-  const inner = child(table, 'gas_per_day_wei')
-  if (!inner) return { ...budgets, sponsor: 2n * 10n ** 15n }
-  const result = {
-    gateway: field(inner, 'gateway', V.wei, budgets.gateway),
-    facilitator: field(inner, 'facilitator', V.wei, budgets.facilitator),
-    desk: field(inner, 'desk', V.wei, budgets.desk),
-    sponsor: field(inner, 'sponsor', V.wei, 2n * 10n ** 15n),
-  }
-  close(inner)
-  return result
 }
 
 function readAsset(network: Table): Asset {
@@ -110,26 +81,11 @@ function readAsset(network: Table): Asset {
     const example = '{ name = "USD Coin", version = "2" }'
     report(table.source, at(table, 'eip712'), `eip712 is missing; write eip712 = ${example}`)
   }
-  const asset: Asset = {
-    symbol: required(table, 'symbol', V.filled, '"USDC"') ?? '',
-    address: required(table, 'address', V.address, '"0x..."') ?? V.zeroAddress,
-    // Every amount of the service has 6 decimals (specification 8).
-    decimals: field(table, 'decimals', sixDecimals, 6),
-    transfer: transfer ?? defaultTransfer,
-    eip712: {
-      name: (eip712 && required(eip712, 'name', V.filled, '"USD Coin"')) ?? '',
-      version: (eip712 && required(eip712, 'version', V.text, '"2"')) ?? '',
-    },
-    revertsOnUsedNonce: field(table, 'reverts_on_used_nonce', V.flag, false),
-    eip2612: field(table, 'eip2612', V.flag, true),
-  }
-  if (eip712) close(eip712)
-  close(table)
-  return asset
+  return readKeys(table, keys.asset, {
+    transfer: () => transfer ?? defaultTransfer,
+    eip712: () => (eip712 ? readKeys(eip712, keys.eip712, {}) : emptyAsset.eip712),
+  })
 }
-
-const sixDecimals: Read<number> = (value) =>
-  value === 6 ? 6 : { wrong: 'must be 6: the service supports no other number of decimals' }
 
 const defaultTransfer: readonly TransferMethod[] = ['permit2', 'eip3009']
 
@@ -146,15 +102,9 @@ const emptyAsset: Asset = {
 function readSponsor(network: Table, ethPriceUsd: number): Sponsor | undefined {
   const table = child(network, 'sponsor')
   if (!table) return undefined
-  const sponsor: Sponsor = {
-    minBalanceAtomic: field(table, 'min_balance', V.price, 100_000n),
-    minBalanceAgeBlocks: field(table, 'min_balance_age_blocks', V.integer(0, 1_000_000), 50),
-    grantsPerDay: field(table, 'grants_per_day', V.integer(0, 1_000_000), 200),
-    maxGrantWei: field(table, 'max_grant_wei', V.wei, 20_000_000_000_000n),
-    ethPriceUsd: field(table, 'eth_price_usd', V.positive, ethPriceUsd),
-  }
-  close(table)
-  return sponsor
+  return readKeys(table, keys.sponsor, {
+    ethPriceUsd: (key) => field(table, key, V.positive, ethPriceUsd),
+  })
 }
 
 /** The network of a CAIP-2 id that the file lists; reports any other id. */

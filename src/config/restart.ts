@@ -1,17 +1,7 @@
 import type { Config, NetworkConfig } from './Config'
+import * as keys from './keys'
+import { type Keys, nameOf } from './kinds'
 import type { Path } from './lines'
-
-/**
- * Keys of `[service]` that need a restart: the socket, and values in every challenge and document.
- */
-const fixed = {
-  listen: 'listen',
-  connectionsMax: 'connections_max',
-  baseUrl: 'base_url',
-  stockBaseUrl: 'stock_base_url',
-  bufferedMaxBytes: 'buffered_max',
-  stalledStreamsMax: 'stalled_streams_max',
-} as const
 
 /**
  * Places where a file differs in what a running process cannot change: the sockets, the chains, and
@@ -19,8 +9,11 @@ const fixed = {
  */
 export function needsRestart(before: Config, after: Config): Path[] {
   const found: Path[] = []
-  for (const [name, key] of Object.entries(fixed) as [keyof typeof fixed, string][])
-    if (!isSame(before.service[name], after.service[name])) found.push(['service', key])
+  for (const name of Object.keys(after.service) as (keyof Config['service'])[]) {
+    const key = keys.service[name]
+    const isKept = key.needsRestart !== true || isSame(before.service[name], after.service[name])
+    if (!isKept) found.push(['service', nameOf(name, key)])
+  }
   found.push(...changedNetworks(before.networks, after.networks))
   if (!isSame(before.stock, after.stock)) found.push(['stock'])
   return found
@@ -42,16 +35,10 @@ function changedNetworks(
 }
 
 function changedKeys(before: NetworkConfig, after: NetworkConfig): Path[] {
-  const keys = Object.keys(after) as (keyof NetworkConfig)[]
-  return keys
-    .filter((key) => !isSame(before[key], after[key]))
-    .map((key) => ['networks', after.id, keyInFile(key)])
-}
-
-/** `rpcUrls` is written `rpc_urls`. */
-function keyInFile(key: string): string {
-  if (key === 'feeCapWei') return 'fee_cap_gwei'
-  return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+  const stated: Keys = keys.network
+  return (Object.keys(after) as (keyof NetworkConfig)[])
+    .filter((property) => !isSame(before[property], after[property]))
+    .map((property) => ['networks', after.id, nameOf(property, stated[property])])
 }
 
 function isSame(a: unknown, b: unknown): boolean {

@@ -2,13 +2,13 @@ import * as JsonSchema from '../schema/JsonSchema'
 import * as Pattern from '../schema/Pattern'
 import * as Reference from '../schema/Reference'
 import type { Merchant, Method, Param, Route, Service } from './Config'
-import * as Headers from './headers'
+import * as keys from './keys'
+import { readKeys } from './kinds'
 import { readMeter } from './meter'
 import {
   at,
   child,
   children,
-  close,
   field,
   isEmptyList,
   isTable,
@@ -17,7 +17,6 @@ import {
   type Read,
   record,
   report,
-  required,
   type Source,
   type Table,
 } from './reader'
@@ -38,33 +37,23 @@ export type Around = {
 }
 
 export function readRoute(table: Table, around: Around): Route {
-  const path = required(table, 'path', routePath, '"/forecast"') ?? ''
+  const path = keys.route.path.read(table, 'path')
   const own = readUpstream(table, around.allowPrivate, around.mapUpstream)
+  const upstream = own ?? around.upstream
   const upstreamPath = field(table, 'upstream_path', V.text, path)
-  const route: Route = {
-    path,
-    methods: readMethods(table),
-    priceAtomic: required(table, 'price', V.price, '"0.005"') ?? 0n,
-    summary: field(table, 'summary', V.text, ''),
-    description: field(table, 'description', V.text, ''),
-    upstreamPath: `${(own ?? around.upstream)?.basePath ?? ''}${upstreamPath}`,
-    pathSecrets: [
-      ...((own ?? around.upstream)?.secrets ?? []),
-      ...secretsAt(table, 'upstream_path'),
-    ],
-    upstream: own?.origin,
-    tail: field(table, 'tail', V.oneOf(['optional', 'required', 'none']), 'optional'),
-    query: record(table, 'query', V.text),
-    fixedQuery: record(table, 'fixed_query', V.text),
-    bodyMaxBytes: field(table, 'body_max', V.size, around.service.bodyMaxBytes),
-    passHeaders: list(table, 'pass_headers', Headers.passName) ?? [],
-    rewrite: readRewrite(table),
-    params: readParams(table),
-    body: readSchema(table, 'body'),
-    bodyRequired: field(table, 'body_required', V.flag, false),
-    answer: readSchema(table, 'answer'),
-    meter: undefined,
-  }
+  const values = readKeys(table, keys.route, {
+    methods: () => readMethods(table),
+    upstream: () => own?.origin,
+    upstreamPath: () => `${upstream?.basePath ?? ''}${upstreamPath}`,
+    bodyMaxBytes: (key) => field(table, key, V.size, around.service.bodyMaxBytes),
+    rewrite: () => readRewrite(table),
+    params: () => readParams(table),
+    body: (key) => readSchema(table, key),
+    answer: (key) => readSchema(table, key),
+    meter: () => undefined,
+  })
+  const pathSecrets = [...(upstream?.secrets ?? []), ...secretsAt(table, 'upstream_path')]
+  const route: Route = { ...values, pathSecrets }
   route.meter = readMeter(child(table, 'meter'), route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
@@ -79,29 +68,7 @@ export function readRoute(table: Table, around: Around): Route {
       'body_max must not exceed buffered_max of [service]',
     )
   }
-  close(table)
   return route
-}
-
-const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
-
-/** A literal path below the merchant, in canonical form: empty for "/", the merchant itself. */
-const routePath: Read<string> = (value) => {
-  if (value === '/') return ''
-  const segments = typeof value === 'string' ? value.split('/') : []
-  const [first, ...rest] = segments
-  const isPath =
-    first === '' &&
-    rest.length > 0 &&
-    rest.every((part) => segment.test(part) && part !== '.' && part !== '..')
-  if (!isPath || typeof value !== 'string') {
-    return {
-      wrong: 'must be "/" or literal segments, such as "/forecast", without a slash at the end',
-    }
-  }
-  return value === '/openapi.json'
-    ? { wrong: 'must not be the path of the discovery document' }
-    : value
 }
 
 const method: Read<Method> = (value) => {
@@ -176,22 +143,11 @@ function readParams(table: Table): readonly Param[] {
 }
 
 function readParam(table: Table): Param {
-  const param: Param = {
-    name: required(table, 'name', V.filled, '"latitude"') ?? '',
-    in: field(table, 'in', V.oneOf(['query', 'tail']), 'query'),
-    required: field(table, 'required', V.flag, false),
-    description: field(table, 'description', V.text, ''),
-    schema: readSchema(table, 'schema') ?? { type: 'string' },
-    example: optional(table, 'example', example),
-  }
-  close(table)
-  return param
+  return readKeys(table, keys.param, {
+    schema: (key) => readSchema(table, key) ?? { type: 'string' },
+    example: (key) => optional(table, key, V.example),
+  })
 }
-
-const example: Read<string | number | boolean> = (value) =>
-  typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
-    ? value
-    : { wrong: 'must be a string, a number, true or false' }
 
 const types = ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null']
 

@@ -1,4 +1,5 @@
 import type { Address as EvmAddress, Hex } from 'viem'
+import { type Pointer, parse as parsePointer } from '../meter/Pointer'
 import * as Address from '../protocol/Address'
 import * as Network from '../protocol/Network'
 import { builtIns, findBuiltIn } from './builtin'
@@ -190,6 +191,88 @@ export const baseUrl: Read<string> = (value) => {
     ? parsed.origin
     : { wrong: 'must not have a path', hint: `write "${parsed.origin}"` }
 }
+
+const leadMaxCharacters = 200
+
+export const sentence: Read<string> = (value) => {
+  const text = filled(value)
+  return typeof text !== 'string' || text.length <= leadMaxCharacters
+    ? text
+    : { wrong: `must have at most ${leadMaxCharacters} characters` }
+}
+
+/** The pages derive shades that can be read on a light and on a dark background. */
+export const colour: Read<string> = (value) =>
+  typeof value === 'string' && /^#[0-9a-f]{6}$/i.test(value)
+    ? value.toLowerCase()
+    : { wrong: 'must be a colour of six hexadecimal digits, such as "#0b6060"' }
+
+/** An atomic amount, or "off". */
+export const amountOrOff: Read<bigint | 'off'> = (value) => {
+  if (value === 'off') return value
+  const atomic = amount(value)
+  return typeof atomic === 'bigint'
+    ? atomic
+    : { wrong: 'must be an amount in USD in quotes, such as "10", or "off"' }
+}
+
+export const sixDecimals: Read<number> = (value) =>
+  value === 6 ? 6 : { wrong: 'must be 6: the service supports no other number of decimals' }
+
+const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
+
+/** A literal path below the merchant, in canonical form: empty for "/", the merchant itself. */
+export const routePath: Read<string> = (value) => {
+  if (value === '/') return ''
+  const segments = typeof value === 'string' ? value.split('/') : []
+  const [first, ...rest] = segments
+  const isPath =
+    first === '' &&
+    rest.length > 0 &&
+    rest.every((part) => segment.test(part) && part !== '.' && part !== '..')
+  if (!isPath || typeof value !== 'string') {
+    return {
+      wrong: 'must be "/" or literal segments, such as "/forecast", without a slash at the end',
+    }
+  }
+  return value === '/openapi.json'
+    ? { wrong: 'must not be the path of the discovery document' }
+    : value
+}
+
+export const example: Read<string | number | boolean> = (value) =>
+  typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
+    ? value
+    : { wrong: 'must be a string, a number, true or false' }
+
+export const slug: Read<string> = (value) =>
+  typeof value === 'string' && /^[a-z0-9-]+$/.test(value)
+    ? value
+    : { wrong: 'must be small letters, digits and -, such as "weather"' }
+
+export const pointer: Read<Pointer> = (value) =>
+  (typeof value === 'string' ? parsePointer(value) : undefined) ?? {
+    wrong: 'must be a JSON pointer, such as "/usage/input_tokens"',
+  }
+
+/** An absolute URL, whose path and query may be a secret. */
+export const endpointUrl: Read<URL> = (value) => {
+  const parsed = typeof value === 'string' ? URL.parse(value) : null
+  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.hostname === '') {
+    return { wrong: 'must be an absolute URL, such as "https://example.com/turnpike"', hide: true }
+  }
+  if (parsed.username !== '' || parsed.password !== '') {
+    return { wrong: 'must not contain a user or password: messages are signed', hide: true }
+  }
+  return /[#\s\\]/.test(String(value))
+    ? { wrong: 'must not have a fragment, blank or backslash', hide: true }
+    : parsed
+}
+
+export const ticker: Read<string> = (value) =>
+  typeof value === 'string' && /^[A-Z0-9.]{1,12}$/.test(value)
+    ? value
+    : { wrong: 'must be a ticker of capital letters, digits and dots, such as "NVDA"' }
 
 /** Whether a URL's host can only be this machine. */
 export function isLoopback(host: URL): boolean {

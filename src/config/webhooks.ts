@@ -1,19 +1,10 @@
 import * as Webhook from '../protocol/Webhook'
 import type { Webhook as Endpoint } from './Config'
+import { webhook as keys } from './keys'
+import { readKeys } from './kinds'
 import { keyOf } from './lines'
 import { nearest } from './nearest'
-import {
-  at,
-  children,
-  close,
-  field,
-  isEmptyList,
-  list,
-  type Read,
-  report,
-  required,
-  type Table,
-} from './reader'
+import { at, children, isEmptyList, list, type Read, report, required, type Table } from './reader'
 import * as V from './values'
 
 const endpointsMax = 8
@@ -45,27 +36,12 @@ export function readWebhooks(root: Table): readonly Endpoint[] {
 }
 
 function readEndpoint(table: Table): Endpoint | undefined {
-  const allowPrivate = field(table, 'allow_private', V.flag, false)
-  const url = required(table, 'url', endpointUrl, '"https://example.com/turnpike"')
-  const events = readEvents(table)
-  const secrets = readSecrets(table)
-  if (url !== undefined && !allowPrivate) refusePrivate(table, url)
-  close(table)
-  return url && { id: idOf(url), url, events, secrets, allowPrivate }
-}
-
-/** An absolute URL, whose path and query may be a secret. */
-const endpointUrl: Read<URL> = (value) => {
-  const parsed = typeof value === 'string' ? URL.parse(value) : null
-  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.hostname === '') {
-    return { wrong: 'must be an absolute URL, such as "https://example.com/turnpike"', hide: true }
-  }
-  if (parsed.username !== '' || parsed.password !== '') {
-    return { wrong: 'must not contain a user or password: messages are signed', hide: true }
-  }
-  return /[#\s\\]/.test(String(value))
-    ? { wrong: 'must not have a fragment, blank or backslash', hide: true }
-    : parsed
+  const { url, ...rest } = readKeys(table, keys, {
+    events: () => readEvents(table),
+    secrets: () => readSecrets(table),
+  })
+  if (url !== undefined && !rest.allowPrivate) refusePrivate(table, url)
+  return url && { id: idOf(url), url, ...rest }
 }
 
 function refusePrivate(table: Table, url: URL): void {

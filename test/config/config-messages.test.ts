@@ -12,7 +12,9 @@ const others = [
   'warnings.ts',
   'domains.ts',
   'meter.ts',
-  'FileSchema.ts',
+  'keys.ts',
+  // A default that its own reader refuses, which no file can cause.
+  'kinds.ts',
   'Config.ts',
   'builtin.ts',
   'lines.ts',
@@ -92,6 +94,12 @@ function said(): string {
     ...linesOf(''),
     ...list('["base"]\naccent = "red"'),
     ...list('[]'),
+    ...['hook', 'https://a:b@c.de/', 'https://c.de/#x'].flatMap((url) =>
+      list('["base"]', `[[webhooks]]\nurl = "${url}"`),
+    ),
+    ...linesOf(
+      builtin('[[merchants.routes]]\nmeter = { preset = "none", answer = { input = "x" } }'),
+    ),
     ...list('["base", "base", "eip155:10"]'),
     ...list('["base"]', '[networks.base]\n[networks."eip155:10"]\n[networks.x]'),
   ].join('\n')

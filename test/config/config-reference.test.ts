@@ -1,9 +1,10 @@
 import { describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { Value } from '@sinclair/typebox/value'
 import { parse as parseToml, stringify } from 'smol-toml'
-import { fileSchema } from '../../src/config/FileSchema'
+import * as keys from '../../src/config/keys'
+import { nameOf, tableOf } from '../../src/config/kinds'
 import { parse } from '../../src/config/merchants'
+import * as JsonSchema from '../../src/schema/JsonSchema'
 import { payout } from '../harness/config'
 import { isTable, type Node, renderReference, tablesOf } from '../harness/config-reference'
 
@@ -79,7 +80,9 @@ const leaves = ({ node }: { node: Node }) =>
   Object.entries(node.properties ?? {}).filter(([, each]) => !isTable(each))
 
 test('the shipped file has the shape of the schema', () => {
-  expect([...Value.Errors(fileSchema, parseToml(shipped))].map(({ path }) => path)).toEqual([])
+  const check = JsonSchema.compile(tableOf(keys.file))
+  expect(check(parseToml(shipped), 10)).toEqual([])
+  expect(check({ ...parseToml(shipped), unknown: true }, 10)).toHaveLength(1)
   expect(read(whole).faults).toEqual([])
   expect(read(file()).faults).toEqual([])
 })
@@ -88,17 +91,21 @@ test('the page of all keys is generated from the schema', async () => {
   expect(await Bun.file(join(root, 'docs/configuration.md')).text()).toBe(renderReference())
 })
 
-test('the readers read exactly the keys of the schema', async () => {
+test('a reader names only keys of the schema, and each that has no value of its own', async () => {
   const asked = new Set<string>()
   const ask =
     /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
   for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
     for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
       asked.add(key ?? other ?? '')
-  const keys = new Set(tablesOf().flatMap(({ node }) => Object.keys(node.properties ?? {})))
-  for (const key of ['service', 'networks', 'facilitator', 'stock', 'merchants', 'webhooks'])
-    keys.add(key)
-  expect([...asked].toSorted()).toEqual([...keys].toSorted())
+  const stated = new Set(tablesOf().flatMap(({ node }) => Object.keys(node.properties ?? {})))
+  for (const key of Object.keys(keys.file)) stated.add(key)
+  expect([...asked].filter((key) => !stated.has(key))).toEqual([])
+  const source = await Bun.file(join(root, 'src/config/keys.ts')).text()
+  const parts = [...source.matchAll(/(\w+): (?:restart\(\s*)?own<never>\(/g)]
+  expect(parts.length).toBeGreaterThan(8)
+  const names = parts.map(([, property = '']) => nameOf(property, undefined))
+  expect(names.filter((name) => !asked.has(name))).toEqual([])
 })
 
 describe('each table', () => {

@@ -1,4 +1,5 @@
-import { fileSchema } from '../../src/config/FileSchema'
+import { file } from '../../src/config/keys'
+import { tableOf } from '../../src/config/kinds'
 
 /** A JSON Schema, as far as the schema of the file needs it. */
 export type Node = {
@@ -19,7 +20,7 @@ export type TableNode = { heading: string; node: Node }
 
 /** The tables of the file in its order, each below the heading that the file writes. */
 export function tablesOf(): TableNode[] {
-  const root = JSON.parse(JSON.stringify(fileSchema)) as Node
+  const root = JSON.parse(JSON.stringify(tableOf(file))) as Node
   return Object.entries(root.properties ?? {}).flatMap(([key, node]) => inside(node, key))
 }
 
@@ -70,7 +71,7 @@ export function renderReference(): string {
   return `# Keys of merchants.toml
 
 With this page you can look up every key of the file with its type, default and meaning. It is written
-from \`src/config/FileSchema.ts\` by \`bun run docs\`. Amounts, sizes and wei are strings;
+from \`src/config/keys.ts\` by \`bun run docs\`. Amounts, sizes and wei are strings;
 \`turnpike check\` reports each fault with its line. [sell.md](sell.md) shows the keys in use, and
 [pricing.md](pricing.md) explains meters.
 

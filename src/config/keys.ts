@@ -1,0 +1,436 @@
+import type { Address } from 'viem'
+import type { Meter } from '../meter/Meter'
+import * as Preset from '../meter/Preset'
+import type { Asset } from '../protocol/Asset'
+import type * as Network from '../protocol/Network'
+import type { Pattern } from '../protocol/Webhook'
+import * as Headers from './headers'
+import {
+  address,
+  amount,
+  amountOrOff,
+  arrayOf,
+  baseUrl,
+  byName,
+  colour,
+  filled,
+  flag,
+  group,
+  gwei,
+  integer,
+  keys,
+  limit,
+  list,
+  listen,
+  mayBe,
+  oneOf,
+  own,
+  pointer,
+  positive,
+  price,
+  ratio,
+  recordOf,
+  required,
+  restart,
+  sentence,
+  sixDecimals,
+  size,
+  tableOf,
+  text,
+  typed,
+  type Values,
+  wei,
+} from './kinds'
+import * as V from './values'
+
+/**
+ * Every key of `merchants.toml`, stated once. The readers, the comparison of a reload and the
+ * reference page follow from it.
+ */
+
+const string = { type: 'string' }
+const strings = (description: string) => list(description, V.text).schema
+const jsonSchema = (description: string) => ({ ...recordOf({}), description })
+
+/** An image that was read with the file. Its own size is in pixels. */
+export type Logo = {
+  bytes: Uint8Array
+  type: 'image/png' | 'image/svg+xml'
+  width: number
+  height: number
+}
+
+export const service = keys({
+  title: filled('Name of the service in pages and documents.', 'Turnpike'),
+  lead: sentence('What is sold, in one sentence, on the first page.'),
+  logo: own<Logo | undefined>(text('SVG or PNG file of at most 64 KiB, beside this file.').schema),
+  accent: colour('Colour of the pages, such as "#0b6060".'),
+  baseUrl: restart(
+    baseUrl('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
+  ),
+  listen: restart(listen('Address and port.', '127.0.0.1:4020')),
+  connectionsMax: restart(integer('Connections of clients.', 16, 1_000_000, 10_000)),
+  // Absolute, without a trailing slash. Its path is served besides `/` and `/facilitator`.
+  facilitatorUrl: own<string>(
+    text('URL of the facilitator; may have a path. Empty: base_url.', '').schema,
+  ),
+  // Absolute, without a trailing slash. Its path is served in addition to `/`.
+  stockBaseUrl: restart(
+    own<string>(text('URL of the stock desk and of gas. Empty: base_url.', '').schema),
+  ),
+  contact: filled('Address in documents and in requests to others; without it there is none.'),
+  guidance: text(
+    'First guidance for agents in documents.',
+    'Each path is an independent paid endpoint.',
+  ),
+  payout: required('Wallet that receives payments.', V.address, '"0x..."', V.zeroAddress),
+  trustProxy: integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
+  // Read before, to find the tables of the networks.
+  networks: own<never>(
+    strings(
+      'Networks: "base", "base-sepolia", "robinhood", or CAIP-2 ids. Without it, those with a block.',
+    ),
+  ),
+  discoveryNetwork: own<Network.Id>(
+    text(
+      'Network of the aggregated document; "robinhood" where it is offered, else the first network.',
+    ).schema,
+  ),
+  // Every network once, the MPP challenges first to last.
+  mppOrder: own<readonly Network.Id[]>(
+    strings('Order of MPP challenges: "base", "robinhood", then the others by default.'),
+  ),
+  stopSeconds: integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
+  settleWaitSeconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
+  confirmTwiceAboveAtomic: amountOrOff('USD above which a second node must agree, or "off".', '10'),
+  unsettledMaxAtomic: amount('USD that one payer may use before it is settled (x402 `upto`).', '1'),
+  // An external settlement of an MPP credential then counts.
+  payoutExclusive: flag('Only this service sells for its payouts.', false),
+  bodyMaxBytes: size('Longest request body of a route.', '10MiB'),
+  unpaidBodyMaxBytes: size('Longest request body without a credential.', '1MiB'),
+  bufferedMaxBytes: restart(size('Request bodies in memory at once.', '256MiB')),
+  paidPerMinute: integer('Credentials of one client.', 1, 1_000_000, 600),
+  quotePerMinute: integer('Free quotes of one client.', 1, 1_000_000, 120),
+  concurrencyMax: integer('Most sales in progress.', 1, 12_000, 2_048),
+  metrics: own<'public' | 'token' | 'off'>(
+    mayBe(
+      'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client. Without it "public" where base_url is this machine, else "token".',
+      ['public', 'token', 'off'],
+    ).schema,
+  ),
+  // 2 to 4 MB each.
+  stalledStreamsMax: restart(integer('Streams whose buyers do not read.', 1, 12_000, 16)),
+})
+
+export const eip712 = keys({
+  name: required('Name in the signing domain.', V.filled, '"USD Coin"', ''),
+  version: required('Version in the signing domain.', V.text, '"2"', ''),
+})
+
+export const asset = keys({
+  symbol: required('Symbol in documents.', V.filled, '"USDC"', ''),
+  address: required('Contract of the stablecoin.', V.address, '"0x..."', V.zeroAddress),
+  // Every amount of the service has 6 decimals (specification 8).
+  decimals: sixDecimals('Decimals of the token.', 6),
+  transfer: own<Asset['transfer']>(
+    strings('Ways to transfer, the preferred one first: "permit2", "eip3009".'),
+  ),
+  eip712: own<Values<typeof eip712>>(tableOf(eip712), true),
+  revertsOnUsedNonce: flag('A used EIP-3009 nonce reverts instead of being logged.', false),
+  eip2612: flag('The token takes EIP-2612 permits.', true),
+})
+
+export const sponsor = keys({
+  minBalanceAtomic: price('Least balance of the asset, in USD.', '0.1'),
+  minBalanceAgeBlocks: integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
+  grantsPerDay: integer('Grants of a UTC day.', 0, 1_000_000, 200),
+  maxGrantWei: wei('Most ETH of a grant, in wei.', '20000000000000'),
+  ethPriceUsd: own<number>(positive('Price of ETH in USD; that of the network by default.').schema),
+})
+
+/** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants. */
+const gasPerDayWei = keys({
+  gateway: wei('Gas of sales a day, in wei.', '10000000000000000'),
+  facilitator: wei('Gas of the facilitator a day, in wei.', '10000000000000000'),
+  desk: wei('Gas of the stock desk a day, in wei.', '10000000000000000'),
+  sponsor: wei('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
+})
+
+export const network = keys({
+  name: required('Name in documents.', V.filled, '"Base"', ''),
+  rpcUrls: own<readonly string[]>(strings('Nodes, the preferred one first.'), true),
+  wsUrl: own<string>(text('Node for new heads; empty: polling.', '').schema),
+  confirmations: integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
+  reorgDepth: integer('Newest blocks that are checked for reorganisations.', 0, 10_000, 16),
+  testnet: flag('Offered only by merchants with testnet_ok.', false),
+  batchMax: integer('Payments of one transaction.', 1, 1000, 64),
+  batchGasMax: integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
+  feeCapWei: { ...gwei('Highest price of a unit of gas.', '50'), name: 'fee_cap_gwei' },
+  replaceAfterSeconds: integer('Age at which a fee is raised.', 1, 3600, 20),
+  // The network is omitted from a 402 while gas costs more.
+  gasRatioMax: ratio('Most gas cost as a share of the price; 0: off.', 0),
+  ethPriceUsd: positive('Price of ETH, in USD.', 4000),
+  gasPerDayWei: group(gasPerDayWei),
+  asset: own<Asset>(tableOf(asset), true),
+  sponsor: own<Values<typeof sponsor> | undefined>(tableOf(sponsor)),
+})
+
+export const facilitator = keys({
+  verifyPerMinute: integer('Calls of /verify of one client.', 1, 1_000_000, 120),
+  settlePerMinute: integer('Calls of /settle of one client.', 1, 1_000_000, 120),
+  settleWaitSeconds: integer('Longest wait of a caller.', 1, 300, 60),
+  payTo: own<'own' | 'any' | readonly Address[]>({
+    anyOf: [string, arrayOf(string)],
+    description: 'Payees: "own", "any" or a list of addresses.',
+    default: 'own',
+  }),
+  assets: list('Assets that are settled; empty: all of them.', V.address),
+  minAmountAtomic: amount('Least amount, in USD.', '0'),
+  apiKeyHashes: {
+    ...list('SHA-256 of keys; with one, calls need a key.', V.sha256),
+    name: 'api_keys',
+  },
+  uptoWithoutKeys: flag('Settle `upto` for callers without a key, too.', false),
+})
+
+// Uniswap V3 fee tiers are hundredths of a basis point, below 1,000,000.
+const feeTier = { type: 'integer', minimum: 1, maximum: 999_999 }
+
+export const token = keys({
+  symbol: required('Ticker.', V.ticker, '"NVDA"', ''),
+  name: required('Name of the company.', V.filled, '"NVIDIA"', ''),
+  address: required('Contract of the token.', V.address, '"0x..."', V.zeroAddress),
+  pool: required('Uniswap V3 pool of token and asset.', V.address, '"0x..."', V.zeroAddress),
+  fee: typed(feeTier, required('Fee of the pool.', V.integer(1, 999_999), '500', 0)),
+  slippageBps: integer('Most slippage.', 1, 5000, 100),
+  feed: address('Chainlink feed of the price.'),
+})
+
+const contract = (description: string) => required(description, V.address, '"0x..."', V.zeroAddress)
+
+export const stock = keys({
+  network: own<Network.Id>(text('Network of the tokens.', 'eip155:4663').schema),
+  minAtomic: price('Least order, in USD.', '1'),
+  maxAtomic: price('Largest order, in USD.', '1000'),
+  feeBps: integer('Fee on top of an order.', 0, 1000, 0),
+  feedDistanceBps: integer('Most distance of pool and feed.', 1, 10_000, 300),
+  feedMaxAgeSeconds: integer('Most age of a feed.', 1, 31_536_000, 93_600),
+  factory: contract('Uniswap V3 factory.'),
+  router: contract('SwapRouter02.'),
+  quoter: contract('QuoterV2.'),
+  registry: contract('Registry of the tokens.'),
+  // Both without a trailing slash.
+  issuerUrl: own<string | undefined>(text('API of the issuer, for halts.').schema),
+  explorerUrl: own<string | undefined>(text('API of a block explorer.').schema),
+  tokens: own<readonly Values<typeof token>[]>(arrayOf(tableOf(token)), true),
+})
+
+type JsonSchema = Readonly<Record<string, unknown>>
+
+export const param = keys({
+  name: required('Name of the parameter.', V.filled, '"latitude"', ''),
+  // Of the tail: the next segment (gateway/Tail.ts).
+  in: oneOf('Whether it is in the query or in the path.', ['query', 'tail'], 'query'),
+  required: flag('A request needs it.', false),
+  description: text('What it means.', ''),
+  schema: own<JsonSchema>(jsonSchema('JSON Schema of its value.')),
+  example: own<string | number | boolean | undefined>({
+    anyOf: [string, { type: 'number' }, { type: 'boolean' }],
+  }),
+})
+
+export const unit = keys({
+  name: required('Unit, such as input or output.', V.filled, '"input"', ''),
+  price: required('USD for `per` of it; up to 12 decimals.', V.rate, '"0.25"', 0n),
+  per: integer('How many the price is for.', 1, 1_000_000_000, 1_000_000),
+})
+
+const limits = keys({
+  modelsOnly: flag('Refuses models that are not in the table.', false),
+  maxOutput: limit('Largest output limit of a request; set where it has none.', 1, 100_000_000),
+  maxChoices: limit('Most answers of a request.', 1, 1000),
+})
+
+export const meterRequest = keys({
+  model: pointer('JSON pointer to the model.'),
+  maxOutput: list('JSON pointers to the output limit; the upstream obeys the first.', V.pointer),
+  choices: list('JSON pointers to the number of answers.', V.pointer),
+  stream: pointer('JSON pointer to what is true for a stream.'),
+  onStream: list('JSON pointers that are set to true for a stream.', V.pointer),
+})
+
+export const meter = keys({
+  preset: typed(
+    { anyOf: Preset.names.map((word) => ({ const: word, ...string })) },
+    required(
+      'Where an answer says what it used; see [pricing.md](pricing.md).',
+      V.oneOf(Preset.names),
+      '"openai"',
+      'none',
+    ),
+  ),
+  baseAtomic: amount('Charged for every answer, in USD.', '0'),
+  units: own<never>(arrayOf(tableOf(unit))),
+  missing: oneOf(
+    'What an answer without usage costs: the ceiling or base.',
+    ['max', 'base'],
+    'max',
+  ),
+  timeouts: oneOf(
+    'What a request by `upto` costs whose upstream does not answer in time: nothing or base.',
+    ['free', 'base'],
+    'free',
+  ),
+  models: own<Meter['models']>({
+    ...recordOf(recordOf(string)),
+    description: 'By model: USD by unit, for the `per` of the unit above or 1,000,000.',
+  }),
+  limits: group(limits),
+  answer: own<never>(
+    byName('Preset "none": JSON pointer of each unit in a whole answer.', V.pointer).schema,
+  ),
+  events: own<never>(
+    byName(
+      'Preset "none": the same in an event of a stream; those of answer by default.',
+      V.pointer,
+    ).schema,
+  ),
+  partOf: own<never>(
+    byName('Preset "none": units that the number of another unit contains.', V.filled).schema,
+  ),
+  request: own<never>(tableOf(meterRequest)),
+})
+
+export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+
+export const route = keys({
+  // Literal segments only. Empty: the merchant itself.
+  path: required(
+    'Path below /m/{slug}; "/" is each path that no other route has.',
+    V.routePath,
+    '"/forecast"',
+    '',
+  ),
+  methods: own<readonly Method[]>(strings('Methods; GET by default.')),
+  priceAtomic: required(
+    'Price, in USD; with a meter, the most of a request.',
+    V.price,
+    '"0.005"',
+    0n,
+  ),
+  summary: text('Summary in documents.', ''),
+  description: text('Description in documents.', ''),
+  // Scheme, host and port, if not the merchant's.
+  upstream: own<URL | undefined>(text('Upstream of this route.').schema),
+  // Whole path at the upstream. `{tail}` marks the place of the extra segments, without a slash of
+  // its own. Without it they are appended after a slash.
+  upstreamPath: own<string>(text('Path at the upstream; that of the route by default.').schema),
+  tail: oneOf('Whether segments follow the path.', ['optional', 'required', 'none'], 'optional'),
+  // The buyer's value takes precedence.
+  query: byName('Parameters that a request has by default.', V.text),
+  fixedQuery: byName('Parameters that a request cannot change.', V.text),
+  bodyMaxBytes: own<number>(text('Longest request body; that of the service by default.').schema),
+  // In lower case, besides the allowlist.
+  passHeaders: list('Headers of the answer that are forwarded.', Headers.passName),
+  rewrite: own<Readonly<Record<string, Readonly<Record<string, string>>>>>({
+    ...recordOf(recordOf(string)),
+    description: 'Values of parameters that are replaced for the upstream.',
+  }),
+  params: own<readonly Values<typeof param>[]>(arrayOf(tableOf(param))),
+  body: own<JsonSchema | undefined>(jsonSchema('JSON Schema of the request body.')),
+  bodyRequired: flag('A request needs a body.', false),
+  // Undefined means an object.
+  answer: own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
+  meter: own<Meter | undefined>(tableOf(meter)),
+})
+
+export const merchant = keys({
+  slug: required('First segment below /m/.', V.slug, '"weather"', ''),
+  title: own<string>(text('Name; the slug by default.').schema),
+  tag: filled('Category in documents.', 'Other'),
+  description: text('Description in documents.', ''),
+  // Scheme, host and port. A path in the file is part of each `upstreamPath`. Undefined for merchants
+  // that the binary serves itself (`builtin`), or whose every route has an upstream of its own.
+  upstream: own<URL | undefined>(text('URL that requests are forwarded to.').schema),
+  builtin: mayBe('Served by the gateway itself.', ['catjoke', 'chain-stocks']),
+  allowPrivate: own<boolean>(
+    flag('The upstream may be a private address or plain http.', false).schema,
+  ),
+  // They replace the buyer's. May contain secrets: never logged.
+  headers: own<Readonly<Record<string, string>>>(
+    byName('Headers that are added for the upstream.', V.text).schema,
+  ),
+  timeoutMs: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
+  idleMs: integer('Longest silence within an answer.', 1, 600_000, 60_000),
+  concurrencyMax: integer('Most sales of the merchant in progress.', 1, 12_000, 512),
+  payerCreditAtomic: amount(
+    'USD by `upto` that one payer may have open, or has lost the merchant within an hour, beyond ' +
+      'what it has paid to the merchant.',
+    '0.2',
+  ),
+  lossesPerDayAtomic: amount('The same for all payers together within a day.', '5'),
+  newStreams: oneOf(
+    'Streams by `upto` to payers that never paid to the merchant wait for their charge, or pass.',
+    ['held', 'passed'],
+    'held',
+  ),
+  // `keep_alive = false`: each request to the upstream has a connection of its own.
+  ownConnections: {
+    ...own<boolean>(flag('Connections to the upstream are reused.', true).schema),
+    name: 'keep_alive',
+  },
+  // Zero when the merchant is out of service because this address is not set.
+  payout: own<Address>(
+    text('Wallet that receives payments; that of the service by default.').schema,
+  ),
+  networks: own<readonly Network.Id[]>(strings('Networks that are offered; all by default.')),
+  testnetOk: own<never>(flag('Test networks are offered, too.', false).schema),
+  routes: own<readonly (Values<typeof route> & { pathSecrets: readonly string[] })[]>(
+    arrayOf(tableOf(route)),
+    true,
+  ),
+})
+
+export const webhook = keys({
+  // Never shown beyond its origin.
+  url: required(
+    'Where messages are sent; https unless allow_private.',
+    V.endpointUrl,
+    '"https://example.com/turnpike"',
+    undefined,
+  ),
+  events: own<readonly Pattern[]>(
+    {
+      ...arrayOf(string),
+      description: 'Types of events, `order.*` or `*`; see [webhooks.md](webhooks.md).',
+    },
+    true,
+  ),
+  // Keys of the signatures, the newest first.
+  secrets: {
+    ...own<readonly Uint8Array[]>(
+      {
+        anyOf: [string, arrayOf(string)],
+        description: 'Signing secret, `whsec_` and base64; during a rotation several.',
+      },
+      true,
+    ),
+    name: 'secret',
+  },
+  allowPrivate: flag('The endpoint may be a private address or plain http.', false),
+})
+
+/** The tables of the file. The chains, and the market with its data from them, run until a restart. */
+export const file = keys({
+  service: own<Values<typeof service>>(tableOf(service), true),
+  networks: restart(
+    own<never>({
+      ...recordOf(tableOf(network)),
+      description: 'By CAIP-2 id. It completes or replaces keys of a network in the list.',
+    }),
+  ),
+  facilitator: own<Values<typeof facilitator>>(tableOf(facilitator)),
+  stock: restart(own<Values<typeof stock> | undefined>(tableOf(stock))),
+  merchants: own<never>(arrayOf(tableOf(merchant)), true),
+  webhooks: own<never>(arrayOf(tableOf(webhook))),
+})
