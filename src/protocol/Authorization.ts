@@ -59,12 +59,12 @@ export type Signed = {
 /** Reads the signed members, as both protocols send them. Throws a JsonError. */
 export function read(json: Json.JsonObject) {
   return {
-    payer: Json.address(json, 'from'),
-    payee: Json.address(json, 'to'),
-    amountAtomic: Json.uint(json, 'value'),
-    nonce: Json.word(json, 'nonce'),
-    validAfter: Json.uint(json, 'validAfter'),
-    validBefore: Json.uint(json, 'validBefore'),
+    payer: Json.read(json, 'from', 'address'),
+    payee: Json.read(json, 'to', 'address'),
+    amountAtomic: Json.read(json, 'value', 'uint'),
+    nonce: Json.read(json, 'nonce', 'word'),
+    validAfter: Json.read(json, 'validAfter', 'uint'),
+    validBefore: Json.read(json, 'validBefore', 'uint'),
   }
 }
 

@@ -133,7 +133,7 @@ export function verify(echo: Echo, options: { secrets: readonly Uint8Array[]; re
       /**
        * `routeTag` of the item for which the challenge was issued; older challenges have the whole id.
        */
-      route: Json.text(decodeJson(echo.opaque, 'base64url'), 'route'),
+      route: Json.read(decodeJson(echo.opaque, 'base64url'), 'route', 'text'),
     }
   } catch (error) {
     if (error instanceof Json.JsonError) return unknownChallenge()
@@ -173,13 +173,13 @@ export function parseHeader(value: string): Record<string, string>[] {
 /** Decodes the `request` parameter. Throws a JsonError. */
 export function parseRequest(encoded: string) {
   const json = decodeJson(encoded, 'base64url')
-  const details = Json.object(json, 'methodDetails')
+  const details = Json.read(json, 'methodDetails', 'object')
   const types = Json.member(details, 'credentialTypes')
   return {
-    amountAtomic: Json.uint(json, 'amount'),
-    currency: Json.address(json, 'currency'),
-    recipient: Json.address(json, 'recipient'),
-    chainId: Number(Json.uint(details, 'chainId')),
+    amountAtomic: Json.read(json, 'amount', 'uint'),
+    currency: Json.read(json, 'currency', 'address'),
+    recipient: Json.read(json, 'recipient', 'address'),
+    chainId: Number(Json.read(details, 'chainId', 'uint')),
     credentialTypes: Array.isArray(types) ? types.filter((type) => typeof type === 'string') : [],
     permit2: Json.member(details, 'spender') === Permit.proxyAddress,
   }

@@ -59,19 +59,19 @@ function decode(value: string): Parsed | Fault {
   const encoded = headerPattern.exec(value)?.[1]
   if (encoded === undefined) throw new Json.JsonError('not "Payment" and one base64url value')
   const json = decodeJson(encoded, 'base64url')
-  const challenge = echo(Json.object(json, 'challenge'))
-  const payload = Json.object(json, 'payload')
+  const challenge = echo(Json.read(json, 'challenge', 'object'))
+  const payload = Json.read(json, 'payload', 'object')
   if (challenge.method !== 'evm' || challenge.intent !== 'charge') {
     const detail = 'Only method "evm" with intent "charge" is accepted here.'
     return { code: 'method-unsupported', detail }
   }
   const request = Challenge.parseRequest(challenge.request)
-  const type = Json.text(payload, 'type')
+  const type = Json.read(payload, 'type', 'text')
   if ((type !== 'authorization' && type !== 'permit2') || !request.credentialTypes.includes(type)) {
     const accepted = request.credentialTypes.join(', ')
     throw new TermsError(`The challenge accepts these credential types: ${accepted}.`)
   }
-  const source = Json.optionalText(json, 'source')
+  const source = Json.optional(json, 'source', 'text')
   const transfer =
     type === 'authorization'
       ? authorization(payload, challenge, request)
@@ -82,14 +82,14 @@ function decode(value: string): Parsed | Fault {
 
 function echo(json: Json.JsonObject): Challenge.Echo {
   return {
-    id: Json.text(json, 'id'),
-    realm: Json.text(json, 'realm'),
-    method: Json.text(json, 'method'),
-    intent: Json.text(json, 'intent'),
-    request: Json.text(json, 'request'),
-    expires: Json.optionalText(json, 'expires'),
-    digest: Json.optionalText(json, 'digest'),
-    opaque: Json.optionalText(json, 'opaque'),
+    id: Json.read(json, 'id', 'text'),
+    realm: Json.read(json, 'realm', 'text'),
+    method: Json.read(json, 'method', 'text'),
+    intent: Json.read(json, 'intent', 'text'),
+    request: Json.read(json, 'request', 'text'),
+    expires: Json.optional(json, 'expires', 'text'),
+    digest: Json.optional(json, 'digest', 'text'),
+    opaque: Json.optional(json, 'opaque', 'text'),
   }
 }
 
@@ -104,7 +104,7 @@ function authorization(
     chainId: request.chainId,
     asset: request.currency,
     ...Authorization.read(payload),
-    signature: Json.signature(payload, 'signature'),
+    signature: Json.read(payload, 'signature', 'signature'),
   }
   expectTerms(transfer, challenge, request)
   return transfer
@@ -116,38 +116,38 @@ function permit(
   request: Challenge.ChargeRequest,
   source: string | undefined,
 ): Transfer {
-  const witness = Json.object(payload, 'witness')
+  const witness = Json.read(payload, 'witness', 'object')
   if (!request.permit2 || Json.member(witness, 'challengeHash') !== undefined) {
     throw new TermsError(permitProfile)
   }
   const owner = source === undefined ? undefined : sourcePattern.exec(source)
   if (!owner)
     throw new TermsError('A permit2 credential needs source did:pkh:eip155:{chain}:{owner}.')
-  const permitJson = Json.object(payload, 'permit')
-  const permitted = Json.single(permitJson, 'permitted')
-  const details = Json.single(payload, 'transferDetails')
-  const nonce = Json.uint(permitJson, 'nonce')
+  const permitJson = Json.read(payload, 'permit', 'object')
+  const permitted = Json.read(permitJson, 'permitted', 'single')
+  const details = Json.read(payload, 'transferDetails', 'single')
+  const nonce = Json.read(permitJson, 'nonce', 'uint')
   const transfer: Transfer = {
     method: 'permit2',
     network: `eip155:${request.chainId}`,
     chainId: request.chainId,
-    asset: Json.address(permitted, 'token'),
-    payer: Json.address({ owner: owner[2] ?? null }, 'owner'),
-    payee: Json.address(witness, 'to'),
-    amountAtomic: Json.uint(permitted, 'amount'),
+    asset: Json.read(permitted, 'token', 'address'),
+    payer: Json.read({ owner: owner[2] ?? null }, 'owner', 'address'),
+    payee: Json.read(witness, 'to', 'address'),
+    amountAtomic: Json.read(permitted, 'amount', 'uint'),
     nonce: `0x${nonce.toString(16).padStart(64, '0')}`,
-    validAfter: Json.uint(witness, 'validAfter'),
-    validBefore: Json.uint(permitJson, 'deadline'),
-    signature: Json.signature(payload, 'signature'),
+    validAfter: Json.read(witness, 'validAfter', 'uint'),
+    validBefore: Json.read(permitJson, 'deadline', 'uint'),
+    signature: Json.read(payload, 'signature', 'signature'),
   }
   expectTerms(transfer, challenge, request)
   expect(transfer.validAfter === 0n, 'witness.validAfter must be "0".')
   expect(
-    Json.address(details, 'to') === transfer.payee,
+    Json.read(details, 'to', 'address') === transfer.payee,
     'transferDetails[0].to must be witness.to.',
   )
   expect(
-    Json.uint(details, 'requestedAmount') === transfer.amountAtomic,
+    Json.read(details, 'requestedAmount', 'uint') === transfer.amountAtomic,
     'transferDetails[0].requestedAmount must be the permitted amount.',
   )
   const expiresAt = challenge.expires === undefined ? Number.NaN : Date.parse(challenge.expires)

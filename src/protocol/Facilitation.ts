@@ -1,5 +1,4 @@
 import { Type } from '@sinclair/typebox'
-import { decodeUtf8 } from './Header'
 import * as Json from './Json'
 import { isCaip2 } from './Network'
 import { type Fault, isFault } from './Problem'
@@ -78,8 +77,8 @@ export function parse(
   let json: Json.JsonObject
   let payload: Json.JsonObject
   try {
-    json = Json.parse(decodeUtf8(body))
-    payload = Json.object(json, 'paymentPayload')
+    json = Json.parse(body)
+    payload = Json.read(json, 'paymentPayload', 'object')
   } catch (error) {
     return malformed('invalid_payload', 'The request', error)
   }
@@ -90,7 +89,7 @@ export function parse(
     return { code: 'invalid_payload', detail: 'The payment payload has no accepted.' }
   }
   try {
-    const terms = Json.object(json, 'paymentRequirements')
+    const terms = Json.read(json, 'paymentRequirements', 'object')
     const scheme = Json.member(terms, 'scheme')
     if (scheme !== 'exact' && scheme !== 'upto') {
       const detail = 'paymentRequirements.scheme must be "exact" or "upto".'
@@ -120,7 +119,7 @@ export function parse(
  */
 export function networkNamed(body: Uint8Array): string | undefined {
   try {
-    const json = Json.parse(decodeUtf8(body))
+    const json = Json.parse(body)
     const payload = Json.member(json, 'paymentPayload')
     const accepted = Json.isObject(payload) ? Json.member(payload, 'accepted') : undefined
     return [Json.member(json, 'paymentRequirements'), accepted]
@@ -144,11 +143,11 @@ function malformed(code: string, what: string, error: unknown): Fault {
 }
 
 function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
-  const extra = Json.optionalObject(terms, 'extra') ?? {}
-  const network = Json.text(terms, 'network')
-  const asset = Json.address(terms, 'asset')
-  const payTo = Json.address(terms, 'payTo')
-  const amountAtomic = Json.uint(terms, 'amount')
+  const extra = Json.optional(terms, 'extra', 'object') ?? {}
+  const network = Json.read(terms, 'network', 'text')
+  const asset = Json.read(terms, 'asset', 'address')
+  const payTo = Json.read(terms, 'payTo', 'address')
+  const amountAtomic = Json.read(terms, 'amount', 'uint')
   const fixed = { network, asset, payTo, extra }
   const uptoTerms = scheme === 'upto' ? hash({ scheme, ...fixed }) : undefined
   return {
@@ -161,8 +160,8 @@ function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
     /** Longest time that the resource server waits for a settlement. */
     maxTimeoutSeconds: readTimeout(terms),
     /** EIP-712 domain of the token, which EIP-3009 signatures need. */
-    name: Json.optionalText(extra, 'name') || undefined,
-    version: Json.optionalText(extra, 'version') || undefined,
+    name: Json.optional(extra, 'name', 'text') || undefined,
+    version: Json.optional(extra, 'version', 'text') || undefined,
     /**
      * sha256 (hex) over the terms of payment, `extra` included: a repeated call must have the same.
      */
@@ -201,9 +200,13 @@ function readTimeout(terms: Json.JsonObject): number {
 
 /** Call it after `X402Payload.parsePayload`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
-  const inner = Json.object(payload, 'payload')
-  const authorization = Json.optionalObject(inner, 'authorization')
-  return Json.text(authorization ?? Json.object(inner, 'permit2Authorization'), 'from')
+  const inner = Json.read(payload, 'payload', 'object')
+  const authorization = Json.optional(inner, 'authorization', 'object')
+  return Json.read(
+    authorization ?? Json.read(inner, 'permit2Authorization', 'object'),
+    'from',
+    'text',
+  )
 }
 
 /**

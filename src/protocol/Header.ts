@@ -8,7 +8,6 @@ export const maxLength = 16 * 1024
 const standardPattern = /^[A-Za-z0-9+/]+={0,2}$/
 const urlPattern = /^[A-Za-z0-9_-]+={0,2}$/
 const encoder = new TextEncoder()
-const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /** Whether an answer comes as server-sent events. */
 export function isEventStream(headers: Headers): boolean {
@@ -26,16 +25,7 @@ export function decodeJson(value: string, alphabet: 'base64url' | 'either'): Jso
   const bytes = isRight ? bytesOf(value, isStandard ? 'base64' : 'base64url') : undefined
   if (bytes === undefined)
     throw new JsonError(`not valid ${alphabet === 'either' ? 'base64' : alphabet}`)
-  return parse(decodeUtf8(bytes))
-}
-
-/** Text of UTF-8 bytes. Throws a JsonError for anything else. */
-export function decodeUtf8(bytes: Uint8Array): string {
-  try {
-    return utf8.decode(bytes)
-  } catch {
-    throw new JsonError('not valid UTF-8')
-  }
+  return parse(bytes)
 }
 
 /** The bytes of whole groups, whose padding may be missing; undefined when bits remain. */

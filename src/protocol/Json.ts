@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import { parse as parseAddress } from './Address'
 import { parseAtomic } from './Amount'
 
@@ -7,9 +7,6 @@ import { parseAtomic } from './Amount'
 export type Json = null | boolean | number | string | readonly Json[] | JsonObject
 export type JsonObject = { readonly [member: string]: Json }
 
-const depthMax = 16
-/** In memory an empty container takes thirty times its text. Real messages have fewer. */
-const containersMax = 16_384
 const signatureBytesMax = 4096
 const hexPattern = /^0x(?:[0-9a-fA-F]{2})+$/
 const wordPattern = /^0x[0-9a-fA-F]{64}$/
@@ -19,9 +16,12 @@ export class JsonError extends Error {
   override readonly name = 'JsonError'
 }
 
-/** Parses the text of a JSON object, as `parseAny` does. Throws a JsonError for anything else. */
-export function parse(text: string): JsonObject {
-  const value = parseAny(text)
+/**
+ * Parses the text of a JSON object, or its UTF-8 bytes, as `parseAny` does. Throws a JsonError for
+ * anything else.
+ */
+export function parse(source: string | Uint8Array): JsonObject {
+  const value = parseLimited(typeof source === 'string' ? source : decodeUtf8(source), unlimited)
   if (!isObject(value)) throw new JsonError('not a JSON object')
   return value
 }
@@ -31,8 +31,12 @@ export function parse(text: string): JsonObject {
  * arrays, for more than `parts` members and entries in total, for a repeated member (parsers
  * disagree about which one counts) and for `__proto__`.
  */
-export function parseAny(text: string, levels = depthMax, parts = Number.POSITIVE_INFINITY): Json {
-  const members = countMembers(text, { ...unlimited, levels, parts })
+export function parseAny(text: string, levels: number, parts: number): Json {
+  return parseLimited(text, { ...unlimited, levels, parts })
+}
+
+function parseLimited(text: string, limits: typeof bodyLimits): Json {
+  const members = countMembers(text, limits)
   let value: Json
   try {
     value = JSON.parse(text)
@@ -43,9 +47,22 @@ export function parseAny(text: string, levels = depthMax, parts = Number.POSITIV
   return value
 }
 
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+
+function decodeUtf8(bytes: Uint8Array): string {
+  try {
+    return utf8.decode(bytes)
+  } catch {
+    throw new JsonError('not valid UTF-8')
+  }
+}
+
 /** Of messages, whose length is limited. */
 const unlimited = {
-  containers: containersMax,
+  levels: 16,
+  /** In memory an empty container takes thirty times its text. Real messages have fewer. */
+  containers: 16_384,
+  parts: Number.POSITIVE_INFINITY,
   members: Number.POSITIVE_INFINITY,
   strings: Number.POSITIVE_INFINITY,
   outside: Number.POSITIVE_INFINITY,
@@ -221,78 +238,62 @@ export function member(object: JsonObject, name: string): Json | undefined {
   return Object.hasOwn(object, name) ? (object[name] ?? undefined) : undefined
 }
 
-/** Object member. Throws a JsonError. */
-export function object(parent: JsonObject, name: string): JsonObject {
-  const value = member(parent, name)
-  if (!isObject(value)) throw new JsonError(`${name} is not an object`)
-  return value
+/** What a member can be read as: the words of a refusal, and the value; undefined for another one. */
+const kinds = {
+  text: ['a string', (value: unknown) => (typeof value === 'string' ? value : undefined)],
+  object: ['an object', (value: unknown) => (isObject(value) ? value : undefined)],
+  /** The only entry of an array. */
+  single: [
+    'an array of one object',
+    (value: unknown) =>
+      Array.isArray(value) && value.length === 1 && isObject(value[0]) ? value[0] : undefined,
+  ],
+  /** Checksummed. */
+  address: ['an address', parseAddress],
+  /** 256 bits: decimal digits or a safe integer. */
+  uint: ['an unsigned integer', parseAtomic],
+  /** Lower case. */
+  word: ['32 bytes of hex', wordOf],
+  /** 32 bytes as hex, or as the integer that they are; answers the hex, lower case. */
+  wordOrUint: ['an unsigned integer', (value: unknown) => wordOf(value) ?? wordOfUint(value)],
+  /** Whole bytes of hex, as many as a contract wallet may need. */
+  signature: ['a signature', signatureOf],
+} as const satisfies Record<string, readonly [words: string, of: (value: unknown) => unknown]>
+
+type Kind = keyof typeof kinds
+type Read<K extends Kind> = NonNullable<ReturnType<(typeof kinds)[K][1]>>
+
+/** Member of a kind. Throws a JsonError. */
+export function read<K extends Kind>(parent: JsonObject, name: string, kind: K): Read<K> {
+  const [words, of] = kinds[kind]
+  const value = of(member(parent, name))
+  if (value === undefined) throw new JsonError(`${name} is not ${words}`)
+  return value as Read<K>
 }
 
-/** Object member or undefined when it is absent. Throws a JsonError. */
-export function optionalObject(parent: JsonObject, name: string): JsonObject | undefined {
-  return member(parent, name) === undefined ? undefined : object(parent, name)
+/** Member of a kind, or undefined when it is absent. Throws a JsonError. */
+export function optional<K extends Kind>(
+  parent: JsonObject,
+  name: string,
+  kind: K,
+): Read<K> | undefined {
+  return member(parent, name) === undefined ? undefined : read(parent, name, kind)
 }
 
-/** The only entry of an array member. Throws a JsonError. */
-export function single(parent: JsonObject, name: string): JsonObject {
-  const value = member(parent, name)
-  const entry = Array.isArray(value) && value.length === 1 ? value[0] : undefined
-  if (!isObject(entry)) throw new JsonError(`${name} is not an array of one object`)
-  return entry
+function wordOf(value: unknown): Hex | undefined {
+  const isWord = typeof value === 'string' && wordPattern.test(value)
+  return isWord ? (value.toLowerCase() as Hex) : undefined
 }
 
-/** Text member. Throws a JsonError. */
-export function text(parent: JsonObject, name: string): string {
-  const value = member(parent, name)
-  if (typeof value !== 'string') throw new JsonError(`${name} is not a string`)
-  return value
+function wordOfUint(value: unknown): Hex | undefined {
+  const integer = parseAtomic(value)
+  return integer === undefined ? undefined : `0x${integer.toString(16).padStart(64, '0')}`
 }
 
-/** Text member or undefined when it is absent. Throws a JsonError. */
-export function optionalText(parent: JsonObject, name: string): string | undefined {
-  return member(parent, name) === undefined ? undefined : text(parent, name)
-}
-
-/** Address member, checksummed. Throws a JsonError. */
-export function address(parent: JsonObject, name: string): Address {
-  const value = parseAddress(member(parent, name))
-  if (value === undefined) throw new JsonError(`${name} is not an address`)
-  return value
-}
-
-/** Unsigned 256-bit integer member: decimal digits or a safe integer. Throws a JsonError. */
-export function uint(parent: JsonObject, name: string): bigint {
-  const value = parseAtomic(member(parent, name))
-  if (value === undefined) throw new JsonError(`${name} is not an unsigned integer`)
-  return value
-}
-
-/** 32-byte hex member, lower case. Throws a JsonError. */
-export function word(parent: JsonObject, name: string): Hex {
-  const value = member(parent, name)
-  if (typeof value !== 'string' || !wordPattern.test(value)) {
-    throw new JsonError(`${name} is not 32 bytes of hex`)
-  }
-  return value.toLowerCase() as Hex
-}
-
-/**
- * 32-byte member as hex, or as the integer that it is; answers the hex, lower case. Throws a
- * JsonError.
- */
-export function wordOrUint(parent: JsonObject, name: string): Hex {
-  const value = member(parent, name)
-  if (typeof value === 'string' && wordPattern.test(value)) return value.toLowerCase() as Hex
-  return `0x${uint(parent, name).toString(16).padStart(64, '0')}`
-}
-
-/** Signature member: whole bytes of hex, of any length that a contract wallet may need. */
-export function signature(parent: JsonObject, name: string): Hex {
-  const value = member(parent, name)
+function signatureOf(value: unknown): Hex | undefined {
   const isHex =
     typeof value === 'string' && value.length <= 2 + 2 * signatureBytesMax && hexPattern.test(value)
-  if (!isHex) throw new JsonError(`${name} is not a signature`)
-  return value as Hex
+  return isHex ? (value as Hex) : undefined
 }
 
 /** RFC 8785 (JCS) text of a JSON value: members sorted by UTF-16 code units, no white space. */

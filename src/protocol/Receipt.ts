@@ -111,8 +111,8 @@ export function parse(text: string): Signed | Fault {
     const trimmed = text.trim()
     const json = trimmed.startsWith('{') ? Json.parse(trimmed) : decodeJson(trimmed, 'either')
     if (Json.member(json, 'status') !== undefined) return ofMpp(json)
-    const info = infoOf(Json.optionalObject(json, 'extensions'), 'offer-receipt')
-    return ofX402(info === undefined ? json : Json.object(info, 'receipt'))
+    const info = infoOf(Json.optional(json, 'extensions', 'object'), 'offer-receipt')
+    return ofX402(info === undefined ? json : Json.read(info, 'receipt', 'object'))
   } catch (error) {
     if (!(error instanceof Json.JsonError)) throw error
     return { code: 'malformed-receipt', detail: `The receipt is malformed: ${error.message}.` }
@@ -120,32 +120,33 @@ export function parse(text: string): Signed | Fault {
 }
 
 function ofMpp(json: Json.JsonObject): Signed {
-  const issuedAtMs = Date.parse(Json.text(json, 'timestamp'))
+  const issuedAtMs = Date.parse(Json.read(json, 'timestamp', 'text'))
   if (!Number.isInteger(issuedAtMs / 1000)) throw new Json.JsonError('timestamp is not in seconds')
   const payload = {
     version: 1 as const,
-    network: Json.text(json, 'network'),
-    resourceUrl: Json.text(json, 'resource'),
-    payer: Json.text(json, 'payer'),
+    network: Json.read(json, 'network', 'text'),
+    resourceUrl: Json.read(json, 'resource', 'text'),
+    payer: Json.read(json, 'payer', 'text'),
     issuedAt: issuedAtMs / 1000,
-    transaction: Json.text(json, 'reference'),
+    transaction: Json.read(json, 'reference', 'text'),
   }
-  return { format: 'eip712', payload, signature: Json.signature(json, 'signature') }
+  return { format: 'eip712', payload, signature: Json.read(json, 'signature', 'signature') }
 }
 
 function ofX402(json: Json.JsonObject): Signed {
-  if (Json.text(json, 'format') !== 'eip712') throw new Json.JsonError('format is not eip712')
-  const fields = Json.object(json, 'payload')
-  if (Json.uint(fields, 'version') !== 1n) throw new Json.JsonError('version is not 1')
+  if (Json.read(json, 'format', 'text') !== 'eip712')
+    throw new Json.JsonError('format is not eip712')
+  const fields = Json.read(json, 'payload', 'object')
+  if (Json.read(fields, 'version', 'uint') !== 1n) throw new Json.JsonError('version is not 1')
   const payload = {
     version: 1 as const,
-    network: Json.text(fields, 'network'),
-    resourceUrl: Json.text(fields, 'resourceUrl'),
-    payer: Json.text(fields, 'payer'),
-    issuedAt: Number(Json.uint(fields, 'issuedAt')),
-    transaction: Json.optionalText(fields, 'transaction') ?? '',
+    network: Json.read(fields, 'network', 'text'),
+    resourceUrl: Json.read(fields, 'resourceUrl', 'text'),
+    payer: Json.read(fields, 'payer', 'text'),
+    issuedAt: Number(Json.read(fields, 'issuedAt', 'uint')),
+    transaction: Json.optional(fields, 'transaction', 'text') ?? '',
   }
-  return { format: 'eip712', payload, signature: Json.signature(json, 'signature') }
+  return { format: 'eip712', payload, signature: Json.read(json, 'signature', 'signature') }
 }
 
 function digest(payload: Signed['payload']): Uint8Array {

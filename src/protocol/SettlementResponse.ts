@@ -25,7 +25,7 @@ export function serialize(settled: SettlementResponse): string {
 /** Network that a payload names, even in a malformed one; undefined when there is none. */
 export function acceptedNetwork(value: string): string | undefined {
   try {
-    const accepted = Json.optionalObject(decodeJson(value, 'either'), 'accepted')
+    const accepted = Json.optional(decodeJson(value, 'either'), 'accepted', 'object')
     const network = accepted && Json.member(accepted, 'network')
     return isCaip2(network) ? network : undefined
   } catch (error) {

@@ -92,10 +92,10 @@ function isComplete(info: Json.JsonObject, members: readonly string[]): boolean 
 
 function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Sponsored | Fault {
   const names = readNames(info)
-  const valueAtomic = Json.uint(info, 'amount')
-  const deadline = Json.uint(info, 'deadline')
-  const signature = Json.signature(info, 'signature')
-  Json.uint(info, 'nonce')
+  const valueAtomic = Json.read(info, 'amount', 'uint')
+  const deadline = Json.read(info, 'deadline', 'uint')
+  const signature = Json.read(info, 'signature', 'signature')
+  Json.read(info, 'nonce', 'uint')
   // The proxy passes v, r and s.
   if (signature.length !== 132) throw new Json.JsonError('signature is not of 65 bytes')
   const fault = checkNames(names, transfer, 'eip2612')
@@ -116,8 +116,8 @@ const transactionPattern = /^0x(?:[0-9a-fA-F]{2}){1,1024}$/
 
 function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fault {
   const names = readNames(info)
-  Json.uint(info, 'amount')
-  const raw = Json.text(info, 'signedTransaction')
+  Json.read(info, 'amount', 'uint')
+  const raw = Json.read(info, 'signedTransaction', 'text')
   if (!transactionPattern.test(raw)) throw new Json.JsonError('signedTransaction is not hex')
   const fault = checkNames(names, transfer, 'erc20_approval')
   if (fault !== undefined) return fault
@@ -127,13 +127,13 @@ function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fa
 type Names = { from: Address; asset: Address; spender: Address }
 
 function readNames(info: Json.JsonObject): Names {
-  if (!/^\d+(\.\d+)*$/.test(Json.text(info, 'version'))) {
+  if (!/^\d+(\.\d+)*$/.test(Json.read(info, 'version', 'text'))) {
     throw new Json.JsonError('version is not a version')
   }
   return {
-    from: Json.address(info, 'from'),
-    asset: Json.address(info, 'asset'),
-    spender: Json.address(info, 'spender'),
+    from: Json.read(info, 'from', 'address'),
+    asset: Json.read(info, 'asset', 'address'),
+    spender: Json.read(info, 'spender', 'address'),
   }
 }
 

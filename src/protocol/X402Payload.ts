@@ -51,14 +51,14 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
   if (Json.member(json, 'x402Version') !== 2) {
     return fault('invalid_x402_version', 'x402Version must be 2.')
   }
-  const payload = Json.object(json, 'payload')
-  const authorization = Json.optionalObject(payload, 'authorization')
-  const permit = Json.optionalObject(payload, 'permit2Authorization')
-  const signature = Json.signature(payload, 'signature')
-  const extensions = Json.optionalObject(json, 'extensions')
+  const payload = Json.read(json, 'payload', 'object')
+  const authorization = Json.optional(payload, 'authorization', 'object')
+  const permit = Json.optional(payload, 'permit2Authorization', 'object')
+  const signature = Json.read(payload, 'signature', 'signature')
+  const extensions = Json.optional(json, 'extensions', 'object')
   const common = {
-    accepted: Json.optionalObject(json, 'accepted'),
-    resource: Json.optionalObject(json, 'resource'),
+    accepted: Json.optional(json, 'accepted', 'object'),
+    resource: Json.optional(json, 'resource', 'object'),
     extensions,
     identifier: identifier(extensions),
   }
@@ -91,29 +91,29 @@ function spenderOf(hasFacilitator: boolean): Address {
 
 /** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
 function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
-  const permitted = Json.object(json, 'permitted')
-  const witness = Json.object(json, 'witness')
+  const permitted = Json.read(json, 'permitted', 'object')
+  const witness = Json.read(json, 'witness', 'object')
   const hasSpender = Json.member(json, 'spender') !== undefined
   const hasValidAfter = Json.member(witness, 'validAfter') !== undefined
   const hasFacilitator = Json.member(witness, 'facilitator') !== undefined
   return {
-    asset: Json.address(permitted, 'token'),
-    spender: hasSpender ? Json.address(json, 'spender') : spenderOf(hasFacilitator),
-    facilitator: hasFacilitator ? Json.address(witness, 'facilitator') : undefined,
-    payer: Json.address(json, 'from'),
-    payee: Json.address(witness, 'to'),
-    amountAtomic: Json.uint(permitted, 'amount'),
+    asset: Json.read(permitted, 'token', 'address'),
+    spender: hasSpender ? Json.read(json, 'spender', 'address') : spenderOf(hasFacilitator),
+    facilitator: hasFacilitator ? Json.read(witness, 'facilitator', 'address') : undefined,
+    payer: Json.read(json, 'from', 'address'),
+    payee: Json.read(witness, 'to', 'address'),
+    amountAtomic: Json.read(permitted, 'amount', 'uint'),
     // Clients write digits, the example of the specification is hex.
-    nonce: Json.wordOrUint(json, 'nonce'),
-    validAfter: hasValidAfter ? Json.uint(witness, 'validAfter') : 0n,
-    validBefore: Json.uint(json, 'deadline'),
+    nonce: Json.read(json, 'nonce', 'wordOrUint'),
+    validAfter: hasValidAfter ? Json.read(witness, 'validAfter', 'uint') : 0n,
+    validBefore: Json.read(json, 'deadline', 'uint'),
     signature,
   }
 }
 
 function identifier(extensions: Json.JsonObject | undefined): string | undefined {
   const info = infoOf(extensions, 'payment-identifier')
-  const id = info === undefined ? undefined : Json.optionalText(info, 'id')
+  const id = info === undefined ? undefined : Json.optional(info, 'id', 'text')
   if (id !== undefined && !/^[A-Za-z0-9_-]{16,128}$/.test(id)) {
     throw new Json.JsonError('payment-identifier id is not 16 to 128 letters, digits, - or _')
   }

@@ -69,23 +69,23 @@ test('error: depth, junk and other kinds of values are refused', () => {
 
 test('readers accept what they name', () => {
   const json = Json.parse('{"n":5,"s":"6","t":"x","nil":null,"o":{},"one":[{}],"w":"0x00"}')
-  expect(Json.uint(json, 'n')).toBe(5n)
-  expect(Json.uint(json, 's')).toBe(6n)
-  expect(Json.text(json, 't')).toBe('x')
-  expect(Json.optionalText(json, 'nil')).toBeUndefined()
-  expect(Json.optionalObject(json, 'absent')).toBeUndefined()
-  expect(Json.single(json, 'one')).toEqual({})
-  expect(() => Json.text(json, 'n')).toThrow('n is not a string')
-  expect(() => Json.object(json, 'one')).toThrow(Json.JsonError)
-  expect(() => Json.single(json, 'o')).toThrow(Json.JsonError)
-  expect(() => Json.word(json, 'w')).toThrow(Json.JsonError)
+  expect(Json.read(json, 'n', 'uint')).toBe(5n)
+  expect(Json.read(json, 's', 'uint')).toBe(6n)
+  expect(Json.read(json, 't', 'text')).toBe('x')
+  expect(Json.optional(json, 'nil', 'text')).toBeUndefined()
+  expect(Json.optional(json, 'absent', 'object')).toBeUndefined()
+  expect(Json.read(json, 'one', 'single')).toEqual({})
+  expect(() => Json.read(json, 'n', 'text')).toThrow('n is not a string')
+  expect(() => Json.read(json, 'one', 'object')).toThrow(Json.JsonError)
+  expect(() => Json.read(json, 'o', 'single')).toThrow(Json.JsonError)
+  expect(() => Json.read(json, 'w', 'word')).toThrow(Json.JsonError)
 })
 
 test('error: signatures are whole bytes of bounded hex', () => {
   for (const value of ['0x', '0x1', 'ab', '0xgg', '0X11', `0x${'11'.repeat(4097)}`, '0x11 ']) {
-    expect(() => Json.signature({ value }, 'value')).toThrow(Json.JsonError)
+    expect(() => Json.read({ value }, 'value', 'signature')).toThrow(Json.JsonError)
   }
-  expect(Json.signature({ value: `0x${'11'.repeat(300)}` }, 'value')).toHaveLength(602)
+  expect(Json.read({ value: `0x${'11'.repeat(300)}` }, 'value', 'signature')).toHaveLength(602)
 })
 
 test('canonical JSON sorts by UTF-16 code units (RFC 8785 section 3.2.3)', () => {

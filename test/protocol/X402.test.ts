@@ -54,9 +54,10 @@ const codeOf = (result: unknown) =>
   isFault(result as object) ? (result as { code: string }).code : 'none'
 const matchCode = (value: string, offers = [offer(chainB), offer(chainA)]) =>
   codeOf(X402Payload.matchOffer(captured(value), offers))
-const captureAsset = Json.address(
+const captureAsset = Json.read(
   { a: permit2.payload.payload.permit2Authorization.permitted.token },
   'a',
+  'address',
 )
 const captureChain = { ...chainB, asset: { ...chainB.asset, address: captureAsset } }
 

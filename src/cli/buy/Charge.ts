@@ -15,9 +15,9 @@ export type Charge = {
 export function ofResponse(encoded: string): Charge | undefined {
   try {
     const json = decodeJson(encoded, 'either')
-    const extensions = Json.optionalObject(json, 'extensions') ?? {}
-    const usage = Json.optionalObject(extensions, 'usage') ?? {}
-    return of(json, Json.optionalObject(usage, 'info') ?? {})
+    const extensions = Json.optional(json, 'extensions', 'object') ?? {}
+    const usage = Json.optional(extensions, 'usage', 'object') ?? {}
+    return of(json, Json.optional(usage, 'info', 'object') ?? {})
   } catch (error) {
     if (error instanceof Json.JsonError) return undefined
     throw error
@@ -35,13 +35,13 @@ export function ofPayment(payment: Json.JsonObject): Charge | undefined {
 }
 
 function of(json: Json.JsonObject, usage: Json.JsonObject): Charge {
-  const units = Object.entries(Json.optionalObject(usage, 'units') ?? {}).flatMap(
+  const units = Object.entries(Json.optional(usage, 'units', 'object') ?? {}).flatMap(
     ([name, value]) => (typeof value === 'number' ? [[name, value] as const] : []),
   )
   return {
-    amountAtomic: Json.uint(json, 'amount'),
+    amountAtomic: Json.read(json, 'amount', 'uint'),
     units: Object.fromEntries(units),
-    transaction: Json.optionalText(json, 'transaction'),
+    transaction: Json.optional(json, 'transaction', 'text'),
   }
 }
 

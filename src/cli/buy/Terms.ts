@@ -164,31 +164,35 @@ function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {
 function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms | undefined {
   const scheme = Json.member(accepted, 'scheme')
   if (scheme !== 'exact' && scheme !== 'upto') return undefined
-  const asset = known(Json.text(accepted, 'network'), Json.address(accepted, 'asset'))
+  const asset = known(
+    Json.read(accepted, 'network', 'text'),
+    Json.read(accepted, 'asset', 'address'),
+  )
   if (asset === undefined) return undefined
-  const extra = Json.optionalObject(accepted, 'extra') ?? {}
+  const extra = Json.optional(accepted, 'extra', 'object') ?? {}
   const isUpto = scheme === 'upto'
-  const method = Json.optionalText(extra, 'assetTransferMethod') ?? (isUpto ? 'permit2' : 'eip3009')
+  const method =
+    Json.optional(extra, 'assetTransferMethod', 'text') ?? (isUpto ? 'permit2' : 'eip3009')
   if (method !== 'permit2' && (method !== 'eip3009' || isUpto)) return undefined
-  const spender = Json.optionalText(extra, 'spender')
+  const spender = Json.optional(extra, 'spender', 'text')
   const proxy = isUpto ? Upto.proxyAddress : Permit.proxyAddress
   if (spender !== undefined && !AddressText.equal(spender, proxy)) return undefined
   const seconds = Json.member(accepted, 'maxTimeoutSeconds')
   return {
     protocol: 'x402',
     scheme,
-    facilitator: isUpto ? Json.address(extra, 'facilitatorAddress') : undefined,
+    facilitator: isUpto ? Json.read(extra, 'facilitatorAddress', 'address') : undefined,
     method,
     network: asset.network,
     chainId: Network.chainIdOf(asset.network) ?? 0,
     asset,
-    payTo: Json.address(accepted, 'payTo'),
-    amountAtomic: Json.uint(accepted, 'amount'),
+    payTo: Json.read(accepted, 'payTo', 'address'),
+    amountAtomic: Json.read(accepted, 'amount', 'uint'),
     source: {
       kind: 'x402',
       accepted,
-      resource: Json.optionalObject(required, 'resource'),
-      extensions: Json.optionalObject(required, 'extensions'),
+      resource: Json.optional(required, 'resource', 'object'),
+      extensions: Json.optional(required, 'extensions', 'object'),
       timeoutSeconds: isTimeout(seconds) ? seconds : timeoutSecondsMax,
     },
   }

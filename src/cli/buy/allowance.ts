@@ -135,10 +135,10 @@ async function granted(
 ): Promise<{ amountWei: bigint; transaction: string; offered: Offered | undefined }> {
   try {
     const json = Json.parse(await readText(response))
-    const approve = Json.optionalObject(json, 'approve')
+    const approve = Json.optional(json, 'approve', 'object')
     return {
-      amountWei: Json.uint(json, 'amountWei'),
-      transaction: hashText(Json.text(json, 'transaction')),
+      amountWei: Json.read(json, 'amountWei', 'uint'),
+      transaction: hashText(Json.read(json, 'transaction', 'text')),
       // Sellers other than turnpike may omit `approve`.
       offered: approve && offeredOf(approve),
     }
@@ -149,9 +149,9 @@ async function granted(
 
 /** Uses only gas and fees from the seller, so that the wallet can lose no more than the grant. */
 function offeredOf(approve: Json.JsonObject): Offered {
-  const gasLimit = Json.uint(approve, 'gas')
-  const maxFeeWei = Json.uint(approve, 'maxFeePerGas')
-  const maxTipWei = Json.uint(approve, 'maxPriorityFeePerGas')
+  const gasLimit = Json.read(approve, 'gas', 'uint')
+  const maxFeeWei = Json.read(approve, 'maxFeePerGas', 'uint')
+  const maxTipWei = Json.read(approve, 'maxPriorityFeePerGas', 'uint')
   if (gasLimit === 0n || maxTipWei > maxFeeWei) throw new RangeError('not the fees of an approve')
   return { gasLimit, maxFeeWei, maxTipWei }
 }

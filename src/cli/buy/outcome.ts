@@ -265,7 +265,7 @@ async function checkReceipt(
 export function settlementOf(encoded: string): string | undefined {
   try {
     const json = decodeJson(encoded, 'either')
-    return Json.optionalText(json, 'reference') ?? Json.optionalText(json, 'transaction')
+    return Json.optional(json, 'reference', 'text') ?? Json.optional(json, 'transaction', 'text')
   } catch (error) {
     if (error instanceof Json.JsonError) return undefined
     throw error

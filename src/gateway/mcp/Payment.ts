@@ -29,10 +29,10 @@ const visible = /^[\x21-\x7e]+$/
 /** The payment of a call as the headers of a request. Throws a JsonError that names the member. */
 export function fromMeta(meta: Json.JsonObject): Presented {
   const headers: Record<string, string> = {}
-  const credential = Json.optionalObject(meta, credentialKey)
-  const payment = Json.optionalObject(meta, x402PaymentKey)
-  const redeem = Json.optionalText(meta, redeemKey)
-  const key = Json.optionalText(meta, idempotencyKey)
+  const credential = Json.optional(meta, credentialKey, 'object')
+  const payment = Json.optional(meta, x402PaymentKey, 'object')
+  const redeem = Json.optional(meta, redeemKey, 'text')
+  const key = Json.optional(meta, idempotencyKey, 'text')
   if (credential !== undefined) headers.authorization = authorization(credential)
   if (payment !== undefined) headers['payment-signature'] = signature(payment)
   if (redeem !== undefined) headers['payment-redeem'] = header(redeem, redeemKey)
@@ -64,7 +64,7 @@ function header(value: string, name: string): string {
 
 /** Over HTTP the challenge's `request` and `opaque` are base64url; here they may be objects. */
 function authorization(credential: Json.JsonObject): string {
-  const challenge = Json.object(credential, 'challenge')
+  const challenge = Json.read(credential, 'challenge', 'object')
   const encoded: Record<string, Json.Json> = { ...challenge }
   for (const name of ['request', 'opaque']) {
     const value = Json.member(challenge, name)
@@ -87,7 +87,7 @@ export function challenges(
     : Challenge.parseHeader(authenticate ?? '')
   return params.map((each) => ({
     ...each,
-    request: decodeJson(Json.text(each, 'request'), 'base64url'),
+    request: decodeJson(Json.read(each, 'request', 'text'), 'base64url'),
     ...(description === '' ? {} : { description }),
   }))
 }

@@ -97,7 +97,7 @@ function unpaid(
   const header = Payment.ofHeader(response.headers.get('payment-required'))
   offers.extensions = Payment.withSalt(offers.extensions ?? null, header)
   const { resource } = offers
-  const description = Json.isObject(resource) ? Json.optionalText(resource, 'description') : ''
+  const description = Json.isObject(resource) ? Json.optional(resource, 'description', 'text') : ''
   const authenticate = response.headers.get('www-authenticate')
   const challenges = Payment.challenges(authenticate, problem.challenges, description ?? '')
   delete problem.challenges

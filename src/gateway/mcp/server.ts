@@ -83,9 +83,9 @@ function withoutParams(message: Json.Json, paramsOf: Map<unknown, Json.JsonObjec
 type Asked = { id: unknown; method: string; params: Json.JsonObject }
 
 function handle(handlers: Handlers, { id, method, params }: Asked) {
-  if (method === 'tools/list') return handlers.list(Json.optionalText(params, 'cursor'))
+  if (method === 'tools/list') return handlers.list(Json.optional(params, 'cursor', 'text'))
   if (method !== 'tools/call') throw new RpcFault(methodNotFound, 'Method not found')
-  const args = Json.optionalObject(params, 'arguments') ?? {}
-  const meta = Json.optionalObject(params, '_meta') ?? {}
-  return handlers.call({ id, name: Json.text(params, 'name'), args, meta })
+  const args = Json.optional(params, 'arguments', 'object') ?? {}
+  const meta = Json.optional(params, '_meta', 'object') ?? {}
+  return handlers.call({ id, name: Json.read(params, 'name', 'text'), args, meta })
 }

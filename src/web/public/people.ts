@@ -161,7 +161,7 @@ function offersOf({ networks }: Config, problem: Json.JsonObject): Priced[] {
         textOf(each, 'asset').toLowerCase() === network.asset.address.toLowerCase(),
     )
     if (!Json.isObject(own)) return []
-    return [{ network, amountAtomic: Json.uint(own, 'amount') }]
+    return [{ network, amountAtomic: Json.read(own, 'amount', 'uint') }]
   })
 }
 
