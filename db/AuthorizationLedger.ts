@@ -54,7 +54,7 @@ export type Buyer = Pick<Money, 'network' | 'asset' | 'payer'> & { merchant: str
 export type Loss = { id: string; merchant: string; payer: Address; atomic: bigint; at: number }
 
 /** At least this much was paid: the payments that are summed are limited. */
-export type Standing = { paidAtomic: bigint; lostAtomic: bigint }
+type Standing = { paidAtomic: bigint; lostAtomic: bigint }
 
 /** Payments and losses that one read of a standing sums at most. */
 export const standingRowsMax = 500

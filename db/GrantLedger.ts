@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Budget, Tally } from './GrantBudget'
-import type { GrantRow, TopUpRow } from './grants'
+import type { GrantRow, TopUpRow } from './schema'
 
 /** A grant or a top-up that is written with its job: the job's transaction is its hash. */
 export type NewGrant = (

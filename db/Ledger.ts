@@ -6,13 +6,12 @@ import type { AnswerLedger } from './AnswerLedger'
 import type { AuthorizationLedger, CeilingRefusal } from './AuthorizationLedger'
 import type { FailureLedger } from './FailureLedger'
 import type { GrantLedger, NewGrant } from './GrantLedger'
-import type { JobRow } from './jobs'
 import type { LaneLedger } from './LaneLedger'
 import type { OfferLedger } from './OfferLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
 import type { KeyScope, Payment } from './Payment'
 import type { SalesLedger } from './SalesLedger'
-import type { GasProduct, PaymentRow, TransactionRow } from './schema'
+import type { GasProduct, JobRow, PaymentRow, TransactionRow } from './schema'
 import type { WebhookLedger } from './WebhookLedger'
 
 /**
@@ -62,7 +61,7 @@ export type ChangeListener = {
 }
 
 /** A payer of one asset. */
-export type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
+type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
 
 /** When the simulated request arrived: its time (unix ms) and the newest known block. */
 export type Arrival = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>

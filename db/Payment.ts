@@ -19,7 +19,7 @@ export const transitions: Readonly<Record<State, readonly State[]>> = {
 }
 
 /** Delivery state, beside the settlement state. */
-export type Delivery = 'none' | 'delivering' | 'delivered'
+type Delivery = 'none' | 'delivering' | 'delivered'
 
 export type Product = 'gateway' | 'facilitator' | 'desk'
 export type Protocol = 'mpp' | 'x402'

@@ -22,7 +22,7 @@ export type Subscriptions = {
   gasPerDay: readonly { network: Network.Id; product: Product; wei: bigint }[]
 }
 
-export type Subscription = { endpoint: string; origin: string; types: readonly EventType[] }
+type Subscription = { endpoint: string; origin: string; types: readonly EventType[] }
 
 /** `waiting`: to be sent. `failed`: given up. */
 export type MessageState = 'waiting' | 'delivered' | 'failed'

@@ -25,7 +25,7 @@ export type StoryReads = {
 type Values = Readonly<Record<string, string | number | null>>
 
 /** The database of the pages for operators. */
-export type AdminBase = {
+type AdminBase = {
   sql: AdminSql
   all<Row>(sql: string, values: Values): Promise<readonly Row[]>
   /**

@@ -5,7 +5,7 @@ import { isJobOf } from './sales-sql'
 export type AdminSql = ReturnType<typeof adminSql>
 
 /** Reads of all payments of a payer, which have no common text. */
-export type PayerSql = {
+type PayerSql = {
   /** Gives `row` of each, by the index of the money, in each asset that was ever configured. */
   rowsOfPayer: string
   /** Whether the array of `row` in the JSON `$rows` has it. */

@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import { type AuthorizationLedger, standingRowsMax } from './AuthorizationLedger'
 import { fromRow } from './authorization-rows'
-import { authorizations } from './authorizations'
+import { authorizations } from './schema'
 import { rowsOf, type Selects, type Values } from './select'
 
 export type AuthorizationReads = Pick<

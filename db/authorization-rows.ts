@@ -1,6 +1,6 @@
 import type { Authorization } from './Authorization'
-import type { AuthorizationRow } from './authorizations'
 import { permit2612Of } from './payment-rows'
+import type { AuthorizationRow } from './schema'
 
 export function fromRow(row: AuthorizationRow): Authorization {
   const { id, state, chargeAtomic, units, isDelivered, upstreamStatus, truncated } = row

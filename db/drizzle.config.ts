@@ -4,16 +4,7 @@
  */
 const config = {
   dialect: 'sqlite',
-  schema: [
-    './db/schema.ts',
-    './db/authorizations.ts',
-    './db/jobs.ts',
-    './db/offers.ts',
-    './db/orders.ts',
-    './db/grants.ts',
-    './db/books.ts',
-    './db/webhooks.ts',
-  ],
+  schema: './db/schema.ts',
   out: './db/migrations',
 }
 

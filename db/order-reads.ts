@@ -1,6 +1,6 @@
 import type { OrderLedger } from './OrderLedger'
 import { toOrder } from './order-rows'
-import { orders } from './orders'
+import { orders } from './schema'
 import { rowsOf, type Selects, type Values } from './select'
 
 /** The newest orders, which a reorganisation can reach. */

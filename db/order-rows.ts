@@ -1,6 +1,6 @@
 import type { HeldReason, Order, RefundReason } from './Order'
 import type { NewOrder } from './OrderLedger'
-import type { OrderRow } from './orders'
+import type { OrderRow } from './schema'
 
 /** Columns of an order for which nothing was sent. */
 const unsent = {

@@ -1,6 +1,6 @@
 import { type State, transitions } from './Order'
 import type { OrderMove } from './OrderLedger'
-import type { OrderRow } from './orders'
+import type { OrderRow } from './schema'
 
 /** A value of a move: what the caller gives under this name, or the number after it. */
 export type Value = null | { given: Given } | { after: Given }
@@ -10,7 +10,7 @@ type Given = 'hash' | 'at' | 'amount' | 'returned' | 'refundTx' | 'reason' | 'at
 type Column = Exclude<keyof OrderRow, 'id' | 'state' | 'updatedAt'>
 
 /** What a column must be in addition to the state. NULL is equal to NULL. */
-export type Condition = { column: Column; is: Value } | { column: Column; isSet: true }
+type Condition = { column: Column; is: Value } | { column: Column; isSet: true }
 
 /** One compare-and-swap of an order. Both databases make their statements from it. */
 export type Rule = {

@@ -17,7 +17,7 @@ export type Subscribers = {
 }
 
 /** A message as it is written. Times are unix ms; it is due at once. */
-export type MessageRow = {
+type MessageRow = {
   id: string
   endpoint: string
   origin: string

@@ -36,7 +36,7 @@ export type OrdersRow = SalesKey & {
   usdg: string
 }
 
-export type OrderGasRow = SalesKey & GasSum
+type OrderGasRow = SalesKey & GasSum
 
 export type ChargesRow = SalesKey & {
   state: 'metered' | 'failed'
@@ -44,7 +44,7 @@ export type ChargesRow = SalesKey & {
   amount: string
 }
 
-export type OtherGasRow = GasSum & { network: SalesKey['network']; kind: string }
+type OtherGasRow = GasSum & { network: SalesKey['network']; kind: string }
 
 export type FirstRow = Record<'payment' | 'authorization', string | null> &
   Record<'hour' | 'transactionAt', number | null>

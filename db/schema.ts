@@ -1,45 +1,136 @@
-import type { TransferMethod } from '../src/protocol/Asset'
-import type * as Network from '../src/protocol/Network'
+import { type SQL, sql } from 'drizzle-orm'
 import {
-  address,
-  at,
   blob,
-  block,
   check,
-  decimal,
-  flag,
-  hex,
+  customType,
+  foreignKey,
   index,
   integer,
-  isAddress,
-  isAtMost,
-  isDay,
-  isDecimal,
-  isDigest,
-  isFlag,
-  isHex,
-  isJson,
-  isNetwork,
-  oneOf,
   primaryKey,
-  sql,
-  startsWith,
-  table,
+  sqliteTable as table,
   text,
   unique,
   uniqueIndex,
-} from './columns'
+} from 'drizzle-orm/sqlite-core'
+import type { Address, Hex } from 'viem'
+import type { TransferMethod } from '../src/protocol/Asset'
+import type * as Network from '../src/protocol/Network'
+import * as Authorization from './Authorization'
+import * as Order from './Order'
+import * as Payment from './Payment'
+import type { MessageState } from './WebhookLedger'
+
+/**
+ * The tables of SQLite. The migrations of PostgreSQL are written by hand, and rows of both databases are
+ * read by these columns.
+ */
+
+/** Non-negative integer of any size as decimal TEXT: bun:sqlite rounds INTEGER above 2^53. */
+const decimal = customType<{ data: bigint; driverData: string }>({
+  dataType: () => 'text',
+  toDriver: String,
+  fromDriver: BigInt,
+})
+
+/** Hex with `0x` in lower case. */
+const hex = customType<{ data: Hex; driverData: string }>({
+  dataType: () => 'text',
+  toDriver: (text) => text.toLowerCase(),
+})
+
+/**
+ * Address, written in its checksummed form. NOCASE, so that the same money cannot pass a UNIQUE
+ * twice in different letter case.
+ */
+const address = customType<{ data: Address; driverData: string }>({
+  dataType: () => 'text COLLATE NOCASE',
+})
+
+/** Block number: INTEGER, because it is compared and stays far below 2^53. */
+const block = customType<{ data: bigint; driverData: number }>({
+  dataType: () => 'integer',
+  toDriver: Number,
+  fromDriver: BigInt,
+})
+
+/** Unix ms. */
+const at = (name: string) => integer(name, { mode: 'number' })
+
+/**
+ * The number of a row in the order in which rows were written. In PostgreSQL, of two commits that run
+ * side by side, the one with the lower numbers may end last.
+ */
+const sequence = (name: string) => integer(name).primaryKey()
+
+const flag = (name: string) => integer(name, { mode: 'boolean' })
+
+type Column = Parameters<typeof sql>[1]
+
+/** `column IN ('a', 'b')` for a CHECK: literals, because a CHECK takes no parameters. */
+function oneOf(column: Column, values: readonly string[]): SQL {
+  return sql`${column} IN (${sql.raw(values.map((value) => `'${value}'`).join(', '))})`
+}
+
+/** A decimal without sign, exponent or leading zero. */
+function isDecimal(column: Column): SQL {
+  return sql`typeof(${column}) = 'text' AND ${column} <> '' AND ${column} NOT GLOB '*[^0-9]*' AND (${column} = '0' OR ${column} NOT GLOB '0*')`
+}
+
+/** `0x` and that many lower-case hex digits. */
+function isHex(column: Column, digits: number): SQL {
+  return sql`length(${column}) = ${sql.raw(String(digits + 2))} AND ${column} GLOB '0x*' AND substr(${column}, 3) NOT GLOB '*[^0-9a-f]*'`
+}
+
+function isAddress(column: Column): SQL {
+  return sql`length(${column}) = 42 AND ${column} GLOB '0x*' AND substr(${column}, 3) NOT GLOB '*[^0-9a-fA-F]*'`
+}
+
+function isFlag(column: Column): SQL {
+  return sql`${column} IN (0, 1)`
+}
+
+/** A flag that is not set. */
+function isUnset(column: Column): SQL {
+  return sql`${column} = 0`
+}
+
+/** Hex digits in lower case, without `0x`. */
+function isDigest(column: Column, digits: number): SQL {
+  return sql`length(${column}) = ${sql.raw(String(digits))} AND ${column} NOT GLOB '*[^0-9a-f]*'`
+}
+
+/** A number of digits without sign that is at most another one. */
+function isAtMost(column: Column, limit: Column): SQL {
+  return sql`length(${column}) < length(${limit}) OR (length(${column}) = length(${limit}) AND ${column} <= ${limit})`
+}
+
+/** `prefix`: letters, digits and `_`. */
+function startsWith(column: Column, prefix: string): SQL {
+  return sql`${column} GLOB ${sql.raw(`'${prefix}*'`)}`
+}
+
+function isNetwork(column: Column): SQL {
+  return sql`${column} GLOB 'eip155:[1-9]*'`
+}
+
+/** `2026-11-20`. */
+function isDay(column: Column): SQL {
+  return sql`${column} GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'`
+}
+
+function isJson(column: Column): SQL {
+  return sql`json_valid(${column})`
+}
 
 /**
  * The CHECKs repeat the rules of the code. A mistake in the code is then an error at the write, and
  * no payment is in an impossible state.
  */
 
-export const paymentStates = ['broadcast', 'confirmed', 'reverted', 'expired'] as const
-export const deliveryStates = ['none', 'delivering', 'delivered'] as const
+const deliveryStates = ['none', 'delivering', 'delivered'] as const
 /** States that the table allows; the code writes no row that is `signed`. */
-export const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
-export const transactionKinds = [
+const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
+const transactionKinds = [
   'payment',
   'batch',
   'swap',
@@ -48,7 +139,7 @@ export const transactionKinds = [
   'approve',
   'cancel',
 ] as const
-export const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
+const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
 
 export const payments = table(
   'payments',
@@ -66,8 +157,8 @@ export const payments = table(
     validAfter: decimal('valid_after').notNull(),
     validBefore: decimal('valid_before').notNull(),
     signature: hex('signature').notNull(),
-    product: text('product').$type<'gateway' | 'facilitator' | 'desk'>().notNull(),
-    protocol: text('protocol').$type<'mpp' | 'x402'>().notNull(),
+    product: text('product').$type<Payment.Product>().notNull(),
+    protocol: text('protocol').$type<Payment.Protocol>().notNull(),
     merchant: text('merchant').notNull(),
     route: text('route').notNull(),
     fingerprint: text('fingerprint').notNull(),
@@ -86,7 +177,7 @@ export const payments = table(
     receivedAt: at('received_at').notNull(),
     /** Newest known block before that simulation. */
     knownBlock: block('known_block').notNull(),
-    state: text('state').$type<(typeof paymentStates)[number]>().notNull(),
+    state: text('state').$type<Payment.State>().notNull(),
     /** The settling transaction once confirmed; before, the newest one signed. */
     transactionHash: hex('transaction_hash').notNull(),
     logIndex: integer('log_index'),
@@ -144,7 +235,7 @@ export const payments = table(
     check('payments_window', sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`),
     check('payments_product', oneOf(self.product, products.slice(0, 3))),
     check('payments_protocol', oneOf(self.protocol, ['mpp', 'x402'])),
-    check('payments_state', oneOf(self.state, paymentStates)),
+    check('payments_state', oneOf(self.state, Object.keys(Payment.transitions))),
     check('payments_transaction', isHex(self.transactionHash, 64)),
     check(
       'payments_confirmed',
@@ -332,3 +423,469 @@ export type PaymentRow = typeof payments.$inferSelect
 /** The cost is written by the end of the transaction only. */
 export type TransactionRow = Omit<typeof transactions.$inferSelect, 'costWei'>
 export type GasProduct = (typeof products)[number]
+
+const jobStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
+const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
+
+/** Transactions of our own that carry no payment. A row is written before its bytes are sent. */
+export const jobs = table(
+  'jobs',
+  {
+    id: text('id').primaryKey(),
+    kind: text('kind').$type<(typeof jobKinds)[number]>().notNull(),
+    /** The product whose gas budget pays. */
+    product: text('product').$type<GasProduct>().notNull(),
+    network: text('network').$type<Network.Id>().notNull(),
+    relayer: address('relayer').notNull(),
+    /** Account nonce of the relayer: constant over all replacements. */
+    nonce: integer('nonce').notNull(),
+    to: address('to').notNull(),
+    valueWei: decimal('value_wei').notNull(),
+    state: text('state').$type<(typeof jobStates)[number]>().notNull(),
+    /** The included transaction; before, the newest one signed. */
+    transactionHash: hex('transaction_hash').notNull(),
+    blockNumber: block('block_number'),
+    /** JSON of the receipt that ended it. */
+    receipt: text('receipt'),
+    createdAt: at('created_at').notNull(),
+    endedAt: at('ended_at'),
+  },
+  (self) => [
+    index('jobs_unfinished').on(self.state).where(sql`state = 'broadcast'`),
+    check('jobs_kind', oneOf(self.kind, jobKinds)),
+    check('jobs_product', oneOf(self.product, products)),
+    check('jobs_network', isNetwork(self.network)),
+    check('jobs_nonce', sql`${self.nonce} >= 0`),
+    check('jobs_addresses', sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`),
+    check('jobs_value', isDecimal(self.valueWei)),
+    check('jobs_state', oneOf(self.state, jobStates)),
+    check('jobs_transaction', isHex(self.transactionHash, 64)),
+    check(
+      'jobs_included',
+      sql`(${self.state} IN ('confirmed', 'failed')) = (${self.blockNumber} IS NOT NULL) AND (${self.state} IN ('confirmed', 'failed')) = (${self.receipt} IS NOT NULL)`,
+    ),
+    check('jobs_ended', sql`(${self.state} = 'broadcast') = (${self.endedAt} IS NULL)`),
+    check('jobs_receipt', sql`${self.receipt} IS NULL OR ${isJson(self.receipt)}`),
+  ],
+)
+
+/** Every transaction that was ever signed for a job, all of them at its account nonce. */
+export const jobTransactions = table(
+  'job_transactions',
+  {
+    jobId: text('job_id')
+      .notNull()
+      .references(() => jobs.id),
+    transactionHash: hex('transaction_hash')
+      .notNull()
+      .references(() => transactions.hash),
+  },
+  (self) => [
+    primaryKey({ columns: [self.transactionHash] }),
+    index('job_transactions_job').on(self.jobId),
+  ],
+)
+
+export type JobRow = typeof jobs.$inferSelect
+
+/** Offers of a configuration that its successor does not make: buyers may still use them. */
+export const offers = table(
+  'offers',
+  {
+    merchant: text('merchant').notNull(),
+    /** Path below the merchant. */
+    route: text('route').notNull(),
+    network: text('network').$type<Network.Id>().notNull(),
+    asset: address('asset').notNull(),
+    payTo: address('pay_to').notNull(),
+    amountAtomic: decimal('amount_atomic').notNull(),
+    retiredAt: at('retired_at').notNull(),
+  },
+  (self) => [
+    primaryKey({
+      columns: [self.merchant, self.route, self.network, self.asset, self.payTo, self.amountAtomic],
+    }),
+    check('offers_addresses', isAddress(self.asset)),
+    check('offers_payee', isAddress(self.payTo)),
+    check('offers_amount', isDecimal(self.amountAtomic)),
+  ],
+)
+
+const grantKinds = ['grant', 'approval'] as const
+
+/**
+ * Native coin given to addresses so that they can approve Permit2: by request (`grant`) or for a
+ * signed approve (`approval`). Written with the signed transfer, before it is sent. The job has the
+ * state of the transfer.
+ */
+export const grants = table(
+  'grants',
+  {
+    network: text('network').$type<Network.Id>().notNull(),
+    address: address('address').notNull(),
+    token: address('token').notNull(),
+    kind: text('kind').$type<(typeof grantKinds)[number]>().notNull(),
+    /** The first one signed; a replacement has the same account nonce. */
+    transactionHash: hex('transaction_hash').notNull(),
+    amountWei: decimal('amount_wei').notNull(),
+    /** Gas cost of the transfer; the upper limit until it is known. */
+    feeWei: decimal('fee_wei').notNull(),
+    /** Hash of the approve that the address had signed. */
+    approveHash: hex('approve_hash'),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    // One per address, ever. This constraint decides every race.
+    primaryKey({ columns: [self.network, self.address] }),
+    index('grants_day').on(self.network, self.createdAt),
+    check('grants_kind', oneOf(self.kind, grantKinds)),
+    check('grants_network', isNetwork(self.network)),
+    check('grants_addresses', sql`${isAddress(self.address)} AND ${isAddress(self.token)}`),
+    check('grants_transaction', isHex(self.transactionHash, 64)),
+    check(
+      'grants_amounts',
+      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
+    ),
+    check(
+      'grants_approve',
+      sql`(${self.kind} = 'approval') = (${self.approveHash} IS NOT NULL) AND (${self.approveHash} IS NULL OR (${isHex(self.approveHash, 64)}))`,
+    ),
+  ],
+)
+
+/** One more transfer to an address whose grant became too small before it was used. */
+export const grantTopUps = table(
+  'grant_top_ups',
+  {
+    network: text('network').$type<Network.Id>().notNull(),
+    address: address('address').notNull(),
+    transactionHash: hex('transaction_hash').notNull(),
+    amountWei: decimal('amount_wei').notNull(),
+    /** Gas cost, as in a grant. */
+    feeWei: decimal('fee_wei').notNull(),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    primaryKey({ columns: [self.network, self.address] }),
+    foreignKey({
+      columns: [self.network, self.address],
+      foreignColumns: [grants.network, grants.address],
+    }),
+    index('grant_top_ups_day').on(self.network, self.createdAt),
+    check('grant_top_ups_transaction', isHex(self.transactionHash, 64)),
+    check(
+      'grant_top_ups_amounts',
+      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
+    ),
+  ],
+)
+
+export type GrantRow = typeof grants.$inferSelect
+export type TopUpRow = typeof grantTopUps.$inferSelect
+
+/** What the figures of sales need besides payments and transactions. */
+
+/** Requests by UTC hour and route. The table has no rowid, which the migration says. */
+export const hours = table(
+  'hours',
+  {
+    /** Unix ms of its begin. */
+    hour: at('hour').notNull(),
+    merchant: text('merchant').notNull(),
+    route: text('route').notNull(),
+    /** Answers 402 to requests without a credential. */
+    asked: integer('asked').notNull(),
+    /** Purchases whose payment was confirmed, or whose answer by use was given. */
+    paid: integer('paid').notNull(),
+    /** Requests with a credential that got a problem. */
+    failed: integer('failed').notNull(),
+  },
+  (self) => [
+    primaryKey({ columns: [self.hour, self.merchant, self.route] }),
+    check('hours_hour', sql`${self.hour} >= 0 AND ${self.hour} % 3600000 = 0`),
+    check('hours_counts', sql`${self.asked} >= 0 AND ${self.paid} >= 0 AND ${self.failed} >= 0`),
+  ],
+)
+
+/** Accounts of this service, of all its configurations: what they pay is no sale. */
+export const ownAccounts = table(
+  'own_accounts',
+  { address: address('address').notNull(), addedAt: at('added_at').notNull() },
+  (self) => [
+    primaryKey({ columns: [self.address] }),
+    check('own_accounts_address', isAddress(self.address)),
+  ],
+)
+
+/** Assets of the networks, of all configurations, as the newest one with them describes them. */
+export const assets = table(
+  'assets',
+  {
+    network: text('network').$type<Network.Id>().notNull(),
+    address: address('address').notNull(),
+    networkName: text('network_name').notNull(),
+    symbol: text('symbol').notNull(),
+    decimals: integer('decimals').notNull(),
+    /** `eth_price_usd` of the network, as a decimal. */
+    coinUsd: text('coin_usd').notNull(),
+    updatedAt: at('updated_at').notNull(),
+  },
+  (self) => [
+    primaryKey({ columns: [self.network, self.address] }),
+    check('assets_address', isAddress(self.address)),
+    check('assets_decimals', sql`${self.decimals} BETWEEN 0 AND 36`),
+  ],
+)
+
+const messageStates = ['waiting', 'delivered', 'failed'] as const satisfies readonly MessageState[]
+
+/**
+ * The outbox: one row for each event and endpoint, written in the commit of the event. Its CHECKs
+ * are few, because a refused row would refuse the payment that it is about.
+ */
+export const webhooks = table(
+  'webhooks',
+  {
+    /** The order of the events. */
+    seq: sequence('seq'),
+    /** The `webhook-id`, the same for each attempt. */
+    id: text('id').notNull().unique('webhooks_id'),
+    /** 16 hex digits, of the URL. The URL is not stored: its path may be a secret. */
+    endpoint: text('endpoint').notNull(),
+    /** Scheme, host and port of the URL. */
+    origin: text('origin').notNull(),
+    type: text('type').notNull(),
+    /** Id of the payment, of the order or of the network: one after the other for each of them. */
+    subject: text('subject').notNull(),
+    /** The JSON that is sent. */
+    body: text('body').notNull(),
+    state: text('state').$type<MessageState>().notNull(),
+    attempts: integer('attempts').notNull().default(0),
+    /** HTTP status of the last answer. */
+    lastStatus: integer('last_status'),
+    /** Why the last attempt has no answer, or why there is no further attempt. */
+    lastError: text('last_error'),
+    createdAt: at('created_at').notNull(),
+    dueAt: at('due_at').notNull(),
+    /** No attempt begins after this time. */
+    expiresAt: at('expires_at').notNull(),
+    endedAt: at('ended_at'),
+  },
+  (self) => [
+    index('webhooks_due').on(self.endpoint, self.dueAt).where(sql`state = 'waiting'`),
+    index('webhooks_subject')
+      .on(self.endpoint, self.subject, self.seq)
+      .where(sql`state = 'waiting'`),
+    index('webhooks_ended').on(self.endpoint, self.endedAt).where(sql`ended_at IS NOT NULL`),
+    check('webhooks_state', oneOf(self.state, messageStates)),
+    check('webhooks_ended_at', sql`(${self.state} = 'waiting') = (${self.endedAt} IS NULL)`),
+  ],
+)
+
+/**
+ * Stock orders. Between settlement and delivery the desk has a buyer's money. So the CHECKs refuse
+ * rows that would lose or double it. The migration adds a trigger that refuses every change of
+ * state that is not in Order.ts, and every change of the agreed terms.
+ */
+
+export const orders = table(
+  'orders',
+  {
+    /** Grows with time, so it sorts the history. */
+    id: text('id').primaryKey(),
+    paymentId: text('payment_id')
+      .notNull()
+      .references(() => payments.id),
+    network: text('network').$type<Network.Id>().notNull(),
+    symbol: text('symbol').notNull(),
+    token: address('token').notNull(),
+    pool: address('pool').notNull(),
+    poolFee: integer('pool_fee').notNull(),
+    payer: address('payer').notNull(),
+    recipient: address('recipient').notNull(),
+    usdgAtomic: decimal('usdg_atomic').notNull(),
+    totalAtomic: decimal('total_atomic').notNull(),
+    quotedAtomic: decimal('quoted_atomic').notNull(),
+    floorAtomic: decimal('floor_atomic').notNull(),
+    state: text('state').$type<Order.State>().notNull(),
+    settlementTx: hex('settlement_tx').notNull(),
+    /** Set permanently when the swap is written: what may have been swapped is not refunded. */
+    swapTx: hex('swap_tx'),
+    /** Transaction of the newest attempt. */
+    refundTx: hex('refund_tx'),
+    deliveredAtomic: decimal('delivered_atomic'),
+    /** Part of `usdg_atomic` that the pool did not take and the swap returned. */
+    returnedAtomic: decimal('returned_atomic'),
+    refundReason: text('refund_reason'),
+    heldReason: text('held_reason'),
+    refundAttempts: integer('refund_attempts').notNull().default(0),
+    /** Time of a retry that the operator requested; another process writes it. */
+    retryAt: at('retry_at'),
+    createdAt: at('created_at').notNull(),
+    updatedAt: at('updated_at').notNull(),
+    settledAt: at('settled_at'),
+  },
+  (self) => [
+    // One payment buys one order.
+    unique('orders_payment').on(self.paymentId),
+    index('orders_payer').on(self.payer, self.id),
+    index('orders_unfinished')
+      .on(self.state)
+      .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`),
+    check('orders_id', sql`length(${self.id}) = 36 AND ${startsWith(self.id, 'ord_')}`),
+    check('orders_network', isNetwork(self.network)),
+    check(
+      'orders_addresses',
+      sql`${isAddress(self.token)} AND ${isAddress(self.pool)} AND ${isAddress(self.payer)} AND ${isAddress(self.recipient)}`,
+    ),
+    check(
+      'orders_amounts',
+      sql`${isDecimal(self.usdgAtomic)} AND ${self.usdgAtomic} <> '0' AND ${isDecimal(self.totalAtomic)} AND ${self.totalAtomic} <> '0' AND ${isDecimal(self.quotedAtomic)} AND ${isDecimal(self.floorAtomic)} AND ${self.floorAtomic} <> '0'`,
+    ),
+    check('orders_state', oneOf(self.state, Order.states)),
+    check('orders_settlement', isHex(self.settlementTx, 64)),
+    check('orders_swap', sql`${self.swapTx} IS NULL OR ${isHex(self.swapTx, 64)}`),
+    check('orders_refund', sql`${self.refundTx} IS NULL OR ${isHex(self.refundTx, 64)}`),
+    // Nothing was sent for an order before its money arrived.
+    check(
+      'orders_unsent',
+      sql`${self.state} NOT IN ('settling', 'settled', 'failed') OR (${self.swapTx} IS NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
+    ),
+    check(
+      'orders_swapped',
+      sql`${self.state} NOT IN ('swapping', 'delivered') OR (${self.swapTx} IS NOT NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
+    ),
+    check(
+      'orders_delivered',
+      sql`(${self.state} = 'delivered') = (${self.deliveredAtomic} IS NOT NULL) AND (${self.deliveredAtomic} IS NULL OR (${isDecimal(self.deliveredAtomic)} AND ${self.deliveredAtomic} <> '0'))`,
+    ),
+    // Only a swap that delivered gives change.
+    check(
+      'orders_returned',
+      sql`${self.returnedAtomic} IS NULL OR (${self.state} = 'delivered' AND ${isDecimal(self.returnedAtomic)} AND ${self.returnedAtomic} <> '0')`,
+    ),
+    check(
+      'orders_refunding',
+      sql`${self.state} NOT IN ('refunding', 'refunded') OR ${self.refundReason} IS NOT NULL`,
+    ),
+    check(
+      'orders_refunded',
+      sql`${self.state} <> 'refunded' OR (${self.refundTx} IS NOT NULL AND ${self.refundAttempts} > 0)`,
+    ),
+    // A refund has a reason, and each that was written counts as an attempt.
+    check(
+      'orders_attempts',
+      sql`${self.refundAttempts} >= 0 AND (${self.refundTx} IS NULL OR (${self.refundReason} IS NOT NULL AND ${self.refundAttempts} > 0))`,
+    ),
+    check('orders_held', sql`(${self.state} = 'held') = (${self.heldReason} IS NOT NULL)`),
+    check('orders_retry', sql`${self.retryAt} IS NULL OR ${self.state} = 'held'`),
+    check(
+      'orders_settled',
+      sql`${self.state} IN ('settling', 'failed') OR ${self.settledAt} IS NOT NULL`,
+    ),
+  ],
+)
+
+export type OrderRow = typeof orders.$inferSelect
+
+/**
+ * Signed ceilings of the scheme `upto`. Triggers of the migration keep their money apart from that of
+ * `payments`, permit only the transitions of the code, and keep what was agreed and charged.
+ */
+export const authorizations = table(
+  'authorizations',
+  {
+    id: text('id').primaryKey(),
+    network: text('network').$type<Network.Id>().notNull(),
+    chainId: integer('chain_id').notNull(),
+    asset: address('asset').notNull(),
+    payer: address('payer').notNull(),
+    payee: address('payee').notNull(),
+    ceilingAtomic: decimal('ceiling_atomic').notNull(),
+    /** The relayer that may settle it. */
+    facilitator: address('facilitator').notNull(),
+    nonce: hex('nonce').notNull(),
+    /** Unix seconds. */
+    validAfter: decimal('valid_after').notNull(),
+    validBefore: decimal('valid_before').notNull(),
+    signature: hex('signature').notNull(),
+    permit2612Value: decimal('permit2612_value'),
+    permit2612Deadline: decimal('permit2612_deadline'),
+    permit2612Signature: hex('permit2612_signature'),
+    product: text('product').$type<'gateway' | 'facilitator'>().notNull(),
+    merchant: text('merchant').notNull(),
+    route: text('route').notNull(),
+    fingerprint: text('fingerprint').notNull(),
+    resource: text('resource').notNull(),
+    idempotencyKey: text('idempotency_key'),
+    credentialHash: text('credential_hash'),
+    bound: flag('bound').notNull(),
+    receivedAt: at('received_at').notNull(),
+    knownBlock: block('known_block').notNull(),
+    state: text('state').$type<Authorization.State>().notNull(),
+    chargeAtomic: decimal('charge_atomic'),
+    /** JSON: what was counted, by unit. */
+    units: text('units'),
+    /** The buyer has the answer, as far as `truncated` says. */
+    isDelivered: flag('is_delivered').notNull().default(false),
+    upstreamStatus: integer('upstream_status'),
+    truncated: flag('truncated').notNull().default(false),
+    /** When its settlement failed by the payer's doing, or, of a void one, when its request was lost. */
+    failedAt: at('failed_at'),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    unique('authorizations_money').on(self.network, self.asset, self.payer, self.nonce),
+    index('authorizations_open').on(self.state).where(sql`state IN ('authorized', 'metered')`),
+    index('authorizations_failed').on(self.payer, self.failedAt).where(sql`failed_at IS NOT NULL`),
+    index('authorizations_idempotency')
+      .on(self.merchant, self.route, self.payer, self.idempotencyKey)
+      .where(sql`idempotency_key IS NOT NULL`),
+    check(
+      'authorizations_network',
+      sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
+    ),
+    check(
+      'authorizations_addresses',
+      sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)} AND ${isAddress(self.facilitator)}`,
+    ),
+    check(
+      'authorizations_ceiling',
+      sql`${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0'`,
+    ),
+    check('authorizations_nonce', isHex(self.nonce, 64)),
+    check(
+      'authorizations_window',
+      sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`,
+    ),
+    check('authorizations_product', oneOf(self.product, ['gateway', 'facilitator'])),
+    check('authorizations_state', oneOf(self.state, Object.keys(Authorization.transitions))),
+    check(
+      'authorizations_charge',
+      sql`(${self.chargeAtomic} IS NULL) = (${self.state} = 'authorized') AND (${self.chargeAtomic} IS NULL OR (${isDecimal(self.chargeAtomic)}))`,
+    ),
+    // Only what costs nothing is void, and nothing else is settled.
+    check(
+      'authorizations_void',
+      sql`${self.chargeAtomic} IS NULL OR (${self.chargeAtomic} = '0') = (${self.state} = 'void')`,
+    ),
+    check(
+      'authorizations_most',
+      sql`${self.chargeAtomic} IS NULL OR ${isAtMost(self.chargeAtomic, self.ceilingAtomic)}`,
+    ),
+    check(
+      'authorizations_units',
+      sql`(${self.units} IS NULL) = (${self.chargeAtomic} IS NULL) AND (${self.units} IS NULL OR ${isJson(self.units)})`,
+    ),
+    check(
+      'authorizations_delivered',
+      sql`${self.isDelivered} = (${self.upstreamStatus} IS NOT NULL) AND (${isUnset(self.isDelivered)} OR ${self.state} <> 'authorized')`,
+    ),
+    check(
+      'authorizations_flags',
+      sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.isDelivered)}`,
+    ),
+  ],
+)
+
+export type AuthorizationRow = typeof authorizations.$inferSelect

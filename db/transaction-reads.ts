@@ -1,10 +1,9 @@
 import type { Hex } from 'viem'
-import { jobs } from './jobs'
 import type { Included, JobReads, TransactionReads } from './Ledger'
 import type { Payment } from './Payment'
 import { externalFrom } from './payment-reads'
 import { fromRow } from './payment-rows'
-import { payments, transactions } from './schema'
+import { jobs, payments, transactions } from './schema'
 import { columnsIn, rowOf, rowsOf, type Selects } from './select'
 
 type Carrying = Awaited<ReturnType<TransactionReads['ofPayment']>>[number]

@@ -1,9 +1,9 @@
+import { webhooks } from './schema'
 import { columnsIn, rowOf, rowsOf, type Selects, type Values } from './select'
 import type { Attempt, Bounds, Message, SweepReason, Swept, WebhookLedger } from './WebhookLedger'
-import { webhooks } from './webhooks'
 
 /** All but what writes the messages of events. */
-export type Messages = Omit<WebhookLedger, 'subscribe' | 'onMessage' | 'add'>
+type Messages = Omit<WebhookLedger, 'subscribe' | 'onMessage' | 'add'>
 
 export type MessagesBase = Selects & {
   /**

@@ -31,7 +31,7 @@ export type AdmitOptions = {
 }
 
 /** What tests may change. There is no setting for it: an operator could set it by mistake. */
-export type TestOptions = {
+type TestOptions = {
   /** Accepts a server that loses commits at a power loss. */
   acceptsLoss?: boolean
   /** Accepts any difference of the clocks, for a service with a clock of its own. */

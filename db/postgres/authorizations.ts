@@ -2,7 +2,7 @@ import { type Charge, type Delivered, type State, sourcesOf } from '../Authoriza
 import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
 import { createAuthorizationReads } from '../authorization-reads'
 import { fromRow, toRow } from '../authorization-rows'
-import { authorizations } from '../authorizations'
+import { authorizations } from '../schema'
 import { rowOf } from '../select'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'

@@ -5,7 +5,7 @@ import type { Json } from './rows'
 type Item = { readonly id: string; readonly [key: string]: Json | undefined }
 type Results = { readonly [id: string]: Json | undefined }
 
-export type BatchOptions = {
+type BatchOptions = {
   /** A function that takes `items`, and returns a member of its value for each id that it changed. */
   call: string
   /** Further members of its input. */

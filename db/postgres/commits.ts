@@ -64,7 +64,7 @@ export type Messages = {
   notify(): void
 }
 
-export type CommitsOptions = {
+type CommitsOptions = {
   lines: Lines
   /** Id of this process. */
   gateway: string

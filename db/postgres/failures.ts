@@ -9,7 +9,7 @@ const rowsMax = 10_000
 const read = `SELECT key, full_at AS at FROM payer_failures WHERE full_at > $1
   ORDER BY full_at DESC LIMIT ${rowsMax}`
 
-export type Failures = {
+type Failures = {
   ledger: FailureLedger
   /** Ends the timer. */
   close(): void

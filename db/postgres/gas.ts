@@ -9,7 +9,7 @@ import { refresh } from './refresh'
 export type GasSum = { wei: bigint; wastedWei: bigint }
 
 /** A sum that a commit of this gateway has made. */
-export type NewSum = { network: Network.Id; product: GasProduct; day: string; sum: GasSum }
+type NewSum = { network: Network.Id; product: GasProduct; day: string; sum: GasSum }
 
 /** The totals in memory, which other gateways change in the database. */
 export type Gas = {

@@ -23,7 +23,7 @@ import { noteLoss } from './loss'
 import type { Json } from './rows'
 import { isSteady, mayHaveChanged, type Times, usualTimes } from './signs'
 
-export type GatewaysOptions = {
+type GatewaysOptions = {
   lines: Lines
   gateway: Gateway
   /** Unix ms. */

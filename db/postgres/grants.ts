@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { GrantLedger } from '../GrantLedger'
-import { grants, grantTopUps } from '../grants'
+import { grants, grantTopUps } from '../schema'
 import { rowOf } from '../select'
 import type { Parts } from './parts'
 import type { Json } from './rows'

@@ -17,7 +17,7 @@ export type Fingerprints = {
   desk?: string
 }
 
-export type Identity = { id: string; service: Fingerprints }
+type Identity = { id: string; service: Fingerprints }
 
 /** Keys of the table `meta`. */
 const idKey = 'database'

@@ -29,7 +29,7 @@ import type { SettlingParts } from './settling-parts'
 import { startStatistics } from './statistics'
 import { createWebhooks } from './webhooks'
 
-export type LedgerOptions = {
+type LedgerOptions = {
   lines: Lines
   /** This process among the gateways; undefined for a command beside the service. */
   gateways?: Gateways | undefined
@@ -39,7 +39,7 @@ export type LedgerOptions = {
   monotonic: () => number
 }
 
-export type OpenLedger = {
+type OpenLedger = {
   ledger: Ledger
   /** Takes a notification of the database. */
   notify(payload: string): void

@@ -21,13 +21,13 @@ import { DatabaseStartError } from './reach'
  */
 export const migrations: readonly Migration[] = [{ name: '0001_shared_ledger', sql: shared }]
 
-export type MigrateOptions = About & { list?: readonly Migration[] }
+type MigrateOptions = About & { list?: readonly Migration[] }
 
 /** Serialises the migrations of gateways that start together. A number of this program. */
 const migrating = 7_408_120
 
 /** Reads what a database is. */
-export async function schemaOf(query: Query): Promise<Schema> {
+async function schemaOf(query: Query): Promise<Schema> {
   const applied = (await hasTable(query, 'migrations'))
     ? await query<Applied>('SELECT name, hash FROM migrations ORDER BY name')
     : []
@@ -46,7 +46,7 @@ export async function noteProgram(query: Query, program: string): Promise<void> 
   )
 }
 
-export type UpgradeOptions = {
+type UpgradeOptions = {
   /** Hosts and name of the database. */
   name: string
   /** Unix ms. */

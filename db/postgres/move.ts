@@ -15,7 +15,7 @@ import { upgrade } from './migrate'
 import { DatabaseStartError, startErrorOf } from './reach'
 import * as Url from './Url'
 
-export type MoveOptions = Omit<AdmitOptions, 'isMove' | 'service'> & {
+type MoveOptions = Omit<AdmitOptions, 'isMove' | 'service'> & {
   /** Only their fingerprints are kept. */
   secrets: KeySecrets
   /** Version of this program. */

@@ -1,6 +1,5 @@
 import type { MerchantRow, OfferLedger } from '../OfferLedger'
-import { offers } from '../offers'
-import { merchants } from '../schema'
+import { merchants, offers } from '../schema'
 import { rowOf } from '../select'
 import type { Parts } from './parts'
 import { type Json, toJson } from './rows'

@@ -22,7 +22,7 @@ import { watchServer } from './server'
 import { sessionOf } from './session'
 import * as Url from './Url'
 
-export type OpenPostgresOptions = Pick<
+type OpenPostgresOptions = Pick<
   AdmitOptions,
   'target' | 'dataDir' | 'now' | 'isLossAccepted' | 'tests'
 > & {

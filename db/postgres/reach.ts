@@ -21,7 +21,7 @@ export class DatabaseStartError extends Error {
 
 const noTls = 'refuses TLS'
 
-export type Reached = {
+type Reached = {
   line: Line
   place: Place
   server: Server

@@ -27,7 +27,7 @@ type AddedGas = {
 }
 
 /** Rows of products as JSON for the functions that write them inside a commit of settlement. */
-export type ProductRows = {
+type ProductRows = {
   /** The `rows` of `insert_order`. */
   order(rows: OrderRows): Json
   /** The `rider` of `ride_order` or `ride_grant`. */

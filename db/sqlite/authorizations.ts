@@ -8,14 +8,14 @@ import {
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import type { AuthorizationReads } from '../authorization-reads'
 import { fromRow, toRow } from '../authorization-rows'
-import { authorizations } from '../authorizations'
+import { authorizations } from '../schema'
 import { rowOf, type Values } from '../select'
 import type { Group } from './group'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
 import { isBarred, isDuplicate } from './write'
 
-export type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
+type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 
 /** Prepared statements that change authorizations. Call them inside `write`. */
 export function createAuthorizationStatements(db: Db) {

@@ -21,7 +21,7 @@ export type Group = {
   commits(): number
 }
 
-export type Change<T> = () => T extends PromiseLike<unknown> ? never : T
+type Change<T> = () => T extends PromiseLike<unknown> ? never : T
 
 type Entry = {
   run: () => unknown

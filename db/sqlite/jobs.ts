@@ -1,6 +1,5 @@
 import type { Hex } from 'viem'
-import { type JobRow, jobs, jobTransactions } from '../jobs'
-import { type TransactionRow, transactions } from '../schema'
+import { type JobRow, jobs, jobTransactions, type TransactionRow, transactions } from '../schema'
 import { rowOf } from '../select'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'

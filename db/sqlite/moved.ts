@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { schemaOf } from './migrate'
 
 /** Where the rows of a file are now. */
-export type Moved = {
+type Moved = {
   /** Id of the PostgreSQL database. */
   id: string
   /** Its hosts and its name. */

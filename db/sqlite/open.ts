@@ -42,7 +42,7 @@ const inMemory = ':memory:'
 /** Name of the database in a data directory. */
 export const databaseName = 'turnpike.sqlite'
 
-export type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
+type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
   dataDir: string
   /** Unix ms. */
   now: () => number

@@ -1,5 +1,4 @@
 import type { Database, Statement } from 'bun:sqlite'
-import { assets, hours, ownAccounts } from '../books'
 import { sqlite as dialect } from '../dialect'
 import type {
   AssetRow,
@@ -11,6 +10,7 @@ import type {
 } from '../SalesLedger'
 import { figuresOf, firstOf, idAt } from '../sales-figures'
 import { type FirstRow, salesSql } from '../sales-sql'
+import { assets, hours, ownAccounts } from '../schema'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
 import { write } from './write'

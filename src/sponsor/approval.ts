@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { GrantRow } from '../../db/grants'
+import type { GrantRow } from '../../db/schema'
 import { RpcError, RpcFault } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'

@@ -1,5 +1,5 @@
 import type { Address, Hex } from 'viem'
-import type { GrantRow } from '../../db/grants'
+import type { GrantRow } from '../../db/schema'
 import { RpcError, RpcFault } from '../chain/client'
 import * as AddressText from '../protocol/Address'
 import * as Permit from '../protocol/Permit'

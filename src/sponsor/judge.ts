@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { GrantRow } from '../../db/grants'
+import type { GrantRow } from '../../db/schema'
 import type { Code } from '../protocol/Problem'
 import { approveCall, estimateApprove, readFacts, tipOf } from './facts'
 import * as Grant from './Grant'

@@ -1,6 +1,5 @@
 import { getAddress, type Hex } from 'viem'
-import type { JobRow } from '../../db/jobs'
-import type { PaymentRow, TransactionRow } from '../../db/schema'
+import type { JobRow, PaymentRow, TransactionRow } from '../../db/schema'
 import { account } from '../../src/demo/accounts'
 import type * as Network from '../../src/protocol/Network'
 

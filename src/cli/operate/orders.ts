@@ -1,6 +1,6 @@
-import type { JobRow } from '../../../db/jobs'
 import type { Ledger } from '../../../db/Ledger'
 import type { HeldReason, Order as StoredOrder } from '../../../db/Order'
+import type { JobRow } from '../../../db/schema'
 import * as Amount from '../../protocol/Amount'
 import * as Order from '../../stock/Order'
 import { CommandError } from '../Command'

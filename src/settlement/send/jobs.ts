@@ -1,7 +1,6 @@
 import type { Hex } from 'viem'
-import type { JobRow } from '../../../db/jobs'
 import type { JobRider } from '../../../db/Ledger'
-import type { TransactionRow } from '../../../db/schema'
+import type { JobRow, TransactionRow } from '../../../db/schema'
 import * as Receipt from '../../chain/receipt'
 import * as Crypto from '../../protocol/Crypto'
 import { type Context, chainOf } from '../state/context'

@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
-import type { JobRow } from '../../../db/jobs'
 import type { Product, Purpose } from '../../../db/Payment'
+import type { JobRow } from '../../../db/schema'
 import { isIdentified } from '../../chain/code'
 import { priceOf } from '../../chain/head'
 import * as Amount from '../../protocol/Amount'
