@@ -13,7 +13,6 @@ import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
 import { refusedOf } from './gateway/upstream/refusals'
 import type { Sources } from './http/health'
-import { whenIdle } from './http/idle'
 import type { Family } from './http/metrics'
 import type { Claims } from './paywall/claims'
 import { succeed } from './paywall/offer/retired-offers'
@@ -193,6 +192,20 @@ function warmUp({ options, database, current }: Base, warmRoutes: () => unknown)
   const lasting = options.isLasting && reserveLog ? [reserveLog] : []
   const steps = [...lasting, ...database.unused(), warmRoutes]
   void whenIdle(steps, () => current.isStopping)
+}
+
+/** Runs work that no request should wait for, between requests, after the first requests. */
+async function whenIdle(steps: readonly (() => unknown)[], isOver: () => boolean): Promise<void> {
+  await Bun.sleep(200)
+  for (const step of steps) {
+    await new Promise((resolve) => setImmediate(resolve))
+    if (isOver()) return
+    try {
+      await step()
+    } catch {
+      // The request that needs the result gets the same fault and reports it.
+    }
+  }
 }
 
 /** Longest time of the last writes after `stop_seconds`, ms. `turnpike service` allows 10 s. */

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import type { Connections } from '../http/peer'
+import type { Connections } from '../http/client'
 import { hostOf } from '../http/url'
 
 /** A certificate with its issuers, and its private key, as PEM. */

@@ -1,7 +1,7 @@
 import type { Service } from '../config/Config'
 import { hasBearer } from '../http/bearer'
+import { clientOf } from '../http/client'
 import { type Registry, renderMetrics } from '../http/metrics'
-import { clientOf } from '../http/peer'
 import * as RateLimit from '../http/rate-limit'
 import * as Problem from '../protocol/Problem'
 import type { Parts } from './parts'
@@ -28,7 +28,7 @@ function assertToken(
   trustProxy: number,
   { adminToken, peerOf, rateLimit, now }: Omit<Options, 'service' | 'registry'>,
 ): void {
-  const key = `metrics ${clientOf(peerOf(request), request.headers, trustProxy)}`
+  const key = `metrics ${clientOf(request, peerOf(request)(), trustProxy)}`
   RateLimit.assertWithin(rateLimit.take(key, perMinute, now()))
   if (hasBearer(request, adminToken)) return
   throw Problem.of('unauthorized', 'The metrics need Authorization: Bearer ADMIN_TOKEN.', {

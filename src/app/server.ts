@@ -1,5 +1,5 @@
 import type { Certificates } from '../acme/certificates'
-import { createPeer, type Peer } from '../http/peer'
+import { createPeers, type Peer } from '../http/client'
 import type { ServerBase } from './base'
 import { type Listener, listenOn } from './listen'
 import { connectionReports } from './report'
@@ -27,7 +27,7 @@ export async function startServer(base: ServerBase): Promise<HttpServer> {
   const { listener, certificates } = await listen(base, common)
   return {
     listener,
-    peerOf: (request) => createPeer(request, listener.connections, middleware.originalOf),
+    peerOf: createPeers(listener.connections, middleware.originalOf),
     certificates,
   }
 }

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
-import { clientKey } from '../http/client-ip'
+import { clientOf } from '../http/client'
 import { allowOf, assertUnpacked, notAllowed, preflight } from '../http/methods'
 import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
@@ -57,7 +57,7 @@ export type Facilitator = {
   ): Response | Promise<Response>
 }
 
-/** The client's key (http/client-ip.ts), and the hash of the API key if the request has one. */
+/** The client's key (http/client.ts), and the hash of the API key if the request has one. */
 type Caller = Pick<Call, 'operation' | 'key'> & { keyHash: Hex | undefined }
 
 /** Resource servers may echo long extensions, but real payments are shorter than this. */
@@ -102,7 +102,7 @@ type Facilitating = FacilitatorOptions & {
 type Call = {
   operation: Facilitation.Operation
   request: Request
-  /** Of the client (http/client-ip.ts). */
+  /** Of the client (http/client.ts). */
   key: string
   requestId: string
   /** Headers that report the client's rate limit. */
@@ -159,7 +159,7 @@ function route(
   operation: Operation,
   { request, peer, requestId }: Arrival,
 ): Response | Promise<Response> {
-  const { method, headers } = request
+  const { method } = request
   const allow = allowOf([operation === 'supported' ? 'GET' : 'POST'])
   if (method === 'OPTIONS') return preflight(request, allow)
   if (!allow.split(', ').includes(method)) throw notAllowed(allow)
@@ -167,7 +167,7 @@ function route(
   const { config, rateLimit, limits, now } = facilitating
   if (!facilitating.accepts())
     throw Problem.of('not-ready', 'The service is stopping: send the request again.')
-  const key = clientKey(peer(), headers.get('x-forwarded-for'), config.service.trustProxy)
+  const key = clientOf(request, peer(), config.service.trustProxy)
   const verdict = rateLimit.take(`${operation} ${key}`, limits[operation], now())
   const limit = RateLimit.headers(verdict)
   if (!verdict.ok) {

@@ -1,7 +1,7 @@
 import type { Config } from '../config/Config'
 import { type Body, type Budget, readBody } from '../http/body'
+import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
-import { clientOf } from '../http/peer'
 import * as RateLimit from '../http/rate-limit'
 import type { IsPlausible } from '../paywall/usage/plausible'
 import * as Problem from '../protocol/Problem'
@@ -34,7 +34,7 @@ export function admit(
 function limit(admission: Admission, incoming: IncomingRequest): Promise<Response> | Response {
   const { rateLimit, now } = admission
   const { paidPerMinute, trustProxy } = admission.limits
-  const key = clientOf(incoming.peer, incoming.request.headers, trustProxy)
+  const key = clientOf(incoming.request, incoming.peer(), trustProxy)
   const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
   RateLimit.assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()), 'paid requests')
   RateLimit.assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()), 'paid requests')
@@ -78,7 +78,7 @@ function open(admission: Admission, incoming: IncomingRequest): Response | Promi
       release()
     }
   }
-  const client = clientOf(incoming.peer, request.headers, limits.trustProxy)
+  const client = clientOf(request, incoming.peer(), limits.trustProxy)
   const pays = presented.kind !== 'none'
   if (pays) {
     return admission

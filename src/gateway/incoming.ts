@@ -1,4 +1,4 @@
-import type { Peer } from '../http/peer'
+import type { Peer } from '../http/client'
 import type { Envelope } from '../paywall/answer/remainder'
 import type { Presented } from '../paywall/extract'
 import type { Item } from '../paywall/offer/Item'

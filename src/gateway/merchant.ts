@@ -1,7 +1,7 @@
 import type { Config, Method, NetworkConfig } from '../config/Config'
 import type { Budget } from '../http/body'
+import type { Peer } from '../http/client'
 import { allowOf, notAllowed, preflight } from '../http/methods'
-import type { Peer } from '../http/peer'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import type * as RateLimit from '../http/rate-limit'
 import { splitUrl } from '../http/url'

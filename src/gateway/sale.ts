@@ -1,4 +1,4 @@
-import { clientOf } from '../http/peer'
+import { clientOf } from '../http/client'
 import { receiptUrl } from '../paywall/answer/receipts'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/offer/Item'
@@ -72,7 +72,7 @@ export function sell(
     timeoutMs: match.merchant.timeoutMs,
     envelope: incoming.envelope,
     get client() {
-      return clientOf(incoming.peer, request.headers, sales.trustProxy)
+      return clientOf(request, incoming.peer(), sales.trustProxy)
     },
     // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {

@@ -1,6 +1,6 @@
 import * as Problem from '../protocol/Problem'
 import { toResponse } from './problem'
-import { hasManyHosts, isForSale, isLoopbackHost, withPlainPath } from './url'
+import { loopbackHost, pathStart, withPlainPath } from './url'
 
 type Answer = Response | Promise<Response>
 type Route = (request: Request) => Answer
@@ -42,14 +42,16 @@ export function createMiddleware(options: MiddlewareOptions): Middleware {
   const { baseUrl, requestId, now } = options
   /** Original requests, by the requests that replace them. */
   const originals = new WeakMap<Request, Request>()
-  let looksForOther = isLoopbackHost(new URL(baseUrl).host)
+  let looksForOther = loopbackHost.test(new URL(baseUrl).host)
   let otherHost: string | undefined
 
   return {
     wrapRoutes(routes, request, sell) {
       const route = sell !== undefined && isForSale(request.url) ? sell : (routes as Route)
-      if (hasManyHosts(request.headers)) return refuse
-      if (looksForOther) look(request.headers.get('host') ?? '')
+      // The runtime joins several Host fields. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+      const host = request.headers.get('host') ?? ''
+      if (host.includes(',')) return refuse
+      if (looksForOther) look(host)
       if (request.method === 'HEAD') return (asked) => dated(route(plainOf(asked)))
       const plain = plainOf(request)
       return plain === request ? route : () => route(plain)
@@ -58,8 +60,13 @@ export function createMiddleware(options: MiddlewareOptions): Middleware {
     otherHost: () => otherHost,
   }
 
+  /** Whether the path is below `/m/`. */
+  function isForSale(url: string): boolean {
+    return url.startsWith('/m/', pathStart(url))
+  }
+
   function look(host: string): void {
-    if (isLoopbackHost(host) || !plausibleHost.test(host)) return
+    if (loopbackHost.test(host) || !plausibleHost.test(host)) return
     looksForOther = false
     otherHost = host
     options.onOtherHost?.(host)

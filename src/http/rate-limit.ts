@@ -35,7 +35,7 @@ export function createRateLimit(
   const fullAt = new Float64Array(rows * cells)
   const cellOf = (key: string, row: number) =>
     row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
-  const ask = (key: string, limit: number, now: number, weight: number): Verdict => {
+  const take: RateLimit['take'] = (key, limit, now, weight = 1) => {
     const a = cellOf(key, 0)
     const b = cellOf(key, 1)
     const c = cellOf(key, 2)
@@ -62,10 +62,7 @@ export function createRateLimit(
     const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
     return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
   }
-  return {
-    take: (key, limit, now, weight = 1) => ask(key, limit, now, weight),
-    peek: (key, limit, now) => ask(key, limit, now, 0),
-  }
+  return { take, peek: (key, limit, now) => take(key, limit, now, 0) }
 }
 
 /** `RateLimit-*` headers of a verdict, and `Retry-After` (seconds) when it refuses. */

@@ -2,7 +2,7 @@
  * Index at which the path begins in a request's URL; -1 when it has none. A request of HTTP/1.0 may
  * have no Host field. Then its URL is the path alone, which may contain `://`.
  */
-function pathStart(url: string): number {
+export function pathStart(url: string): number {
   return url.startsWith('/') ? 0 : url.indexOf('/', url.indexOf('://') + 3)
 }
 
@@ -41,11 +41,6 @@ export function withPlainPath(request: Request): Request {
   return new Request(`http://localhost${plain}${searchOf(url)}`, request)
 }
 
-/** Whether the path of a request's URL is below `/m/`. */
-export function isForSale(url: string): boolean {
-  return url.startsWith('/m/', pathStart(url))
-}
-
 /**
  * Path prefixes under which a path is served: the root and the path of each base URL, without
  * repetition.
@@ -58,14 +53,6 @@ export function prefixesOf(baseUrls: readonly string[]): string[] {
 /** A host name or an address in the form of a URL: IPv6 has brackets. */
 export function hostOf(hostname: string): string {
   return hostname.includes(':') && !hostname.startsWith('[') ? `[${hostname}]` : hostname
-}
-
-/**
- * Whether a request has several Host fields, which the runtime joins. A proxy before us may have
- * read another one of them. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
- */
-export function hasManyHosts(headers: Headers): boolean {
-  return headers.get('host')?.includes(',') ?? false
 }
 
 /** Path and query of an absolute URL that Bun has normalised; nothing is decoded. */
@@ -83,7 +70,5 @@ export function splitUrl(url: string): [pathname: string, search: string] {
 
 const visible = /^[\x21-\x7e]*$/
 
-/** Whether a host, with or without a port, is this machine. */
-export function isLoopbackHost(host: string): boolean {
-  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?$/i.test(host)
-}
+/** A host of this machine, with or without a port. */
+export const loopbackHost = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?$/i

@@ -13,7 +13,7 @@ import type { ChallengeDetails } from './offer/quote'
 export type Sale = Asked & {
   headers: Headers
   requestId: string
-  /** Address of the client (http/client-ip.ts). */
+  /** Address of the client (http/client.ts). */
   readonly client: string
   /** The stored purpose of its payment. */
   purpose: Pick<Purpose, 'product' | 'merchant' | 'route' | 'resource'>

@@ -1,6 +1,6 @@
 import { Type } from '@sinclair/typebox'
 import { type Budget, readBody } from '../http/body'
-import { clientKey } from '../http/client-ip'
+import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
@@ -32,8 +32,7 @@ export async function sponsorApprove(
   request: Request,
 ): Promise<Response> {
   const { granting, rateLimit, now } = options
-  const forwarded = request.headers.get('x-forwarded-for')
-  const client = clientKey(options.addressOf(request), forwarded, options.trustProxy)
+  const client = clientOf(request, options.addressOf(request), options.trustProxy)
   // Check the client first, so that its refused requests do not use up its network's limit.
   RateLimit.assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
   RateLimit.assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type { Config, Stock } from '../config/Config'
-import { clientKey } from '../http/client-ip'
+import { clientOf } from '../http/client'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
 import { searchOf } from '../http/url'
@@ -29,8 +29,7 @@ export function createMarketHandlers(options: MarketHandlersOptions) {
   const { stock } = market
 
   const limited = (request: Request): Record<string, string> => {
-    const forwarded = request.headers.get('x-forwarded-for')
-    const key = clientKey(addressOf(request), forwarded, service.trustProxy)
+    const key = clientOf(request, addressOf(request), service.trustProxy)
     const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
     RateLimit.assertWithin(verdict)
     return RateLimit.headers(verdict)

@@ -1,6 +1,6 @@
 import { Type } from '@sinclair/typebox'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
-import { clientKey } from '../http/client-ip'
+import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
@@ -38,8 +38,7 @@ export type OrderHandlersOptions = {
 export function createOrderHandlers(options: OrderHandlersOptions) {
   const { desk, orderResponse, stock, service, rateLimit, addressOf, now } = options
 
-  const keyOf = (request: Request) =>
-    clientKey(addressOf(request), request.headers.get('x-forwarded-for'), service.trustProxy)
+  const keyOf = (request: Request) => clientOf(request, addressOf(request), service.trustProxy)
 
   const limit = (name: string, request: Request, perMinute: number): Record<string, string> => {
     const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())

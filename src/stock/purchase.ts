@@ -29,7 +29,7 @@ export type OrderRequest = {
   headers: Headers
   presented: Presented
   requestId: string
-  /** Address of the client (http/client-ip.ts). */
+  /** Address of the client (http/client.ts). */
   client: string
 }
 

@@ -4,8 +4,8 @@ import * as Matcher from '../../src/gateway/Route'
 import { toUpstream } from '../../src/gateway/upstream/headers'
 import { rewriteBody } from '../../src/gateway/upstream/rewrite'
 import { validateParams } from '../../src/gateway/validate'
-import { clientKey } from '../../src/http/client-ip'
-import { isKnown } from '../../src/http/etag'
+import { clientOf } from '../../src/http/client'
+import { isKnown } from '../../src/http/document'
 import { searchOf, withPlainPath } from '../../src/http/url'
 import { scrub } from '../../src/log'
 import { idempotencyKey } from '../../src/paywall/checkout'
@@ -223,7 +223,7 @@ const headerChecks: readonly [name: string, check: (text: string) => unknown][] 
     (text) =>
       isKnown(new Request('http://localhost/', { headers: { 'if-none-match': text } }), '"a"'),
   ],
-  ['X-Forwarded-For', (text) => clientKey('::1', text, 9)],
+  ['X-Forwarded-For', (text) => clientOf({ headers: { get: () => text } }, '::1', 9)],
   [
     'headers to forward',
     (text) =>

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { Elysia, t } from 'elysia'
-import { clientKey } from '../../src/http/client-ip'
+import { clientOf } from '../../src/http/client'
 import { createHealth } from '../../src/http/health'
 import { createRegistry, renderMetrics } from '../../src/http/metrics'
 import { answersErrors, errors, toResponse } from '../../src/http/problem'
@@ -187,7 +187,10 @@ describe('rate-limit', () => {
   })
 })
 
-describe('client-ip', () => {
+describe('client', () => {
+  const clientKey = (address: string | undefined, forwarded: string | null, trustProxy: number) =>
+    clientOf({ headers: { get: () => forwarded } }, address, trustProxy)
+
   test('without trusted proxies the header is ignored', () => {
     expect(clientKey('203.0.113.9', '1.1.1.1', 0)).toBe('203.0.113.9')
     expect(clientKey(undefined, null, 0)).toBe('unknown')

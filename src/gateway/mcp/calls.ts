@@ -1,4 +1,4 @@
-import type { Peer } from '../../http/peer'
+import type { Peer } from '../../http/client'
 import type * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type { Gateway } from '../merchant'

@@ -1,7 +1,7 @@
 import type { Config } from '../../config/Config'
 import { type Budget, createBudget, readBody } from '../../http/body'
+import { clientOf, type Peer } from '../../http/client'
 import { assertUnpacked } from '../../http/methods'
-import { clientOf, type Peer } from '../../http/peer'
 import * as RateLimit from '../../http/rate-limit'
 import type { Log } from '../../log'
 import * as Problem from '../../protocol/Problem'
@@ -115,7 +115,7 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
   const first = take()
   if (!first.ok) return limited(first)
   assertUnpacked(headers)
-  const client = clientOf(peer, headers, limits.trustProxy)
+  const client = clientOf(request, peer(), limits.trustProxy)
   const body = await readBody(request, limits.messageMaxBytes, state.budget, { client })
   let outgoing: Outgoing | undefined
   try {

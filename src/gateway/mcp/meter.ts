@@ -1,4 +1,4 @@
-import { clientOf, type Peer } from '../../http/peer'
+import { clientOf, type Peer } from '../../http/client'
 import type * as RateLimit from '../../http/rate-limit'
 import * as Messages from './Messages'
 
@@ -17,14 +17,10 @@ const bytesPerMinute = 64 * Messages.messageMaxBytes
 const unitBytes = 4096
 
 /** Counts the announced bytes of a request, then its messages, by client. */
-export function createMeter(
-  limits: Limits,
-  { headers }: Request,
-  peer: Peer,
-): () => RateLimit.Verdict {
+export function createMeter(limits: Limits, request: Request, peer: Peer): () => RateLimit.Verdict {
   const { rateLimit, now, paidPerMinute, messageMaxBytes } = limits
-  const key = clientOf(peer, headers, limits.trustProxy)
-  const announced = Number(headers.get('content-length') ?? messageMaxBytes)
+  const key = clientOf(request, peer(), limits.trustProxy)
+  const announced = Number(request.headers.get('content-length') ?? messageMaxBytes)
   let isFirst = true
   return () => {
     const verdict = rateLimit.take(`mcp ${key}`, paidPerMinute, now())

@@ -1,5 +1,5 @@
 import type { Service } from '../../config/Config'
-import { isLoopbackHost } from '../../http/url'
+import { loopbackHost } from '../../http/url'
 import { idleMs, longestMs } from './sessions'
 
 /** Why a request may not sign in or change anything, as a sentence for the operator. */
@@ -23,8 +23,8 @@ export function createGuard({ baseUrl }: Pick<Service, 'baseUrl'>) {
     transport({ request: { headers }, address }: Client): Fault {
       if (isTls) return undefined
       const isForwarded = headers.has('x-forwarded-for') || headers.has('forwarded')
-      const isLocal = isLoopbackAddress(address) && isLoopbackHost(headers.get('host') ?? '')
-      if (isLoopbackHost(base.host) && isLocal && !isForwarded) return undefined
+      const isLocal = isLoopbackAddress(address) && loopbackHost.test(headers.get('host') ?? '')
+      if (loopbackHost.test(base.host) && isLocal && !isForwarded) return undefined
       return `Signing in needs TLS, because the token and the session would be sent in clear text. Serve ${baseUrl} by https and set base_url to that address, or open this page on the machine of the service at http://localhost.`
     },
     /**
@@ -60,7 +60,7 @@ export function createGuard({ baseUrl }: Pick<Service, 'baseUrl'>) {
   function isOwnOrigin(origin: string, host: string): boolean {
     if (origin === base.origin) return true
     const url = URL.parse(origin)
-    return url !== null && url.host === host && isLoopbackHost(url.host)
+    return url !== null && url.host === host && loopbackHost.test(url.host)
   }
 }
 

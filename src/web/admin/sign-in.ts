@@ -1,7 +1,7 @@
 import { Type } from '@sinclair/typebox'
 import { isToken } from '../../http/bearer'
 import { type Budget, readBody } from '../../http/body'
-import { clientKey } from '../../http/client-ip'
+import { clientOf } from '../../http/client'
 import { assertUnpacked } from '../../http/methods'
 import * as RateLimit from '../../http/rate-limit'
 import type { Log } from '../../log'
@@ -52,20 +52,18 @@ export type Sent = { form: URLSearchParams; session: Session }
 /** Limits by client, and the comparison of tokens. */
 function createLimits(service: Service, options: SignInOptions) {
   const { adminToken, rateLimit, now, log } = options
-  const clientOf = (request: Request) => {
-    const forwarded = request.headers.get('x-forwarded-for')
-    return clientKey(options.addressOf(request), forwarded, service.trustProxy)
-  }
+  const keyOf = (request: Request) =>
+    clientOf(request, options.addressOf(request), service.trustProxy)
   return {
-    clientOf,
+    clientOf: keyOf,
     take: (request: Request, what: string, most: number) =>
-      RateLimit.assertWithin(rateLimit.take(`admin ${what} ${clientOf(request)}`, most, now())),
+      RateLimit.assertWithin(rateLimit.take(`admin ${what} ${keyOf(request)}`, most, now())),
     /**
      * Whether a token is right. Throws ProblemError when too many were wrong: of this client before the
      * comparison, of all clients after it, so that strangers do not keep the operator out.
      */
     check(request: Request, token: string): boolean {
-      const client = clientOf(request)
+      const client = keyOf(request)
       const key = `admin failed ${client}`
       RateLimit.assertWithin(rateLimit.peek(key, failuresPerMinute, now()))
       if (isToken(token, adminToken)) return true
@@ -75,7 +73,7 @@ function createLimits(service: Service, options: SignInOptions) {
       return false
     },
     refuse(request: Request, reason: string, fault: string): Refused {
-      log('admin-refused', { client: clientOf(request), reason })
+      log('admin-refused', { client: keyOf(request), reason })
       return { status: 403, fault }
     },
   }

@@ -1,5 +1,5 @@
 import type { Config, Logo, Service } from '../../config/Config'
-import { isKnown, tagOf } from '../../http/etag'
+import { isKnown, tagOf } from '../../http/document'
 import { assetsOf, iconData, securityPolicy } from '../assets'
 import { type Html, html } from '../html'
 import { createPackedCache, sendPacked, takesGzip, withVary } from '../packed'

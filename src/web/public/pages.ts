@@ -1,5 +1,5 @@
 import type { Config, Route } from '../../config/Config'
-import { clientKey } from '../../http/client-ip'
+import { clientOf } from '../../http/client'
 import * as RateLimit from '../../http/rate-limit'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
@@ -35,8 +35,7 @@ export function createPages(options: PagesOptions) {
   const catalogue = createCataloguePage(config)
 
   const limitSearch = (request: Request) => {
-    const forwarded = request.headers.get('x-forwarded-for')
-    const key = clientKey(options.addressOf(request), forwarded, trustProxy)
+    const key = clientOf(request, options.addressOf(request), trustProxy)
     RateLimit.assertWithin(rateLimit.take(`search ${key}`, searchesPerMinute, now()))
   }
 

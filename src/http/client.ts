@@ -1,24 +1,63 @@
 import { net } from '../net/runtime'
 
+/** Returns the address of a request's client. The address is looked up only when it is needed. */
+export type Peer = (() => string | undefined) & {
+  /**
+   * Suspends the idle timeout of the connection (`isHeld`), or restores it. `isCut` ends the
+   * connection soon, even while bytes wait for a client that does not read.
+   */
+  hold?: (isHeld: boolean, isCut?: boolean) => void
+}
+
+/** Access to the connections of a server's requests. */
+export type Connections = {
+  /** Connections are ended after this idle time, s. */
+  idleSeconds: number
+  addressOf(request: Request): string | undefined
+  setTimeout(request: Request, seconds: number): void
+}
+
+/**
+ * Makes the peers of requests. The calls of one message may each suspend the idle timeout, which stays
+ * suspended until the last call restores it. Restore it before the answer ends, because the server
+ * does not reset the timeout by itself. `originalOf`: the request as the server received it.
+ */
+export function createPeers(
+  { idleSeconds, addressOf, setTimeout }: Connections,
+  originalOf: (request: Request) => Request,
+): (request: Request) => Peer {
+  return (request) => {
+    let holders = 0
+    // The lookup is lazy, because an unpaid answer does not need the address.
+    const peer: Peer = () => addressOf(originalOf(request))
+    peer.hold = (isHeld, isCut = false) => {
+      holders += isHeld ? 1 : -1
+      if (holders === 1 && isHeld) setTimeout(originalOf(request), 0)
+      if (holders === 0) setTimeout(originalOf(request), isCut ? 1 : idleSeconds)
+    }
+    return peer
+  }
+}
+
 /**
  * The key under which a client is counted: its IPv4 address, or the /64 of its IPv6 address,
- * because one subscriber owns at least a /64. `trustProxy` is the number of reverse proxies in
+ * because one subscriber owns at least a /64. `address`: the peer of the connection. `trustProxy` is the number of reverse proxies in
  * front. Each proxy appends the address that it saw to `X-Forwarded-For`, so the client is that
  * many entries from the right. A client can invent every entry further left. An entry that is not
  * an address ends the search: the last trustworthy address is counted instead.
  */
-export function clientKey(
-  peerAddress: string | undefined,
-  xForwardedFor: string | null,
+export function clientOf(
+  { headers }: { headers: Pick<Headers, 'get'> },
+  address: string | undefined,
   trustProxy: number,
 ): string {
-  let key = normalize(peerAddress ?? '') ?? 'unknown'
-  let rest = xForwardedFor ?? ''
+  let key = normalize(address ?? '') ?? 'unknown'
+  let rest = headers.get('x-forwarded-for') ?? ''
   for (let hop = 0; hop < trustProxy && rest; hop++) {
     const comma = rest.lastIndexOf(',')
-    const address = normalize(withoutPort(rest.slice(comma + 1).trim()))
-    if (address === undefined) break
-    key = address
+    const entry = normalize(withoutPort(rest.slice(comma + 1).trim()))
+    if (entry === undefined) break
+    key = entry
     rest = rest.slice(0, Math.max(comma, 0))
   }
   return key

@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { createBudget, readBody } from '../../src/http/body'
-import { createReaders } from '../../src/http/readers'
+import { createBudget, createReaders, readBody } from '../../src/http/body'
 import type { ProblemError } from '../../src/protocol/Problem'
 import { until } from '../harness/world'
 
