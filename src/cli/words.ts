@@ -1,3 +1,4 @@
+import type { Merchant } from '../config/Config'
 import { codeOf } from '../config/env'
 import { index, lineOf } from '../config/lines'
 import { format } from '../config/merchants'
@@ -34,4 +35,11 @@ export function self(): string {
 /** Whether this is the executable, not a checkout. */
 export function isCompiled(): boolean {
   return import.meta.dir.startsWith('/$bunfs') || import.meta.dir.includes('~BUN')
+}
+
+/** `1 merchant sells 1 route`. */
+export function salesOf(merchants: readonly Pick<Merchant, 'routes'>[]): string {
+  const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+  const sellers = merchants.length === 1 ? '1 merchant sells' : `${merchants.length} merchants sell`
+  return `${sellers} ${routes === 1 ? '1 route' : `${routes} routes`}`
 }

@@ -301,7 +301,12 @@ export const meter = keys({
   request: own<never>(tableOf(meterRequest)),
 })
 
-export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+export const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const
+
+export type Method = (typeof methods)[number]
+
+/** Methods whose requests have a body. */
+export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
 export const route = keys({
   // Literal segments only. Empty: the merchant itself.

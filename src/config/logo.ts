@@ -1,7 +1,7 @@
 import { readFileSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import type { Logo } from './Config'
-import { optional, type Read, type Table } from './reader'
+import { optional, type Table } from './reader'
 import * as V from './values'
 
 /** The image is a part of every first visit. */
@@ -11,39 +11,30 @@ const unknownSize = { width: 1, height: 1 }
 
 /** Reads the image that `logo` names, beside the file. Its bytes, not its name, tell its type. */
 export function readLogo(table: Table): Logo | undefined {
-  const directory = dirname(table.source.file)
-  return optional(table, 'logo', logoIn(directory))
-}
-
-function logoIn(directory: string): Read<Logo> {
-  return (value) => {
+  return optional(table, 'logo', (value) => {
     const path = V.filled(value)
     if (typeof path !== 'string') return path
-    const bytes = read(resolve(directory, path))
+    const bytes = read(resolve(dirname(table.source.file), path))
     if (typeof bytes === 'string') return { wrong: bytes }
     return (
       png(bytes) ??
       svg(bytes) ?? { wrong: 'must name an SVG or PNG file; the content of this one is neither' }
     )
-  }
+  })
 }
 
 /** The bytes, or why they cannot be used. */
 function read(file: string): Uint8Array | string {
   try {
-    const { size, isFile } = sizeOf(file)
+    const stat = statSync(file)
+    const { size } = stat
     // The content of a device or a pipe may have no end.
-    if (!isFile) return 'must name a file'
+    if (!stat.isFile()) return 'must name a file'
     if (size > maxBytes) return `must name a file of at most 64 KiB; this one has ${size} bytes`
     return new Uint8Array(readFileSync(file))
   } catch {
     return 'names a file that cannot be read; the path begins where this file is'
   }
-}
-
-function sizeOf(file: string) {
-  const stat = statSync(file)
-  return { size: stat.size, isFile: stat.isFile() }
 }
 
 const signature = [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]

@@ -5,7 +5,6 @@ import { readKeys } from './kinds'
 import { keyOf } from './lines'
 import { readNetworkList } from './networks'
 import {
-  at,
   child,
   children,
   field,
@@ -13,7 +12,8 @@ import {
   isTable,
   optional,
   record,
-  report,
+  reportKey,
+  reportRepeats,
   type Table,
 } from './reader'
 import { builtinRoutes, readRoute } from './route'
@@ -33,17 +33,9 @@ export type Context = {
 export function readMerchants(root: Table, context: Context): readonly Merchant[] {
   const tables = children(root, 'merchants')
   const merchants = tables.map((table, i) => readMerchant(table, i, context))
-  const firsts = new Map<string, number>()
-  tables.forEach((table, i) => {
-    const name = merchants[i]?.slug ?? ''
-    const first = firsts.get(name)
-    if (first === undefined) {
-      firsts.set(name, i)
-      return
-    }
-    const line = root.source.lines.get(keyOf(['merchants', first, 'slug']))
-    const message = `slug is already that of the merchant on line ${line}: write another`
-    report(table.source, at(table, 'slug'), message)
+  const slugs = merchants.map(({ slug }) => slug)
+  reportRepeats(tables, 'slug', slugs, (line) => {
+    return `slug is already that of the merchant on line ${line}: write another`
   })
   return merchants
 }
@@ -93,44 +85,33 @@ function isAnyLoopback(routes: readonly Route[], map: unknown): boolean {
 
 /** Checks that every route has a source: the binary itself, or one upstream. */
 function checkOrigin(table: Table, merchant: Merchant, routes: readonly Table[]): void {
-  const { source } = table
-  if (merchant.builtin && table.raw.upstream !== undefined) {
-    const message = 'a builtin merchant has no upstream: remove builtin or upstream'
-    report(source, at(table, 'upstream'), message)
-  }
-  if (!merchant.builtin && table.raw.upstream === undefined) {
-    const isNeeded = routes.some((route) => route.raw.upstream === undefined)
-    const message = 'upstream is missing; write upstream = "https://api.example.com"'
-    if (isNeeded) report(source, at(table, 'upstream'), message)
-  }
+  const isThere = table.raw.upstream !== undefined
+  if (merchant.builtin && isThere)
+    reportKey(table, 'upstream', 'a builtin merchant has no upstream: remove builtin or upstream')
+  if (!merchant.builtin && !isThere && routes.some((route) => route.raw.upstream === undefined))
+    reportKey(table, 'upstream', 'upstream is missing; write upstream = "https://api.example.com"')
 }
 
 function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[]): void {
-  const { source } = table
-  if (tables.length === 0) {
-    report(source, at(table, 'routes'), 'no route is listed; write [[merchants.routes]]')
-  }
-  const served = merchant.builtin ? builtinRoutes[merchant.builtin] : undefined
-  const firsts = new Map<string, number>()
-  tables.forEach((route, i) => {
-    const path = merchant.routes[i]?.path ?? ''
-    if (served && !served.includes(path)) {
-      const message = `path is none of builtin ${merchant.builtin}: ${served.join(', ')}`
-      report(source, at(route, 'path'), message)
-    }
-    if (served && merchant.routes[i]?.meter !== undefined) {
-      const message = 'a builtin merchant has fixed prices: remove the meter'
-      report(source, at(route, 'meter'), message)
-    }
-    // The longest literal path is selected before the method, so only equal paths are ambiguous.
-    const first = firsts.get(path)
-    if (first === undefined) {
-      firsts.set(path, i)
-      return
-    }
-    const line = source.lines.get(keyOf([...table.path, 'routes', first, 'path']))
-    const message = `path is already sold by the route on line ${line}: a path has one price`
-    report(source, at(route, 'path'), message)
+  if (tables.length === 0)
+    reportKey(table, 'routes', 'no route is listed; write [[merchants.routes]]')
+  const served = merchant.builtin && builtinRoutes[merchant.builtin]
+  if (served !== undefined)
+    tables.forEach((route, i) => {
+      const { path = '', meter } = merchant.routes[i] ?? {}
+      if (!served.includes(path))
+        reportKey(
+          route,
+          'path',
+          `path is none of builtin ${merchant.builtin}: ${served.join(', ')}`,
+        )
+      if (meter !== undefined)
+        reportKey(route, 'meter', 'a builtin merchant has fixed prices: remove the meter')
+    })
+  // The longest literal path is selected before the method, so only equal paths are ambiguous.
+  const paths = merchant.routes.map(({ path }) => path)
+  reportRepeats(tables, 'path', paths, (line) => {
+    return `path is already sold by the route on line ${line}: a path has one price`
   })
 }
 
@@ -160,7 +141,7 @@ function readHeaders(table: Table): Readonly<Record<string, string>> {
     const again = seen.has(name.toLowerCase()) ? 'is there twice: remove one of them' : undefined
     const wrong = fault ?? again
     // The name alone: a control character in it must not reach a terminal.
-    if (wrong) report(table.source, [...table.path, 'headers', name], `header ${wrong}`)
+    if (wrong) reportKey(table, ['headers', name], `header ${wrong}`)
     seen.add(name.toLowerCase())
   }
   return headers
@@ -174,13 +155,13 @@ function readOffered(table: Table, networks: readonly NetworkConfig[]): Merchant
   const offered = ids ?? mainnets
   if (isEmptyList(table, 'networks') || (!ids && networks.length > 0 && offered.length === 0)) {
     const example = `networks = ["${networks[0]?.id ?? 'eip155:8453'}"]`
-    report(table.source, at(table, 'networks'), `networks is empty; write ${example}`)
+    reportKey(table, 'networks', `networks is empty; write ${example}`)
   }
   ids?.forEach((id, i) => {
     const network = networks.find((candidate) => candidate.id === id)
     if (!network?.testnet || mayTest) return
     const message = 'this network is a testnet, its money is worth nothing; set testnet_ok = true'
-    report(table.source, [...table.path, 'networks', i], message)
+    reportKey(table, ['networks', i], message)
   })
   return offered
 }

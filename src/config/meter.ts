@@ -1,13 +1,11 @@
 import type { Meter, Rate, Rates } from '../meter/Meter'
 import { format, type Pointer } from '../meter/Pointer'
 import * as Preset from '../meter/Preset'
-import type { Method, Route } from './Config'
+import type { Route } from './Config'
 import * as keys from './keys'
 import { readKeys } from './kinds'
-import { at, child, children, record, report, type Table } from './reader'
+import { child, children, record, reportKey, type Table } from './reader'
 import * as V from './values'
-
-const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
 /** Reads `[merchants.routes.meter]`. */
 export function readMeter(
@@ -22,9 +20,9 @@ export function readMeter(
   const meter: Meter = { ...values, plan, priceAtomic: route.priceAtomic, rates }
   checkBase(table, meter)
   checkCounted(table, meter)
-  if (plan.request !== undefined && route.methods.some((each) => !withBody.includes(each))) {
+  if (plan.request !== undefined && route.methods.some((each) => !keys.withBody.includes(each))) {
     const message = `preset "${preset}" reads bodies: methods must be POST, PUT or PATCH`
-    report(table.source, at(table, 'preset'), message)
+    reportKey(table, 'preset', message)
   }
   return meter
 }
@@ -39,21 +37,19 @@ function readPlan(table: Table, preset: Preset.Name): Preset.Preset {
   const isOwn = Object.keys(answer).length > 0
   for (const key of ['answer', 'events', 'part_of', 'request']) {
     if (table.raw[key] === undefined) continue
-    const message = `${key} needs preset = "none"; other presets have their own`
-    if (preset !== 'none') report(table.source, at(table, key), message)
-    else if (!isOwn && key !== 'answer')
-      report(table.source, at(table, key), `${key} needs pointers in answer`)
+    if (preset !== 'none')
+      reportKey(table, key, `${key} needs preset = "none"; other presets have their own`)
+    else if (!isOwn && key !== 'answer') reportKey(table, key, `${key} needs pointers in answer`)
   }
   if (preset !== 'none' || !isOwn) return Preset.presets[preset]
   const units = Object.keys(answer)
   for (const name of Object.keys(events)) {
-    if (units.includes(name)) continue
-    report(table.source, [...table.path, 'events', name], `${name} is no unit of answer`)
+    if (!units.includes(name)) reportKey(table, ['events', name], `${name} is no unit of answer`)
   }
   for (const [name, whole] of Object.entries(partOf)) {
     const isFlat = units.includes(name) && units.includes(whole) && !Object.hasOwn(partOf, whole)
     const message = `${name} and ${whole} must be units of answer, ${whole} part of no other`
-    if (!isFlat) report(table.source, [...table.path, 'part_of', name], message)
+    if (!isFlat) reportKey(table, ['part_of', name], message)
   }
   const counters = units.map((unit): Preset.Counter => {
     const inAnswer = [answer[unit] ?? []]
@@ -82,9 +78,7 @@ function readRequest(table: Table): Preset.RequestPlan {
     output: [{ path: /^/, names, onStream: rest.onStream.map((at) => ({ at, value: true })) }],
   }
   const parents = new Set(names.map((each) => format(each.slice(0, -1))))
-  if (parents.size > 1) {
-    report(table.source, at(table, 'max_output'), 'max_output must name members of one object')
-  }
+  if (parents.size > 1) reportKey(table, 'max_output', 'max_output must name members of one object')
   return plan
 }
 
@@ -95,11 +89,9 @@ function readUnits(table: Table, plan: Preset.Preset): Rates {
   for (const inner of children(table, 'units')) {
     const { name, price, per } = readKeys(inner, keys.unit, {})
     const fault = unitFault(plan, name)
-    if (Object.hasOwn(rates, name)) {
-      report(inner.source, at(inner, 'name'), `${name} is there twice: remove one of them`)
-    } else if (fault !== undefined && name !== '') {
-      report(inner.source, at(inner, 'name'), fault)
-    }
+    if (Object.hasOwn(rates, name))
+      reportKey(inner, 'name', `${name} is there twice: remove one of them`)
+    else if (fault !== undefined && name !== '') reportKey(inner, 'name', fault)
     rates[name] = { priceScaled: price, per }
   }
   return rates
@@ -123,7 +115,7 @@ function readModels(table: Table, plan: Preset.Preset, rates: Rates): Meter['mod
       const own: Record<string, Rate> = {}
       for (const [unit, priceScaled] of Object.entries(prices)) {
         const fault = unitFault(plan, unit)
-        if (fault !== undefined) report(inner.source, [...inner.path, model, unit], fault)
+        if (fault !== undefined) reportKey(inner, [model, unit], fault)
         own[unit] = { priceScaled, per: rates[unit]?.per ?? perDefault }
       }
       return [model, { ...rates, ...own }]
@@ -132,44 +124,38 @@ function readModels(table: Table, plan: Preset.Preset, rates: Rates): Meter['mod
 }
 
 function checkBase(table: Table, { baseAtomic, priceAtomic, preset, plan }: Meter): void {
-  if (baseAtomic > priceAtomic) {
-    const message = 'base is above price, which is the most that a request can cost'
-    report(table.source, at(table, 'base'), message)
-  }
-  if (preset === 'none' && plan.counters.length === 0 && baseAtomic === 0n) {
-    const message = 'base is missing; preset "none" charges it, or the units of answer'
-    report(table.source, at(table, 'base'), message)
-  }
+  if (baseAtomic > priceAtomic)
+    reportKey(table, 'base', 'base is above price, which is the most that a request can cost')
+  if (preset === 'none' && plan.counters.length === 0 && baseAtomic === 0n)
+    reportKey(table, 'base', 'base is missing; preset "none" charges it, or the units of answer')
 }
 
 /** Reports a counted unit without a price, and a limit that limits nothing. */
 function checkCounted(table: Table, meter: Meter): void {
   const { preset, plan, rates, models, limits } = meter
-  const { source } = table
   const names = Object.keys(models)
   if (plan.counters.length === 0) {
     for (const key of ['units', 'models', 'limits']) {
       if (table.raw[key] === undefined) continue
-      report(source, at(table, key), `${key} has no meaning with preset "${preset}": remove it`)
+      reportKey(table, key, `${key} has no meaning with preset "${preset}": remove it`)
     }
     return
   }
   if (limits.modelsOnly && names.length === 0) {
     const message = 'models_only needs models: write [merchants.routes.meter.models."ID"]'
-    report(source, [...table.path, 'limits', 'models_only'], message)
+    reportKey(table, ['limits', 'models_only'], message)
   }
   const { request } = plan
   const hasModel = request !== undefined && (request.model.length > 0 || request.path !== undefined)
-  if (names.length > 0 && !hasModel) {
-    report(source, at(table, 'models'), 'models needs model in request, a JSON pointer')
-  }
+  if (names.length > 0 && !hasModel)
+    reportKey(table, 'models', 'models needs model in request, a JSON pointer')
   if (limits.maxOutput !== undefined && request?.output.every((each) => each.names.length === 0)) {
     const message = 'max_output needs max_output in request, JSON pointers'
-    report(source, [...table.path, 'limits', 'max_output'], message)
+    reportKey(table, ['limits', 'max_output'], message)
   }
   if (limits.maxChoices !== undefined && request?.choices.length === 0 && preset === 'none') {
     const message = 'max_choices needs choices in request, JSON pointers'
-    report(source, [...table.path, 'limits', 'max_choices'], message)
+    reportKey(table, ['limits', 'max_choices'], message)
   }
   checkPrices(table, plan, { rates, models, isDefault: !limits.modelsOnly })
 }
@@ -180,7 +166,6 @@ function checkPrices(
   { counters }: Preset.Preset,
   { rates, models, isDefault }: Pick<Meter, 'rates' | 'models'> & { isDefault: boolean },
 ): void {
-  const { source } = table
   const needed = counters.filter(
     ({ unit, isRequired }) => isRequired || unit === 'input' || unit === 'output',
   )
@@ -189,12 +174,12 @@ function checkPrices(
   for (const [model, own] of Object.entries(models)) {
     const names = missing(own)
     const message = `${model} has no price for ${names.join(', ')}; write "0" for what is free`
-    if (names.length > 0) report(source, [...table.path, 'models', model], message)
+    if (names.length > 0) reportKey(table, ['models', model], message)
   }
   const names = isDefault ? missing(rates) : []
   if (names.length === 0) return
   const message =
     `units has no price for ${names.join(', ')}; write units = [{ name = "${names[0]}", ` +
     'price = "0.25" }], or sell only models of the table with models_only = true of limits'
-  report(source, at(table, 'units'), message)
+  reportKey(table, 'units', message)
 }

@@ -1,22 +1,91 @@
-import type { Address } from 'viem'
 import type { Asset, TransferMethod } from '../protocol/Asset'
 import * as Network from '../protocol/Network'
 import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Sponsor } from './Config'
 import * as keys from './keys'
 import { readKeys } from './kinds'
+import type { Path } from './lines'
 import {
-  at,
   child,
   field,
   isEmptyList,
+  isTable,
   list,
+  open,
   optional,
   report,
+  reportKey,
   type Source,
   type Table,
 } from './reader'
 import * as V from './values'
+
+type Raw = Readonly<Record<string, unknown>>
+
+/**
+ * The document with the tables of its networks. When `[service]` lists networks, the tables are
+ * those of the list, in its order: a block of the file overrides single keys of a built-in network,
+ * or describes another one. Without a list the blocks stay as they are, each complete by itself.
+ */
+export function selectNetworks(document: Raw, source: Source): Raw {
+  const { service, networks = {} } = document
+  if (!isTable(service) || service.networks === undefined || !isTable(networks)) return document
+  const ids = readList(service, source)
+  const tables = ids.flatMap(({ id, path }): [string, unknown][] => {
+    const block = networks[id]
+    const known = findBuiltIn(id)?.table
+    if (known === undefined && block === undefined) {
+      const message = `${id} is not built in: describe it in [networks."${id}"], or remove it here`
+      report(source, path, message)
+      return []
+    }
+    return [[id, known === undefined ? block : merge(known, block)]]
+  })
+  for (const id of Object.keys(networks)) {
+    if (ids.some((listed) => listed.id === id)) continue
+    report(source, ['networks', id], unlisted(id))
+  }
+  // Without any network every key that names one would be a fault, too.
+  const selected = tables.length > 0 ? tables : [['eip155:8453', findBuiltIn('base')?.table]]
+  return { ...document, networks: Object.fromEntries(selected) }
+}
+
+function readList(service: Record<string, unknown>, source: Source) {
+  const table = open(source, ['service'], service)
+  const found = list(table, 'networks', V.networkId)
+  if (found?.length === 0 && Array.isArray(service.networks) && service.networks.length === 0)
+    report(source, ['service', 'networks'], 'networks is empty; write networks = ["base"]')
+  const raw: unknown[] = Array.isArray(service.networks) ? service.networks : []
+  const ids: { id: Network.Id; path: Path }[] = []
+  raw.forEach((value, i) => {
+    const id = V.networkId(value)
+    if (typeof id !== 'string') return
+    const path = ['service', 'networks', i]
+    if (ids.some((listed) => listed.id === id))
+      report(source, path, 'networks names this network twice')
+    else ids.push({ id, path })
+  })
+  return ids
+}
+
+function unlisted(id: string): string {
+  const meant = findBuiltIn(id)
+  if (meant?.word === id) return `write [networks."${meant.id}"]: a block has the CAIP-2 id`
+  if (V.isNetworkId(id))
+    return `${id} is not in networks of [service]: add "${meant?.word ?? id}" there, or remove this block`
+  return `${id} is not a CAIP-2 id of an EVM network, such as "eip155:8453"`
+}
+
+/** A built-in table with the keys of a block; nested tables are merged, arrays are replaced. */
+function merge(known: Raw, block: unknown): unknown {
+  if (block === undefined) return known
+  if (!isTable(block)) return block
+  const keys = Object.entries(block).map(([key, value]): [string, unknown] => {
+    const inner = known[key]
+    return [key, isTable(inner) ? merge(inner, value) : value]
+  })
+  return { ...known, ...Object.fromEntries(keys) }
+}
 
 /**
  * Networks of the file, in file order. A network with faults is included, so that other keys can
@@ -44,13 +113,11 @@ function readNetwork(table: Table, id: string): NetworkConfig {
   if (chainId === undefined) {
     const meant = findBuiltIn(id)?.id
     const message = `${id} is not a CAIP-2 id of an EVM network; write [networks."${meant ?? 'eip155:8453'}"]`
-    report(table.source, table.path, message)
+    reportKey(table, [], message)
   }
   const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
-  if (table.raw.rpc_urls === undefined || isEmptyList(table, 'rpc_urls')) {
-    const message = 'rpc_urls is missing; write rpc_urls = ["https://..."]'
-    report(table.source, at(table, 'rpc_urls'), message)
-  }
+  if (table.raw.rpc_urls === undefined || isEmptyList(table, 'rpc_urls'))
+    reportKey(table, 'rpc_urls', 'rpc_urls is missing; write rpc_urls = ["https://..."]')
   const ethPriceUsd = keys.network.ethPriceUsd.read(table, 'eth_price_usd')
   return {
     id: `eip155:${chainId ?? 0}`,
@@ -68,18 +135,18 @@ function readAsset(network: Table): Asset {
   const table = child(network, 'asset')
   if (!table) {
     const header = `[${network.path[0]}."${network.path[1]}".asset]`
-    report(network.source, at(network, 'asset'), `asset is missing; write ${header}`)
+    reportKey(network, 'asset', `asset is missing; write ${header}`)
     return emptyAsset
   }
   const transfer = list(table, 'transfer', V.oneOf(['permit2', 'eip3009']))
   if (isEmptyList(table, 'transfer') || new Set(transfer).size < (transfer?.length ?? 0)) {
     const message = 'transfer lists each method once: write transfer = ["permit2", "eip3009"]'
-    report(table.source, at(table, 'transfer'), message)
+    reportKey(table, 'transfer', message)
   }
   const eip712 = child(table, 'eip712')
   if (!eip712) {
     const example = '{ name = "USD Coin", version = "2" }'
-    report(table.source, at(table, 'eip712'), `eip712 is missing; write eip712 = ${example}`)
+    reportKey(table, 'eip712', `eip712 is missing; write eip712 = ${example}`)
   }
   return readKeys(table, keys.asset, {
     transfer: () => transfer ?? defaultTransfer,
@@ -107,19 +174,16 @@ function readSponsor(network: Table, ethPriceUsd: number): Sponsor | undefined {
   })
 }
 
-/** The network of a CAIP-2 id that the file lists; reports any other id. */
-export function listed(
-  source: Source,
-  path: readonly (string | number)[],
+/** Reports the id of a network that the file does not list. */
+function assertListed(
+  table: Table,
+  key: string | Path,
   networks: readonly NetworkConfig[],
   id: Network.Id,
-): NetworkConfig | undefined {
-  const found = networks.find((network) => network.id === id)
-  if (!found) {
-    const ids = networks.map((network) => `"${network.id}"`).join(', ') || 'none'
-    report(source, path, `${id} is none of the networks of this service: ${ids}`)
-  }
-  return found
+): void {
+  if (networks.some((network) => network.id === id)) return
+  const ids = networks.map((network) => `"${network.id}"`).join(', ') || 'none'
+  reportKey(table, key, `${id} is none of the networks of this service: ${ids}`)
 }
 
 /** Reads an array of ids of listed networks, without repetition; undefined when it is absent. */
@@ -130,9 +194,8 @@ export function readNetworkList(
 ): readonly Network.Id[] | undefined {
   const ids = list(table, key, V.networkId)
   ids?.forEach((id, i) => {
-    const path = [...table.path, key, i]
-    if (ids.indexOf(id) < i) report(table.source, path, `${key} names this network twice`)
-    else listed(table.source, path, networks, id)
+    if (ids.indexOf(id) < i) reportKey(table, [key, i], `${key} names this network twice`)
+    else assertListed(table, [key, i], networks, id)
   })
   return ids
 }
@@ -148,29 +211,26 @@ export function readPreference(
 ): readonly Network.Id[] {
   const ids = list(table, key, V.networkId) ?? []
   ids.forEach((id, i) => {
-    if (findBuiltIn(id) === undefined) listed(table.source, [...table.path, key, i], networks, id)
+    if (findBuiltIn(id) === undefined) assertListed(table, [key, i], networks, id)
   })
   return ids.filter((id) => networks.some((network) => network.id === id))
 }
 
 /**
- * Reads the id of a listed network. A default that is not listed is replaced by the first network.
+ * Reads the id of a listed network: Robinhood Chain by default, and the first network where that is
+ * not offered. With `dropsBuiltIns` a built-in network that is not listed counts as absent.
  */
 export function readNetworkId(
   table: Table,
   key: string,
   networks: readonly NetworkConfig[],
-  fallback: Network.Id,
+  dropsBuiltIns = false,
 ): Network.Id {
+  const fallback: Network.Id = 'eip155:4663'
+  const isListed = (id: Network.Id) => networks.some((network) => network.id === id)
   const id = optional(table, key, V.networkId)
-  if (id !== undefined) listed(table.source, at(table, key), networks, id)
-  if (id !== undefined) return id
-  return networks.some((network) => network.id === fallback)
-    ? fallback
-    : (networks[0]?.id ?? fallback)
-}
-
-/** The asset address of each network, for messages and checks. */
-export function assetsOf(networks: readonly NetworkConfig[]): readonly Address[] {
-  return networks.map((network) => network.asset.address)
+  const isDropped = dropsBuiltIns && id !== undefined && findBuiltIn(id) !== undefined
+  if (id !== undefined && !isDropped) assertListed(table, key, networks, id)
+  if (id !== undefined && (!isDropped || isListed(id))) return id
+  return isListed(fallback) ? fallback : (networks[0]?.id ?? fallback)
 }

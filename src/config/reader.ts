@@ -45,8 +45,28 @@ export function report(source: Source, path: Lines.Path, message: string): void 
   source.faults.set(key, { file: source.file, line, message })
 }
 
-export function at(table: Table, key: string | number): Lines.Path {
-  return [...table.path, key]
+/** Adds a fault at a key of a table, or at a path below the table. */
+export function reportKey(table: Table, key: string | Lines.Path, message: string): void {
+  report(table.source, at(table, ...[key].flat()), message)
+}
+
+/** Reports each table that has the value of an earlier one, with the line of that one. */
+export function reportRepeats(
+  tables: readonly Table[],
+  key: string,
+  values: readonly unknown[],
+  messageOf: (line: number) => string,
+): void {
+  const firsts = new Map<unknown, Table>()
+  tables.forEach((table, i) => {
+    const first = firsts.get(values[i])
+    if (first === undefined) firsts.set(values[i], table)
+    else reportKey(table, key, messageOf(Lines.lineOf(table.source.lines, at(first, key))))
+  })
+}
+
+export function at(table: Table, ...keys: Lines.Path): Lines.Path {
+  return [...table.path, ...keys]
 }
 
 /** Short text of a value for a message; empty for tables and arrays. */
@@ -98,7 +118,7 @@ export function required<T>(
   example: string,
 ): T | undefined {
   if (table.raw[key] === undefined) {
-    report(table.source, at(table, key), `${key} is missing; write ${key} = ${example}`)
+    reportKey(table, key, `${key} is missing; write ${key} = ${example}`)
   }
   return optional(table, key, read)
 }
@@ -109,11 +129,11 @@ export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] 
   const value = table.raw[key]
   if (value === undefined) return undefined
   if (!Array.isArray(value)) {
-    report(table.source, at(table, key), `${key} must be an array, such as ${key} = ["..."]`)
+    reportKey(table, key, `${key} must be an array, such as ${key} = ["..."]`)
     return undefined
   }
   return value.flatMap((item: unknown, i) => {
-    const result = convert(table.source, () => [...table.path, key, i], item, read)
+    const result = convert(table.source, () => at(table, key, i), item, read)
     return result === undefined ? [] : [result]
   })
 }
@@ -141,7 +161,7 @@ export function child(table: Table, key: string): Table | undefined {
   const value = table.raw[key]
   if (value === undefined) return undefined
   if (isTable(value)) return open(table.source, at(table, key), value)
-  report(table.source, at(table, key), `${key} must be a table, such as ${key} = { ... }`)
+  reportKey(table, key, `${key} must be a table, such as ${key} = { ... }`)
   return undefined
 }
 
@@ -152,14 +172,12 @@ export function children(table: Table, key: string): readonly Table[] {
   if (value === undefined) return []
   const header = `[[${[...table.path.filter((part) => typeof part === 'string'), key].join('.')}]]`
   if (!Array.isArray(value)) {
-    report(table.source, at(table, key), `${key} must be an array of tables: write ${header}`)
+    reportKey(table, key, `${key} must be an array of tables: write ${header}`)
     return []
   }
   return value.map((item: unknown, i) => {
-    const path = [...table.path, key, i]
-    if (isTable(item)) return open(table.source, path, item)
-    report(table.source, path, `${key}[${i}] must be a table: write ${header}`)
-    return open(table.source, path, {})
+    if (!isTable(item)) reportKey(table, [key, i], `${key}[${i}] must be a table: write ${header}`)
+    return open(table.source, at(table, key, i), isTable(item) ? item : {})
   })
 }
 
@@ -176,7 +194,7 @@ export function isTable(value: unknown): value is Record<string, unknown> {
 /** Reports the keys that were not read. Call it after all keys of the table. */
 export function close(table: Table): void {
   for (const key of Object.keys(table.raw)) {
-    if (!table.known.has(key)) report(table.source, at(table, key), unknown(table, key))
+    if (!table.known.has(key)) reportKey(table, key, unknown(table, key))
   }
   table.source.closed.push(table)
 }

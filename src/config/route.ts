@@ -6,7 +6,6 @@ import * as keys from './keys'
 import { readKeys } from './kinds'
 import { readMeter } from './meter'
 import {
-  at,
   child,
   children,
   field,
@@ -17,16 +16,12 @@ import {
   type Read,
   record,
   report,
+  reportKey,
   type Source,
   type Table,
 } from './reader'
 import { readUpstream, secretsAt, type Upstream } from './upstream'
 import * as V from './values'
-
-const methods: readonly Method[] = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE']
-
-/** Methods whose requests have a body. */
-export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
 /** Settings of a route that come from its merchant and the service. */
 export type Around = {
@@ -57,52 +52,45 @@ export function readRoute(table: Table, around: Around): Route {
   route.meter = readMeter(child(table, 'meter'), route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
-  if (route.bodyRequired && !route.methods.some((each) => withBody.includes(each))) {
+  if (route.bodyRequired && !route.methods.some((each) => keys.withBody.includes(each))) {
     const message = 'body_required needs a method with a body: POST, PUT or PATCH'
-    report(table.source, at(table, 'body_required'), message)
+    reportKey(table, 'body_required', message)
   }
-  if (route.bodyMaxBytes > around.service.bufferedMaxBytes) {
-    report(
-      table.source,
-      at(table, 'body_max'),
-      'body_max must not exceed buffered_max of [service]',
-    )
-  }
+  if (route.bodyMaxBytes > around.service.bufferedMaxBytes)
+    reportKey(table, 'body_max', 'body_max must not exceed buffered_max of [service]')
   return route
 }
 
 const method: Read<Method> = (value) => {
-  const found = methods.find((name) => name === value)
+  const found = keys.methods.find((name) => name === value)
   if (found) return found
   if (value === 'HEAD') return { wrong: 'HEAD comes with GET and costs the same: remove it' }
   const upper = typeof value === 'string' ? value.toUpperCase() : ''
-  const hint = methods.some((name) => name === upper) ? { hint: `write "${upper}"` } : {}
-  return { wrong: `must be one of ${methods.join(', ')}`, ...hint }
+  const hint = keys.methods.some((name) => name === upper) ? { hint: `write "${upper}"` } : {}
+  return { wrong: `must be one of ${keys.methods.join(', ')}`, ...hint }
 }
 
 function readMethods(table: Table): readonly Method[] {
   const found = list(table, 'methods', method) ?? ['GET']
-  if (isEmptyList(table, 'methods')) {
-    report(table.source, at(table, 'methods'), 'methods is empty; write methods = ["GET"]')
-  } else if (new Set(found).size < found.length) {
-    report(table.source, at(table, 'methods'), 'methods names a method twice')
-  }
+  if (isEmptyList(table, 'methods'))
+    reportKey(table, 'methods', 'methods is empty; write methods = ["GET"]')
+  else if (new Set(found).size < found.length)
+    reportKey(table, 'methods', 'methods names a method twice')
   return found
 }
 
 function checkUpstreamPath(table: Table, path: string, tail: Route['tail']): void {
-  const where = at(table, 'upstream_path')
-  if (table.raw.upstream_path === undefined) return
+  const key = 'upstream_path'
+  if (table.raw[key] === undefined) return
   const places = path.split('{tail}').length - 1
   const literal = path.replaceAll('{tail}', '')
   if (!/^\/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*$/.test(literal)) {
     const example = '"/v1/forecast" or "/submissions/CIK{tail}"'
-    report(table.source, where, `upstream_path must be a path without query, such as ${example}`)
+    reportKey(table, key, `upstream_path must be a path without query, such as ${example}`)
   } else if (/(^|\/)(\.|%2e){1,2}(\/|$)|\/\//i.test(literal)) {
-    report(table.source, where, 'upstream_path must not have empty or dot segments')
+    reportKey(table, key, 'upstream_path must not have empty or dot segments')
   } else if (places > 1 || (places > 0 && tail === 'none')) {
-    const message = 'upstream_path may place {tail} once, and only with a tail'
-    report(table.source, where, message)
+    reportKey(table, key, 'upstream_path may place {tail} once, and only with a tail')
   }
 }
 
@@ -110,7 +98,7 @@ function checkQuery(table: Table, route: Route): void {
   for (const name of Object.keys(route.query)) {
     if (!(name in route.fixedQuery)) continue
     const message = `${name} is in fixed_query too, which always wins: remove one of them`
-    report(table.source, [...table.path, 'query', name], message)
+    reportKey(table, ['query', name], message)
   }
 }
 
@@ -129,15 +117,11 @@ function readParams(table: Table): readonly Param[] {
     const param = params[i]
     if (!param) return
     if (params.findIndex((other) => other.name === param.name && other.in === param.in) < i) {
-      report(
-        inner.source,
-        at(inner, 'name'),
-        'a parameter of this name is already described: remove one of them',
-      )
+      const message = 'a parameter of this name is already described: remove one of them'
+      reportKey(inner, 'name', message)
     }
-    if (param.in === 'tail' && table.raw.tail === 'none') {
-      report(inner.source, at(inner, 'in'), 'in = "tail" needs a route with a tail')
-    }
+    if (param.in === 'tail' && table.raw.tail === 'none')
+      reportKey(inner, 'in', 'in = "tail" needs a route with a tail')
   })
   return params
 }

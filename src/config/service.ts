@@ -1,12 +1,10 @@
 import type * as Network from '../protocol/Network'
-import { checkBasePaths } from './base-paths'
-import { findBuiltIn } from './builtin'
 import type { NetworkConfig, Service } from './Config'
 import { service as keys } from './keys'
 import { readKeys } from './kinds'
 import { readLogo } from './logo'
-import { listed, readPreference } from './networks'
-import { at, child, field, open, optional, report, type Table } from './reader'
+import { readNetworkId, readPreference } from './networks'
+import { child, field, open, reportKey, type Table } from './reader'
 import * as V from './values'
 
 /** Reads `[service]`; every key but payout has a default. */
@@ -17,7 +15,7 @@ export function readService(root: Table, networks: readonly NetworkConfig[]): Se
     logo: () => readLogo(table),
     facilitatorUrl: (key) => otherUrl(table, key, baseUrl),
     stockBaseUrl: (key) => otherUrl(table, key, baseUrl),
-    discoveryNetwork: () => discoveryOf(table, networks),
+    discoveryNetwork: (key) => readNetworkId(table, key, networks, true),
     mppOrder: () => mppOrderOf(table, networks),
     metrics: (key) => field(table, key, V.oneOf(['public', 'token', 'off']), readersOf(baseUrl)),
   })
@@ -39,16 +37,6 @@ function mppOrderOf(table: Table, networks: readonly NetworkConfig[]): readonly 
   return [...new Set([...(table.raw.mpp_order === undefined ? fallback : wanted), ...ids])]
 }
 
-/** Robinhood Chain by default, and the first network where it is not offered. */
-function discoveryOf(table: Table, networks: readonly NetworkConfig[]): Network.Id {
-  const fallback: Network.Id = 'eip155:4663'
-  const wanted = optional(table, 'discovery_network', V.networkId)
-  if (wanted !== undefined && findBuiltIn(wanted) === undefined)
-    listed(table.source, at(table, 'discovery_network'), networks, wanted)
-  const found = [wanted, fallback].find((id) => networks.some((network) => network.id === id))
-  return found ?? networks[0]?.id ?? fallback
-}
-
 /** A URL that may have a path; empty means the base URL. Returned without a trailing slash. */
 function otherUrl(table: Table, key: string, baseUrl: string): string {
   if (table.raw[key] === '') {
@@ -60,10 +48,61 @@ function otherUrl(table: Table, key: string, baseUrl: string): string {
 }
 
 function checkSizes(table: Table, service: Service): void {
-  if (service.unpaidBodyMaxBytes > service.bodyMaxBytes) {
-    report(table.source, at(table, 'unpaid_body_max'), 'unpaid_body_max must not exceed body_max')
-  }
-  if (service.bodyMaxBytes > service.bufferedMaxBytes) {
-    report(table.source, at(table, 'buffered_max'), 'buffered_max must be at least body_max')
+  if (service.unpaidBodyMaxBytes > service.bodyMaxBytes)
+    reportKey(table, 'unpaid_body_max', 'unpaid_body_max must not exceed body_max')
+  if (service.bodyMaxBytes > service.bufferedMaxBytes)
+    reportKey(table, 'buffered_max', 'buffered_max must be at least body_max')
+}
+
+/** First segments of the service's own paths. */
+const taken = [
+  'm',
+  'mcp',
+  'api',
+  'supported',
+  'verify',
+  'settle',
+  'facilitator',
+  'discovery',
+  '.well-known',
+  'openapi.json',
+  'llms.txt',
+  'merchants',
+  'stocks',
+  'assets',
+  'admin',
+  'favicon.svg',
+  'healthz',
+  'readyz',
+  'metrics',
+  'problems',
+  'robots.txt',
+  'sitemap.xml',
+]
+
+const segments = /^(?:\/[A-Za-z0-9._~-]+)*$/
+
+/**
+ * Reports base URLs with paths that cannot be served beside the others: `facilitator_url` and
+ * `stock_base_url`, each absolute and without a trailing slash.
+ */
+function checkBasePaths(table: Table, facilitatorUrl: string, stockBaseUrl: string): void {
+  const facilitator = new URL(facilitatorUrl).pathname.replace(/\/$/, '')
+  const stock = new URL(stockBaseUrl).pathname.replace(/\/$/, '')
+  // The facilitator always answers at this path.
+  if (facilitator !== '/facilitator') checkPath(table, 'facilitator_url', facilitator)
+  checkPath(table, 'stock_base_url', stock)
+  if (stock === '' || !`${facilitator}/`.startsWith(`${stock}/api/`)) return
+  const message = 'facilitator_url is among the paths of stock_base_url: write another path'
+  reportKey(table, 'facilitator_url', message)
+}
+
+function checkPath(table: Table, key: string, path: string): void {
+  const [, first = ''] = path.split('/')
+  if (!segments.test(path))
+    reportKey(table, key, `${key} may have a path of letters, digits, -, ., _ and ~ only`)
+  else if (taken.includes(first)) {
+    const message = `${key} has a path below /${first}, which is taken: write another, such as "/pay"`
+    reportKey(table, key, message)
   }
 }

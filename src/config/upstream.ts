@@ -1,5 +1,5 @@
 import { keyOf } from './lines'
-import { at, field, optional, report, type Table } from './reader'
+import { field, optional, reportKey, type Table } from './reader'
 import * as V from './values'
 
 /** Where requests are forwarded to. */
@@ -28,10 +28,10 @@ export function readUpstream(
   const allowPrivate = inherited || (map !== undefined && V.isLoopback(url))
   if (!allowPrivate && url.protocol !== 'https:') {
     const message = 'upstream must be https; or set allow_private = true for this merchant'
-    report(table.source, at(table, 'upstream'), message)
+    reportKey(table, 'upstream', message)
   } else if (!allowPrivate && V.isPrivate(url)) {
     const message = 'upstream is a private address; set allow_private = true for this merchant'
-    report(table.source, at(table, 'upstream'), message)
+    reportKey(table, 'upstream', message)
   }
   return {
     origin: new URL(url.origin),

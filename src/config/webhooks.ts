@@ -2,9 +2,17 @@ import * as Webhook from '../protocol/Webhook'
 import type { Webhook as Endpoint } from './Config'
 import { webhook as keys } from './keys'
 import { readKeys } from './kinds'
-import { keyOf } from './lines'
 import { nearest } from './nearest'
-import { at, children, isEmptyList, list, type Read, report, required, type Table } from './reader'
+import {
+  children,
+  isEmptyList,
+  list,
+  type Read,
+  reportKey,
+  reportRepeats,
+  required,
+  type Table,
+} from './reader'
 import * as V from './values'
 
 const endpointsMax = 8
@@ -16,23 +24,14 @@ export function readWebhooks(root: Table): readonly Endpoint[] {
   const tables = children(root, 'webhooks')
   if (tables.length > endpointsMax) {
     const message = `there are ${tables.length} endpoints; at most ${endpointsMax} are allowed`
-    report(root.source, ['webhooks', endpointsMax], message)
+    reportKey(root, ['webhooks', endpointsMax], message)
   }
   const endpoints = tables.map(readEndpoint)
-  const firsts = new Map<string, number>()
-  return tables.flatMap((table, i) => {
-    const endpoint = endpoints[i]
-    if (endpoint === undefined) return []
-    const first = firsts.get(endpoint.id)
-    if (first === undefined) {
-      firsts.set(endpoint.id, i)
-      return [endpoint]
-    }
-    const line = root.source.lines.get(keyOf(['webhooks', first, 'url']))
-    const message = `url is already that of the endpoint on line ${line}: write one entry for both`
-    report(table.source, at(table, 'url'), message)
-    return []
+  const ids = endpoints.map((endpoint) => endpoint?.id)
+  reportRepeats(tables, 'url', ids, (line) => {
+    return `url is already that of the endpoint on line ${line}: write one entry for both`
   })
+  return endpoints.filter((endpoint) => endpoint !== undefined)
 }
 
 function readEndpoint(table: Table): Endpoint | undefined {
@@ -49,13 +48,13 @@ function refusePrivate(table: Table, url: URL): void {
   if (!isPlain && !V.isPrivate(url)) return
   const what = isPlain ? 'must be https' : 'is a private address'
   const message = `url ${what}; or set allow_private = true for this endpoint`
-  report(table.source, at(table, 'url'), message)
+  reportKey(table, 'url', message)
 }
 
 function readEvents(table: Table): readonly Webhook.Pattern[] {
   if (table.raw.events === undefined || isEmptyList(table, 'events')) {
     const message = 'events is missing; write events = ["payment.confirmed"], or ["*"] for all'
-    report(table.source, at(table, 'events'), message)
+    reportKey(table, 'events', message)
   }
   return list(table, 'events', eventPattern) ?? []
 }
@@ -79,7 +78,7 @@ function readSecrets(table: Table): readonly Uint8Array[] {
   }
   if (secret.length === 0 || secret.length > secretsMax) {
     const message = `secret must be one secret or an array of 1 to ${secretsMax}, the newest first`
-    report(table.source, at(table, 'secret'), message)
+    reportKey(table, 'secret', message)
   }
   return list(table, 'secret', key) ?? []
 }

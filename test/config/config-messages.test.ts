@@ -18,7 +18,6 @@ const others = [
   'Config.ts',
   'builtin.ts',
   'lines.ts',
-  'sales.ts',
   'webhooks.ts',
   'logo.ts',
 ]

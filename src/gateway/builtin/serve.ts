@@ -1,5 +1,5 @@
 import type { Merchant } from '../../config/Config'
-import { withBody } from '../../config/route'
+import { withBody } from '../../config/keys'
 import type { Fulfilled } from '../../paywall/answer/Fulfilment'
 import * as Problem from '../../protocol/Problem'
 import type { Match } from '../Route'

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
-import { withBody } from '../../config/route'
+import { withBody } from '../../config/keys'
 import * as ByUse from '../../paywall/usage/ByUse'
 import type * as Network from '../../protocol/Network'
 import { type Segment, segmentsOf, templateOf } from '../Tail'
