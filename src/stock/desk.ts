@@ -3,12 +3,15 @@ import { type Order, type State, unfinished } from '../../db/Order'
 import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
 import type { NetworkConfig, Stock } from '../config/Config'
 import type { WriteEvent } from '../log'
-import type { Context, DeskMarket, DeskSettlement } from './context'
-import { createDriver } from './driver'
 import { idSince, refundId, swapId } from './Order'
-import { isOurs } from './on-chain'
-import { createOrderWaits, type OrderWaits } from './order-waits'
-import { step } from './steps'
+import {
+  type Context,
+  type DeskMarket,
+  type DeskSettlement,
+  isOurs,
+  type Next,
+  step,
+} from './steps'
 
 /** The stock desk: takes orders and drives each to its end, across faults and restarts. */
 export type Desk = {
@@ -198,5 +201,204 @@ async function withNewest(settlement: DeskSettlement, order: Order): Promise<Ord
       return { ...order, refundTx: (await newestOf(refundId(order))) ?? refundTx }
     default:
       return order
+  }
+}
+
+export type DriverOptions = {
+  find(id: string): Promise<Order | undefined>
+  /** Takes the next step of an order. */
+  step(order: Order): Promise<Next>
+  /** Whether this process takes steps: it has the desk's account. */
+  isOurs(): boolean
+  /** Ids of orders that need a step. */
+  toDrive(): Promise<readonly string[]>
+  /** First wait (ms) before a step is tried again; doubles up to thirty times that. */
+  laterMs: number
+  /** Ms between two searches for orders that are not driven. */
+  sweepMs: number
+  log: WriteEvent
+}
+
+export type Driver = {
+  /** Drives an order now. Safe at any time; before `start` the id is stored. */
+  drive(id: string): void
+  /** Drives these ids and the stored ones, and from now on orders that are not driven. */
+  start(ids: readonly string[]): void
+  /** Starts nothing new; resolves when no step runs. */
+  stop(): Promise<void>
+}
+
+type Driving = {
+  options: DriverOptions
+  running: Map<string, Promise<void>>
+  /** Orders that changed while they run. */
+  changed: Set<string>
+  /** Ids of calls before `start`. */
+  queued: Set<string>
+  timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
+  sweeping: ReturnType<typeof setInterval> | undefined
+  /** The running search for orders. */
+  sweep: Promise<void> | undefined
+  isStarted: boolean
+  isStopping: boolean
+}
+
+/** More steps than any order needs at once: a looping order must not stop the others. */
+const stepsMax = 20
+
+/** Drives orders to their ends, each with one step at a time. */
+export function createDriver(options: DriverOptions): Driver {
+  const state: Driving = {
+    options,
+    running: new Map(),
+    changed: new Set(),
+    queued: new Set(),
+    timers: new Map(),
+    sweeping: undefined,
+    sweep: undefined,
+    isStarted: false,
+    isStopping: false,
+  }
+  return {
+    drive: (id) => drive(state, id),
+    start(ids) {
+      if (state.isStopping) return
+      state.isStarted = true
+      for (const id of new Set([...state.queued, ...ids])) drive(state, id)
+      sweep(state)
+      state.sweeping ??= setInterval(() => sweep(state), options.sweepMs)
+    },
+    async stop() {
+      state.isStopping = true
+      clearInterval(state.sweeping)
+      for (const { timer } of state.timers.values()) clearTimeout(timer)
+      state.timers.clear()
+      await Promise.all([state.sweep, ...state.running.values()])
+    },
+  }
+}
+
+function drive(state: Driving, id: string): void {
+  const { running, changed, timers } = state
+  if (state.isStopping) return
+  if (!state.isStarted) {
+    state.queued.add(id)
+    return
+  }
+  if (running.has(id)) {
+    // The running step may have read the order before the change.
+    changed.add(id)
+    return
+  }
+  const scheduled = timers.get(id)
+  clearTimeout(scheduled?.timer)
+  timers.delete(id)
+  const work = run(state, id, scheduled?.delayMs ?? 0).finally(() => {
+    running.delete(id)
+    if (changed.delete(id)) drive(state, id)
+  })
+  running.set(id, work)
+}
+
+/** Takes steps until there is nothing to do now. Never rejects. */
+async function run(state: Driving, id: string, delayMs: number): Promise<void> {
+  const { find, step, isOurs, log } = state.options
+  let last: Order['state'] | undefined
+  try {
+    for (let steps = 0; steps < stepsMax; steps++) {
+      const order = await find(id)
+      if (order === undefined || state.isStopping || !isOurs()) return
+      const next = await step(order)
+      if (next === 'wait') return
+      if (next === 'later') return later(state, id, last === undefined ? delayMs : 0)
+      last = order.state
+    }
+    later(state, id, delayMs)
+  } catch (error) {
+    if (state.isStopping) return
+    log('order-fault', { order: id, error })
+    later(state, id, delayMs)
+  }
+}
+
+function later(state: Driving, id: string, delayMs: number): void {
+  if (state.isStopping) return
+  const { laterMs } = state.options
+  const next = Math.min(Math.max(laterMs, delayMs * 2), laterMs * 30)
+  state.timers.set(id, { timer: setTimeout(() => drive(state, id), next), delayMs: next })
+}
+
+/**
+ * Drives orders that are not driven. One search at a time: a ledger may answer after the next one
+ * is due.
+ */
+function sweep(state: Driving): void {
+  state.sweep ??= sweepOnce(state).finally(() => {
+    state.sweep = undefined
+  })
+}
+
+/** Never rejects. */
+async function sweepOnce(state: Driving): Promise<void> {
+  const { running, timers, options } = state
+  try {
+    for (const id of await options.toDrive()) {
+      if (!running.has(id) && !timers.has(id)) drive(state, id)
+    }
+  } catch (error) {
+    if (!state.isStopping) options.log('order-fault', { error })
+  }
+}
+
+/** Requests that wait for orders to change. */
+export type OrderWaits = {
+  /** Notifies that an order has changed. */
+  notify(id: string): void
+  /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
+  wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
+}
+
+/**
+ * `find` reads the current order. `lookMs`: how often it is read without a notification, where another
+ * process may change it.
+ */
+export function createOrderWaits(
+  find: (id: string) => Promise<Order | undefined>,
+  lookMs?: number,
+): OrderWaits {
+  const waits = new Map<string, Set<() => void>>()
+  return {
+    notify(id) {
+      for (const wake of waits.get(id) ?? []) wake()
+    },
+    wait: (id, isWanted, ms) =>
+      new Promise((resolve, reject) => {
+        const waiting = waits.get(id) ?? new Set()
+        waits.set(id, waiting)
+        const leave = () => {
+          clearTimeout(timer)
+          clearInterval(looking)
+          waiting.delete(check)
+          if (waiting.size === 0 && waits.get(id) === waiting) waits.delete(id)
+        }
+        /** Reads the order; a later call may answer first. */
+        const read = async (isLate: boolean) => {
+          try {
+            const order = await find(id)
+            if (order === undefined) throw new Error(`no order ${id}`)
+            if (!isLate && !isWanted(order)) return
+            resolve(order)
+          } catch (error) {
+            reject(error)
+          }
+          leave()
+        }
+        const check = () => void read(false)
+        const timer = setTimeout(() => void read(true), ms)
+        const looking = lookMs && setInterval(check, lookMs)
+        // Registered before the first read, so that a later change is not missed.
+        waiting.add(check)
+        check()
+      }),
   }
 }

@@ -2,11 +2,9 @@ import { RpcFault } from '../chain/client'
 import type { Stock, StockToken } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
-import type { Explorer, TokenStats } from './explorer'
-import type { Issuer, IssuerAsset, IssuerQuote } from './issuer'
 import type { Market } from './market'
+import type { Explorer, Issuer, IssuerAsset, IssuerQuote, TokenStats } from './public-sources'
 import * as Snapshot from './Snapshot'
-import * as Verdict from './Verdict'
 
 /**
  * Data of the listed tokens, as JSON. Amounts are decimal texts; a value without a source is null.
@@ -170,7 +168,7 @@ function feedOf(options: MarketDataOptions, { token, feed, isOraclePaused }: Sna
     address: token.feed,
     price: usdg(options, feed?.priceAtomic),
     updatedAt: feed === undefined ? null : iso(feed.updatedAt),
-    stale: feed === undefined ? null : Verdict.isStale(feed, options.market.stock, options.now()),
+    stale: feed === undefined ? null : Snapshot.isStale(feed, options.market.stock, options.now()),
     paused: isOraclePaused ?? null,
   }
 }

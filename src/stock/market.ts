@@ -1,11 +1,11 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
+import { RpcFault } from '../chain/client'
 import type { Call } from '../chain/multicall'
 import * as Uniswap from '../chain/uniswap'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
-import type { History } from './history'
-import { createReader, type Read } from './reader'
+import type * as Network from '../protocol/Network'
+import { dayMs } from '../protocol/Time'
 import * as Snapshot from './Snapshot'
-import * as Verdict from './Verdict'
 
 /** Reads of the listed stocks; no function moves money. */
 export type Market = {
@@ -31,7 +31,7 @@ export type Market = {
     options?: SnapshotOptions,
   ): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on a snapshot. */
-  judge(snapshot: Snapshot.Snapshot): Verdict.Verdict
+  judge(snapshot: Snapshot.Snapshot): Snapshot.Verdict
   /**
    * The calls of an account that holds `usdgAtomic` and spends all of it if no call fails. The part
    * that a pool cannot take goes to the payer. `deadline` is unix seconds.
@@ -92,7 +92,7 @@ export function createMarket(options: MarketOptions): Market {
       const key = [token.address, usdgAtomic, ...people].join()
       return recent(key, () => ask(token, usdgAtomic, people))
     },
-    judge: (snapshot) => Verdict.of(snapshot, stock, now()),
+    judge: (snapshot) => Snapshot.judge(snapshot, stock, now()),
     swap: ({ token, recipient, payer, usdgAtomic, floorAtomic, deadline }) =>
       Uniswap.swapCalls(stock.router, {
         tokenIn: asset.address,
@@ -171,4 +171,145 @@ function createRecent(now: () => number) {
 
 function isRecent<T extends { askedAt: number }>(known: T | undefined, now: number): known is T {
   return known !== undefined && Math.abs(now - known.askedAt) < maxAgeMs
+}
+
+/** Many eth_calls in one, in the state of one block; undefined for one that failed by itself. */
+export type Read = (
+  network: Network.Id,
+  calls: readonly Call[],
+  options?: { timeoutMs?: number },
+) => Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
+
+export type Reader = {
+  /**
+   * Answers from the newest block. Requests that wait at the same time share one call. Throws
+   * RpcFault when the network gives no answer within the time.
+   */
+  ask(calls: readonly Call[]): Promise<Snapshot.Answers>
+}
+
+export type ReaderOptions = {
+  network: Network.Id
+  read: Read
+  now: () => number
+  /** Longest wait with the queue, ms. */
+  timeoutMs: number
+}
+
+/** Concurrent reads for free answers: payments need the node, too. */
+const activeMax = 2
+/**
+ * Most calls inside one: QuoterV2 takes up to some 200,000 gas, and nodes cap eth_call at
+ * 50,000,000.
+ */
+const callsMax = 400
+const waitingMax = 1_000
+
+type Question = {
+  calls: readonly Call[]
+  resolve(answer: Snapshot.Answers): void
+  reject(error: unknown): void
+}
+
+/** Bundles the reads of concurrent requests, so that many requests cost few node calls. */
+export function createReader(options: ReaderOptions): Reader {
+  const { network, read, now, timeoutMs } = options
+  const waiting = new Set<Question>()
+  let active = 0
+  let isDue = false
+
+  return {
+    ask(calls) {
+      if (waiting.size >= waitingMax)
+        return Promise.reject(new RpcFault('too many reads are under way'))
+      const { promise, resolve, reject } = Promise.withResolvers<Snapshot.Answers>()
+      const question = { calls, resolve, reject }
+      const timer = setTimeout(() => {
+        waiting.delete(question)
+        reject(new RpcFault('no answer in time'))
+      }, timeoutMs)
+      waiting.add(question)
+      schedule()
+      return promise.finally(() => clearTimeout(timer))
+    },
+  }
+
+  /** Runs once per turn of the event loop, so that requests of one turn share a call. */
+  function schedule(): void {
+    if (isDue) return
+    isDue = true
+    setImmediate(() => {
+      isDue = false
+      while (active < activeMax && waiting.size > 0) void send(take())
+    })
+  }
+
+  function take(): Question[] {
+    const taken: Question[] = []
+    let count = 0
+    for (const question of waiting) {
+      if (taken.length > 0 && count + question.calls.length > callsMax) break
+      waiting.delete(question)
+      taken.push(question)
+      count += question.calls.length
+    }
+    return taken
+  }
+
+  async function send(questions: readonly Question[]): Promise<void> {
+    active++
+    const readAt = now()
+    try {
+      const calls = questions.flatMap((question) => question.calls)
+      const { results, blockNumber } = await read(network, calls, { timeoutMs })
+      let start = 0
+      for (const question of questions) {
+        const end = start + question.calls.length
+        question.resolve({ results: results.slice(start, end), blockNumber, readAt })
+        start = end
+      }
+    } catch (cause) {
+      const fault = cause instanceof RpcFault ? cause : new RpcFault('no usable answer', { cause })
+      for (const question of questions) question.reject(fault)
+    } finally {
+      active--
+      schedule()
+    }
+  }
+}
+
+/** A price, and the time of its read (unix ms). */
+export type Point = { at: number; priceAtomic: bigint }
+
+/** The prices of the last day, from reads for the list. Nothing is read only for them. */
+export type History = {
+  add(snapshots: readonly Snapshot.Snapshot[]): void
+  /** Prices of a token by its symbol, the oldest first. */
+  of(symbol: string): readonly Point[]
+}
+
+/** The newest price of each span of this length is kept. */
+const slotMs = 15 * 60 * 1000
+
+export function createHistory(now: () => number): History {
+  const bySymbol = new Map<string, Map<number, Point>>()
+  const pointsOf = (symbol: string) => {
+    const known = bySymbol.get(symbol) ?? new Map<number, Point>()
+    bySymbol.set(symbol, known)
+    return known
+  }
+  return {
+    add(snapshots) {
+      for (const snapshot of snapshots) {
+        const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
+        if (priceAtomic === undefined) continue
+        const at = snapshot.readAt
+        const points = pointsOf(snapshot.token.symbol)
+        points.set(Math.floor(at / slotMs), { at, priceAtomic })
+        for (const [slot, point] of points) if (point.at < at - dayMs) points.delete(slot)
+      }
+    },
+    of: (symbol) =>
+      [...(bySymbol.get(symbol)?.values() ?? [])].filter(({ at }) => at >= now() - dayMs),
+  }
 }

@@ -1,22 +1,24 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from '../../db/Order'
+import type { OrderLedger, OrderMove } from '../../db/OrderLedger'
 import type { Payment } from '../../db/Payment'
+import { type Node, RpcError } from '../chain/client'
+import * as Creation from '../chain/creation'
+import * as Logs from '../chain/logs'
+import * as Receipt from '../chain/receipt'
+import * as Token from '../chain/token'
+import type { Stock, StockToken } from '../config/Config'
+import type { WriteEvent } from '../log'
+import * as AddressText from '../protocol/Address'
+import type { Asset } from '../protocol/Asset'
+import * as Authorization from '../protocol/Authorization'
+import type * as Network from '../protocol/Network'
 import { disputesMax, type Observation } from '../settlement/read/cross-check'
-import type { JobEnd } from '../settlement/send/Job'
-import { type Context, tokenOf } from './context'
-import { refundOf, swapOf } from './jobs'
-import { refundId, swapId } from './Order'
-import {
-  askAgain,
-  deliveredBy,
-  findRefund,
-  isNews,
-  isOurs,
-  isOver,
-  isRefundedBy,
-  isWithoutEffect,
-  returnedBy,
-} from './on-chain'
+import type { Job, JobEnd } from '../settlement/send/Job'
+import type { Settlement } from '../settlement/settlement'
+import type { Market } from './market'
+import { nonceOf, refundId, swapId } from './Order'
+import type { Verdict } from './Snapshot'
 
 /**
  * One step of an order. It depends only on the current database and chain, so it may be repeated at
@@ -349,4 +351,321 @@ async function isWritten(
 /** A move that another change preceded is tried again later, to avoid a tight loop. */
 function turn(isDone: boolean): Next {
   return isDone ? 'again' : 'later'
+}
+
+/** What the chain shows now of the transactions of an order. */
+
+/** Blocks searched before a refund that paid nothing; nodes accept no larger range. */
+const searchedBlocks = 5_000n
+
+type Shown = Pick<Receipt.Receipt, 'logs'>
+
+/**
+ * Whether this desk was paid. Another desk account, whose key or network the operator has replaced,
+ * holds the money of its orders. The money of this one belongs to other orders.
+ */
+export function isOurs(
+  { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
+  { transfer }: Payment,
+): boolean {
+  return transfer.network === stock.network && AddressText.equal(transfer.payee, settlement.desk)
+}
+
+/** Shares that a successful swap brought to the recipient of its order. */
+export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
+  return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
+}
+
+/** Amount that a successful swap returned to the payer, because the pool did not take it. */
+export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }: Shown): bigint {
+  return sum(Token.transfersOf(logs, { token: asset.address, from: stock.router, to: payer }))
+}
+
+/** Whether a successful refund has paid the whole amount to the payer of record. */
+export async function isRefundedBy(
+  { settlement, asset }: Context,
+  order: Order,
+  { logs }: Shown,
+): Promise<boolean> {
+  const from = (await settlement.findById(order.paymentId))?.transfer.payee
+  if (from === undefined) throw new Error(`no payment ${order.paymentId}`)
+  const terms = { token: asset.address, from, to: order.payer }
+  return Token.transfersOf(logs, terms).includes(order.totalAtomic)
+}
+
+/**
+ * The logs of a successful transaction, as a node shows them now; none when it shows no such
+ * receipt. The stored logs may come from a node that had not indexed it. Throws RpcFault or
+ * RpcError.
+ */
+export async function askAgain(
+  context: Context,
+  { network }: Order,
+  transaction: Hex,
+): Promise<Shown> {
+  return (await receiptOf(context, network, transaction)) ?? { logs: [] }
+}
+
+/**
+ * Whether resuming a held order would have an effect although its transactions are as before.
+ * Throws RpcFault or RpcError.
+ */
+export async function isNews(context: Context, order: Order): Promise<boolean> {
+  const { settlement } = context
+  switch (order.heldReason) {
+    case 'delivery-not-found': {
+      const swap = await settlement.job(swapId(order))
+      return (
+        swap !== undefined &&
+        deliveredBy(order, await askAgain(context, order, swap.transaction)) > 0n
+      )
+    }
+    case 'refund-not-found': {
+      const refund = await settlement.job(refundId(order))
+      if (refund === undefined) return false
+      const again = await askAgain(context, order, refund.transaction)
+      if (await isRefundedBy(context, order, again)) return true
+      return (await findRefund(context, order)) !== undefined
+    }
+    case 'settlement-disputed': {
+      const payment = await settlement.findById(order.paymentId)
+      if (payment?.state !== 'confirmed') return payment !== undefined
+      return (await settlement.observationOf(payment)) === 'shown'
+    }
+    case 'settlement-lost':
+      return (await settlement.findById(order.paymentId))?.state !== 'expired'
+    default:
+      return true
+  }
+}
+
+/**
+ * The external transaction that paid a refund, when ours had no effect: any account can send a
+ * refund once its signature is public. Undefined when the nonce is unused or no node shows its use.
+ * Throws RpcFault.
+ */
+export async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
+  const { settlement, asset } = context
+  const { network } = order
+  const { desk } = settlement
+  const nonce = nonceOf(order)
+  const state = Token.authorizationState(asset.address, desk, nonce)
+  const [used] = (await settlement.read(network, [state])).results
+  if (used === undefined || Token.toUint(used) !== 1n) return undefined
+  const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
+  const last = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
+  const from = last < searchedBlocks ? 0n : last - searchedBlocks
+  const node: Node = {
+    host: network,
+    call: (method, params) => settlement.rpc(network, method, params),
+  }
+  // It came before ours, which then found the nonce used; or after ours, which failed otherwise.
+  for (const [range, first] of [
+    [{ from, to: last }, 'newest'],
+    [{ from: last + 1n, to: undefined }, 'oldest'],
+  ] as const) {
+    try {
+      const query = { address: asset.address, topics, range, first }
+      for await (const logs of Logs.search(node, context.logSpans, query)) {
+        for (const { transactionHash: hash } of logs)
+          if (await isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
+      }
+    } catch (error) {
+      // The node refuses this range: an operator must decide.
+      if (!(error instanceof RpcError)) throw error
+    }
+  }
+  return undefined
+}
+
+/** Whether a job is included and failed, or can never be included. */
+export async function isWithoutEffect({ settlement }: Context, id: string): Promise<boolean> {
+  const state = (await settlement.job(id))?.state
+  return state === 'failed' || state === 'replaced'
+}
+
+/** Whether no reorganisation can include a job that ended without effect. */
+export async function isOver(context: Context, id: string): Promise<boolean> {
+  const { settlement, stock, endedAt, reorgDepth } = context
+  const job = await settlement.job(id)
+  if (job?.state !== 'failed' && job?.state !== 'replaced') return false
+  const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
+  if (!Receipt.isHex(answer)) return false
+  const head = BigInt(answer)
+  const since = job?.blockNumber ?? endedAt.get(id) ?? head
+  endedAt.set(id, since)
+  return head >= since + BigInt(reorgDepth)
+}
+
+function sum(amounts: readonly bigint[]): bigint {
+  return amounts.reduce((total, each) => total + each, 0n)
+}
+
+/** A receipt of success that a node shows now. */
+async function receiptOf(
+  { settlement }: Context,
+  network: Network.Id,
+  hash: Hex,
+): Promise<Receipt.Receipt | undefined> {
+  const answer = await settlement.rpc(network, 'eth_getTransactionReceipt', [hash])
+  const receipt = Receipt.parse(answer)
+  return receipt?.hash === hash && receipt.success ? receipt : undefined
+}
+
+/**
+ * Swap and refund, the two transactions that move an order's money out of the desk. Both use one
+ * EIP-3009 nonce, so at most one of them moves money on any fork of the chain, in any order of
+ * inclusion. A reorganisation may include a failed swap after the refund.
+ *
+ * A signature is public once it is sent, and stays valid when its transaction fails. The refund
+ * names the payer, so another sender can only make the same refund. The swap names the address of
+ * the swap's own contract creation (`receiveWithAuthorization`, see creation.ts). With a signature
+ * for the router or for Multicall3 any account could take the money.
+ */
+
+/** The swap reverts after this time, and then the money is refunded. */
+const swapSeconds = 120n
+/**
+ * After this time a failed refund can no longer be sent, so an operator may safely pay by other
+ * means. Far longer than low fees can delay a transaction.
+ */
+const refundSeconds = 7n * 24n * 3600n
+export const swapGas = 1_600_000n
+export const refundGas = 400_000n
+
+/** The job of the swap: one transaction takes the money, pays the router and swaps, or reverts. */
+export function swapOf(context: Context, order: Order): Job {
+  const { market } = context
+  const validBefore = secondsOf(context) + swapSeconds
+  return {
+    ...jobOf(context, order),
+    id: swapId(order),
+    kind: 'swap',
+    gasLimit: swapGas,
+    compose(sender) {
+      const token = tokenOf(context, order)
+      if (token === undefined) throw new Error(`${order.token} is no longer listed`)
+      const { to: payee } = Creation.create(sender, [])
+      const terms = termsOf(context, order, { payee, amountAtomic: order.usdgAtomic, validBefore })
+      const signature = sender.sign(Authorization.receiveDigest(terms, context.asset))
+      return Creation.create(sender, [
+        Authorization.receiveCall({ ...terms, signature }),
+        ...market.swap({ ...order, token, deadline: validBefore }),
+      ])
+    },
+  }
+}
+
+/** Returns the whole payment to the payer of record. */
+export function refundOf(context: Context, order: Order): Job {
+  const { payer: payee, totalAtomic: amountAtomic } = order
+  const validBefore = secondsOf(context) + refundSeconds
+  return {
+    ...jobOf(context, order),
+    id: refundId(order),
+    kind: 'refund',
+    gasLimit: refundGas,
+    compose(sender) {
+      const terms = termsOf(context, order, { payee, amountAtomic, validBefore })
+      const signature = sender.sign(Authorization.digest(terms, context.asset))
+      return Authorization.call({ ...terms, signature })
+    },
+  }
+}
+
+type Terms = Omit<Parameters<typeof Authorization.call>[0], 'signature'>
+
+function termsOf(
+  { settlement, asset, chainId }: Context,
+  order: Order,
+  terms: Pick<Terms, 'payee' | 'amountAtomic' | 'validBefore'>,
+): Terms {
+  const nonce = nonceOf(order)
+  const payer = settlement.desk
+  return { ...terms, payer, nonce, chainId, asset: asset.address, validAfter: 0n }
+}
+
+function jobOf({ settlement }: Context, { network }: Order) {
+  return { product: 'desk', network, relayer: settlement.desk, valueWei: 0n } as const
+}
+
+function secondsOf({ now }: Context): bigint {
+  return BigInt(Math.floor(now() / 1000))
+}
+
+/** The parts of settlement that the desk uses. */
+export type DeskSettlement = Pick<
+  Settlement,
+  | 'desk'
+  | 'hasDesk'
+  | 'deskEpoch'
+  | 'isShared'
+  | 'run'
+  | 'job'
+  | 'onJob'
+  | 'onPayment'
+  | 'findById'
+  | 'read'
+  | 'rpc'
+  | 'observationOf'
+>
+
+/** The market in which the desk buys. */
+export type DeskMarket = {
+  /**
+   * The shares that the pinned pool gives now (undefined when it takes no such amount), and the
+   * result of the checks before money moves. Both are of one block. Throws RpcFault when no node
+   * answers.
+   */
+  quote(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
+  /** The calls of an account that holds `usdgAtomic`; see `Market`. */
+  swap: Market['swap']
+}
+
+export type DeskQuote = { verdict: Verdict; sharesAtomic: bigint | undefined }
+
+/** The market for the desk: always the newest block. */
+export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): DeskMarket {
+  return {
+    async quote(token, usdgAtomic, people) {
+      const snapshot = await market.snapshotOf(token, usdgAtomic, { people, fresh: true })
+      return { verdict: market.judge(snapshot), sharesAtomic: snapshot.sharesAtomic }
+    },
+    swap: market.swap,
+  }
+}
+
+/** The parts that the steps of an order share. */
+export type Context = {
+  orders: OrderLedger
+  settlement: DeskSettlement
+  market: DeskMarket
+  stock: Stock
+  asset: Asset
+  chainId: number
+  /** Depth of a reorganisation, blocks. */
+  reorgDepth: number
+  now: () => number
+  log: WriteEvent
+  /** Block at which a job was first observed to have ended without effect, by its id. */
+  endedAt: Map<string, bigint>
+  /** Blocks that a node searches at once for logs. */
+  logSpans: Logs.Spans
+  /**
+   * Orders with a confirmed payment that too few nodes show: the start (unix ms), the time of the
+   * next log event, and the number of contradictions in a row.
+   */
+  unseen: Map<string, { since: number; logAt: number; disputes: number }>
+  /** Makes one move of an order, and notifies. False: it was in another state. */
+  move(move: OrderMove): Promise<boolean>
+  /** Logs an order that was moved, and resumes the requests that wait for it. */
+  notify(order: Order): void
+}
+
+/** The listed token of an order, with the pool and fee that the order has pinned. */
+export function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
+  return stock.tokens.find(
+    ({ address, pool, fee }) =>
+      address === order.token && pool === order.pool && fee === order.poolFee,
+  )
 }

@@ -1,7 +1,6 @@
 import { expect, test } from 'bun:test'
 import type { Order } from '../../db/Order'
-import { createDriver } from '../../src/stock/driver'
-import { createOrderWaits } from '../../src/stock/order-waits'
+import { createDriver, createOrderWaits } from '../../src/stock/desk'
 import { orderOf } from '../harness/desk-orders'
 import { createRandom } from '../soak/random'
 

@@ -1,4 +1,5 @@
 import { Type } from '@sinclair/typebox'
+import type { Address } from 'viem'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
@@ -7,13 +8,23 @@ import * as RateLimit from '../http/rate-limit'
 import { searchOf } from '../http/url'
 import { extract } from '../paywall/extract'
 import * as AddressText from '../protocol/Address'
+import * as Amount from '../protocol/Amount'
+import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
+import type { Market } from './market'
 import * as Orders from './Order'
-import { buyPath, type OrderResponse } from './order-response'
-import type { Purchase } from './purchase'
+import {
+  buyPath,
+  multiplierOf,
+  type OrderResponse,
+  type Purchase,
+  quoteOf,
+  warningsOf,
+} from './purchase'
+import * as Snapshot from './Snapshot'
 
 export type OrderHandlersOptions = {
   desk: Desk
@@ -145,4 +156,95 @@ function answer(body: unknown, headers: Record<string, string>): Response {
   return Response.json(body, {
     headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
   })
+}
+
+export type MarketHandlersOptions = {
+  market: Market
+  asset: Asset
+  /** The desk, to which purchases are paid. */
+  payTo: Address
+  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute'>
+  rateLimit: RateLimit.RateLimit
+  now: () => number
+  /** Address of the other end of the connection. */
+  addressOf: (request: Request) => string | undefined
+}
+
+/** Free routes, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
+export function createMarketHandlers(options: MarketHandlersOptions) {
+  const { market, asset, payTo, service, rateLimit, now, addressOf } = options
+  const { stock } = market
+
+  const limited = (request: Request): Record<string, string> => {
+    const key = clientOf(request, addressOf(request), service.trustProxy)
+    const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
+    RateLimit.assertWithin(verdict)
+    return RateLimit.headers(verdict)
+  }
+
+  let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
+  const list = async (request: Request): Promise<Response> => {
+    const headers = limited(request)
+    const snapshots = await market.snapshots().catch(Snapshot.unavailable)
+    const second = Math.floor(now() / 1000)
+    // The same snapshots give the same page within a second.
+    if (page?.snapshots !== snapshots || page.second !== second) {
+      const stocks = snapshots.map((snapshot) => entryOf(snapshot, market, asset, now()))
+      const body = { network: stock.network, asset: asset.address, payTo, stocks }
+      page = { snapshots, second, text: JSON.stringify(body) }
+    }
+    return answerText(page.text, headers)
+  }
+
+  const quote = async (request: Request): Promise<Response> => {
+    const headers = limited(request)
+    const terms = termsOf(request, stock, asset)
+    const snapshot = await market
+      .snapshotOf(terms.token, terms.usdgAtomic)
+      .catch(Snapshot.unavailable)
+    return answerText(JSON.stringify(quoteOf(snapshot, market, asset)), headers)
+  }
+
+  return { list, quote }
+}
+
+/** The list marks prices that are older than this, ms. */
+const staleMs = 15_000
+
+function entryOf(snapshot: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
+  const { token, decimals } = snapshot
+  const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
+  const { feeBps, minAtomic, maxAtomic } = market.stock
+  const verdict = market.judge(snapshot)
+  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
+  return {
+    symbol: token.symbol,
+    name: token.name,
+    address: token.address,
+    decimals: decimals ?? null,
+    pool: token.pool,
+    price: priceAtomic === undefined ? null : usdg(priceAtomic),
+    priceUpdatedAt: new Date(snapshot.readAt).toISOString(),
+    multiplier: multiplierOf(snapshot),
+    feeBps,
+    slippageBps: token.slippageBps,
+    min: usdg(minAtomic),
+    max: usdg(maxAtomic),
+    status: now - snapshot.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
+    ...(verdict.ok ? warningsOf(verdict.warnings) : {}),
+  }
+}
+
+function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
+  // A request of HTTP/1.0 may come as a path alone.
+  const asked = [...new URLSearchParams(searchOf(request.url))]
+  const query = new URLSearchParams(
+    asked.filter(([name]) => Instrument.quoteNames.some((known) => known === name)),
+  )
+  return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
+}
+
+function answerText(json: string, headers: Record<string, string>): Response {
+  const own = { 'content-type': 'application/json', 'cache-control': 'no-store' }
+  return new Response(json, { headers: { ...corsHeaders, ...headers, ...own } })
 }
