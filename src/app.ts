@@ -18,7 +18,7 @@ import type { Claims } from './paywall/claims'
 import { succeed } from './paywall/offer/retired-offers'
 import type { Settlement } from './settlement/settlement'
 import { within } from './settlement/state/wait'
-import { startWebhooks, type Webhooks } from './webhooks/start'
+import { startWebhooks, type Webhooks } from './webhooks/sender'
 
 export type App = {
   /** URL at which it listens, e.g. `http://127.0.0.1:4020`. */

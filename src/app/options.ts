@@ -4,7 +4,7 @@ import type { Config } from '../config/Config'
 import type { Secrets } from '../config/env'
 import type { Log } from '../log'
 import type { TransferRateMin } from '../paywall/answer/transfer-rate'
-import type { WebhooksOptions } from '../webhooks/start'
+import type { WebhooksOptions } from '../webhooks/sender'
 
 export type AppOptions = Limits & {
   config: Config

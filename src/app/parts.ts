@@ -1,5 +1,5 @@
 import type { Pending } from '../../db/Ledger'
-import { createRecent, type Recent } from '../books/recent'
+import { createRecent, type Recent } from '../books/read'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettling, type Settling } from '../facilitator/settle-once'

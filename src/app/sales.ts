@@ -1,5 +1,4 @@
-import { type Hours, startHours } from '../books/hours'
-import { createTally } from '../books/tally'
+import { createTally, type Hours, startHours } from '../books/tally'
 import { salts } from '../http/ids'
 import { createAnswers } from '../paywall/answer/store'
 import { createReclaim } from '../paywall/answer/transfer-rate'

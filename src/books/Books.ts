@@ -7,6 +7,7 @@ import type {
   SalesRow,
 } from '../../db/SalesLedger'
 import { noFigures } from '../../db/sales-figures'
+import * as Amount from '../protocol/Amount'
 import type * as Network from '../protocol/Network'
 
 /** How the figures are grouped. */
@@ -246,4 +247,9 @@ function inOrder(a: Line, b: Line): number {
 
 function compare(a = '', b = ''): number {
   return a < b ? -1 : a > b ? 1 : 0
+}
+
+/** Millionths of a USD as a decimal, such as `-0.004200`. */
+export function usdText(micro: bigint): string {
+  return micro < 0n ? `-${Amount.toDecimal(-micro, 6)}` : Amount.toDecimal(micro, 6)
 }

@@ -1,5 +1,12 @@
-import type { SalesQuery, SalesReads } from '../../db/SalesLedger'
-import { hourMs } from '../protocol/Time'
+import type {
+  OtherGas,
+  RequestCounts,
+  SalesOfSpan,
+  SalesQuery,
+  SalesReads,
+  SalesRow,
+} from '../../db/SalesLedger'
+import { dayMs, hourMs } from '../protocol/Time'
 import * as Books from './Books'
 
 export type ReadOptions = {
@@ -38,4 +45,219 @@ function hourOf(at: number): number {
 /** `2026-11-20`, UTC. */
 function dayOf(at: number): string {
   return new Date(at).toISOString().slice(0, 10)
+}
+
+/** Payments of one read. It takes some milliseconds, in which nothing else runs. */
+const slicePayments = 200
+/** Shortest part of an hour that is read at once, ms. */
+const stepMinMs = 60_000
+/** An hour is kept in memory this long after its end, ms, when its transactions are included. */
+const settledMs = hourMs
+/** Kept figures are read again after this time, ms, in case a change was not reported. */
+const keptMs = hourMs
+
+export type RecentOptions = {
+  sales: SalesReads
+  attempts: ReadOptions['attempts']
+  /** Unix ms. */
+  now: () => number
+}
+
+/** The figures of UTC days, the newest first, of one time. */
+export type RecentDays = {
+  /** Unix ms. */
+  to: number
+  days: readonly { from: number; spans: readonly SalesOfSpan[] }[]
+}
+
+/**
+ * The figures of the last days, which are those of `turnpike sales`. Hours that can no longer
+ * change are kept in memory, so that each page reads only what is open.
+ */
+export type Recent = {
+  /** Figures of today and the days before it, as far as there are any. */
+  read(days: number): Promise<RecentDays>
+  /** The figures that the newest `read` has found so far. */
+  sofar(): RecentDays
+  /** A payment or an order that began at this time (unix ms) has changed. */
+  changed(at: number): void
+  /** All figures may have changed, such as by another configuration. */
+  clear(): void
+}
+
+type Kept = { span: SalesOfSpan; readAt: number }
+
+export function createRecent(options: RecentOptions): Recent {
+  const { now, sales } = options
+  const kept = createKept(now)
+  const reader = createReader(options)
+  let progress: RecentDays | undefined
+  let last: Promise<unknown> = Promise.resolve()
+
+  const hourOf = async (from: number, to: number): Promise<SalesOfSpan> => {
+    const known = kept.hour(from)
+    if (known !== undefined) return known
+    const before = kept.changes()
+    const readAt = now()
+    const span = await reader(from, Math.min(to, from + hourMs), to)
+    const isOver = to >= from + hourMs + settledMs
+    const isSame = kept.changes() === before
+    if (isOver && isSame && span.rows.every(isFinal)) kept.addHour(from, { span, readAt })
+    return span
+  }
+  const dayOf = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
+    const known = kept.day(from)
+    if (known !== undefined) return [known]
+    const spans: SalesOfSpan[] = []
+    for (let hour = from; hour < Math.min(to, from + dayMs); hour += hourMs)
+      spans.push(await hourOf(hour, to))
+    const whole = kept.joinHours(from)
+    return whole === undefined ? spans : [whole]
+  }
+  const read = async (count: number): Promise<RecentDays> => {
+    const to = now()
+    const today = to - (to % dayMs)
+    const first = (await sales.firstAt()) ?? to
+    kept.forgetBefore(today - 40 * dayMs)
+    const found: { from: number; spans: readonly SalesOfSpan[] }[] = []
+    progress = { to, days: found }
+    for (let index = 0; index < count; index++) {
+      const from = today - index * dayMs
+      if (from + dayMs <= first) break
+      found.push({ from, spans: await dayOf(from, to) })
+    }
+    return progress
+  }
+  return {
+    sofar: () => progress ?? { to: now(), days: [] },
+    read(count) {
+      // Runs one read after the other, so that the second one uses what the first one has kept.
+      const next = last.then(() => read(count))
+      last = next.catch(() => undefined)
+      return next
+    },
+    changed: kept.changed,
+    clear: kept.clear,
+  }
+}
+
+/** Figures of hours and days that can no longer change, in memory. */
+function createKept(now: () => number) {
+  const hours = new Map<number, Kept>()
+  const days = new Map<number, Kept>()
+  /** Counts changes, so that figures that were read during a change are not kept. */
+  let changes = 0
+  const find = (all: Map<number, Kept>, from: number): SalesOfSpan | undefined => {
+    const kept = all.get(from)
+    if (kept === undefined || (now() >= kept.readAt && now() < kept.readAt + keptMs))
+      return kept?.span
+    all.delete(from)
+    return undefined
+  }
+  return {
+    changes: () => changes,
+    hour: (from: number) => find(hours, from),
+    day: (from: number) => find(days, from),
+    addHour: (from: number, kept: Kept) => void hours.set(from, kept),
+    /** One sum instead of the hours of a day, when all of them are kept. */
+    joinHours(day: number): SalesOfSpan | undefined {
+      const starts = Array.from({ length: 24 }, (_, index) => day + index * hourMs)
+      const own = starts.flatMap((from) => hours.get(from) ?? [])
+      if (own.length < starts.length) return undefined
+      const span = sumOf(own.map((kept) => kept.span))
+      days.set(day, { span, readAt: Math.min(...own.map(({ readAt }) => readAt)) })
+      for (const from of starts) hours.delete(from)
+      return span
+    },
+    forgetBefore(at: number): void {
+      for (const all of [days, hours])
+        for (const from of all.keys()) if (from < at) all.delete(from)
+    },
+    changed(at: number): void {
+      changes++
+      hours.delete(at - (at % hourMs))
+      days.delete(at - (at % dayMs))
+    },
+    clear(): void {
+      changes++
+      hours.clear()
+      days.clear()
+    },
+  }
+}
+
+/** Reads an hour in parts that are short, and lets other work run between them. */
+function createReader({ sales, attempts }: RecentOptions) {
+  /** Length of the next part, by the payments of the one before it. */
+  let step = stepMinMs
+  return async (from: number, to: number, now: number): Promise<SalesOfSpan> => {
+    const query = { byPayer: false, redeemable: { now, ...attempts } }
+    const parts: SalesOfSpan[] = []
+    for (let at = from; at < to; ) {
+      const end = Math.min(to, at + step)
+      const part = await sales.ofSpan({ from: at, to: end }, query)
+      // Requests are counted by whole hours.
+      parts.push(at === from ? part : { ...part, requests: [] })
+      const count = part.rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
+      const wanted = ((end - at) * slicePayments) / Math.max(1, count)
+      step = Math.round(Math.max(stepMinMs, Math.min(wanted, 2 * step, hourMs)))
+      at = end
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    return sumOf(parts)
+  }
+}
+
+/** Whether neither time nor buyers can change a row. */
+function isFinal({ redeemable, openOrders, pending }: SalesRow): boolean {
+  return redeemable === 0 && openOrders === 0 && pending === 0
+}
+
+function sumOf(parts: readonly SalesOfSpan[]): SalesOfSpan {
+  const [only, ...others] = parts
+  if (only !== undefined && others.length === 0) return only
+  const rows = new Map<string, SalesRow>()
+  const gas = new Map<string, OtherGas>()
+  const requests = new Map<string, RequestCounts>()
+  for (const part of parts) {
+    for (const row of part.rows) {
+      const { network, asset, merchant, route } = row
+      const key = [row.class, network, asset, merchant, route].join(' ')
+      const sum = rows.get(key)
+      rows.set(key, sum === undefined ? row : { ...sum, ...Books.plus(sum, row) })
+    }
+    for (const row of part.otherGas) {
+      const key = `${row.network} ${row.kind}`
+      const { gasWei, unknownGas } = gas.get(key) ?? { gasWei: 0n, unknownGas: 0 }
+      const sum = { gasWei: gasWei + row.gasWei, unknownGas: unknownGas + row.unknownGas }
+      gas.set(key, { ...row, ...sum })
+    }
+    for (const row of part.requests) {
+      const key = `${row.merchant} ${row.route}`
+      const { asked, paid, failed } = requests.get(key) ?? { asked: 0, paid: 0, failed: 0 }
+      const sum = { asked: asked + row.asked, paid: paid + row.paid, failed: failed + row.failed }
+      requests.set(key, { ...row, ...sum })
+    }
+  }
+  return {
+    rows: [...rows.values()],
+    otherGas: [...gas.values()],
+    requests: [...requests.values()],
+  }
+}
+
+/** The report of the newest days. Lets other work run between the days. */
+export async function reportOf(
+  sales: Pick<SalesReads, 'assets'>,
+  { to, days }: RecentDays,
+  by: Books.By,
+  count: number,
+): Promise<Books.Report> {
+  const today = to - (to % dayMs)
+  const books = Books.create(by, await sales.assets())
+  for (const { from, spans } of days.slice(0, count)) {
+    for (const span of spans) books.add(new Date(from).toISOString().slice(0, 10), span)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  return books.report({ from: today - (count - 1) * dayMs, to })
 }

@@ -1,4 +1,4 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
@@ -13,11 +13,14 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { conflict, malformed, notReady, type Operation, summaryOf, toJson } from './answers'
-import type { SettleCall } from './conclude'
 import * as Policy from './Policy'
-import { createSettler, type Settler, type Settling } from './settle-once'
-import { createTurns, type SupportedOptions, supported } from './supported'
+import {
+  createSettler,
+  type SettleCall,
+  type Settled,
+  type Settler,
+  type Settling,
+} from './settle-once'
 import {
   type CheckedRequest,
   identify,
@@ -306,4 +309,128 @@ function idempotencyKeyOf(headers: Headers): string | undefined {
   if (key === undefined || idempotencyKeyPattern.test(key)) return key
   const detail = 'Idempotency-Key must be 1 to 255 visible ASCII characters.'
   throw Problem.of('bad-request', detail)
+}
+
+export type Supported = {
+  kinds: readonly Kind[]
+  extensions: readonly string[]
+  /** Relayers by CAIP-2 pattern. */
+  signers: Readonly<Record<string, readonly Address[]>>
+}
+
+type Kind = { x402Version: 2; network: string } & (
+  | { scheme: 'exact' }
+  /** The only account that may settle; the payer signs it. */
+  | { scheme: 'upto'; extra: { facilitatorAddress: Address } }
+)
+
+export type SupportedOptions = {
+  isReady: (network: Network.Id) => boolean
+  /** The relayer to name next for `upto`; undefined where nothing settles it. */
+  facilitatorOf: (network: Network.Id) => Address | undefined
+  signers: readonly Address[]
+  extensions: readonly string[]
+}
+
+/**
+ * What is settled here now, in the order of the configuration. A network that cannot settle is
+ * omitted, so that no server offers a payment that would fail. Specification 2.5.
+ */
+export function supported(
+  networks: readonly Network.Network[],
+  { isReady, facilitatorOf, signers, extensions }: SupportedOptions,
+): Supported {
+  const ready = networks.filter(({ id }) => isReady(id))
+  const exact = ready.map(({ id }): Kind => ({ x402Version: 2, scheme: 'exact', network: id }))
+  const upto = ready.flatMap(({ id }): Kind[] => {
+    const facilitatorAddress = facilitatorOf(id)
+    if (facilitatorAddress === undefined) return []
+    return [{ x402Version: 2, scheme: 'upto', network: id, extra: { facilitatorAddress } }]
+  })
+  return { kinds: [...exact, ...upto], extensions, signers: { 'eip155:*': signers } }
+}
+
+/** Lets the relayers of each network take turns. */
+export function createTurns(
+  relayersOf: (network: Network.Id) => readonly Address[],
+): SupportedOptions['facilitatorOf'] {
+  const turns = new Map<Network.Id, number>()
+  return (network) => {
+    const relayers = relayersOf(network)
+    const turn = turns.get(network) ?? 0
+    turns.set(network, turn + 1)
+    return relayers[turn % relayers.length]
+  }
+}
+
+/** Answers of the facilitator, as JSON and as problems. */
+
+export type Operation = 'supported' | Facilitation.Operation
+
+/** A 400 with both the JSON of the operation and a problem. A settlement has a CAIP-2 network. */
+export function malformed(
+  operation: Operation,
+  { code, detail }: Problem.Fault,
+  network: string,
+  kind: 'bad-request' | 'body-too-large' = 'bad-request',
+): Problem.ProblemError {
+  const verdict =
+    operation === 'verify'
+      ? { isValid: false, invalidReason: code, invalidMessage: detail }
+      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network }
+  return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
+}
+
+export function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
+  const { payer, requirements } = request
+  const members = {
+    ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
+    ...{ transaction: '', network: requirements.network, payer, field: 'Idempotency-Key' },
+  }
+  return Problem.of('idempotency-conflict', detail, { members })
+}
+
+/**
+ * The network cannot settle now. The answer has no `isValid` and no `success`, which clients would
+ * read as a result.
+ */
+export function notReady(state: {
+  detail: string
+  retryAfterSeconds: number
+}): Problem.ProblemError {
+  const headers = { 'Retry-After': String(state.retryAfterSeconds) }
+  return Problem.of('not-ready', state.detail, { headers })
+}
+
+type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
+
+export function toJson(settled: Answered, { request, network }: CheckedRequest): object {
+  const { payer } = request
+  switch (settled.kind) {
+    case 'success': {
+      const { transaction, transfer } = settled.payment
+      const amount = String(transfer.amountAtomic)
+      return { success: true, payer, transaction, network: network.id, amount }
+    }
+    case 'void':
+      return { success: true, payer, transaction: '', network: network.id, amount: '0' }
+    case 'pending': {
+      const transaction = settled.payment?.transaction ?? ''
+      const errorReason = 'settlement_pending'
+      const errorMessage = 'The transfer is not confirmed yet; ask again with the same call.'
+      const pending = { success: false, status: 'pending', errorReason, errorMessage }
+      return { ...pending, payer, transaction, network: network.id }
+    }
+    case 'failed': {
+      const { reason: errorReason, detail: errorMessage, transaction } = settled
+      return { success: false, errorReason, errorMessage, payer, transaction, network: network.id }
+    }
+  }
+}
+
+/** Fields for the log: the answer, without the buyer. */
+export function summaryOf(settled: Answered): Record<string, unknown> {
+  if (settled.kind === 'failed') return { answer: settled.reason }
+  if (settled.kind === 'void') return { answer: settled.kind }
+  return { answer: settled.kind, payment: settled.payment?.id }
 }

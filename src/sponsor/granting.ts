@@ -1,26 +1,32 @@
+import { Type } from '@sinclair/typebox'
 import type { Address, Hex } from 'viem'
 import type { GrantRow } from '../../db/schema'
 import { RpcError, RpcFault } from '../chain/client'
+import { type Budget, readBody } from '../http/body'
+import { clientOf } from '../http/client'
+import { assertUnpacked } from '../http/methods'
+import { corsHeaders } from '../http/problem'
+import * as RateLimit from '../http/rate-limit'
 import * as AddressText from '../protocol/Address'
+import * as Json from '../protocol/Json'
 import * as Permit from '../protocol/Permit'
 import type { Code } from '../protocol/Problem'
+import * as Problem from '../protocol/Problem'
+import * as Schema from '../protocol/Schema'
+import { dayMs } from '../protocol/Time'
 import type { Meter } from '../settlement/state/metrics'
 import { createClients, networkOf } from './clients'
-import { idle } from './facts'
-import * as Grant from './Grant'
-import { type Judged, judge, judgeAgain } from './judge'
-import type { Funded, Ledger, Sponsored, SponsorSettlement } from './ledger'
 import {
-  type GrantRefusal,
-  notReady,
-  refuse,
-  refusedBy,
-  spent,
-  tooMany,
-  unsigned,
-  unusedGrant,
-} from './refusals'
-import { createSemaphore, type Semaphore } from './semaphore'
+  approveCall,
+  createSemaphore,
+  estimateApprove,
+  idle,
+  readFacts,
+  type Semaphore,
+  tipOf,
+} from './facts'
+import * as Grant from './Grant'
+import type { Funded, Ledger, Sponsored, SponsorSettlement } from './ledger'
 
 /** A request for a grant. */
 export type SponsorRequest = {
@@ -312,4 +318,226 @@ function resultOf(
     case 'unavailable':
       return notReady(funded.detail, funded.retryAfterSeconds)
   }
+}
+
+/** The grant for an address, and the approve that it can sign with it. */
+export type Judged =
+  | { kind: 'amount'; wei: bigint; approve: Grant.Approve }
+  | { kind: 'too-expensive' }
+  | { kind: 'refused'; code: Code; detail: string; approve?: Grant.Approve | undefined }
+
+/** Decides on an address that was never sponsored. Throws RpcFault or RpcError. */
+export async function judge(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  address: Address,
+): Promise<Judged> {
+  const seen = await survey(settlement, network, address)
+  if (seen.kind === 'refused') return seen
+  const { facts, price } = seen
+  const amount = Grant.amountOf(facts.balanceWei, price, capOf(network))
+  if (amount.kind === 'has-gas') {
+    const detail = 'The address can pay for an approve: send it from the address.'
+    return { kind: 'refused', code: 'has-gas', detail, approve: approveFor(network, seen, 0n) }
+  }
+  if (amount.kind === 'too-expensive') return amount
+  return given(network, seen, amount.wei)
+}
+
+/**
+ * The only top-up of a grant, or the reason against it. While the address has not approved, the
+ * answer has the approve that the balance pays for. Throws RpcFault or RpcError.
+ */
+export async function judgeAgain(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  row: GrantRow,
+  isTopped: boolean,
+): Promise<Judged> {
+  const seen = await survey(settlement, network, row.address)
+  if (seen.kind === 'refused') return seen
+  const { facts, price } = seen
+  const cap = capOf(network)
+  const wei = isTopped
+    ? undefined
+    : Grant.topUpOf(facts.balanceWei, price, { amountWei: row.amountWei, cap })
+  if (wei !== undefined) return given(network, seen, wei)
+  const approve = approveFor(network, seen, 0n)
+  const detail = 'The address was sponsored before; it happens once. Send the approve from it.'
+  return { kind: 'refused', code: 'already-sponsored', detail, approve }
+}
+
+type Survey = { kind: 'good'; facts: Grant.Facts; price: Grant.Price }
+
+async function survey(
+  settlement: SponsorSettlement,
+  network: Sponsored,
+  address: Address,
+): Promise<Survey | Extract<Judged, { kind: 'refused' }>> {
+  const { facts, baseFeeWei } = await readFacts(settlement, network, address)
+  if (facts.code === 'eoa' && facts.allowanceAtomic > 0n) {
+    const detail = 'The address has approved Permit2 already: pay now.'
+    return { kind: 'refused', code: 'already-approved', detail }
+  }
+  const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
+  if (refusal) return { kind: 'refused', ...refusal }
+  const [gas, tipWei] = await Promise.all([
+    estimateApprove(settlement, network, address),
+    tipOf(settlement, network, baseFeeWei),
+  ])
+  if (gas === undefined) {
+    const detail = 'The token refuses this address: pay from another.'
+    return { kind: 'refused', code: 'approve-fails', detail }
+  }
+  return { kind: 'good', facts, price: { gas, baseFeeWei, tipWei } }
+}
+
+function given(network: Sponsored, seen: Survey, wei: bigint): Judged {
+  const approve = approveFor(network, seen, wei)
+  return approve ? { kind: 'amount', wei, approve } : { kind: 'too-expensive' }
+}
+
+function approveFor(
+  { asset, chainId }: Sponsored,
+  { facts, price }: Survey,
+  grantWei: bigint,
+): Grant.Approve | undefined {
+  const { nonce, balanceWei } = facts
+  const has = { nonce, balanceWei: balanceWei + grantWei }
+  return Grant.approveOf(approveCall(asset.address), chainId, price, has)
+}
+
+function capOf({ sponsor, asset }: Sponsored): bigint {
+  return Grant.capWei(sponsor, asset.decimals)
+}
+
+/** The problem of a refused grant. */
+export type Refused = {
+  code: Code
+  detail: string
+  members?: Readonly<Record<string, unknown>>
+  retryAfterSeconds?: number
+}
+
+export type GrantRefusal = { kind: 'refused'; approve?: Grant.Approve } & Refused
+
+export function refusedBy({
+  code,
+  detail,
+  approve,
+}: Extract<Judged, { kind: 'refused' }>): GrantRefusal {
+  return { ...refuse(code, detail, approve && { approve }), ...(approve && { approve }) }
+}
+
+/** A refusal with a short Retry-After: it ends as soon as the earlier address has approved. */
+export const unusedGrant: GrantRefusal = {
+  ...refuse('rate-limited', 'An address that was sponsored for this client has not approved yet.'),
+  retryAfterSeconds: 2,
+}
+
+export function unsigned(network: Sponsored, address: Address): GrantRefusal {
+  const message = Grant.messageOf(network.id, address)
+  const detail = 'Half of the budget is spent: the address must sign the message (EIP-191).'
+  return refuse('signature-required', detail, { message })
+}
+
+export function spent(now: number): GrantRefusal {
+  const detail = 'The sponsoring budget of today is spent; it starts again at 0:00 UTC.'
+  return { ...refuse('budget-spent', detail), retryAfterSeconds: secondsLeft(now) }
+}
+
+export function tooMany(now: number): GrantRefusal {
+  const detail = 'Enough addresses were sponsored for this client today; try again tomorrow (UTC).'
+  return { ...refuse('rate-limited', detail), retryAfterSeconds: secondsLeft(now) }
+}
+
+export function notReady(detail: string, retryAfterSeconds = 5): GrantRefusal {
+  return { ...refuse('not-ready', detail), retryAfterSeconds }
+}
+
+export function refuse(
+  code: Code,
+  detail: string,
+  members?: Readonly<Record<string, unknown>>,
+): GrantRefusal {
+  return { kind: 'refused', code, detail, ...(members && { members }) }
+}
+
+/** Until the next UTC day. */
+function secondsLeft(now: number): number {
+  return Math.max(1, Math.ceil((Grant.dayOf(now) + dayMs - now) / 1000))
+}
+
+export type SponsorHandlerOptions = {
+  granting: Granting
+  budget: Budget
+  rateLimit: RateLimit.RateLimit
+  trustProxy: number
+  now: () => number
+  /** Address of the other end of a request's connection. */
+  addressOf(request: Request): string | undefined
+}
+
+const bodyMaxBytes = 4096
+/** Requests per minute of one client, and of all clients of its network together. */
+const perClient = 10
+const perNetwork = 40
+
+/** `POST /api/gas/sponsor`: native coin for the one approve that a holder of the asset needs. */
+export async function sponsorApprove(
+  options: SponsorHandlerOptions,
+  request: Request,
+): Promise<Response> {
+  const { granting, rateLimit, now } = options
+  const client = clientOf(request, options.addressOf(request), options.trustProxy)
+  // Check the client first, so that its refused requests do not use up its network's limit.
+  RateLimit.assertWithin(rateLimit.take(`sponsor ${client}`, perClient, now()))
+  RateLimit.assertWithin(rateLimit.take(`sponsor ${networkOf(client)}`, perNetwork, now()))
+  const { address, network, signature } = await read(request, options.budget, client)
+  const result = await granting.grant({ address, network, signature, client })
+  if (result.kind === 'refused') throw problemOf(result)
+  return Response.json(result.body, { headers: { ...corsHeaders, 'Cache-Control': 'no-store' } })
+}
+
+async function read(request: Request, budget: Budget, client: string): Promise<Json.JsonObject> {
+  const type = request.headers.get('content-type') ?? ''
+  if (!/^application\/json\s*(;|$)/i.test(type)) {
+    throw Problem.of('bad-request', 'The content type must be application/json.')
+  }
+  assertUnpacked(request.headers)
+  const body = await readBody(request, bodyMaxBytes, budget, { client })
+  try {
+    const json = Json.parse(new TextDecoder('utf-8', { fatal: true }).decode(body.bytes))
+    Schema.assertNoOthers(grantBody, json)
+    return json
+  } catch (error) {
+    const reason = error instanceof Json.JsonError ? error.message : 'not UTF-8'
+    throw Problem.of('bad-request', `The body must be {address, network?, signature?}: ${reason}.`)
+  } finally {
+    body.release()
+  }
+}
+
+/** Body of a request. granting.ts checks the members together with the state of the address. */
+export const grantBody = Type.Object(
+  {
+    address: Type.String({
+      description: 'Holder of the asset; mixed case needs its checksum.',
+      pattern: '^0x[0-9a-fA-F]{40}$',
+    }),
+    network: Type.Optional(
+      Type.String({ description: 'CAIP-2 id; the first network that is sponsored by default.' }),
+    ),
+    signature: Type.Optional(
+      Type.String({ description: 'EIP-191 signature of the address, when it is asked for.' }),
+    ),
+  },
+  { additionalProperties: false },
+)
+
+function problemOf({ code, detail, members, retryAfterSeconds }: Refused): Problem.ProblemError {
+  return Problem.of(code, detail, {
+    ...(members && { members }),
+    ...(retryAfterSeconds && { headers: { 'retry-after': String(retryAfterSeconds) } }),
+  })
 }

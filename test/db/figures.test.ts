@@ -1,8 +1,8 @@
-import type * as Snapshot from '../../src/stock/Snapshot'
 import { describe, expect, test } from 'bun:test'
 import { createLatency } from '../../src/gateway/upstream/latency'
 import { createRegistry } from '../../src/http/metrics'
 import { createHistory } from '../../src/stock/market'
+import type * as Snapshot from '../../src/stock/Snapshot'
 import { sparkline } from '../../src/web/public/Sparkline'
 
 const quarterMs = 15 * 60_000

@@ -1,7 +1,7 @@
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
-import { createRecent } from '../../src/books/recent'
+import { createRecent } from '../../src/books/read'
 import type { Config } from '../../src/config/Config'
 import { createBudget } from '../../src/http/body'
 import { errors } from '../../src/http/problem'

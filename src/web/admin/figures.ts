@@ -1,5 +1,5 @@
 import type { By, Line, Report } from '../../books/Books'
-import { type RecentDays, reportOf } from '../../books/recent'
+import { type RecentDays, reportOf } from '../../books/read'
 import type { Sources } from './sources'
 
 /** Longest time that a page waits for the figures of earlier days, ms. */

@@ -1,6 +1,5 @@
 import { encode } from 'uqr'
-import type { Asset } from '../../books/Books'
-import { usdText } from '../../books/usd'
+import { type Asset, usdText } from '../../books/Books'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
 

@@ -1,5 +1,5 @@
 import { outcomes, type PaymentLine } from '../../../db/AdminLedger'
-import { cell } from '../../books/csv'
+import { cell } from '../../books/formats'
 import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { adminHeaders } from './layout'

@@ -2,7 +2,7 @@ import type { AdminLedger, Pause } from '../../../db/AdminLedger'
 import type { Pending } from '../../../db/Ledger'
 import type { Order } from '../../../db/Order'
 import type { AssetRow } from '../../../db/SalesLedger'
-import type { Recent } from '../../books/recent'
+import type { Recent } from '../../books/read'
 import type { Merchant } from '../../config/Config'
 import type { Details } from '../../settlement/state/availability'
 
