@@ -1,9 +1,9 @@
-import type { Message, WebhookLedger } from '../../db/WebhookLedger'
+import type { Message, SweepReason, WebhookLedger } from '../../db/WebhookLedger'
 import type { Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { headersOf } from '../protocol/Webhook'
+import type { Meter } from '../settlement/state/metrics'
 import type { Answer, Post } from './post'
-import type { Metrics } from './sender'
 
 /** Messages of one endpoint that are sent at once. */
 export const concurrencyMax = 16
@@ -231,4 +231,33 @@ const pauseMaxMs = 5 * 60_000
 export function pauseMs(failures: number, random: number): number {
   if (failures < failuresMax) return 0
   return Math.min(pauseMaxMs, delayMs(failures - failuresMax + 1, random))
+}
+
+/** `retried`: an attempt that another one follows. All others end a message. */
+export type Result = 'delivered' | 'retried' | 'gone' | SweepReason
+
+export type Metrics = { ended(result: Result, by?: number): void }
+
+/** `waiting`: messages by endpoint. */
+export function createMetrics(
+  meter: Meter,
+  waiting: () => Promise<ReadonlyMap<string, number>>,
+): Metrics {
+  const results = meter.counter('webhooks_total', 'Attempts and ends of webhook messages.', [
+    'result',
+  ])
+  const gauge = meter.gauge('webhooks_waiting', 'Webhook messages that are not delivered yet.', [
+    'endpoint',
+  ])
+  const seen = new Set<string>()
+  meter.onRender(async () => {
+    const counts = await waiting()
+    for (const endpoint of counts.keys()) seen.add(endpoint)
+    for (const endpoint of seen) gauge.set(counts.get(endpoint) ?? 0, { endpoint })
+  })
+  return {
+    ended: (result, by = 1) => {
+      if (by > 0) results.inc({ result }, by)
+    },
+  }
 }

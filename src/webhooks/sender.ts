@@ -1,9 +1,9 @@
-import type { Bounds, Subscriptions, SweepReason, WebhookLedger } from '../../db/WebhookLedger'
+import type { Bounds, Subscriptions, WebhookLedger } from '../../db/WebhookLedger'
 import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { typesOf } from '../protocol/Webhook'
 import type { Meter } from '../settlement/state/metrics'
-import { createEndpoint, type Endpoint, pump, type SendingOptions } from './endpoint'
+import { createEndpoint, createMetrics, type Endpoint, pump, type SendingOptions } from './endpoint'
 import { createWatch, type Watched } from './network-watch'
 import { createPost, type PostOptions } from './post'
 
@@ -234,34 +234,5 @@ async function idle(endpoints: ReadonlyMap<string, Endpoint>): Promise<void> {
     const attempts = [...endpoints.values()].flatMap(({ inFlight }) => [...inFlight.values()])
     // Without attempts in progress, waits for one turn: a look only reads the database.
     await (attempts.length > 0 ? Promise.race(attempts) : new Promise(setImmediate))
-  }
-}
-
-/** `retried`: an attempt that another one follows. All others end a message. */
-export type Result = 'delivered' | 'retried' | 'gone' | SweepReason
-
-export type Metrics = { ended(result: Result, by?: number): void }
-
-/** `waiting`: messages by endpoint. */
-export function createMetrics(
-  meter: Meter,
-  waiting: () => Promise<ReadonlyMap<string, number>>,
-): Metrics {
-  const results = meter.counter('webhooks_total', 'Attempts and ends of webhook messages.', [
-    'result',
-  ])
-  const gauge = meter.gauge('webhooks_waiting', 'Webhook messages that are not delivered yet.', [
-    'endpoint',
-  ])
-  const seen = new Set<string>()
-  meter.onRender(async () => {
-    const counts = await waiting()
-    for (const endpoint of counts.keys()) seen.add(endpoint)
-    for (const endpoint of seen) gauge.set(counts.get(endpoint) ?? 0, { endpoint })
-  })
-  return {
-    ended: (result, by = 1) => {
-      if (by > 0) results.inc({ result }, by)
-    },
   }
 }
