@@ -86,7 +86,7 @@ export function splitCode(
   const [size, hash, first] = [0, 1, 2].map((index) => Abi.wordAt(answer.slice(2), index))
   if (size === undefined || hash === undefined || first === undefined) return undefined
   const data: Hex = `0x${answer.slice(2 + codeWords * 64)}`
-  return { code: Abi.toUint(size) === 0n ? 'eoa' : { key: keyOf(hash, first) }, data }
+  return { code: Abi.uintAt(size) === 0n ? 'eoa' : { key: keyOf(hash, first) }, data }
 }
 
 /**
@@ -122,5 +122,5 @@ function callOf(addresses: readonly Address[]): { data: Hex } {
 function emptyOf(addresses: readonly Address[], answer: unknown): Set<Address> | undefined {
   if (typeof answer !== 'string' || answer.length !== 2 + addresses.length * 64) return undefined
   const sizes = answer.slice(2)
-  return new Set(addresses.filter((_, index) => Abi.toUint(Abi.wordAt(sizes, index)) === 0n))
+  return new Set(addresses.filter((_, index) => Abi.uintAt(sizes, index) === 0n))
 }

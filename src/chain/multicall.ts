@@ -38,8 +38,8 @@ export const blockNumberCalls: readonly Call[] = [
  */
 export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | undefined {
   for (const result of [arbitrum, own]) {
-    const word = result?.success ? Abi.wordAt(result.data.slice(2), 0) : undefined
-    if (word !== undefined) return Abi.toUint(word)
+    const number = result?.success ? Abi.uintAt(result.data.slice(2)) : undefined
+    if (number !== undefined) return number
   }
   return undefined
 }
@@ -95,7 +95,7 @@ export function parseCalls(to: Address, data: string): Call[] | undefined {
   const calls: Call[] = []
   for (let index = 0; index < count; index++) {
     const start = list + 32 + numberAt(body, list + 32 + index * 32)
-    const target = Abi.toAddress(sliceAt(body, start, 32)?.toLowerCase())
+    const target = Abi.addressAt(sliceAt(body, start, 32)?.toLowerCase() ?? '')
     const at = start + numberAt(body, start + 64)
     const content = sliceAt(body, at + 32, numberAt(body, at))
     if (target === undefined || content === undefined) return undefined

@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
 import type { Call } from './multicall'
-import { at, toUint } from './token'
+import { at } from './token'
 
 /**
  * Calls of tokenized stocks as their issuer documents them, of its registry, and of Chainlink's
@@ -66,7 +66,7 @@ export type Round = { answer: bigint; updatedAt: number }
 export function parseRound(data: Hex | undefined): Round | undefined {
   if (data === undefined) return undefined
   const words = data.slice(2)
-  const [answer, updatedAt] = [Abi.toUint(Abi.wordAt(words, 1)), Abi.toUint(Abi.wordAt(words, 3))]
+  const [answer, updatedAt] = [Abi.uintAt(words, 1), Abi.uintAt(words, 3)]
   // The answer is signed: the upper half is negative.
   if (!answer || answer >> 255n !== 0n || !updatedAt || updatedAt >> 40n !== 0n) return undefined
   return { answer, updatedAt: Number(updatedAt) * 1000 }
@@ -80,5 +80,5 @@ export function parseFlag(data: Hex | undefined): boolean | undefined {
 
 /** The first word; undefined when there is none. */
 export function parseUint(data: Hex | undefined): bigint | undefined {
-  return data === undefined ? undefined : toUint(data)
+  return data === undefined ? undefined : Abi.uintAt(data.slice(2))
 }

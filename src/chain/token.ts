@@ -58,7 +58,7 @@ export function domainSeparator(token: Address): Call {
 
 /** ERC-1271. */
 export function isValidSignature(wallet: Address, digest: Uint8Array, signature: Hex): Call {
-  const words = Crypto.hex(digest).slice(2) + Abi.uint(64) + Abi.dynamicBytes(signature)
+  const words = digest.toHex() + Abi.uint(64) + Abi.dynamicBytes(signature)
   return at(wallet, selectors.isValidSignature + words)
 }
 
@@ -103,11 +103,6 @@ export function transfersOf(
       log.data.length === 66
     return isOne ? [BigInt(log.data)] : []
   })
-}
-
-/** First word of a result as an integer; undefined when there is none. */
-export function toUint(data: Hex): bigint | undefined {
-  return Abi.toUint(Abi.wordAt(data.slice(2), 0))
 }
 
 /** A call from a selector and words without prefix. */

@@ -88,7 +88,7 @@ function complete(fields: string, signature: Hex): Signed {
       integer(BigInt(signature.slice(0, 66))) +
       integer(BigInt(`0x${signature.slice(66, 130)}`)),
   )}`
-  return { hash: Crypto.hex(keccak(raw)), raw: `0x${raw}` }
+  return { hash: `0x${keccak(raw).toHex()}`, raw: `0x${raw}` }
 }
 
 /**
@@ -96,7 +96,7 @@ function complete(fields: string, signature: Hex): Signed {
  */
 export function createdBy(account: Address, nonce: number): Address {
   const fields = text(account.slice(2).toLowerCase()) + integer(nonce)
-  return Crypto.checksum(Crypto.hex(keccak(list(fields))).slice(26))
+  return Crypto.checksum(keccak(list(fields)).subarray(12).toHex())
 }
 
 // RLP over hex digits without prefix. https://ethereum.org/developers/docs/data-structures-and-encoding/rlp
@@ -167,5 +167,5 @@ function byte(value: number): string {
 }
 
 function keccak(digits: string): Uint8Array {
-  return Crypto.keccak256(Crypto.bytes(digits))
+  return Crypto.keccak256(Uint8Array.fromHex(digits))
 }

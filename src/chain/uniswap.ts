@@ -168,5 +168,5 @@ function listOf(members: readonly string[]): string {
 }
 
 function wordOf(data: Hex, index: number): bigint | undefined {
-  return Abi.toUint(Abi.wordAt(data.slice(2), index))
+  return Abi.uintAt(data.slice(2), index)
 }

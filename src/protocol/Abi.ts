@@ -30,31 +30,37 @@ export function dynamicBytes(value: string): string {
   return uint(size) + digits.padEnd(Math.ceil(size / 32) * 64, '0')
 }
 
-/** keccak256 of words. */
-export function hash(words: string): Uint8Array {
-  return Crypto.keccak256(Crypto.bytes(words))
+/** Word of the keccak256 of words. */
+export function hash(words: string): string {
+  return keccak256(words).toHex()
 }
 
-/** EIP-712 digest of a domain separator and a struct hash. */
-export function typedDigest(domainSeparator: string, structHash: Uint8Array): Uint8Array {
-  return hash(`1901${domainSeparator}${structHash.toHex()}`)
+/** EIP-712 digest of a domain separator and the words of a struct. */
+export function typedDigest(domainSeparator: string, words: string): Uint8Array {
+  return keccak256(`1901${domainSeparator}${keccak256(words).toHex()}`)
 }
 
-/** The word at an index of calldata without prefix and selector; undefined past the end. */
+function keccak256(words: string): Uint8Array {
+  return Crypto.keccak256(Uint8Array.fromHex(words))
+}
+
+// Data without prefix and selector. Its words are counted from 0; undefined past the end.
+
+/** The word at an index. */
 export function wordAt(data: string, index: number): string | undefined {
   const word = data.slice(index * 64, index * 64 + 64)
   return word.length === 64 ? word : undefined
 }
 
-/**
- * Address of a word; undefined when the upper twelve bytes are not zero, which contracts refuse.
- */
-export function toAddress(word: string | undefined): Address | undefined {
-  if (word === undefined || !word.startsWith('000000000000000000000000')) return undefined
-  return Crypto.checksum(word.slice(24))
+/** Address at an index; undefined when the upper twelve bytes are not zero, which contracts refuse. */
+export function addressAt(data: string, index = 0): Address | undefined {
+  const word = data.slice(index * 64, index * 64 + 64)
+  const isAddress = word.length === 64 && word.startsWith('000000000000000000000000')
+  return isAddress ? Crypto.checksum(word.slice(24)) : undefined
 }
 
-/** Integer of a word. */
-export function toUint(word: string | undefined): bigint | undefined {
-  return word === undefined ? undefined : BigInt(`0x${word}`)
+/** Integer at an index. */
+export function uintAt(data: string, index = 0): bigint | undefined {
+  const word = data.slice(index * 64, index * 64 + 64)
+  return word.length === 64 ? BigInt(`0x${word}`) : undefined
 }

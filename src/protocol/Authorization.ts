@@ -81,7 +81,7 @@ export function domainSeparator(
   if (known !== undefined) return known
   const names = Abi.hashOf(name) + Abi.hashOf(version)
   const words = names + Abi.uint(chainId) + Abi.address(contract)
-  const separator = Abi.hash(domainType + words).toHex()
+  const separator = Abi.hash(domainType + words)
   if (key.length > domainKeyMax) return separator
   if (domains.size >= domainsMax) domains.clear()
   domains.set(key, separator)
@@ -94,7 +94,7 @@ export function digest(
   asset: Pick<Asset, 'eip712'>,
 ): Uint8Array {
   const separator = domainSeparator(transfer.chainId, transfer.asset, asset.eip712)
-  return Abi.typedDigest(separator, Abi.hash(transferType + words(transfer)))
+  return Abi.typedDigest(separator, transferType + words(transfer))
 }
 
 /** EIP-712 digest that the payer signs for `receiveCall`. */
@@ -103,7 +103,7 @@ export function receiveDigest(
   asset: Pick<Asset, 'eip712'>,
 ): Uint8Array {
   const separator = domainSeparator(transfer.chainId, transfer.asset, asset.eip712)
-  return Abi.typedDigest(separator, Abi.hash(receiveType + words(transfer)))
+  return Abi.typedDigest(separator, receiveType + words(transfer))
 }
 
 /**
@@ -143,11 +143,11 @@ export function parseWords(
   body: string,
   at: typeof layout,
 ): ParsedCall | undefined {
-  const payer = Abi.toAddress(Abi.wordAt(body, at.payer))
-  const payee = Abi.toAddress(Abi.wordAt(body, at.payee))
-  const amountAtomic = Abi.toUint(Abi.wordAt(body, at.amountAtomic))
-  const validAfter = Abi.toUint(Abi.wordAt(body, at.validAfter))
-  const validBefore = Abi.toUint(Abi.wordAt(body, at.validBefore))
+  const payer = Abi.addressAt(body, at.payer)
+  const payee = Abi.addressAt(body, at.payee)
+  const amountAtomic = Abi.uintAt(body, at.amountAtomic)
+  const validAfter = Abi.uintAt(body, at.validAfter)
+  const validBefore = Abi.uintAt(body, at.validBefore)
   const nonce = Abi.wordAt(body, at.nonce)
   if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
   if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined

@@ -17,7 +17,7 @@ export function parse(signature: Hex): Counterfactual | undefined {
   const digits = signature.slice(2).toLowerCase()
   if (!digits.endsWith(magic)) return undefined
   const body = digits.slice(0, -magic.length)
-  const factory = Abi.toAddress(Abi.wordAt(body, 0))
+  const factory = Abi.addressAt(body, 0)
   const data = bytesAt(body, Abi.wordAt(body, 1))
   const inner = bytesAt(body, Abi.wordAt(body, 2))
   if (factory === undefined || factory === zero) return undefined

@@ -40,12 +40,12 @@ function bytesOf(value: string, alphabet: 'base64url' | 'base64'): Uint8Array | 
 
 /** Standard base64 of the JSON text of a value. */
 export function encodeJson(value: object): string {
-  return encoder.encode(JSON.stringify(value)).toBase64()
+  return encoder.encode(JSON.stringify(value)).toBase64({ alphabet: 'base64' })
 }
 
 /** base64url without padding of a text. */
 export function base64url(text: string): string {
-  return Buffer.from(text).toString('base64url')
+  return encoder.encode(text).toBase64({ alphabet: 'base64url', omitPadding: true })
 }
 
 /** `info` of an extension. An extension without an `info` object is ignored. */

@@ -22,18 +22,11 @@ export type SignedOffer = {
   signature: Hex
 }
 
-const domainSeparator = artifactDomain('x402 offer')
-const offerType = Abi.hashOf(
+const artifact = artifactOf<SignedOffer['payload']>(
+  'x402 offer',
   'Offer(uint256 version,string resourceUrl,string scheme,string network,string asset,' +
     'string payTo,string amount,uint256 validUntil)',
 )
-
-/** Domain separator of the extension's artifacts: chain 1, whatever network is used. */
-export function artifactDomain(name: string): string {
-  const type = 'EIP712Domain(string name,string version,uint256 chainId)'
-  const words = Abi.hashOf(type) + Abi.hashOf(name) + Abi.hashOf('1') + Abi.uint(1)
-  return Abi.hash(words).toHex()
-}
 
 /** Signs an `accepts` entry. `validUntil` in unix seconds. */
 export function sign(
@@ -41,34 +34,43 @@ export function sign(
   privateKey: Uint8Array,
 ): SignedOffer {
   const { scheme, network, asset, payTo, amount } = input.requirements
-  const payload = {
-    version: 1 as const,
-    resourceUrl: input.resourceUrl,
-    scheme,
-    network,
-    asset,
-    payTo,
-    amount,
-    validUntil: input.validUntil,
-  }
-  return { format: 'eip712', payload, signature: Crypto.sign(digest(payload), privateKey) }
+  const { resourceUrl, validUntil } = input
+  const terms = { scheme, network, asset, payTo, amount }
+  return artifact.sign({ version: 1, resourceUrl, ...terms, validUntil }, privateKey)
 }
 
 /** Signer of a signed offer; undefined when the signature is not canonical. */
-export function verify(offer: SignedOffer): Address | undefined {
-  return Crypto.recover(digest(offer.payload), offer.signature)
-}
+export const verify = artifact.verify
 
-function digest(payload: SignedOffer['payload']): Uint8Array {
-  const words =
-    offerType +
-    Abi.uint(payload.version) +
-    Abi.hashOf(payload.resourceUrl) +
-    Abi.hashOf(payload.scheme) +
-    Abi.hashOf(payload.network) +
-    Abi.hashOf(payload.asset) +
-    Abi.hashOf(payload.payTo) +
-    Abi.hashOf(payload.amount) +
-    Abi.uint(payload.validUntil)
-  return Abi.typedDigest(domainSeparator, Abi.hash(words))
+/**
+ * Signs and verifies artifacts of the extension by EIP-712. `type` has their members, which are
+ * integers and texts. Their domain is on chain 1, whatever network is used.
+ */
+export function artifactOf<Payload extends Record<string, string | number>>(
+  name: string,
+  type: string,
+) {
+  const domainType = Abi.hashOf('EIP712Domain(string name,string version,uint256 chainId)')
+  const domain = Abi.hash(domainType + Abi.hashOf(name) + Abi.hashOf('1') + Abi.uint(1))
+  const typeHash = Abi.hashOf(type)
+  const members = [...type.matchAll(/(\w+)[,)]/g)].map(([, member = '']) => member)
+
+  function digest(payload: Payload): Uint8Array {
+    let words = typeHash
+    for (const member of members) {
+      const value = payload[member] ?? ''
+      words += typeof value === 'number' ? Abi.uint(value) : Crypto.keccak256(value).toHex()
+    }
+    return Abi.typedDigest(domain, words)
+  }
+
+  type Signed = { format: 'eip712'; payload: Payload; signature: Hex }
+  return {
+    sign(payload: Payload, privateKey: Uint8Array): Signed {
+      return { format: 'eip712', payload, signature: Crypto.sign(digest(payload), privateKey) }
+    },
+    verify({ payload, signature }: Signed): Address | undefined {
+      return Crypto.recover(digest(payload), signature)
+    },
+  }
 }

@@ -54,7 +54,7 @@ export function domainSeparator(chainId: number): string {
   const known = domains.get(chainId)
   if (known !== undefined) return known
   const words = Abi.hashOf('Permit2') + Abi.uint(chainId) + Abi.address(permit2Address)
-  const separator = Abi.hash(domainType + words).toHex()
+  const separator = Abi.hash(domainType + words)
   if (domains.size >= 1024) domains.clear()
   domains.set(chainId, separator)
   return separator
@@ -72,7 +72,7 @@ export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
 type Permitted = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | 'validBefore'> & {
   spender: Address
   typeHash: string
-  witness: Uint8Array
+  witness: string
 }
 
 /** EIP-712 digest of a Permit2 transfer with any witness. */
@@ -80,14 +80,13 @@ export function digestOf(permitted: Permitted): Uint8Array {
   const token = Abi.hash(
     tokenTypeHash + Abi.address(permitted.asset) + Abi.uint(permitted.amountAtomic),
   )
-  const permit = Abi.hash(
+  const permit =
     permitted.typeHash +
-      token.toHex() +
-      Abi.address(permitted.spender) +
-      permitted.nonce.slice(2) +
-      Abi.uint(permitted.validBefore) +
-      permitted.witness.toHex(),
-  )
+    token +
+    Abi.address(permitted.spender) +
+    permitted.nonce.slice(2) +
+    Abi.uint(permitted.validBefore) +
+    permitted.witness
   return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
 }
 
@@ -144,7 +143,7 @@ export function createProxy(
       if (selector !== settle && selector !== settleWithPermit) return undefined
       const skipped = selector === settle ? 0 : eip2612Words
       const body = data.slice(10 + skipped * 64).toLowerCase()
-      const asset = Abi.toAddress(Abi.wordAt(body, layout.asset))
+      const asset = Abi.addressAt(body, layout.asset)
       return asset && Authorization.parseWords('permit2', asset, body, layout)
     },
   }

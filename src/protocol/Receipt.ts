@@ -1,9 +1,7 @@
 import type { Address, Hex } from 'viem'
-import * as Abi from './Abi'
-import * as Crypto from './Crypto'
 import { base64url, decodeJson, infoOf } from './Header'
 import * as Json from './Json'
-import { artifactDomain } from './Offer'
+import { artifactOf } from './Offer'
 import type { Fault } from './Problem'
 
 /** Signed receipts: `x402 receipt` of the offer-receipt extension, sent by both protocols. */
@@ -21,8 +19,8 @@ export type Fields = {
 
 export type Signed = { format: 'eip712'; payload: Fields & { version: 1 }; signature: Hex }
 
-const domainSeparator = artifactDomain('x402 receipt')
-const receiptType = Abi.hashOf(
+const artifact = artifactOf<Signed['payload']>(
+  'x402 receipt',
   'Receipt(uint256 version,string network,string resourceUrl,string payer,' +
     'uint256 issuedAt,string transaction)',
 )
@@ -65,14 +63,11 @@ const schema = { type: 'object', required: ['receipt'] }
 
 /** Signs a receipt with the receipt key. */
 export function sign(fields: Fields, privateKey: Uint8Array): Signed {
-  const payload = { version: 1 as const, ...fields }
-  return { format: 'eip712', payload, signature: Crypto.sign(digest(payload), privateKey) }
+  return artifact.sign({ version: 1, ...fields }, privateKey)
 }
 
 /** Signer of a receipt; undefined when the signature is not canonical. */
-export function verify(receipt: Signed): Address | undefined {
-  return Crypto.recover(digest(receipt.payload), receipt.signature)
-}
+export const verify = artifact.verify
 
 /** `Payment-Receipt` value: base64url of the MPP receipt with the same signature. */
 export function mpp(
@@ -147,16 +142,4 @@ function ofX402(json: Json.JsonObject): Signed {
     transaction: Json.optional(fields, 'transaction', 'text') ?? '',
   }
   return { format: 'eip712', payload, signature: Json.read(json, 'signature', 'signature') }
-}
-
-function digest(payload: Signed['payload']): Uint8Array {
-  const words =
-    receiptType +
-    Abi.uint(payload.version) +
-    Abi.hashOf(payload.network) +
-    Abi.hashOf(payload.resourceUrl) +
-    Abi.hashOf(payload.payer) +
-    Abi.uint(payload.issuedAt) +
-    Abi.hashOf(payload.transaction)
-  return Abi.typedDigest(domainSeparator, Abi.hash(words))
 }

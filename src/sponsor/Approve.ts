@@ -39,8 +39,8 @@ export function check(
     return fault('erc20_approval_tx_wrong_selector', 'It does not call approve.')
   }
   const words = parsed.data.slice(10)
-  const spender = Abi.toAddress(Abi.wordAt(words, 0))
-  const amount = Abi.toUint(Abi.wordAt(words, 1))
+  const spender = Abi.addressAt(words, 0)
+  const amount = Abi.uintAt(words, 1)
   if (parsed.data.length !== dataDigits || spender === undefined || amount === undefined) {
     return fault('erc20_approval_tx_invalid_calldata', 'The calldata is not exactly approve.')
   }

@@ -4,6 +4,7 @@ import { findMissing } from '../chain/code'
 import * as Multicall from '../chain/multicall'
 import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
+import * as Abi from '../protocol/Abi'
 import * as Permit from '../protocol/Permit'
 import type * as Grant from './Grant'
 import type { Sponsored, SponsorSettlement } from './ledger'
@@ -70,7 +71,7 @@ async function balanceAt(
   const call = Token.balanceOf(asset.address, address)
   try {
     const answer = await settlement.rpc(id, 'eth_call', [call, `0x${block.toString(16)}`])
-    const balance = isHex(answer) ? Token.toUint(answer) : undefined
+    const balance = isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
     if (balance !== undefined) return balance
   } catch (error) {
     if (!(error instanceof RpcError)) throw error
@@ -149,7 +150,7 @@ export async function idle(
 }
 
 function uintOf(data: Hex | undefined): bigint | undefined {
-  return data === undefined ? undefined : Token.toUint(data)
+  return data === undefined ? undefined : Abi.uintAt(data.slice(2))
 }
 
 /**

@@ -9,6 +9,7 @@ import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import type { Stock, StockToken } from '../config/Config'
 import type { WriteEvent } from '../log'
+import * as Abi from '../protocol/Abi'
 import * as AddressText from '../protocol/Address'
 import type { Asset } from '../protocol/Asset'
 import * as Authorization from '../protocol/Authorization'
@@ -451,7 +452,7 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
   const nonce = nonceOf(order)
   const state = Token.authorizationState(asset.address, desk, nonce)
   const [used] = (await settlement.read(network, [state])).results
-  if (used === undefined || Token.toUint(used) !== 1n) return undefined
+  if (used === undefined || Abi.uintAt(used.slice(2)) !== 1n) return undefined
   const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
   const last = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
   const from = last < searchedBlocks ? 0n : last - searchedBlocks

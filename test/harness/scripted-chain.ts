@@ -285,7 +285,7 @@ function read(view: View, call: Call): string | undefined {
     case selectors.nonce:
       return Abi.uint(isUsed(view, `0x${call.data.slice(74)}`) ? 1 : 0)
     case selectors.balance: {
-      const holder = Abi.toAddress(call.data.slice(10, 74))
+      const holder = Abi.addressAt(call.data.slice(10, 74))
       return Abi.uint(fundsOf(view, holder ?? ''))
     }
     case selectors.time:

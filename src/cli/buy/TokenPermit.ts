@@ -44,14 +44,13 @@ export function sign(
 ): Info {
   const from = Crypto.addressOf(privateKey)
   const spender = Permit.permit2Address
-  const struct = Abi.hash(
+  const words =
     typeHash +
-      Abi.address(from) +
-      Abi.address(spender) +
-      Abi.uint(amountAtomic) +
-      Abi.uint(nonce) +
-      Abi.uint(deadline),
-  )
+    Abi.address(from) +
+    Abi.address(spender) +
+    Abi.uint(amountAtomic) +
+    Abi.uint(nonce) +
+    Abi.uint(deadline)
   const domain = Authorization.domainSeparator(chainId, asset.address, asset.eip712)
   return {
     from,
@@ -60,7 +59,7 @@ export function sign(
     amount: String(amountAtomic),
     nonce: String(nonce),
     deadline: String(deadline),
-    signature: Crypto.sign(Abi.typedDigest(domain, struct), privateKey),
+    signature: Crypto.sign(Abi.typedDigest(domain, words), privateKey),
     version: '1',
   }
 }

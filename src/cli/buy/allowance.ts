@@ -4,6 +4,7 @@ import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Transaction from '../../chain/transaction'
 import { publicRpcOf } from '../../config/builtin'
+import * as Abi from '../../protocol/Abi'
 import * as Crypto from '../../protocol/Crypto'
 import * as Json from '../../protocol/Json'
 import * as Permit from '../../protocol/Permit'
@@ -205,7 +206,7 @@ async function withClient<T>(
 
 async function word(client: Client, call: { to: Address; data: Hex }): Promise<bigint> {
   const answer = await client.call('eth_call', [call, 'latest'])
-  const value = Receipt.isHex(answer) ? Token.toUint(answer) : undefined
+  const value = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
   if (value === undefined) throw new RpcFault('the token does not answer')
   return value
 }

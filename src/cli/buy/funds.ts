@@ -3,6 +3,7 @@ import type { Client } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
+import * as Abi from '../../protocol/Abi'
 import * as Network from '../../protocol/Network'
 import { ask } from '../nodes'
 import type { KnownAsset, Terms } from './Terms'
@@ -52,7 +53,7 @@ async function readBalance(
       client.call('eth_call', [Token.balanceOf(address, payer), 'latest']),
     ]).finally(() => clearTimeout(timer))
     const isOfChain = chainId === `0x${Network.chainIdOf(network)?.toString(16)}`
-    return isOfChain && Receipt.isHex(balance) ? Token.toUint(balance) : undefined
+    return isOfChain && Receipt.isHex(balance) ? Abi.uintAt(balance.slice(2)) : undefined
   }
   return ask([rpc], read, timeoutMs)
 }

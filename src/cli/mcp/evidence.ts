@@ -3,6 +3,7 @@ import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
+import * as Abi from '../../protocol/Abi'
 import * as Transfer from '../../protocol/Transfer'
 import { ask } from '../nodes'
 import type { Fate, Stored } from './spending'
@@ -70,7 +71,7 @@ async function readNonce(
       ? Token.authorizationState(asset, payer, nonce)
       : Permit2.nonceBitmap(payer, nonce)
   const answer = await client.call('eth_call', [call, `0x${number.toString(16)}`])
-  const word = Receipt.isHex(answer) ? Token.toUint(answer) : undefined
+  const word = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
   if (word === undefined) return undefined
   return method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)
 }

@@ -163,7 +163,7 @@ function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
   const at = (key: string) => [...path.slice(0, -1), key]
   const probes = [
     reading(path, symbol, StockToken.decimals(address), (word) => {
-      const found = Abi.toUint(word)
+      const found = Abi.uintAt(word)
       return found === BigInt(decimals) ? undefined : `it has ${found} decimals, not ${decimals}`
     }),
     reading(at('eip712'), symbol, Token.domainSeparator(address), (word) =>
@@ -193,7 +193,7 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
     { ...reading(['stock', 'router'], 'router, sweepToken', change, isRight), isSilent: true },
     // Without EIP-3009, swaps and refunds move no money.
     reading(['stock', 'network'], `${asset.symbol}, EIP-3009`, unused, (word) =>
-      Abi.toUint(word) === 0n ? undefined : 'authorizationState() is not false',
+      Abi.uintAt(word) === 0n ? undefined : 'authorizationState() is not false',
     ),
     reading(['stock', 'quoter'], 'quoter', Uniswap.factoryOf(quoter), isFactory),
     reading(['stock', 'registry'], 'registry', isBlocked, (word) =>
@@ -226,7 +226,7 @@ function tokenProbes(
   const named = Uniswap.getPool(factory, asset.address, address, fee)
   const probes = [
     reading(at('address'), symbol, StockToken.decimals(address), (word) =>
-      Number(Abi.toUint(word)) <= 36 ? undefined : 'decimals() is not a number up to 36',
+      Number(Abi.uintAt(word)) <= 36 ? undefined : 'decimals() is not a number up to 36',
     ),
     reading(at('pool'), `${symbol}: factory`, named, (word) =>
       isAddress(word, pool)
@@ -236,9 +236,9 @@ function tokenProbes(
     reading(at('pool'), symbol, token0, holds(first)),
     reading(at('pool'), symbol, token1, holds(second)),
     reading(at('fee'), symbol, feeOf, (word) =>
-      Abi.toUint(word) === BigInt(fee)
+      Abi.uintAt(word) === BigInt(fee)
         ? undefined
-        : `the fee of the pool is ${Abi.toUint(word)}, not ${fee}`,
+        : `the fee of the pool is ${Abi.uintAt(word)}, not ${fee}`,
     ),
   ]
   if (feed === undefined) return probes
@@ -247,12 +247,12 @@ function tokenProbes(
 }
 
 function isAddress(word: string, expected: Address): boolean {
-  const found = Abi.toAddress(word)
+  const found = Abi.addressAt(word)
   return found !== undefined && AddressText.equal(found, expected)
 }
 
 function addressIn(word: string): string {
-  return Abi.toAddress(word) ?? 'not an address'
+  return Abi.addressAt(word) ?? 'not an address'
 }
 
 type Upstream = { url: URL; allowPrivate: boolean; name: string; path: Path }

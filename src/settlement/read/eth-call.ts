@@ -5,6 +5,7 @@ import * as Multicall from '../../chain/multicall'
 import * as Permit2 from '../../chain/permit2'
 import { parseBlock } from '../../chain/receipt'
 import * as Token from '../../chain/token'
+import * as Abi from '../../protocol/Abi'
 import type * as Transfer from '../../protocol/Transfer'
 import type { ChainState } from '../state/state'
 import { readTop } from './reads'
@@ -163,5 +164,5 @@ export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): b
 
 /** The integer that a call returned; undefined when it failed. */
 export function uintOf(result: Multicall.Result | undefined): bigint | undefined {
-  return result?.success ? Token.toUint(result.data) : undefined
+  return result?.success ? Abi.uintAt(result.data.slice(2)) : undefined
 }
