@@ -1,39 +1,27 @@
 import type { Upgrade } from '../db/Database'
 import { type Base, type Clocks, openBase } from './app/base'
-import { describe } from './app/describe'
 import { createHandlers } from './app/handlers'
-import { startMoney } from './app/money'
+import { type Listener, type ListenOptions, listenOn } from './app/listen'
 import type { AppOptions } from './app/options'
-import { createParts, type Parts } from './app/parts'
+import { type Parts, startParts } from './app/parts'
 import { createRoutes } from './app/routes'
-import { startSales } from './app/sales'
-import { type HttpServer, startServer } from './app/server'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
 import { needsRestart } from './config/restart'
+import { zeroAddress } from './config/values'
 import { refusedOf } from './gateway/upstream/refusals'
-import type { Sources } from './http/health'
+import { createPeers } from './http/client'
 import type { Family } from './http/metrics'
-import type { Claims } from './paywall/claims'
 import { succeed } from './paywall/offer/retired-offers'
-import type { Settlement } from './settlement/settlement'
 import { within } from './settlement/state/wait'
-import { startWebhooks, type Webhooks } from './webhooks/sender'
 
-export type App = {
+export type App = Pick<Parts, 'settlement' | 'claims' | 'receiptAddress' | 'certificateFaults'> & {
   /** URL at which it listens, e.g. `http://127.0.0.1:4020`. */
   url: string
-  /** Signer of receipts and offers. */
-  receiptAddress: `0x${string}`
-  settlement: Settlement
-  /** Claims on money, which all products share. */
-  claims: Claims
   /** Every metric that `/metrics` may have. */
   metrics(): Family[]
   /** What the start changed in a database of an earlier schema. */
   upgrade: Upgrade | undefined
-  /** Domains without a usable certificate. */
-  certificateFaults: Sources['certificateFaults']
   /**
    * Applies another configuration to requests from now on. Requests in progress end under the old
    * one. When something needs a restart it changes nothing and returns those places. Rejects, and
@@ -53,7 +41,7 @@ export type App = {
  */
 export async function start(options: AppOptions): Promise<App> {
   const cleanups: (() => unknown)[] = []
-  const clocks = { now: options.now ?? Date.now, monotonic: () => performance.now() }
+  const clocks = { now: options.now ?? Date.now, monotonic: performance.now.bind(performance) }
   try {
     return await begin(options, clocks, (undo) => cleanups.push(undo))
   } catch (error) {
@@ -61,8 +49,6 @@ export async function start(options: AppOptions): Promise<App> {
     throw error
   }
 }
-
-type WithWebhooks = Parts & { webhooks: Webhooks }
 
 /** Starts the parts in the order of their dependencies. */
 async function begin(
@@ -73,80 +59,123 @@ async function begin(
   const base = await openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
   const server = await startServer(base)
-  // Subscribe first: the recovery of payments writes messages, too.
-  const webhooks = webhooksOf(base)
-  const money = await startMoney(base)
-  const sales = await startSales(base, money)
-  const parts = createParts(base, server, money, sales)
-  const first = await prepare(base, parts, options.config)
+  const parts = await startParts(base, server)
+  const { current, settlement, startedStock, webhooks } = parts
+  const first = await prepare(parts, options.config)
   const app = first.app()
-  Object.assign(base.current, { app, offers: first.version })
+  Object.assign(current, { app, offers: first.version })
   // Recover after binding: the health endpoints must answer while a chain does not.
-  await money.settlement.recover()
-  await sales.startedStock?.desk.recover()
+  await settlement.recover()
+  await startedStock?.desk.recover()
   await first.write()
   webhooks.watch({
-    networks: money.settlement.details,
-    refused: () => refusedOf(base.current.config, parts.refusals),
+    networks: settlement.details,
+    refused: () => refusedOf(current.config, parts.refusals),
   })
-  const turn = inTurn((work: () => Promise<readonly Path[]>) => work())
-  await followOffers(base, parts, turn)
+  const turn = inTurn()
+  await followOffers(parts, turn)
   // Last, so that a start that fails orders no certificate.
   server.certificates?.start()
-  warmUp(base, app.warm)
+  warmUp(parts, app.warm)
+  const { receiptAddress, claims, certificateFaults } = parts
   return {
     url: server.listener.url,
-    receiptAddress: sales.receiptAddress,
-    settlement: money.settlement,
-    claims: sales.claims,
+    receiptAddress,
+    settlement,
+    claims,
     metrics: base.registry.describe,
-    reload: (config) => turn(() => reload(base, { ...parts, webhooks }, config)),
-    stop: () => stop(base, server, { ...parts, webhooks }),
+    reload: (config) => turn(() => reload(parts, config)),
+    stop: () => stop(server.listener, parts),
     upgrade: base.database.upgrade,
-    certificateFaults: () => server.certificates?.faults() ?? [],
+    certificateFaults,
   }
+}
+
+/**
+ * Listens for requests and hands them to `current.app`. Throws the system's error without the
+ * address, and PortError without a port of HTTPS.
+ */
+async function startServer(base: Base) {
+  const { options, current, middleware, registry, log } = base
+  const full = registry.counter(
+    'connections_full_total',
+    'Times that idle connections were ended because too many were open.',
+  )
+  const { listener, certificates } = await listen(base, {
+    connectionsMax: options.config.service.connectionsMax,
+    idleSeconds: options.idleSeconds,
+    fetch: (request) => current.app.fetch(request),
+    onFull(openFiles) {
+      full.inc()
+      log('connections-full', { openFiles })
+    },
+    onFault: (error) => log('listen-failed', { error }),
+  })
+  const peerOf = createPeers(listener.connections, middleware.originalOf)
+  return { listener, peerOf, certificates }
+}
+
+async function listen(base: Base, common: Omit<ListenOptions, 'hostname' | 'port'>) {
+  const { config, https } = base.options
+  if (https !== undefined) {
+    // Loaded only for HTTPS, so that other starts are not slower.
+    const { listenHttps } = await import('./app/https')
+    return listenHttps(base, https, common)
+  }
+  const listener = listenOn({ ...config.service.listen, ...common })
+  base.onFailure(() => listener.stop(true))
+  return { listener, certificates: undefined }
 }
 
 /**
  * Builds the routes of a configuration, and a function that records the configuration in the
  * database.
  */
-async function prepare({ ledger, now }: Base, parts: Parts, config: Config, previous?: Config) {
+async function prepare(parts: Parts, config: Config, previous?: Config) {
+  const { ledger, now } = parts
   const { retired, version, write } = await succeed(ledger.offers, config, { now: now(), previous })
-  const accounts = [...parts.relayers, parts.deskAddress]
   return {
     /** Compiles the routes; a caller that needs none does not call it. */
     app: () => createRoutes(createHandlers(config, retired, parts)),
     version,
     async write() {
       await write()
-      await describe(ledger, config, { accounts, now: now() })
+      await describe(parts, config)
     },
   }
 }
 
-function webhooksOf({ options, ledger, registry, now, log, onFailure }: Base): Webhooks {
-  const { config, posting } = options
-  const webhooks = startWebhooks({
-    ledger: ledger.webhooks,
-    endpoints: config.webhooks,
-    networks: config.networks,
-    meter: registry,
-    posting,
-    now,
-    log,
+/**
+ * Keeps the accounts and assets of a configuration in the database, so that the figures of sales can
+ * be read beside the service and from a copy, without the file and its secrets.
+ */
+function describe({ ledger, relayers, deskAddress, now }: Parts, config: Config): Promise<void> {
+  const payouts = [config.service.payout, ...config.merchants.map(({ payout }) => payout)]
+  const accounts = new Set([...relayers, deskAddress, ...payouts])
+  return ledger.sales.describe({
+    // A merchant that is out of service may have no payout.
+    accounts: [...accounts].filter((each) => each !== zeroAddress),
+    assets: config.networks.map(({ id, name, asset, ethPriceUsd }) => ({
+      network: id,
+      address: asset.address,
+      networkName: name,
+      symbol: asset.symbol,
+      decimals: asset.decimals,
+      // A plain decimal such as `4000`: small numbers have an exponent otherwise.
+      coinUsd: ethPriceUsd.toFixed(6).replace(/\.?0+$/, ''),
+    })),
+    now: now(),
   })
-  onFailure(() => webhooks.stop(0))
-  return webhooks
 }
 
-async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<readonly Path[]> {
-  const places = needsRestart(base.current.config, config)
+async function reload(parts: Parts, config: Config): Promise<readonly Path[]> {
+  const { current } = parts
+  const places = needsRestart(current.config, config)
   if (places.length > 0) return places
-  const { app, version, write } = await prepare(base, parts, config, base.current.config)
+  const { app, version, write } = await prepare(parts, config, current.config)
   const next = app()
   await write()
-  Object.assign(base.current, { config, app: next, offers: version })
+  Object.assign(current, { config, app: next, offers: version })
   parts.webhooks.apply(config.webhooks)
   // The accounts and the assets may have changed.
   parts.recent.clear()
@@ -157,17 +186,12 @@ async function reload(base: Base, parts: WithWebhooks, config: Config): Promise<
  * Accepts the offers of other gateways, whose configuration may differ while operators change it on one
  * after the other. Resolves when the present ones are accepted.
  */
-async function followOffers(
-  base: Base,
-  parts: Parts,
-  turn: (work: () => Promise<readonly Path[]>) => Promise<unknown>,
-): Promise<void> {
-  const { current, ledger, log } = base
+async function followOffers(parts: Parts, turn: ReturnType<typeof inTurn>): Promise<void> {
+  const { current, ledger, log } = parts
   const look = async () => {
-    if (current.isStopping) return []
-    const { app, version } = await prepare(base, parts, current.config)
+    if (current.isStopping) return
+    const { app, version } = await prepare(parts, current.config)
     if (version !== current.offers) Object.assign(current, { app: app(), offers: version })
-    return []
   }
   // After a fault such an offer is refused until the next change, and nothing is charged.
   const follow = () => turn(look).catch((error: unknown) => log('settlement-fault', { error }))
@@ -175,11 +199,11 @@ async function followOffers(
   if (ledger.lanes.isShared) await follow()
 }
 
-/** Runs one call after the other, in their order. */
-function inTurn<In, Out>(run: (input: In) => Promise<Out>): (input: In) => Promise<Out> {
+/** Runs one piece of work after the other, in their order. */
+function inTurn() {
   let last: Promise<unknown> = Promise.resolve()
-  return (input) => {
-    const next = last.then(() => run(input))
+  return <Out>(work: () => Promise<Out>): Promise<Out> => {
+    const next = last.then(work)
     last = next.catch(() => undefined)
     return next
   }
@@ -213,11 +237,8 @@ const lastWritesMs = 8_000
 /** The last write has at least this part of that time, ms. */
 const leastMs = 2_000
 
-async function stop(
-  { current, database, ledger, now }: Base,
-  { listener }: HttpServer,
-  parts: WithWebhooks,
-): Promise<void> {
+async function stop(listener: Listener, parts: Parts): Promise<void> {
+  const { current, database, ledger, now } = parts
   if (current.isStopping) return
   current.isStopping = true
   // A lane that is taken during the stop would be driven to its end first.

@@ -1,5 +1,4 @@
-import type { Database } from '../../db/Database'
-import type { Ledger } from '../../db/Ledger'
+import type { Database, ServerState, StorageFaults } from '../../db/Database'
 import { databaseOf } from '../../db/sqlite/ledger'
 import { open } from '../../db/sqlite/open'
 import type { Config } from '../config/Config'
@@ -8,8 +7,6 @@ import { createRegistry, type Registry } from '../http/metrics'
 import { createMiddleware, type Middleware } from '../http/middleware'
 import type { Log } from '../log'
 import type { AppOptions, ServerContext } from './options'
-import { reportDroppedLines, reportProcess, reportServer, reportStorage } from './report'
-import { startingRoutes } from './routes'
 
 /** The values that a reload replaces. Parts that outlive a reload read them for each request. */
 export type Current = {
@@ -22,46 +19,29 @@ export type Current = {
   isStopping: boolean
 }
 
+export type Clocks = Pick<ServerContext, 'now' | 'monotonic'>
+
 /** What every part of the service depends on. */
-export type Base = {
-  options: AppOptions
-  current: Current
-  middleware: Middleware
-  /** The open database: its state, its start and its end. All else is in the ledger. */
-  database: Database
-  ledger: Ledger
-  registry: Registry
-  requestId: () => string
-  /** Unix ms. */
-  now: () => number
-  /** Milliseconds that never decrease. */
-  monotonic: () => number
-  log: Log
-  /** Registers a function that stops a part when a later step of the start fails. */
-  onFailure(undo: () => unknown): void
-}
+export type Base = Awaited<ReturnType<typeof openBase>>
 
-/** The parts of `Base` that a server needs. */
-export type ServerBase = Pick<
-  Base,
-  'options' | 'current' | 'middleware' | 'registry' | 'now' | 'log' | 'onFailure'
->
-
-export type Clocks = Pick<Base, 'now' | 'monotonic'>
-
-/** Opens the database and reports its faults. Throws what its opening throws. */
+/**
+ * Opens the database and reports its faults. Throws what its opening throws. `onFailure` registers
+ * a function that stops a part when a later step of the start fails.
+ */
 export async function openBase(
   options: AppOptions,
   clocks: Clocks,
-  onFailure: Base['onFailure'],
-): Promise<Base> {
+  onFailure: (undo: () => unknown) => void,
+) {
   const { now, monotonic } = clocks
   const { config, log } = options
   const requestId = requestIds()
   const { baseUrl } = config.service
   const onOtherHost = (host: string) => log('base-url-local', { baseUrl, host })
   const middleware = createMiddleware({ baseUrl, requestId, now, onOtherHost })
-  const current = { config, app: startingRoutes(middleware), offers: '', isStopping: false }
+  const app = startingRoutes(middleware)
+  const current: Current = { config, app, offers: '', isStopping: false }
+  /** The open database: its state, its start and its end. All else is in the ledger. */
   const database = await openDatabase(options, { ...clocks, configHash: () => current.config.hash })
   onFailure(database.close)
   const { ledger, upgrade } = database
@@ -69,8 +49,7 @@ export async function openBase(
   const registry = createRegistry()
   reportStorage(database.storage, registry, log)
   reportServer(database.server, registry)
-  reportProcess(options.version ?? 'unknown', registry)
-  reportDroppedLines(options.droppedLines ?? (() => 0), registry)
+  reportProcess(options, registry)
   return {
     options,
     current,
@@ -86,6 +65,13 @@ export async function openBase(
   }
 }
 
+/** Answers while the service starts. Without a router, because compiling one would delay the start. */
+export function startingRoutes({ wrapRoutes }: Middleware): Current['app'] {
+  const starting = () =>
+    new Response('The service is starting.\n', { status: 503, headers: { 'retry-after': '1' } })
+  return { fetch: (request) => wrapRoutes(starting, request)(request) }
+}
+
 /** The server that the environment names, or the file in the data directory. */
 async function openDatabase(
   options: AppOptions,
@@ -95,4 +81,65 @@ async function openDatabase(
   if (options.openServer !== undefined)
     return await options.openServer({ ...context, dataDir, program, log: options.log })
   return databaseOf((options.openDatabase ?? open)({ dataDir, now: context.now, program }))
+}
+
+/** Reports faults of the database by an error in the log and two metrics. */
+function reportStorage(storage: StorageFaults, registry: Registry, log: Log): void {
+  const { file } = storage
+  storage.onChange((code) => {
+    if (code === undefined) log('storage-recovered', { file })
+    else log('storage-fault', { file, code })
+  })
+  const ready = registry.gauge('storage_ready', 'Whether the database can be written.')
+  const faults = registry.counter('storage_faults_total', 'Faults of the database by code.', [
+    'code',
+  ])
+  const told = new Map<string, number>()
+  registry.onRender(() => {
+    ready.set(storage.fault() === undefined ? 1 : 0)
+    for (const [code, count] of storage.counts()) {
+      faults.inc({ code }, count - (told.get(code) ?? 0))
+      told.set(code, count)
+    }
+  })
+}
+
+/** Reports the clock and the standbys of a database server; a file has neither. */
+function reportServer(server: ServerState | undefined, registry: Registry): void {
+  const ahead = registry.gauge(
+    'database_clock_ahead_seconds',
+    'How far the clock of the database server is ahead of this one.',
+  )
+  const standbys = registry.gauge(
+    'database_standby',
+    'Which standby would keep acknowledged commits if the database server were lost: 1 for the present state. None with SQLite.',
+    ['standby'],
+  )
+  if (server === undefined) return
+  registry.onRender(() => {
+    ahead.set(server.aheadMs() / 1000)
+    for (const standby of ['none', 'async', 'sync', 'unknown'] as const)
+      standbys.set(standby === server.standby() ? 1 : 0, { standby })
+  })
+}
+
+/** Reports which build this process is, its memory, and lines of its log that were lost. */
+function reportProcess({ version = 'unknown', droppedLines }: AppOptions, registry: Registry) {
+  const build = registry.gauge('build_info', 'Always 1: the version of the program.', ['version'])
+  build.set(1, { version })
+  const memory = registry.gauge(
+    'process_resident_memory_bytes',
+    'Memory of the process that is in RAM (resident set).',
+  )
+  const dropped = registry.counter(
+    'log_lines_dropped_total',
+    'Lines of the log that could not be written.',
+  )
+  let told = 0
+  registry.onRender(() => {
+    memory.set(process.memoryUsage.rss())
+    const total = droppedLines?.() ?? 0
+    dropped.inc({}, total - told)
+    told = total
+  })
 }

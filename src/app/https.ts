@@ -3,7 +3,7 @@ import { type HttpPort, listenHttp } from '../acme/http-port'
 import type { Challenges } from '../acme/order'
 import { codeOf } from '../config/env'
 import { hostOf } from '../http/url'
-import type { ServerBase } from './base'
+import type { Base } from './base'
 import { type Listener, type ListenOptions, listenOn } from './listen'
 import type { HttpsOptions } from './options'
 
@@ -19,7 +19,7 @@ const everyAddress = '::'
 
 /** Listens for HTTPS with certificates of a CA, and for HTTP to prove the domains to it. */
 export function listenHttps(
-  base: ServerBase,
+  base: Base,
   https: HttpsOptions,
   common: Omit<ListenOptions, 'hostname' | 'port'>,
 ): { listener: Listener; certificates: Certificates } {

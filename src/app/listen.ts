@@ -117,7 +117,7 @@ export function listenOn(options: ListenOptions): Listener {
     connections: {
       idleSeconds,
       addressOf: (request) => first.requestIP(request)?.address,
-      setTimeout: (request, seconds) => first.timeout(request, seconds),
+      setTimeout: first.timeout.bind(first),
     },
     renew(renewed, drainSeconds = idleSeconds) {
       servers.tls = renewed

@@ -1,66 +1,67 @@
-import type { Pending } from '../../db/Ledger'
+import type { Certificates } from '../acme/certificates'
 import { createRecent, type Recent } from '../books/read'
+import { createTally, startHours } from '../books/tally'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
-import { createSettling, type Settling } from '../facilitator/settle-once'
-import type { GatewayOptions } from '../gateway/merchant'
+import { createSettling } from '../facilitator/settle-once'
 import { createBreaker } from '../gateway/upstream/breaker'
 import { createConcurrency } from '../gateway/upstream/concurrency'
-import { createLatency, type Latency } from '../gateway/upstream/latency'
+import { createLatency } from '../gateway/upstream/latency'
 import { createRefusals } from '../gateway/upstream/refusals'
 import { createUpstream } from '../gateway/upstream/upstream'
 import { createBudget } from '../http/body'
 import type { Peer } from '../http/client'
-import type { Sources } from '../http/health'
-import type { Registry } from '../http/metrics'
+import { salts } from '../http/ids'
 import { createRateLimit } from '../http/rate-limit'
-import { attemptsMax, cutAttemptsMax } from '../paywall/answer/undelivered'
+import { createAnswers } from '../paywall/answer/store'
+import { createReclaim } from '../paywall/answer/transfer-rate'
+import { attemptsMax, createTokens, cutAttemptsMax } from '../paywall/answer/undelivered'
+import type { Claims } from '../paywall/claims'
+import { showChallenges, withDeliveries } from '../paywall/metrics'
+import { createQuoter } from '../paywall/offer/quote'
+import { createPaywall } from '../paywall/paywall'
+import { createLookup } from '../paywall/usage/lookup'
+import { createPlausibility } from '../paywall/usage/plausible'
 import * as Crypto from '../protocol/Crypto'
 import { hourMs } from '../protocol/Time'
-import { createSessions, type Sessions } from '../web/admin/sessions'
+import { createSettlement } from '../settlement/settlement'
+import { createSponsor } from '../sponsor/sponsor'
+import { openMarket, startStock } from '../stock/start'
+import { createSessions } from '../web/admin/sessions'
+import { startWebhooks } from '../webhooks/sender'
 import type { Base } from './base'
-import type { Money } from './money'
-import type { Operator } from './options'
-import type { Sales } from './sales'
-import type { HttpServer } from './server'
+import { createPauses } from './pauses'
+
+export type HttpServer = {
+  /** The client's end of the connection of a request that a route received. */
+  peerOf: (request: Request) => Peer
+  /** Only for HTTPS. */
+  certificates: Certificates | undefined
+}
 
 /** Number of pending payments that the page for operators lists. */
 const pendingShown = 20
 
 /** Parts that survive a reload, because they have state or money. */
-export type Parts = Pick<
-  Base,
-  'middleware' | 'database' | 'ledger' | 'registry' | 'requestId' | 'now' | 'log'
-> &
-  Money &
-  Sales &
-  Pick<
-    GatewayOptions,
-    'upstream' | 'breaker' | 'refusals' | 'concurrency' | 'budget' | 'rateLimit' | 'accepts'
-  > & {
-    latency: Latency
-    /** Counts the calls of the facilitator. */
-    calls: ReturnType<Registry['counter']>
-    settling: Settling
-    /** The budget of the facilitator's request bodies. */
-    facilitatorBudget: GatewayOptions['budget']
-    deskAddress: `0x${string}`
-    /** The client's end of the connection of a request that a route received. */
-    peerOf: (request: Request) => Peer
-    adminToken: string
-    operator: Operator | undefined
-    /** The operators that are signed in; a reload keeps them. */
-    sessions: Sessions
-    certificateFaults: Sources['certificateFaults']
-    pending: () => Promise<Pending>
-    /** The figures of the last days. */
-    recent: Recent
-  }
+export type Parts = Awaited<ReturnType<typeof startParts>>
 
-/** Makes the parts that the requests of all products share. */
-export function createParts(base: Base, server: HttpServer, money: Money, sales: Sales): Parts {
-  const { options, current, database, ledger, registry, requestId, now, log } = base
+/** Starts the parts in the order of their dependencies. */
+export async function startParts(base: Base, { peerOf, certificates }: HttpServer) {
+  const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
+  // Subscribe first: the recovery of payments writes messages, too.
+  const webhooks = startWebhooks({
+    ledger: ledger.webhooks,
+    endpoints: config.webhooks,
+    networks: config.networks,
+    meter: registry,
+    posting: options.posting,
+    now,
+    log,
+  })
+  base.onFailure(() => webhooks.stop(0))
+  const money = await startMoney(base)
+  const sales = await startSales(base, money)
   const { settlement } = money
   const payees = createPayees({
     ledger,
@@ -70,16 +71,12 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
   })
   const upstream = createUpstream({ now, stalledMax: 2 * config.service.stalledStreamsMax })
   return {
-    middleware: base.middleware,
-    database,
-    ledger,
-    registry,
-    requestId,
-    now,
-    log,
+    ...base,
     ...money,
     ...sales,
-    peerOf: server.peerOf,
+    webhooks,
+    peerOf,
+    /** Counts the calls of the facilitator. */
     calls: registry.counter('facilitator_calls_total', 'Calls of the facilitator by answer.', [
       'operation',
       'answer',
@@ -92,22 +89,184 @@ export function createParts(base: Base, server: HttpServer, money: Money, sales:
     latency: createLatency(registry),
     concurrency: createConcurrency(options.fetchesMax),
     budget: createBudget(config.service.bufferedMaxBytes),
+    /** The budget of the facilitator's request bodies. */
     facilitatorBudget: createBudget(bufferedBytes(config.service.bufferedMaxBytes)),
     rateLimit: createRateLimit(),
     accepts: () => !current.isStopping,
     adminToken: secrets.adminToken,
     operator: options.operator,
+    /** The operators that are signed in; a reload keeps them. */
     sessions: createSessions(now),
-    certificateFaults: () => server.certificates?.faults() ?? [],
+    /** Domains without a usable certificate. */
+    certificateFaults: () => certificates?.faults() ?? [],
     pending: () => ledger.payments.pending(pendingShown),
+    /** The figures of the last days. */
     recent: createRecentFigures(base),
   }
+}
+
+type Money = Awaited<ReturnType<typeof startMoney>>
+
+/**
+ * Starts the settlement and the sponsoring. After `recover` the settlement continues what is
+ * unfinished.
+ */
+async function startMoney(base: Base) {
+  const { options, current, ledger, registry, now, log } = base
+  const { config, secrets } = options
+  const fault = (error: unknown) => log('settlement-fault', { error })
+  const { admin, onChange } = ledger
+  /** What an operator has paused. */
+  const pauses = await createPauses({ ledger: admin, onChange, now, fault })
+  for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
+  const settlement = await createSettlement({
+    ledger,
+    meter: registry,
+    payerFailuresMax: options.payerFailuresMax,
+    blockTimeMs: options.blockTimeMs,
+    rpcTimeoutMs: options.rpcTimeoutMs,
+    networks: config.networks,
+    relayerKeys: secrets.relayerKeys,
+    deskKey: config.stock && secrets.deskKey,
+    deskNetwork: config.stock?.network,
+    monotonic: base.monotonic,
+    clockSkewMaxMs: options.clockSkewMaxMs,
+    payoutExclusive: () => current.config.service.payoutExclusive,
+    isOwnPayee: (payee) =>
+      payee === current.config.service.payout ||
+      current.config.merchants.some(({ payout }) => payout === payee),
+    confirmTwiceAbove: () => current.config.service.confirmTwiceAboveAtomic,
+    isPaused: (network) => pauses.has('network', network),
+    creditOf(slug) {
+      // A merchant that a reload has removed sells nothing new.
+      const merchant = current.config.merchants.find((each) => each.slug === slug)
+      return (
+        merchant && {
+          payerAtomic: merchant.payerCreditAtomic,
+          dayAtomic: merchant.lossesPerDayAtomic,
+          holdsNew: merchant.newStreams === 'held',
+        }
+      )
+    },
+    unsettledMax: () => current.config.service.unsettledMaxAtomic,
+    now,
+    log,
+  })
+  base.onFailure(() => settlement.stop(0))
+  /** Addresses that send settlements. */
+  const relayers = secrets.relayerKeys.map(Crypto.addressOf)
+  const waitMs = () => current.config.service.settleWaitSeconds * 1000
+  const sponsoring = createSponsor({
+    grants: ledger.grants,
+    settlement,
+    networks: config.networks,
+    accounts: [...relayers, settlement.desk],
+    meter: registry,
+    now,
+    log,
+    waitMs,
+  })
+  return { settlement, relayers, sponsoring, pauses, waitMs }
+}
+
+/** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
+async function startSales(base: Base, { settlement, sponsoring, waitMs }: Money) {
+  const { options, current, ledger, registry, now, log } = base
+  const { challengeSecrets, receiptKey, relayerKeys } = options.secrets
+  const { baseUrl, stockBaseUrl, stalledStreamsMax, bufferedMaxBytes } = options.config.service
+  const tally = createTally()
+  /** Claims on money, which all products share. */
+  const claims: Claims = new Map()
+  const sponsor = sponsoring.approvals
+  const terms = {
+    tally,
+    claims,
+    settlement: withDeliveries(settlement, registry),
+    challengeSecrets,
+    receiptKey,
+    realm: new URL(baseUrl).hostname,
+    baseUrl,
+    sponsor,
+    now,
+    log,
+  }
+  showChallenges(registry, tally)
+  const quoter = createQuoter({
+    ...terms,
+    whyNot: settlement.whyNot,
+    facilitators: settlement.authorizations.facilitators,
+    takesApprovals: sponsor !== undefined,
+    gasSponsor: { url: `${stockBaseUrl}/api/gas/sponsor`, networks: sponsoring.networks },
+    salt: salts(),
+  })
+  const paywall = createPaywall({
+    ...terms,
+    quoter,
+    answers: await createAnswers(ledger.answers, options.answersMaxBytes),
+    transferRateMin: {
+      stalledMax: stalledStreamsMax,
+      reclaim: createReclaim(collect),
+      ...options.transferRateMin,
+    },
+    heldMaxBytes: bufferedMaxBytes,
+    settleWaitMs: waitMs,
+    symbolOf: (id) => current.config.networks.find((each) => each.id === id)?.asset.symbol,
+  })
+  /** Signer of receipts. */
+  const receiptAddress = Crypto.addressOf(receiptKey)
+  /** Answers what a payment has cost. */
+  const lookup = createLookup({
+    settlement,
+    tokens: createTokens(challengeSecrets),
+    issuer: { key: receiptKey, address: receiptAddress },
+    now,
+  })
+  /** Undefined without `[stock]`, as `startedStock` is. */
+  const exchange = openMarket(options.config, {
+    read: settlement.read,
+    now,
+    timeoutMs: options.marketTimeoutMs,
+  })
+  const startedStock =
+    exchange &&
+    startStock({
+      ...terms,
+      orders: ledger.orders,
+      settlement,
+      quoter,
+      exchange,
+      refundsMax: options.refundsMax,
+      laterMs: options.orderRetryMs,
+      meter: registry,
+      stockBaseUrl,
+      waitMs,
+      receiptAddress,
+      relayerKeys,
+    })
+  base.onFailure(() => startedStock?.desk.stop())
+  /** Whether the credential of a request may pay for its body. */
+  const isPlausible = createPlausibility(terms)
+  /** Writes the counts of requests. */
+  const hours = startHours({ ledger: ledger.sales, tally, now })
+  base.onFailure(hours.stop)
+  return { paywall, claims, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
+}
+
+/**
+ * Collects all garbage. Returns how many ms of CPU that took. Elapsed time would also count other
+ * programs of a busy machine, and the pause that is computed from it would be too long.
+ */
+export function collect(run: () => void = () => Bun.gc(true)): number {
+  const before = process.cpuUsage()
+  run()
+  const { user, system } = process.cpuUsage(before)
+  return (user + system) / 1000
 }
 
 /**
  * The figures of the last days. They are read again when a payment or an order of theirs changes.
  */
-function createRecentFigures({ ledger, now }: Pick<Base, 'ledger' | 'now'>): Recent {
+function createRecentFigures({ ledger, now }: Base): Recent {
   const recent = createRecent({
     sales: ledger.sales,
     attempts: { attemptsMax, cutAttemptsMax },

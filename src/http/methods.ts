@@ -2,34 +2,30 @@ import * as Problem from '../protocol/Problem'
 import { corsHeaders } from './problem'
 
 type Answer = Response | Promise<Response>
-export type Handler<Context, Given extends Answer = Answer> = (context: Context) => Given
-
-/** Handlers of a path by method. HEAD is answered as GET; OPTIONS is answered for every path. */
-export type Handlers<Context, Given extends Answer> = Partial<
-  Record<'GET' | 'POST', Handler<Context, Given>>
->
+/** The parts of a path that its pattern names. */
+export type Params = Readonly<Record<string, string>>
+export type Handler<Given extends Answer = Answer> = (request: Request, params: Params) => Given
 
 /** Elysia option: the route reads the body itself, or does not read it. */
 export const unread = { parse: 'none' } as const
 
 /**
  * One handler for all methods of a path. HEAD runs the handler of GET, and the server omits the
- * body, so that both have the same header fields. `isOpen`: pages of other origins may send
- * requests. Throws ProblemError 405 that lists the allowed methods.
+ * body, so that both have the same header fields. OPTIONS is answered for every path. `isOpen`:
+ * pages of other origins may send requests. Throws ProblemError 405 that lists the allowed methods.
  */
-export function byMethod<Context extends { request: Request }, Given extends Answer>(
-  handlers: Handlers<Context, Given>,
+export function byMethod<Given extends Answer>(
+  handlers: Partial<Record<'GET' | 'POST', Handler<Given>>>,
   { isOpen }: { isOpen: boolean },
-): Handler<Context, Given | Response> {
+): (request: Request, params?: Params) => Given | Response {
   const known = new Map(Object.entries(handlers))
   const allow = allowOf([...known.keys()])
-  return (context) => {
-    const { request } = context
+  return (request, params = {}) => {
     const { method } = request
     if (method === 'OPTIONS') return isOpen ? preflight(request, allow) : options(allow)
     const handler = known.get(method === 'HEAD' ? 'GET' : method)
     if (handler === undefined) throw notAllowed(allow)
-    return handler(context)
+    return handler(request, params)
   }
 }
 

@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, test } from 'bun:test'
 import { Elysia } from 'elysia'
-import { startingRoutes } from '../../src/app/routes'
+import { startingRoutes } from '../../src/app/base'
 import { account } from '../../src/demo/accounts'
 import { createMiddleware } from '../../src/http/middleware'
 import { ask } from '../harness/buyer'

@@ -1,6 +1,6 @@
 import { heapStats } from 'bun:jsc'
 import { expect, spyOn, test } from 'bun:test'
-import { collect } from '../../src/app/collect'
+import { collect } from '../../src/app/parts'
 import { serve } from '../../src/gateway/mcp/server'
 import * as Route from '../../src/gateway/Route'
 import { createUpstream } from '../../src/gateway/upstream/upstream'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { createMetricsHandler } from '../../src/app/metrics'
+import { createMetricsHandler } from '../../src/app/handlers'
 import { createRegistry } from '../../src/http/metrics'
 import { createRateLimit } from '../../src/http/rate-limit'
 import * as Problem from '../../src/protocol/Problem'

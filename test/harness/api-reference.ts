@@ -1,5 +1,6 @@
+import type { Handlers } from '../../src/app/handlers'
 import { describeApi } from '../../src/app/openapi'
-import { createRoutes, type Handlers } from '../../src/app/routes'
+import { createRoutes } from '../../src/app/routes'
 import { parse } from '../../src/config/merchants'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { payout } from './config'

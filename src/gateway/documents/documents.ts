@@ -157,10 +157,7 @@ function pageOf(entries: readonly string[], query: URLSearchParams): string {
   return `{"x402Version":2,"items":[${items}],"pagination":${pagination}}`
 }
 
-type Asked = { request: Request }
-
 /** Documents allow GET and HEAD from any origin. */
 function readable(get: (request: Request) => Response): Serve {
-  const handle = byMethod({ GET: ({ request }: Asked) => get(request) }, { isOpen: true })
-  return (request) => handle({ request })
+  return byMethod({ GET: get }, { isOpen: true })
 }

@@ -4,7 +4,7 @@ import * as RateLimit from '../../http/rate-limit'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import { findAsset } from '../assets'
-import { robotsOf, sitemapOf } from '../crawlers'
+import { favicon, robotsOf, sitemapOf } from '../crawlers'
 import { createCataloguePage, type Live } from './catalogue'
 import { respond, send } from './layout'
 import { merchantPage, readQuery } from './merchant'
@@ -84,6 +84,14 @@ export function createPages(options: PagesOptions) {
       send(request, robots, { headers: { 'content-type': 'text/plain; charset=utf-8' } }),
     sitemap: (request: Request) =>
       send(request, sitemap, { headers: { 'content-type': 'application/xml' } }),
+    favicon: () =>
+      new Response(favicon, {
+        headers: {
+          'content-type': 'image/svg+xml',
+          'cache-control': 'public, max-age=86400',
+          'x-content-type-options': 'nosniff',
+        },
+      }),
     /** The answer to a request as a page, where a browser shows it to a person. */
     explain: (request: Request, response: Response) => forPeople(config, request, response),
   }

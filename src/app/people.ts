@@ -1,0 +1,77 @@
+import type { Config, Merchant } from '../config/Config'
+import { refusedOf } from '../gateway/upstream/refusals'
+import type { Actions, Done, MerchantState } from '../web/admin/sources'
+import { createAdmin } from '../web/admin/start'
+import { createPages, type PagesOptions } from '../web/public/pages'
+import { createProblemPages } from '../web/public/problems'
+import { createApiDocument } from './openapi'
+import type { Parts } from './parts'
+
+/** The pages and documents that only people read. A start does not load this file. */
+export type People = ReturnType<typeof createPeople>
+
+type Options = PagesOptions & {
+  /** Whether a merchant can deliver, paused or not. */
+  availabilityOf(merchant: Merchant): MerchantState['health']
+  /** Origins of upstreams whose circuit is open. */
+  openOrigins(): readonly string[]
+}
+
+export function createPeople(config: Config, parts: Parts, options: Options) {
+  const { settlement, latency, startedStock, ledger, database } = parts
+  const sources = {
+    ...parts,
+    networks: settlement.details,
+    merchants: () =>
+      config.merchants.map((merchant) => ({
+        merchant,
+        health: options.availabilityOf(merchant),
+        times: latency.of(merchant.slug),
+      })),
+    refusedRoutes: () => refusedOf(config, parts.refusals),
+    otherHost: parts.middleware.otherHost,
+    openCircuits: options.openOrigins,
+    heldOrders: () => startedStock?.desk.held(),
+    spentBudgets: parts.sponsoring.spent,
+    storageFault: () => database.storage.fault(),
+    flushRequests: parts.hours.flush,
+    file: parts.operator?.file,
+    assets: ledger.sales.assets,
+    ledger: ledger.admin,
+    actions: actionsOf(parts),
+  }
+  return {
+    pages: createPages(options),
+    /** The pages of the operator. */
+    admin: createAdmin(config, { ...parts, ...options, sources }),
+    /** What the codes of problems mean. */
+    problems: createProblemPages(config),
+    /** Our own endpoints as OpenAPI. */
+    apiDocument: createApiDocument(config),
+  }
+}
+
+/** The actions of an operator. */
+function actionsOf({ pauses, ledger, operator, startedStock, now }: Parts): Actions {
+  return {
+    async pause(of, isPause) {
+      const hasChanged = await pauses.set(of, isPause)
+      const word = isPause ? 'paused' : 'sold again'
+      return { ok: true, text: `${of.name} is ${word}${hasChanged ? '' : ' already'}.` }
+    },
+    async retry(id) {
+      const moved = await ledger.orders.move({ kind: 'request-retry', id, at: now() })
+      if (moved === undefined) return { ok: false, text: `${id} is not held: nothing was done.` }
+      startedStock?.desk.drive(id)
+      return { ok: true, text: `${id} is tried again. Load the page again to see its state.` }
+    },
+    reload:
+      operator &&
+      (async (): Promise<Done> => {
+        const faults = await operator.reload()
+        if (faults.length === 0) return { ok: true, text: 'The file is in force.' }
+        return { ok: false, text: `Nothing was changed: ${faults.slice(0, 10).join('; ')}` }
+      }),
+    backUp: operator && (() => operator.backUp(now())),
+  }
+}
