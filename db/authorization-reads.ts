@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { type AuthorizationLedger, standingRowsMax } from './AuthorizationLedger'
-import { fromRow } from './authorization-rows'
+import { toAuthorization } from './rows'
 import { authorizations } from './schema'
 import { rowsOf, type Selects, type Values } from './select'
 
@@ -33,7 +33,7 @@ export function createAuthorizationReads(
 ): AuthorizationReads {
   const { select, dialect } = selects
   const { fold, number } = dialect
-  const { all, one } = rowsOf(selects, authorizations, fromRow)
+  const { all, one } = rowsOf(selects, authorizations, toAuthorization)
   const isOf = (column: string) => `${fold(column)} = ${fold(`$${column}`)}`
   const isOfMoney = `network = $network AND ${isOf('asset')} AND ${isOf('payer')}`
   const newest = 'ORDER BY created_at DESC LIMIT 1'

@@ -1,5 +1,5 @@
 import type { OrderLedger } from './OrderLedger'
-import { toOrder } from './order-rows'
+import { toOrder } from './rows'
 import { orders } from './schema'
 import { rowsOf, type Selects, type Values } from './select'
 

@@ -1,6 +1,8 @@
+import { getTableColumns } from 'drizzle-orm'
 import { type State, transitions } from './Order'
 import type { OrderMove } from './OrderLedger'
 import type { OrderRow } from './schema'
+import { orders } from './schema'
 
 /** A value of a move: what the caller gives under this name, or the number after it. */
 export type Value = null | { given: Given } | { after: Given }
@@ -100,10 +102,19 @@ export const rules: Readonly<Record<OrderMove['kind'], Rule>> = {
   },
 }
 
-/** Throws for a rule that makes a change which the table of states does not have. */
-export function assertKnown({ from, to }: Rule): void {
-  if (to === undefined || from.every((source) => transitions[source].includes(to))) return
+// No rule makes a change that the table of states does not have.
+for (const { from, to } of Object.values(rules)) {
+  if (to === undefined || from.every((source) => transitions[source].includes(to))) continue
   throw new Error(`${from.join(', ')} do not lead to ${to}`)
+}
+
+const columns: Readonly<Record<string, { name: string }>> = getTableColumns(orders)
+
+/** The name in the database of a column of orders. */
+export function nameOf(column: string): string {
+  const name = columns[column]?.name
+  if (name === undefined) throw new Error(`orders have no ${column}`)
+  return name
 }
 
 /** What a move gives, by the names of `Value`, as it is written in the columns. */

@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { PayeeGas, PaymentReads } from './Ledger'
-import { fromRow } from './payment-rows'
+import { toPayment } from './rows'
 import { idAt } from './sales-figures'
 import { type PaymentRow, payments } from './schema'
 import { rowsOf, type Selects } from './select'
@@ -29,7 +29,7 @@ export const externalFrom = `SELECT DISTINCT transaction_hash AS hash, block_num
 export function createPaymentReads(selects: Selects): PaymentReads {
   const { dialect, select } = selects
   const isOf = (column: string) => `${dialect.fold(column)} = ${dialect.fold(`$${column}`)}`
-  const { all, one } = rowsOf(selects, payments, fromRow)
+  const { all, one } = rowsOf(selects, payments, toPayment)
   const isOfPayer = `network = $network AND ${isOf('asset')} AND ${isOf('payer')}`
   const isOfTransaction = 'network = $network AND transaction_hash = $hash'
   const byMoney = one(`WHERE ${isOfPayer} AND nonce = $nonce`)

@@ -12,15 +12,11 @@ export type Selects = {
 }
 
 /** Statements that select from one table; `rest` is what follows its name. */
-export function rowsOf<T extends Table, Item>(
-  { select }: Selects,
-  table: T,
-  read: (row: T['$inferSelect']) => Item,
-) {
+export function rowsOf<Item>({ select }: Selects, table: Table, read: (found: unknown) => Item) {
   const text = `SELECT ${columnsIn(table)} FROM ${getTableName(table)}`
   const all = (rest: string) => {
     const found = select(`${text} ${rest}`)
-    return async (values?: Values) => (await found(values)).map((row) => read(rowOf(table, row)))
+    return async (values?: Values) => (await found(values)).map(read)
   }
   return {
     all,
@@ -31,7 +27,7 @@ export function rowsOf<T extends Table, Item>(
   }
 }
 
-/** All columns of a table in a statement, which `rowOf` reads. */
+/** All columns of a table in a statement, which `decoderOf` reads. */
 export function columnsIn(table: Table): string {
   const name = getTableName(table)
   return columnsOf(table)
@@ -39,27 +35,22 @@ export function columnsIn(table: Table): string {
     .join(', ')
 }
 
-/** A row as a database gives it, by the names of its columns. Throws when a column is missing. */
-export function rowOf<T extends Table>(table: T, found: unknown): T['$inferSelect'] {
-  const values = found as Readonly<Record<string, unknown>>
-  const row: Record<string, unknown> = {}
-  for (const { key, column } of columnsOf(table)) {
-    const value = values[column.name]
-    if (value === undefined) throw new Error(`${getTableName(table)} has no ${column.name}`)
-    row[key] = value === null ? null : column.mapFromDriverValue(value)
+/** Reads rows as a database gives them, by the names of their columns. Throws when one is missing. */
+export function decoderOf<T extends Table>(table: T) {
+  const columns = columnsOf(table)
+  return (found: unknown): T['$inferSelect'] => {
+    const values = found as Readonly<Record<string, unknown>>
+    const row: Record<string, unknown> = {}
+    for (const { key, column } of columns) {
+      const value = values[column.name]
+      if (value === undefined) throw new Error(`${getTableName(table)} has no ${column.name}`)
+      row[key] = value === null ? null : column.mapFromDriverValue(value)
+    }
+    return row as T['$inferSelect']
   }
-  return row as T['$inferSelect']
 }
 
-type Columns = readonly { key: string; column: Column }[]
-
-const columns = new WeakMap<Table, Columns>()
-
-/** In the order of the declaration. Each payment asks for them several times, and drizzle copies them. */
-export function columnsOf(table: Table): Columns {
-  const known = columns.get(table)
-  if (known !== undefined) return known
-  const made = Object.entries(getTableColumns(table)).map(([key, column]) => ({ key, column }))
-  columns.set(table, made)
-  return made
+/** In the order of the declaration. */
+export function columnsOf(table: Table): readonly { key: string; column: Column }[] {
+  return Object.entries(getTableColumns(table)).map(([key, column]) => ({ key, column }))
 }

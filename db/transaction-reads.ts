@@ -2,9 +2,11 @@ import type { Hex } from 'viem'
 import type { Included, JobReads, TransactionReads } from './Ledger'
 import type { Payment } from './Payment'
 import { externalFrom } from './payment-reads'
-import { fromRow } from './payment-rows'
+import { toPayment } from './rows'
 import { jobs, payments, transactions } from './schema'
-import { columnsIn, rowOf, rowsOf, type Selects } from './select'
+import { columnsIn, decoderOf, rowsOf, type Selects } from './select'
+
+const decode = decoderOf(transactions)
 
 type Carrying = Awaited<ReturnType<TransactionReads['ofPayment']>>[number]
 type InBlock = { hash: Hex; blockNumber: number }
@@ -45,7 +47,7 @@ export function createTransactionReads({ dialect, select }: Selects): Transactio
   return {
     unfinished: async () =>
       (await unfinished()).map((row) => ({
-        transaction: rowOf(transactions, row),
+        transaction: decode(row),
         job: row.job ?? undefined,
       })),
     async paymentsOf(hashes) {
@@ -53,7 +55,7 @@ export function createTransactionReads({ dialect, select }: Selects): Transactio
       const found = new Map<string, Payment>()
       for (const hash of hashes) {
         for (const row of rows.filter(({ carrier }) => carrier === hash)) {
-          const payment = fromRow(rowOf(payments, row))
+          const payment = toPayment(row)
           found.set(payment.id, payment)
         }
       }
@@ -74,6 +76,6 @@ export function createTransactionReads({ dialect, select }: Selects): Transactio
 }
 
 export function createJobReads(selects: Selects): JobReads {
-  const byId = rowsOf(selects, jobs, (row) => row).one('WHERE id = $id')
+  const byId = rowsOf(selects, jobs, decoderOf(jobs)).one('WHERE id = $id')
   return { find: (id) => byId({ id }) }
 }

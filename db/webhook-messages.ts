@@ -1,6 +1,8 @@
 import { webhooks } from './schema'
-import { columnsIn, rowOf, rowsOf, type Selects, type Values } from './select'
+import { columnsIn, decoderOf, rowsOf, type Selects, type Values } from './select'
 import type { Attempt, Bounds, Message, SweepReason, Swept, WebhookLedger } from './WebhookLedger'
+
+const decode: (found: unknown) => Message = decoderOf(webhooks)
 
 /** All but what writes the messages of events. */
 type Messages = Omit<WebhookLedger, 'subscribe' | 'onMessage' | 'add'>
@@ -29,7 +31,7 @@ export function createMessages(base: MessagesBase): Messages {
 }
 
 function readMessages(base: Selects): Pick<Messages, 'due' | 'countWaiting' | 'list' | 'find'> {
-  const { all, one } = rowsOf(base, webhooks, (row): Message => row)
+  const { all, one } = rowsOf(base, webhooks, decode)
   const due = all(`WHERE ${isDue}`)
   const counts = base.select<{ endpoint: string; count: number }>(
     `SELECT endpoint, count(*) AS count FROM webhooks WHERE state = 'waiting'
@@ -101,7 +103,7 @@ function changeMessages({ change, dialect }: MessagesBase): Changes {
     },
     async resend(id, { at, expiresAt }) {
       const [row] = await resend({ id, at, expiresAt })
-      return row && rowOf(webhooks, row)
+      return row && decode(row)
     },
   }
 }

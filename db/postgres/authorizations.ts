@@ -1,9 +1,8 @@
 import { type Charge, type Delivered, type State, sourcesOf } from '../Authorization'
 import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
 import { createAuthorizationReads } from '../authorization-reads'
-import { fromRow, toRow } from '../authorization-rows'
+import { authorizationRow, toAuthorization } from '../rows'
 import { authorizations } from '../schema'
-import { rowOf } from '../select'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { type Parts, payerLock } from './parts'
@@ -33,12 +32,15 @@ export function createAuthorizations({
     // Each gateway reads the payments that others report. Those of one commit share a read.
     findById: readTogether(async (ids: readonly string[]) =>
       (await reader.all<{ row: Json }>(byIds, [ids])).map(({ row }) =>
-        row === null ? undefined : fromRow(rowOf(authorizations, row)),
+        row === null ? undefined : toAuthorization(row),
       ),
     ),
     async insert(authorization, limits) {
       const { id, transfer } = authorization
-      const row = { ...toJson(authorizations, toRow(authorization)), authorized_by: gateway }
+      const row = {
+        ...toJson(authorizations, authorizationRow(authorization)),
+        authorized_by: gateway,
+      }
       try {
         // The server may crash, or a standby may take its place, while this process makes the
         // answer. A lost row could not be charged, and the same credential would buy another

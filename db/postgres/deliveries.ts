@@ -1,8 +1,8 @@
 import type { DeliveryCommits } from '../Ledger'
+import { toPayment } from '../rows'
 import * as Event from '../WebhookEvent'
 import { createBatch } from './batch'
 import type { Parts } from './parts'
-import { decode } from './payments'
 import { arrayText } from './rows'
 
 /** `gateway` is who delivers: another live gateway neither begins nor ends its delivery. */
@@ -31,7 +31,7 @@ export function createDeliveries({
   return {
     async begin(id, attempts) {
       const row = await begin({ id, attempts: attempts ?? null })
-      return row === undefined ? undefined : decode(row)
+      return row === undefined ? undefined : toPayment(row)
     },
     deliver: async (id, { upstreamStatus: status, truncated }, at) =>
       (await deliver({ id, status, truncated, at })) === true,
@@ -50,7 +50,7 @@ export function createDeliveries({
         read: (row) => row !== null,
         events: {
           types: ['delivery.failed'],
-          of: (row) => (row === null ? [] : [Event.deliveryFailed(decode(row), at)]),
+          of: (row) => (row === null ? [] : [Event.deliveryFailed(toPayment(row), at)]),
         },
       }),
     handOver: async (id, at) => (await handOver({ id, at })) === true,

@@ -1,11 +1,11 @@
 import type { IncludedPayment, Inclusion, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
+import { toPayment } from '../rows'
 import * as Event from '../WebhookEvent'
 import type { Change } from './commits'
 import { isDuplicate } from './errors'
 import { fenceOf, fenceOfFirst, laneKey } from './fences'
 import { dayOf, type GasSum } from './gas'
-import { decode } from './payments'
 import { arrayText, type Json } from './rows'
 import type { SettlingParts } from './settling-parts'
 
@@ -114,7 +114,7 @@ function paymentsOf(
   { included, blockNumber, at }: Inclusion,
   members: readonly IncludedPayment[],
 ): ReadonlyMap<string, Payment> {
-  const rows = confirmed.map(decode)
+  const rows = confirmed.map(toPayment)
   const found = new Map(rows.map((payment) => [payment.id, payment]))
   if (found.size === paid.length) return found
   const indexes = new Map(assign(members).map(({ id, index }) => [id, index]))

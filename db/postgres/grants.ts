@@ -2,9 +2,12 @@ import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import type { GrantLedger } from '../GrantLedger'
 import { grants, grantTopUps } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import type { Parts } from './parts'
 import type { Json } from './rows'
+
+const decodeGrant = decoderOf(grants)
+const decodeTopUp = decoderOf(grantTopUps)
 
 type Selected = { row: Json }
 
@@ -27,11 +30,11 @@ export function createGrants({ commits, reader }: Pick<Parts, 'commits' | 'reade
   return {
     async find(network, address) {
       const found = await one(grantOf, network, address)
-      return found && rowOf(grants, found.row)
+      return found && decodeGrant(found.row)
     },
     async findTopUp(network, address) {
       const found = await one(topUpOf, network, address)
-      return found && rowOf(grantTopUps, found.row)
+      return found && decodeTopUp(found.row)
     },
     setFee: ({ network, address, isTopUp }, feeWei) =>
       commits.add({

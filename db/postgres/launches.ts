@@ -1,12 +1,12 @@
 import type { Launched, NewPayment, RowsRefusal, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
-import { fromRow } from '../payment-rows'
+import { paymentOf, toPayment } from '../rows'
 import { jobs, type PaymentRow, payments, transactions } from '../schema'
 import * as Event from '../WebhookEvent'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { fenceOf, laneKey } from './fences'
 import { payerLock } from './parts'
-import { decode, type Selected } from './payments'
+import type { Selected } from './payments'
 import { arrayText, type Json, rowText, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
 
@@ -39,7 +39,8 @@ export function createLaunches(parts: SettlingParts): Launches {
           read: () => undefined,
           events: {
             types: ['payment.confirmed'],
-            of: (stored) => confirmedEvents(stored === null ? fromRow(input.row) : decode(stored)),
+            of: (stored) =>
+              confirmedEvents(stored === null ? paymentOf(input.row) : toPayment(stored)),
           },
         })
         return 'stored'
@@ -78,13 +79,13 @@ async function store(
     key: laneKey(transaction),
     ...locksOf(fresh),
     read: (value) => {
-      const rows = (value as { settled: readonly Json[] }).settled.map(decode)
+      const rows = (value as { settled: readonly Json[] }).settled.map(toPayment)
       return new Map(rows.map((payment) => [payment.id, payment]))
     },
   })
   return [
     ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
-    ...fresh.map(({ row }) => settled.get(row.id) ?? fromRow(row)),
+    ...fresh.map(({ row }) => settled.get(row.id) ?? paymentOf(row)),
   ]
 }
 
@@ -153,7 +154,7 @@ async function findOthers(
   const values = [JSON.stringify(rows)]
   const known = await reader.all<Selected & { id: string }>(ofMoney, values)
   if (known.length > 0) {
-    return { kind: 'known', payments: new Map(known.map(({ id, row }) => [id, decode(row)])) }
+    return { kind: 'known', payments: new Map(known.map(({ id, row }) => [id, toPayment(row)])) }
   }
   const taken = (await reader.one<{ id: string }>(ofKey, values)) ?? findTwin(rows)
   return taken && { kind: 'refused', ids: [taken.id], reason: 'key-used' }

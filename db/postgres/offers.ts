@@ -1,8 +1,10 @@
 import type { MerchantRow, OfferLedger } from '../OfferLedger'
 import { merchants, offers } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import type { Parts } from './parts'
 import { type Json, toJson } from './rows'
+
+const decodeOffer = decoderOf(offers)
 
 /** Retired offers, and the mirror of the configuration. */
 export function createOffers(
@@ -13,7 +15,7 @@ export function createOffers(
     merchants: () => reader.all<MerchantRow>('SELECT slug, title, hash, json FROM merchants'),
     async retired() {
       const rows = await reader.all<{ row: Json }>('SELECT to_jsonb(offers) AS row FROM offers')
-      return rows.map(({ row }) => rowOf(offers, row))
+      return rows.map(({ row }) => decodeOffer(row))
     },
     replace: ({ merchants: rows, ended, keptFrom, now }) =>
       commits.add({

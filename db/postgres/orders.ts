@@ -1,13 +1,10 @@
-import { getTableColumns } from 'drizzle-orm'
 import type { Hex } from 'viem'
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Order } from '../Order'
 import type { OrderLedger, OrderMove, OrderRide } from '../OrderLedger'
 import { createOrderReads } from '../order-reads'
-import { toOrder } from '../order-rows'
-import { assertKnown, givenBy, type Rule, rules, type Value } from '../order-rules'
-import { orders } from '../schema'
-import { rowOf } from '../select'
+import { givenBy, nameOf, type Rule, rules, type Value } from '../order-rules'
+import { toOrder } from '../rows'
 import * as Event from '../WebhookEvent'
 import type { WebhookEvent } from '../WebhookLedger'
 import type { Change } from './commits'
@@ -17,15 +14,10 @@ import type { Json } from './rows'
 
 /** The orders of the stock desk. */
 export function createOrders({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): OrderLedger {
-  for (const rule of Object.values(rules)) assertKnown(rule)
   return {
     ...createOrderReads(selectsOf(reader)),
     move: (move) => commits.add(changeOf(move)),
   }
-}
-
-function decode(row: Json): Order {
-  return toOrder(rowOf(orders, row))
 }
 
 function changeOf(move: OrderMove): Change<Order | undefined> {
@@ -82,14 +74,6 @@ function resolve(value: Value, given: Given): string | number | null {
   return 'given' in value ? found : Number(found) + 1
 }
 
-const columns: Readonly<Record<string, { name: string }>> = getTableColumns(orders)
-
-function nameOf(column: string): string {
-  const name = columns[column]?.name
-  if (name === undefined) throw new Error(`orders have no ${column}`)
-  return name
-}
-
 /** Types of the events of a move: none when the state stays. */
 export function typesOf(kind: OrderMove['kind']): readonly EventType[] {
   const { to } = rules[kind]
@@ -105,5 +89,5 @@ export function eventsOf(kind: OrderMove['kind'], changed: Json): readonly Webho
 
 function decodeChanged(changed: Json): { order: Order; asset: Hex | '' } {
   const { order, asset } = changed as { order: Json; asset: Hex | null }
-  return { order: decode(order), asset: asset ?? '' }
+  return { order: toOrder(order), asset: asset ?? '' }
 }

@@ -1,9 +1,6 @@
 import type { PaymentReads } from '../Ledger'
-import type { Payment } from '../Payment'
 import { createPaymentReads as createReads } from '../payment-reads'
-import { fromRow } from '../payment-rows'
-import { payments } from '../schema'
-import { rowOf } from '../select'
+import { toPayment } from '../rows'
 import { type Reader, selectsOf } from './reader'
 import type { Json } from './rows'
 import { readTogether } from './together'
@@ -33,12 +30,7 @@ export function createPaymentReads(reader: Reader): PaymentReads {
       moneys.map(({ payer }) => payer),
       moneys.map(({ nonce }) => nonce.toLowerCase()),
     ])
-    return rows.map(({ row }) => (row === null ? undefined : decode(row)))
+    return rows.map(({ row }) => (row === null ? undefined : toPayment(row)))
   }
   return { ...reads, find: readTogether(find) }
-}
-
-/** The payment of a row that is JSON. */
-export function decode(row: Json): Payment {
-  return fromRow(rowOf(payments, row))
 }

@@ -1,7 +1,7 @@
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Tally } from '../GrantBudget'
 import type { JobRider, OrderRows } from '../Ledger'
-import { toRow } from '../order-rows'
+import { newOrderRow } from '../rows'
 import { grants, grantTopUps, orders } from '../schema'
 import * as Event from '../WebhookEvent'
 import type { WebhookEvent } from '../WebhookLedger'
@@ -16,7 +16,7 @@ export const productRows = {
   /** The rows of `insert_order`, which sets the payment and its transaction. */
   order({ order, quota }: OrderRows): Json {
     const unpaid = { paymentId: '', settlementTx: '0x' } as const
-    return { order: toJson(orders, { ...toRow(order), ...unpaid }), quota: quota ?? null }
+    return { order: toJson(orders, { ...newOrderRow(order), ...unpaid }), quota: quota ?? null }
   },
   /** The rider of `ride_order` or `ride_grant`, which sets the transaction. */
   rider(rider: JobRider): Json {

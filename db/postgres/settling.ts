@@ -1,13 +1,15 @@
 import type { SettlingCommits } from '../Ledger'
+import { toPayment } from '../rows'
 import { transactions } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import * as Event from '../WebhookEvent'
 import { createEnds } from './ends'
 import { fenceOf, fenceOfJob, fenceOfTransaction, laneKey } from './fences'
 import { createLaunches } from './launches'
-import { decode } from './payments'
 import { type Json, toJson } from './rows'
 import type { SettlingParts } from './settling-parts'
+
+const decodeTransaction = decoderOf(transactions)
 
 export function createSettling(parts: SettlingParts): SettlingCommits {
   return { ...createLaunches(parts), ...createChanges(parts), ...createEnds(parts) }
@@ -50,7 +52,7 @@ function createChanges(parts: SettlingParts): Changes {
         read: nothing,
         events: {
           types: ['payment.confirmed'],
-          of: (row) => (row === null ? [] : [Event.paymentConfirmed(decode(row), at)]),
+          of: (row) => (row === null ? [] : [Event.paymentConfirmed(toPayment(row), at)]),
         },
       })
     },
@@ -75,7 +77,7 @@ function createChanges(parts: SettlingParts): Changes {
         call: 'resend_job',
         input: { fence: await fenceOfJob(parts, id), id },
         key: id,
-        read: (rows) => (rows as readonly Json[]).map((row) => rowOf(transactions, row)),
+        read: (rows) => (rows as readonly Json[]).map(decodeTransaction),
       }),
   }
 }

@@ -22,14 +22,14 @@ export function createAnswers(db: Db): AnswerLedger {
      GROUP BY payments.payer`,
   )
   return {
-    find: async (id) => byPayment.get({ id }) ?? undefined,
+    find: async (id) => byPayment().get({ id }) ?? undefined,
     async store(paymentId, answer) {
       write(db, () => insert({ ...answer, paymentId, body: Buffer.from(answer.body) }))
     },
     async sweep(now) {
-      write(db, () => sweep.run({ now }))
-      return oldest.get()?.at ?? undefined
+      write(db, () => sweep().run({ now }))
+      return oldest().get()?.at ?? undefined
     },
-    usage: async (rowBytes) => usage.all({ rowBytes }),
+    usage: async (rowBytes) => usage().all({ rowBytes }),
   }
 }

@@ -7,9 +7,9 @@ import {
 } from '../Authorization'
 import type { AuthorizationLedger } from '../AuthorizationLedger'
 import type { AuthorizationReads } from '../authorization-reads'
-import { fromRow, toRow } from '../authorization-rows'
+import { authorizationRow, toAuthorization } from '../rows'
 import { authorizations } from '../schema'
-import { rowOf, type Values } from '../select'
+import type { Values } from '../select'
 import type { Group } from './group'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
@@ -33,8 +33,8 @@ export function createAuthorizationStatements(db: Db) {
        WHERE id = $id AND state IN (${sources.join(', ')}) RETURNING *`,
     )
     return (values: Values): Authorization | undefined => {
-      const row = changed.get(values)
-      return row === null ? undefined : fromRow(rowOf(authorizations, row))
+      const row = changed().get(values)
+      return row === null ? undefined : toAuthorization(row)
     }
   }
   const charged = `, charge_atomic = $amount, units = $units, is_delivered = $isDelivered,
@@ -45,7 +45,7 @@ export function createAuthorizationStatements(db: Db) {
   const fail = change('failed')
   const markFailed = statement(db, 'UPDATE authorizations SET failed_at = $at WHERE id = $id')
   return {
-    insert: (authorization: Authorization) => insert(toRow(authorization)),
+    insert: (authorization: Authorization) => insert(authorizationRow(authorization)),
     meter: (id: string, charge: Charge, delivered: Delivered | undefined) =>
       meter({ id, ...columnsOf(charge, delivered) }) !== undefined,
     void: (id: string, charge: Charge, delivered: Delivered | undefined, lostAt?: number) =>
@@ -53,9 +53,9 @@ export function createAuthorizationStatements(db: Db) {
     /** The authorization that a payment of its id settles; undefined when it is not `metered`. */
     send: (id: string) => send({ id }),
     fail: (id: string) => fail({ id }) !== undefined,
-    markFailed: (id: string, at: number) => void markFailed.run({ id, at }),
+    markFailed: (id: string, at: number) => void markFailed().run({ id, at }),
     /** When a settlement of any payer failed last, unix ms; 0 for never. */
-    lastFailedAt: () => lastFailed.get({})?.at ?? 0,
+    lastFailedAt: () => lastFailed().get({})?.at ?? 0,
   }
 }
 

@@ -36,7 +36,7 @@ export function createGas(db: Db) {
   )
 
   function read(network: Network.Id, product: GasProduct, day: string): Spent {
-    const row = select.get({ network, product, day })
+    const row = select().get({ network, product, day })
     return row ? { wei: BigInt(row.wei), wastedWei: BigInt(row.wasted) } : nothing
   }
 

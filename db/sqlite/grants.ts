@@ -4,7 +4,7 @@ import type * as Network from '../../src/protocol/Network'
 import { roomFor, type Tally } from '../GrantBudget'
 import type { GrantLedger } from '../GrantLedger'
 import { grants, grantTopUps } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import type { Db } from './open'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
@@ -30,7 +30,7 @@ export function createGrants(
   function tallySince(network: Network.Id, from: number): Tally {
     const known = tallies.get(network)
     if (known?.from === from) return known
-    const all = since.all({ network, from })
+    const all = since().all({ network, from })
     const wei = all.reduce((sum, row) => sum + BigInt(row.amount) + BigInt(row.fee), 0n)
     const fresh = { from, grants: all.length, wei }
     tallies.set(network, fresh)
@@ -80,14 +80,15 @@ export function createGrants(
 /** The statements on grants, which those on top-ups equal. */
 function createRows<T extends typeof grants | typeof grantTopUps>(db: Db, table: T) {
   const name = getTableName(table)
+  const decode = decoderOf(table)
   const isOf = 'network = $network AND address = $address'
   const one = statement(db, `SELECT * FROM ${name} WHERE ${isOf}`)
   const insert = insertInto(db, table)
   const setFee = statement(db, `UPDATE ${name} SET fee_wei = $fee WHERE ${isOf}`)
   return {
     find(network: Network.Id, address: Hex): T['$inferSelect'] | undefined {
-      const row = one.get({ network, address })
-      return row ? rowOf(table, row) : undefined
+      const row = one().get({ network, address })
+      return row ? decode(row) : undefined
     },
     /** Refused when the address has a row. Throws for a top-up without a grant. */
     insert(row: T['$inferSelect']): void {
@@ -98,6 +99,6 @@ function createRows<T extends typeof grants | typeof grantTopUps>(db: Db, table:
       }
     },
     setFee: (network: Network.Id, address: Hex, feeWei: bigint) =>
-      write(db, () => void setFee.run({ network, address, fee: String(feeWei) })),
+      write(db, () => void setFee().run({ network, address, fee: String(feeWei) })),
   }
 }

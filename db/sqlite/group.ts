@@ -44,7 +44,7 @@ export function createGroup(db: Db): Group {
     waiting = []
     commits++
     const mayWait = entries.every((entry) => entry.mayWait)
-    const ends = commit(mayWait ? db.withoutSync : now, db, entries)
+    const ends = mayWait ? db.withoutSync(() => commit(db, entries)) : commit(db, entries)
     // Do not reset it for a commit that waits: one without changes does not reach the disk.
     if (mayWait && !isSyncing) {
       isSyncing = true
@@ -73,33 +73,27 @@ export function createGroup(db: Db): Group {
   }
 }
 
-function now<T>(run: () => T): T {
-  return run()
-}
-
 /** Commits all at once; when one of them throws, again with a savepoint for each. */
-function commit(within: Db['withoutSync'], db: Db, entries: readonly Entry[]): End[] {
+function commit(db: Db, entries: readonly Entry[]): End[] {
   const [first] = entries
   try {
-    return within(() => write(db, () => entries.map((entry) => ({ entry, value: entry.run() }))))
+    return write(db, () => entries.map((entry) => ({ entry, value: entry.run() })))
   } catch (error) {
     if (entries.length === 1 && first) return [{ entry: first, error }]
     // A full disk fails every change, so do not retry each change alone.
     if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
   }
   try {
-    return within(() =>
-      write(db, () =>
-        entries.map((entry): End => {
-          try {
-            return { entry, value: write(db, () => entry.run() as undefined) }
-          } catch (error) {
-            // SQLite may have ended the transaction; later statements would then commit one by one.
-            if (storageCode(error) !== undefined) throw error
-            return { entry, error }
-          }
-        }),
-      ),
+    return write(db, () =>
+      entries.map((entry): End => {
+        try {
+          return { entry, value: write(db, () => entry.run() as undefined) }
+        } catch (error) {
+          // SQLite may have ended the transaction; later statements would then commit one by one.
+          if (storageCode(error) !== undefined) throw error
+          return { entry, error }
+        }
+      }),
     )
   } catch (error) {
     return entries.map((entry) => ({ entry, error }))

@@ -1,8 +1,10 @@
 import type { Hex } from 'viem'
 import { type JobRow, jobs, jobTransactions, type TransactionRow, transactions } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
+
+const decode = decoderOf(transactions)
 
 /** Statements on jobs. Each change is a compare-and-swap on the state. Call them inside `write`. */
 export function createJobs(db: Db) {
@@ -42,7 +44,7 @@ export function createJobs(db: Db) {
     /** Another transaction at its nonce carries the job. */
     renew(id: string, hash: Hex): void {
       link({ jobId: id, transactionHash: hash })
-      renew.run({ id, hash })
+      renew().run({ id, hash })
     },
     end(
       id: string,
@@ -51,19 +53,18 @@ export function createJobs(db: Db) {
     ) {
       const { state, transactionHash: hash, receipt, blockNumber } = how
       const block = blockNumber === null ? null : Number(blockNumber)
-      return end.get({ id, state, hash, block, receipt, at }) !== null
+      return end().get({ id, state, hash, block, receipt, at }) !== null
     },
     /**
      * Reopens the job of a transaction that a reorganisation removed. Returns the id of the job.
      */
-    reopen: (hash: Hex): string | undefined => reopen.get({ hash })?.id,
+    reopen: (hash: Hex): string | undefined => reopen().get({ hash })?.id,
     /**
      * Marks replaced transactions of an open job as sent, because any may be included. This
      * covers those that were abandoned for a sibling that a reorganisation removed.
      */
-    resend: (id: string): void => void resend.run({ id }),
+    resend: (id: string): void => void resend().run({ id }),
     /** Every transaction of a job, oldest first. */
-    transactionsOf: (id: string): TransactionRow[] =>
-      carrying.all({ id }).map((row) => rowOf(transactions, row)),
+    transactionsOf: (id: string): TransactionRow[] => carrying().all({ id }).map(decode),
   }
 }

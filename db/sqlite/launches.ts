@@ -1,6 +1,6 @@
 import type { NewPayment, SettlingCommits } from '../Ledger'
 import type { Payment } from '../Payment'
-import { fromRow } from '../payment-rows'
+import { paymentOf } from '../rows'
 import type { PaymentRow } from '../schema'
 import type { Parts } from './parts'
 import { RefusedError } from './riders'
@@ -88,7 +88,7 @@ function insertWith(
   if (rows && 'settles' in rows) return settle(statements, row)
   statements.payments.insertPayment(row)
   if (rows) riders.orders.insert(rows, { id: row.id, transaction: row.transactionHash })
-  return fromRow(row)
+  return paymentOf(row)
 }
 
 /** The payment of an authorization. Its buyer may have the answer already. */
@@ -102,7 +102,7 @@ function settle({ payments, authorizations }: Parts['statements'], row: PaymentR
       ? row
       : { ...row, ...delivered, delivery: 'delivered', attempts: 1, answered: true, deliveredAt }
   payments.insertPayment(stored)
-  return fromRow(stored)
+  return paymentOf(stored)
 }
 
 /** New payments whose money is stored already. */

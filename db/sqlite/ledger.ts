@@ -62,8 +62,8 @@ export function createLedger(db: Db): Ledger {
     admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
     failures: ownFailures,
     lanes: ownLanes,
-    fault: () => db.storage.fault(),
-    writable: (signal) => db.storage.writable(signal),
+    fault: db.storage.fault,
+    writable: db.storage.writable,
     onChange: (listener) => void listeners.push(listener),
     flush: group.flush,
   }

@@ -1,9 +1,11 @@
 import type { MerchantRow, OfferLedger } from '../OfferLedger'
 import { merchants, offers } from '../schema'
-import { rowOf } from '../select'
+import { decoderOf } from '../select'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
 import { write } from './write'
+
+const decodeOffer = decoderOf(offers)
 
 export function createOffers(db: Db): OfferLedger {
   const known = statement<MerchantRow>(db, 'SELECT slug, title, hash, json FROM merchants')
@@ -29,13 +31,13 @@ export function createOffers(db: Db): OfferLedger {
      WHERE merchants.hash <> excluded.hash OR merchants.json <> excluded.json`,
   )
   return {
-    merchants: async () => known.all(),
-    retired: async () => retired.all().map((row) => rowOf(offers, row)),
+    merchants: async () => known().all(),
+    retired: async () => retired().all().map(decodeOffer),
     async replace({ merchants: rows, ended, keptFrom, now }) {
       write(db, () => {
-        forget.run({ keptFrom })
+        forget().run({ keptFrom })
         for (const offer of ended) retire(offer)
-        remove.run({ slugs: JSON.stringify(rows.map(({ slug }) => slug)) })
+        remove().run({ slugs: JSON.stringify(rows.map(({ slug }) => slug)) })
         for (const { slug, title, hash, json } of rows)
           mirror({ slug, title, hash, json, updatedAt: now })
       })

@@ -1,11 +1,12 @@
 import type { Hex } from 'viem'
 import { sqlite as dialect } from '../dialect'
+import type { Order } from '../Order'
 import type { OrderLedger, OrderMove } from '../OrderLedger'
 import { createOrderReads, orderCounts } from '../order-reads'
-import { toOrder, toRow } from '../order-rows'
-import { assertKnown, givenBy, type Rule, rules, type Value } from '../order-rules'
-import { type OrderRow, orders } from '../schema'
-import { columnsOf, rowOf, type Values } from '../select'
+import { givenBy, nameOf, type Rule, rules, type Value } from '../order-rules'
+import { newOrderRow, toOrder } from '../rows'
+import { orders } from '../schema'
+import type { Values } from '../select'
 import type { Db } from './open'
 import type { Outbox } from './outbox'
 import { RefusedError, type Riders } from './riders'
@@ -18,13 +19,12 @@ export function createOrders(
   outbox: Outbox,
 ): { ledger: OrderLedger; riders: Riders['orders'] } {
   const counts = countOrders(db)
-  const change = reporting(db, changeOrders(db), outbox)
+  const change = changeOrders(db, outbox)
   return {
     ledger: {
       ...createOrderReads(selectsOf(db)),
       async move(move) {
-        const row = write(db, () => change(move) ?? null)
-        return row === null ? undefined : toOrder(row)
+        return write(db, () => change(move))
       },
     },
     riders: createRiders(db, counts, change),
@@ -36,7 +36,7 @@ function countOrders(db: Db) {
   const texts = orderCounts(dialect)
   const count = (text: string) => {
     const counted = statement<{ count: number }>(db, text)
-    return (values: Values) => counted.get(values)?.count ?? 0
+    return (values: Values) => counted().get(values)?.count ?? 0
   }
   return {
     refunds: count(texts.refunds),
@@ -46,49 +46,39 @@ function countOrders(db: Db) {
 }
 
 /** Makes a move inside a transaction; undefined when the order was in another state. */
-type Change = (move: OrderMove) => OrderRow | undefined
+type Change = (move: OrderMove) => Order | undefined
 
-function changeOrders(db: Db): Change {
+function changeOrders(db: Db, outbox: Outbox): Change {
   const statements = new Map<string, ReturnType<typeof statement>>()
-  for (const [kind, rule] of Object.entries(rules)) {
-    assertKnown(rule)
+  for (const [kind, rule] of Object.entries(rules))
     statements.set(kind, statement(db, textOf(rule)))
-  }
+  const assets = statement<{ asset: string }>(db, 'SELECT asset FROM payments WHERE id = $id')
   return (move) => {
-    const row = statements.get(move.kind)?.get(givenBy(move))
-    return row ? rowOf(orders, row) : undefined
+    const row = statements.get(move.kind)?.().get(givenBy(move)) ?? null
+    if (row === null) return undefined
+    const order = toOrder(row)
+    // Each change of a state is an event.
+    if (rules[move.kind].to !== undefined)
+      outbox.ordered(order, (id) => assets().get({ id })?.asset)
+    return order
   }
 }
 
 /** The statement of a rule. Its parameters have the names that `givenBy` gives them. */
 function textOf({ from, to, set = {}, when = [] }: Rule): string {
-  const names = new Map<string, string>(
-    columnsOf(orders).map(({ key, column }) => [key, column.name]),
-  )
   const write = (value: Value) => {
     if (value === null) return 'NULL'
     return 'given' in value ? `$${value.given}` : `$${value.after} + 1`
   }
-  const changes = Object.entries(set).map(([key, value]) => `${names.get(key)} = ${write(value)}`)
+  const changes = Object.entries(set).map(([key, value]) => `${nameOf(key)} = ${write(value)}`)
   if (to !== undefined) changes.push(`state = '${to}'`)
   const conditions = when.map((each) => {
-    const name = names.get(each.column)
+    const name = nameOf(each.column)
     return 'isSet' in each ? `AND ${name} IS NOT NULL` : `AND ${name} IS ${write(each.is)}`
   })
   return `UPDATE orders SET ${[...changes, 'updated_at = $at'].join(', ')}
     WHERE id = $id AND state IN (${from.map((state) => `'${state}'`).join(', ')})
     ${conditions.join(' ')} RETURNING *`
-}
-
-/** Writes an event with each change of a state. */
-function reporting(db: Db, change: Change, outbox: Outbox): Change {
-  const assets = statement<{ asset: string }>(db, 'SELECT asset FROM payments WHERE id = $id')
-  return (move) => {
-    const row = change(move)
-    if (row !== undefined && rules[move.kind].to !== undefined)
-      outbox.ordered(toOrder(row), (id) => assets.get({ id })?.asset)
-    return row
-  }
 }
 
 function createRiders(
@@ -100,7 +90,7 @@ function createRiders(
   const paymentState = statement<{ state: string }>(db, 'SELECT state FROM payments WHERE id = $id')
   const jobState = statement<{ state: string }>(db, 'SELECT state FROM jobs WHERE id = $id')
   const isWithoutEffect = (id: string): boolean => {
-    const state = jobState.get({ id })?.state
+    const state = jobState().get({ id })?.state
     return state === 'failed' || state === 'replaced'
   }
   return {
@@ -112,10 +102,10 @@ function createRiders(
         if (all && counts.refundable({ since: all.since }) >= all.max)
           throw new RefusedError('refund-share')
       }
-      insert({ ...toRow(order), paymentId, settlementTx })
+      insert({ ...newOrderRow(order), paymentId, settlementTx })
     },
     ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
-      if (confirmed !== undefined && paymentState.get({ id: confirmed })?.state !== 'confirmed') {
+      if (confirmed !== undefined && paymentState().get({ id: confirmed })?.state !== 'confirmed') {
         throw new RefusedError('payment-not-confirmed')
       }
       if (!withoutEffect.every(isWithoutEffect)) throw new RefusedError('job-may-have-effect')

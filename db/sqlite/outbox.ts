@@ -41,7 +41,7 @@ export function createOutbox(db: Db): Outbox {
     if (!subscribers.takes([type])) return
     const event = make()
     if (event === undefined) return
-    for (const row of subscribers.rowsOf([event])) insert.run(row)
+    for (const row of subscribers.rowsOf([event])) insert().run(row)
     subscribers.notify()
   }
 

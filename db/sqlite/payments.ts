@@ -3,9 +3,9 @@ import type * as Network from '../../src/protocol/Network'
 import type { Money } from '../../src/protocol/Transfer'
 import type { Assignment, DeliveryCommits } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
-import { fromRow } from '../payment-rows'
+import { toPayment } from '../rows'
 import { payments } from '../schema'
-import { rowOf, type Values } from '../select'
+import type { Values } from '../select'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
 
@@ -33,17 +33,27 @@ function readPayments(db: Db) {
        AND network = $network AND transaction_hash = $hash`,
   )
   return {
-    find: ({ network, asset, payer, nonce }: Money) =>
-      toPayment(byMoney.get({ network, asset, payer, nonce: nonce.toLowerCase() })),
+    find({ network, asset, payer, nonce }: Money): Payment | undefined {
+      const row = byMoney().get({ network, asset, payer, nonce: nonce.toLowerCase() })
+      return row === null ? undefined : toPayment(row)
+    },
     /** Indexes of the logs of a transaction that pay for payments. */
     takenLogs: (network: Network.Id, hash: Hex): Set<number> =>
-      new Set(paidBy.all({ network, hash }).map(({ logIndex }) => logIndex)),
+      new Set(
+        paidBy()
+          .all({ network, hash })
+          .map(({ logIndex }) => logIndex),
+      ),
     /** Payments that a transaction confirmed. */
     paidBy: (network: Network.Id, hash: Hex): string[] =>
-      paidBy.all({ network, hash }).map(({ id }) => id),
+      paidBy()
+        .all({ network, hash })
+        .map(({ id }) => id),
     /** Payments that a transaction contained last and that the chain does not confirm. */
     openOf: (network: Network.Id, hash: Hex): string[] =>
-      openOf.all({ network, hash }).map(({ id }) => id),
+      openOf()
+        .all({ network, hash })
+        .map(({ id }) => id),
   }
 }
 
@@ -53,7 +63,10 @@ function changing(db: Db, set: string, condition: string) {
     db,
     `UPDATE payments SET ${set} WHERE id = $id AND ${condition} RETURNING *`,
   )
-  return (values: Values) => toPayment(change.get(values))
+  return (values: Values): Payment | undefined => {
+    const row = change().get(values)
+    return row === null ? undefined : toPayment(row)
+  }
 }
 
 /** The same for a change whose payment nobody needs: to read all columns takes longer than some changes. */
@@ -62,7 +75,7 @@ function trying(db: Db, set: string, condition: string) {
     db,
     `UPDATE payments SET ${set} WHERE id = $id AND ${condition} RETURNING id`,
   )
-  return (values: Values) => change.get(values) !== null
+  return (values: Values) => change().get(values) !== null
 }
 
 const delivering = "delivery = 'delivering', attempts = attempts + 1"
@@ -168,8 +181,4 @@ function changeDelivery(db: Db) {
         until: redeemUntil,
       }),
   }
-}
-
-function toPayment(row: object | null): Payment | undefined {
-  return row === null ? undefined : fromRow(rowOf(payments, row))
 }

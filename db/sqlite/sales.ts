@@ -70,7 +70,7 @@ export function createSales(db: Db): SalesLedger {
       db.withoutSync(() =>
         write(db, () => {
           for (const count of counts) add({ hour, ...count })
-          remove.run({ keptFrom })
+          remove().run({ keptFrom })
         }),
       )
     },

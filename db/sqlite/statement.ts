@@ -10,23 +10,20 @@ type Connection = Pick<Db, 'sqlite'>
 const unmade = new WeakMap<Database, Set<() => unknown>>()
 
 /**
- * A statement with parameters such as `$id`. It is prepared at its first use, because all of them
- * would take a large part of a start. `unused` returns the remaining ones.
+ * A statement with parameters such as `$id`, which the result prepares at its first call, because to
+ * prepare all of them would take a large part of a start. `unused` returns the remaining ones.
  */
 export function statement<Row = object>({ sqlite }: Connection, text: string) {
-  let made: Statement<Row, [Values]> | undefined
-  const make = () => {
-    made ??= sqlite.prepare<Row, [Values]>(text)
-    others.delete(make)
+  let made: Statement<Row, Values[]> | undefined
+  const others = unmade.get(sqlite) ?? new Set()
+  const prepare = () => {
+    if (made !== undefined) return made
+    others.delete(prepare)
+    made = sqlite.prepare<Row, Values[]>(text)
     return made
   }
-  const others = unmade.get(sqlite) ?? new Set()
-  unmade.set(sqlite, others.add(make))
-  return {
-    run: (values: Values = {}) => void (made ?? make()).run(values),
-    all: (values: Values = {}) => (made ?? make()).all(values),
-    get: (values: Values = {}) => (made ?? make()).get(values),
-  }
+  unmade.set(sqlite, others.add(prepare))
+  return prepare
 }
 
 /** An insert of whole rows. `rest` is what follows the values. */
@@ -44,7 +41,7 @@ export function insertInto<T extends SQLiteTable>(db: Connection, table: T, rest
       const value = given[key]
       return [key, value === null ? null : column.mapToDriverValue(value)]
     })
-    insert.run(Object.fromEntries(written))
+    insert().run(Object.fromEntries(written))
   }
 }
 
@@ -54,7 +51,7 @@ export function selectsOf(db: Connection): Selects {
     dialect,
     select<Row>(text: string) {
       const select = statement<Row>(db, text)
-      return async (values) => select.all(values)
+      return async (values = {}) => select().all(values)
     },
   }
 }

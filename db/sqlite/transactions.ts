@@ -47,21 +47,23 @@ export function createTransactions(db: Db) {
     },
     /** `costWei`: what the transaction cost. */
     includeTransaction: (hash: Hex, state: 'mined' | 'failed', block: bigint, costWei: bigint) =>
-      end.run({ hash, state, block: Number(block), cost: String(costWei) }),
+      end().run({ hash, state, block: Number(block), cost: String(costWei) }),
     replaceTransaction: (hash: Hex) =>
-      end.run({ hash, state: 'replaced', block: null, cost: null }),
+      end().run({ hash, state: 'replaced', block: null, cost: null }),
     /** A reorganisation removed the transaction: it and its payments are open again. */
     reopen(network: Network.Id, hash: Hex): void {
-      reopen.run({ hash })
-      unconfirm.run({ network, hash })
+      reopen().run({ hash })
+      unconfirm().run({ network, hash })
     },
     /**
      * The chain has this transaction at its nonce, so others at the nonce are displaced: what they
      * paid is open again. Returns their hashes.
      */
     displaceOthers({ network, relayer, nonce, hash }: TransactionRow): Hex[] {
-      const displaced = displace.all({ network, relayer, nonce, hash }).map((row) => row.hash)
-      for (const each of displaced) unconfirm.run({ network, hash: each })
+      const displaced = displace()
+        .all({ network, relayer, nonce, hash })
+        .map((row) => row.hash)
+      for (const each of displaced) unconfirm().run({ network, hash: each })
       return displaced
     },
   }

@@ -10,8 +10,8 @@ export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLed
   const change: MessagesBase['change'] = <Row>(kind: 'commit' | 'soon', text: string) => {
     const messages = statement<Row>(db, text)
     return kind === 'soon'
-      ? (values) => group.addSoon(() => messages.all(values))
-      : async (values) => write(db, () => messages.all(values))
+      ? (values) => group.addSoon(() => messages().all(values))
+      : async (values) => write(db, () => messages().all(values))
   }
   return {
     subscribe: outbox.subscribe,

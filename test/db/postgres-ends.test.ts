@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import { fromRow } from '../../db/payment-rows'
+import { paymentOf } from '../../db/rows'
 import { outcomeOf } from '../harness/outcome'
 import { type Actions, actionsOf, inclusionOf, paidBy } from '../harness/settling-actions'
 import { ledgers, type SettlingLedger } from '../harness/settling-ledgers'
@@ -91,7 +91,7 @@ for (const { name, open, isThere } of ledgers)
         const record = async (logs: (index: number) => readonly number[]) => {
           const rows = launched.rows.slice(0, 3)
           const members = rows.map((row, index) => ({
-            ...{ id: row.id, logs: logs(index), payment: fromRow(row) },
+            ...{ id: row.id, logs: logs(index), payment: paymentOf(row) },
             startsDelivery: index !== 1,
           }))
           const ends = await settling.record(inclusionOf(launched), members)

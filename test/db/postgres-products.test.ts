@@ -1,9 +1,9 @@
 import { expect } from 'bun:test'
 import type { Address } from 'viem'
 import type { Authorization } from '../../db/Authorization'
-import { toRow } from '../../db/authorization-rows'
 import type { NewGrant } from '../../db/GrantLedger'
 import type { RetiredOffer } from '../../db/OfferLedger'
+import { authorizationRow } from '../../db/rows'
 import { answers, authorizations, type PaymentRow, payments } from '../../db/schema'
 import { account } from '../../src/demo/accounts'
 import { authorizationOf } from '../harness/authorizations'
@@ -213,7 +213,7 @@ authorizationTest('each change is made from the states of the table only', async
     const isCharged = state !== 'authorized'
     const done = { charge: state === 'void' ? nothing : charge }
     const row = authorizationOf({ state, ...(isCharged && done) })
-    await insert(authorizations, toRow(row))
+    await insert(authorizations, authorizationRow(row))
     return row.id
   }
   const changes = {

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Launched } from '../../db/Ledger'
-import { fromRow } from '../../db/payment-rows'
 import { LaneLostError } from '../../db/postgres/errors'
 import type { Lane } from '../../db/postgres/fences'
+import { paymentOf } from '../../db/rows'
 import { account } from '../../src/demo/accounts'
 import { failureOf } from '../harness/outcome'
 import { hasPostgres } from '../harness/postgres'
@@ -390,7 +390,7 @@ describe.skipIf(!hasPostgres)('two gateways', () => {
         ]
         for (const write of writes) expect(await failureOf(write())).toBeInstanceOf(LaneLostError)
         expect(await does.payment(launched.ids[0])).toEqual(
-          fromRow(launched.rows[0] as Parameters<typeof fromRow>[0]),
+          paymentOf(launched.rows[0] as Parameters<typeof paymentOf>[0]),
         )
         expect(await does.transaction(newer.hash)).toBeUndefined()
         expect(await does.transaction(another.hash)).toBeUndefined()

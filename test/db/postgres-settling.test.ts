@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Address } from 'viem'
 import type { Payment } from '../../db/Payment'
-import { fromRow } from '../../db/payment-rows'
+import { paymentOf } from '../../db/rows'
 import type { PaymentRow } from '../../db/schema'
 import { outcomeOf } from '../harness/outcome'
 import { type Actions, actionsOf, inclusionOf, orderOf } from '../harness/settling-actions'
@@ -47,15 +47,15 @@ for (const { name, open, isThere } of ledgers)
         const changed = await does.changedBy(async () => {
           const end = await settling.launch({ transaction, fresh: [{ row }], again })
           const resent = { ...again[0], state: 'broadcast', transaction: transaction.hash }
-          expect(end).toEqual({ kind: 'stored', payments: [resent as Payment, fromRow(row)] })
+          expect(end).toEqual({ kind: 'stored', payments: [resent as Payment, paymentOf(row)] })
         })
         expect(changed).toEqual([first.ids[0] ?? ''])
-        expect(await does.payment(row.id)).toEqual(fromRow(row))
+        expect(await does.payment(row.id)).toEqual(paymentOf(row))
         const ids = (await transactions.paymentsOf([transaction.hash])).map(({ id }) => id)
         expect(ids).toEqual([first.ids[0] ?? '', row.id])
         const { payer, nonce, network } = row
         const lower = { network, nonce, asset: asset.toLowerCase(), payer: payer.toLowerCase() }
-        expect(await payments.find(lower as typeof row)).toEqual(fromRow(row))
+        expect(await payments.find(lower as typeof row)).toEqual(paymentOf(row))
       })
 
       test('money that is stored is known, and nothing is written', async () => {
@@ -72,7 +72,7 @@ for (const { name, open, isThere } of ledgers)
         })
         expect(end).toEqual({
           kind: 'known',
-          payments: new Map([[copy.id, fromRow(known)]]),
+          payments: new Map([[copy.id, paymentOf(known)]]),
         })
         expect(await does.transaction(transaction.hash)).toBeUndefined()
         expect(await own.ledger.payments.findById(other.id)).toBeUndefined()
@@ -145,7 +145,7 @@ for (const { name, open, isThere } of ledgers)
           answered: true,
           deliveredAt: at,
         } as const
-        const stored = fromRow({ ...row, ...delivered })
+        const stored = paymentOf({ ...row, ...delivered })
         expect(end).toEqual({ kind: 'stored', payments: [stored] })
         expect(await does.payment(row.id)).toEqual(stored)
       })
@@ -165,7 +165,7 @@ for (const { name, open, isThere } of ledgers)
           expect(await settling.storeExternal({ row: external })).toBe('stored'),
         )
         expect(changed).toEqual([external.id])
-        expect(await does.payment(external.id)).toEqual(fromRow(external))
+        expect(await does.payment(external.id)).toEqual(paymentOf(external))
         expect((await own.events(external.id)).map(({ type }) => type)).toEqual([
           'payment.confirmed',
         ])

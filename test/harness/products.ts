@@ -19,7 +19,7 @@ import { productRows } from '../../db/postgres/product-rows'
 import { createReader } from '../../db/postgres/reader'
 import { type Json, toJson } from '../../db/postgres/rows'
 import { type PaymentRow, payments } from '../../db/schema'
-import { rowOf } from '../../db/select'
+import { decoderOf } from '../../db/select'
 import { createAnswers } from '../../db/sqlite/answers'
 import { createAuthorizations } from '../../db/sqlite/authorizations'
 import { createGrants } from '../../db/sqlite/grants'
@@ -192,7 +192,7 @@ export async function postgresProducts(url: string): Promise<Products> {
     async rows(table) {
       const name = getTableName(table)
       const found = await reader.all<{ row: Json }>(`SELECT to_jsonb(${name}) AS row FROM ${name}`)
-      return found.map(({ row }) => rowOf(table, row))
+      return found.map(({ row }) => decoderOf(table)(row))
     },
     events() {
       const found = events
