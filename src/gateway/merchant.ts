@@ -1,52 +1,24 @@
 import type { Config, Method, NetworkConfig } from '../config/Config'
-import type { Budget } from '../http/body'
 import type { Peer } from '../http/client'
 import { allowOf, notAllowed, preflight } from '../http/methods'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
-import type * as RateLimit from '../http/rate-limit'
 import { splitUrl } from '../http/url'
-import type { Log } from '../log'
 import { failingOf, failureHeaders } from '../paywall/answer/receipts'
 import type { Envelope } from '../paywall/answer/remainder'
 import { extract, none } from '../paywall/extract'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
-import type { Paywall } from '../paywall/paywall'
-import type { IsPlausible } from '../paywall/usage/plausible'
 import * as Problem from '../protocol/Problem'
-import { type Admission, admit } from './admission'
-import type { Stocks } from './builtin/stocks'
 import type { Documents } from './documents/documents'
-import type { IncomingRequest } from './incoming'
 import { compileItems } from './items'
 import * as Route from './Route'
-import type { Breaker } from './upstream/breaker'
-import type { Concurrency } from './upstream/concurrency'
-import type { Latency } from './upstream/latency'
-import type { Refusals } from './upstream/refusals'
-import type { Upstream } from './upstream/upstream'
+import { admit, emptyBody, type Sales } from './sale'
+import type { IncomingRequest } from './upstream/source'
 
-export type GatewayOptions = {
+export type GatewayOptions = Omit<Sales, 'service'> & {
   config: Config
   retired: RetiredOffers
-  paywall: Paywall
-  isPlausible: IsPlausible
-  upstream: Upstream
-  breaker: Breaker
-  refusals: Refusals
-  latency: Pick<Latency, 'observe'>
-  concurrency: Concurrency
-  budget: Budget
   documents: Documents
-  /** Whether an operator has paused the sales of a merchant. */
-  isPaused?: ((slug: string) => boolean) | undefined
-  /** Stock data for chain-stocks; undefined when the file lists no stocks. */
-  stocks?: Stocks | undefined
-  rateLimit: RateLimit.RateLimit
-  now: () => number
-  log: Log
   requestId: () => string
-  /** False while the process stops: nothing new is started. */
-  accepts: () => boolean
 }
 
 export type Gateway = {
@@ -58,49 +30,29 @@ export type Gateway = {
 }
 
 const urlMaxBytes = 8192
-type State = {
+type State = Sales & {
   readonly matcher: Route.Matcher
   readonly itemsOf: ReturnType<typeof compileItems>
   readonly documents: Documents
-  readonly admission: Admission
   readonly networks: readonly { network: NetworkConfig }[]
-  readonly baseUrl: string
-  readonly log: Log
 }
 
 type Caller = Pick<IncomingRequest, 'peer' | 'requestId' | 'envelope'>
 
 /** The merchants' routes with the paywall in front. */
 export function createGateway(options: GatewayOptions): Gateway {
-  const { config, documents, log } = options
+  const { config, retired, requestId } = options
   const state: State = {
+    ...options,
+    service: config.service,
     matcher: Route.compile(config.merchants),
-    itemsOf: compileItems(config, options.retired),
-    documents,
-    admission: admissionOf(options),
+    itemsOf: compileItems(config, retired),
     networks: config.networks.map((network) => ({ network })),
-    baseUrl: config.service.baseUrl,
-    log,
   }
   return {
     handle: (request, peer, envelope) =>
-      handle(state, request, { peer, requestId: options.requestId(), envelope }),
+      handle(state, request, { peer, requestId: requestId(), envelope }),
   }
-}
-
-/**
- * The steps of a sale with their dependencies: limits, then the sale, then the source of the
- * answer.
- */
-function admissionOf(options: GatewayOptions): Admission {
-  const { rateLimit, budget, isPlausible, accepts, paywall, concurrency, now } = options
-  const { upstream, breaker, refusals, latency, stocks, log, isPaused } = options
-  const { service } = options.config
-  const { baseUrl, concurrencyMax, trustProxy } = service
-  const own = { now, log, failureKeys: new Map() }
-  const sources = { upstream, breaker, refusals, latency, stocks, isPaused, ...own }
-  const sales = { paywall, concurrency, concurrencyMax, baseUrl, sources, trustProxy }
-  return { limits: service, rateLimit, budget, isPlausible, accepts, now, sales }
 }
 
 function handle(state: State, request: Request, caller: Caller): Response | Promise<Response> {
@@ -142,9 +94,21 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
   if (item === undefined) throw notAllowed(allowOf(Object.keys(items)))
   const presented = extract(request.headers)
   const { peer, requestId, envelope } = caller
+  const body = emptyBody
   // Name each member, because a spread costs as much as a lookup.
-  const incoming = { request, match, item, path, search, presented, peer, requestId, envelope }
-  return admit(state.admission, incoming)
+  const incoming: IncomingRequest = {
+    request,
+    match,
+    item,
+    path,
+    search,
+    body,
+    presented,
+    peer,
+    requestId,
+    envelope,
+  }
+  return admit(state, incoming)
 }
 
 function finish(response: Response, requestId: string): Response {
@@ -158,11 +122,11 @@ function finish(response: Response, requestId: string): Response {
 }
 
 function fail(state: State, error: unknown, request: Request, requestId: string): Response {
-  const { networks, baseUrl, log } = state
+  const { networks, service, log } = state
   const known = error instanceof Problem.ProblemError
   const problem = inTermsOf(request, known ? error : unknownError(error, requestId), networks)
   if (!known) log.child({ requestId })('request-failed', { error })
-  return toResponse(problem, { baseUrl, requestId })
+  return toResponse(problem, { baseUrl: service.baseUrl, requestId })
 }
 
 /** Adds PAYMENT-RESPONSE to every failure of an x402 request, from whatever part it comes. */

@@ -1,34 +1,39 @@
+import type { Config } from '../config/Config'
+import { type Body, type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
+import { assertUnpacked } from '../http/methods'
+import * as RateLimit from '../http/rate-limit'
 import { receiptUrl } from '../paywall/answer/receipts'
 import { bodyDigest } from '../paywall/fingerprint'
 import type { Item } from '../paywall/offer/Item'
 import type { GatewaySale, Paywall } from '../paywall/paywall'
+import type { IsPlausible } from '../paywall/usage/plausible'
+import * as Problem from '../protocol/Problem'
 import { invalidInputs } from './builtin/serve'
-import type { IncomingRequest } from './incoming'
 import { atCeiling } from './items'
-import { acquire, type Concurrency } from './upstream/concurrency'
+import type { Concurrency } from './upstream/concurrency'
 import { selecting } from './upstream/headers'
 import { quoteFor } from './upstream/metering'
 import {
-  assertReachable,
   fulfil,
+  fulfilBuiltin,
+  type IncomingRequest,
   prepare,
   type Sources,
   unavailable,
-  unreachable,
 } from './upstream/source'
 import type { InvalidParam } from './validate'
 
-/** What a sale needs: the paywall, a free slot, and the source of the answer. */
-export type Sales = {
+/** What a sale needs: its limits, the paywall, a free slot, and the source of the answer. */
+export type Sales = Sources & {
+  readonly service: Config['service']
+  readonly rateLimit: RateLimit.RateLimit
+  readonly budget: Budget
+  readonly isPlausible: IsPlausible
+  /** False while the process stops: nothing new is started. */
+  readonly accepts: () => boolean
   readonly paywall: Paywall
   readonly concurrency: Concurrency
-  /** Most sales of all merchants together. */
-  readonly concurrencyMax: number
-  readonly baseUrl: string
-  readonly sources: Sources
-  /** Number of reverse proxies in front. */
-  readonly trustProxy: number
 }
 
 /** Longest body whose faults are named in a 402. */
@@ -36,22 +41,101 @@ const hintMaxBytes = 16 * 1024
 
 export const emptyBody = new Uint8Array()
 /** Marks a body that is too long to be read without a credential. */
-export const droppedBody = new Uint8Array()
+const droppedBody = new Uint8Array()
+
+/** Sells to a client within its limits. Throws ProblemError. */
+export function admit(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
+  return incoming.presented.kind === 'none' ? open(sales, incoming) : limit(sales, incoming)
+}
+
+/** Share of the credentials of an address in a minute that may be refused. */
+const refusedShare = 0.1
+
+/**
+ * Credentials cost calls to a node, so the number per address is limited, and fewer may be refused.
+ */
+function limit(sales: Sales, incoming: IncomingRequest): Promise<Response> | Response {
+  const { rateLimit, now } = sales
+  const { paidPerMinute, trustProxy } = sales.service
+  const key = clientOf(incoming.request, incoming.peer(), trustProxy)
+  const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
+  RateLimit.assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()), 'paid requests')
+  RateLimit.assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()), 'paid requests')
+  const opened = open(sales, incoming)
+  if (!(opened instanceof Promise)) return opened
+  const answer = opened.finally(() => {
+    if (incoming.held === 'until-answer') incoming.peer.hold?.(false)
+  })
+  if (incoming.presented.kind === 'redeem') return answer
+  const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+  return answer.then(
+    (response) => {
+      // A new challenge: the signature was bad, or the simulation failed. This counts against the
+      // address, because the named payer may not have signed it. A transaction that fails on chain
+      // counts against the payer.
+      if (response.status === 402) refused()
+      return response
+    },
+    (error) => {
+      // The whole body was searched for a credential that was not checked.
+      if (error instanceof Problem.ProblemError && error.code === 'invalid-parameter') refused()
+      throw error
+    },
+  )
+}
+
+/** Reads the body, if there is one, and sells. */
+function open(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
+  const { service, budget } = sales
+  const { request, presented } = incoming
+  if (!sales.accepts())
+    throw Problem.of('not-ready', 'The service is stopping: send the request again.')
+  if (!hasBody(request)) return sell(sales, incoming)
+  assertUnpacked(request.headers)
+  const { bodyMaxBytes } = incoming.match.route
+  const sellWith = async ({ bytes, release }: Body) => {
+    incoming.body = bytes
+    try {
+      return await sell(sales, incoming)
+    } finally {
+      // A 402 is refused before there is a promise.
+      release()
+    }
+  }
+  const client = clientOf(request, incoming.peer(), service.trustProxy)
+  if (presented.kind !== 'none') {
+    return sales
+      .isPlausible(presented, incoming.item)
+      .then((isPaid) => readBody(request, bodyMaxBytes, budget, { client, isPaid }))
+      .then(sellWith)
+  }
+  // Without a credential the body is only hashed. Without room for it the 402 has no digest.
+  const most = Math.min(service.unpaidBodyMaxBytes, bodyMaxBytes)
+  return readBody(request, most, budget, { client, isPaid: false }).then(sellWith, (error) => {
+    const isLeftOut = error instanceof Problem.ProblemError && [413, 503].includes(error.status)
+    if (!isLeftOut) throw error
+    incoming.body = droppedBody
+    return sell(sales, incoming)
+  })
+}
+
+function hasBody(request: Request): boolean {
+  const { method, headers } = request
+  if (method === 'GET' || method === 'HEAD') return false
+  return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
+}
 
 /** The answer to a request whose body was read: what was bought, or a 402. */
-export function sell(
-  sales: Sales,
-  incoming: IncomingRequest,
-  body: Uint8Array,
-): Response | Promise<Response> {
+function sell(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
   // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
-  if (incoming.presented.kind === 'none') return ask(sales, incoming, body)
-  const { request, match, item, path, search } = incoming
-  const { sources } = sales
-  const resource = sales.baseUrl + path
+  if (incoming.presented.kind === 'none') return ask(sales, incoming)
+  const { request, match, item, path, search, body, peer } = incoming
+  const { merchant, route } = match
+  const { baseUrl, concurrencyMax, trustProxy } = sales.service
+  const resource = baseUrl + path
   const sale: GatewaySale = {
     item,
-    priced: () => priced(incoming, body),
+    priced: route.meter === undefined ? undefined : () => priced(incoming),
     method: request.method,
     path,
     search,
@@ -61,7 +145,7 @@ export function sell(
     presented: incoming.presented,
     body,
     digest: bodyDigest(body),
-    selecting: () => selecting(request.headers, match.merchant, match.route),
+    selecting: () => selecting(request.headers, merchant, route),
     purpose: {
       product: 'gateway',
       merchant: item.merchant,
@@ -69,75 +153,75 @@ export function sell(
       resource: receiptUrl(resource, item),
     },
     requestId: incoming.requestId,
-    timeoutMs: match.merchant.timeoutMs,
+    timeoutMs: merchant.timeoutMs,
     envelope: incoming.envelope,
     get client() {
-      return clientOf(request, incoming.peer(), sales.trustProxy)
+      return clientOf(request, peer(), trustProxy)
     },
     // Lazy, because creating a signal costs as much as the other bookkeeping of an unpaid answer.
     get signal() {
       return request.signal
     },
     get invalidParams() {
-      return invalidIn(sources, incoming, body)
+      return hasInputs(incoming) ? invalidIn(sales, incoming) : []
     },
-    unavailable: () =>
-      unavailable(sources, match.merchant, match.route) ?? unreachable(sources, match),
-    reserve: () => reserve(sales, incoming),
-    prepare: () => prepare(sources, incoming, body),
-    fulfil: (payment) => fulfil(sources, incoming, body, payment),
+    unavailable: () => unavailable(sales, match),
+    reserve: () => {
+      const free = merchant.builtin
+        ? () => undefined
+        : sales.concurrency.acquire(merchant, concurrencyMax)
+      // Settlement and the upstream have time limits of their own, which may exceed the server's
+      // idle timeout.
+      incoming.held = 'until-answer'
+      peer.hold?.(true)
+      return free
+    },
+    prepare: () => prepare(sales, incoming),
+    fulfil: (payment) =>
+      merchant.builtin === undefined
+        ? fulfil(sales, incoming, payment)
+        : fulfilBuiltin(sales, incoming, payment),
   }
   return sales.paywall.serve(sale)
 }
 
 /** The item at the price of a request. Without the whole body that is the price of the route. */
-function priced({ item, match }: IncomingRequest, body: Uint8Array): Item {
+function priced({ item, match, body }: IncomingRequest): Item {
   const quote = body === droppedBody ? undefined : quoteFor(match, body)
   return quote === undefined ? item : atCeiling(item, quote.ceilingAtomic)
 }
 
 /** Makes the 402. */
-function ask(
-  { paywall, baseUrl, sources }: Sales,
-  incoming: IncomingRequest,
-  body: Uint8Array,
-): Response {
-  const { match, path, search, requestId } = incoming
-  const problem = unavailable(sources, match.merchant, match.route)
-  if (problem !== undefined) throw problem
-  // Starts a lookup that a payment would otherwise wait for.
-  assertReachable(sources, match)
-  const asked = { item: priced(incoming, body), url: baseUrl + path + search, requestId }
-  return paywall.ask(asked, {
+function ask(sales: Sales, incoming: IncomingRequest): Response {
+  const { match, item, path, search, body, requestId } = incoming
+  // Starts a lookup that a payment would otherwise wait for, and does not wait for it.
+  const problem = unavailable(sales, match)
+  if (problem instanceof Problem.ProblemError) throw problem
+  const asked = {
+    item: match.route.meter === undefined ? item : priced(incoming),
+    url: sales.service.baseUrl + path + search,
+    requestId,
+  }
+  return sales.paywall.ask(asked, {
     digest: bodyDigest(body),
     isBodiless: body.byteLength === 0 && body !== droppedBody,
     // A client without a credential must not make us parse a large body.
     invalidParams: () =>
-      body.byteLength > hintMaxBytes || body === droppedBody
-        ? []
-        : invalidIn(sources, incoming, body),
+      body.byteLength > hintMaxBytes || body === droppedBody ? [] : invalidIn(sales, incoming),
   })
 }
 
-/** The inputs that the route does not serve: by its schemas, then by the limits of its meter. */
-function invalidIn(
-  sources: Sources,
-  incoming: IncomingRequest,
-  body: Uint8Array,
-): readonly InvalidParam[] {
-  const found = invalidInputs(sources, incoming, body)
-  if (found.length > 0) return found
-  const faults = quoteFor(incoming.match, body)?.faults ?? []
-  return faults.map((fault) => ({ ...fault, in: 'body' }))
+/** Whether there is something to check: most requests have no input that a schema or a meter reads. */
+function hasInputs({ match: { merchant, route }, body }: IncomingRequest): boolean {
+  if (route.params.length > 0 || route.bodyRequired || route.meter !== undefined) return true
+  return body.byteLength > 0 || merchant.builtin !== undefined
 }
 
-/** Acquires a slot for a sale and its delivery; throws when there is none. */
-function reserve({ concurrency, concurrencyMax }: Sales, incoming: IncomingRequest): () => void {
-  const { merchant } = incoming.match
-  const free = merchant.builtin ? () => undefined : acquire(concurrency, merchant, concurrencyMax)
-  // Settlement and the upstream have time limits of their own, which may exceed the server's idle
-  // timeout.
-  incoming.held = 'until-answer'
-  incoming.peer.hold?.(true)
-  return free
+/** The inputs that the route does not serve: by its schemas, then by the limits of its meter. */
+function invalidIn(sources: Sources, incoming: IncomingRequest): readonly InvalidParam[] {
+  const { match, body } = incoming
+  const found = invalidInputs(sources, incoming)
+  if (found.length > 0) return found
+  const faults = quoteFor(match, body)?.faults ?? []
+  return faults.map((fault) => ({ ...fault, in: 'body' }))
 }

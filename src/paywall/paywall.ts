@@ -9,14 +9,13 @@ import { buy, type CheckoutOptions, redeem, type Shop } from './checkout'
 import { mayContinue } from './continuation'
 import * as Denial from './Denial'
 import { fingerprint } from './fingerprint'
-import { type Item, withoutUse } from './offer/Item'
+import { withoutUse } from './offer/Item'
 import type { Checkout, Product, Sale } from './Product'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
 /** A request for a merchant's resource with a credential. */
 export type GatewaySale = Sale &
   DeliveryRequest & {
-    priced: () => Item
     /** Canonical path, as forwarded, like the query. */
     path: string
     body: Uint8Array
@@ -103,7 +102,7 @@ function createGatewayProduct(
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
       const { url, requestId } = sale
-      const priced = sale.priced()
+      const priced = sale.priced?.() ?? sale.item
       const reason = details.refusal?.problem.reason
       // Another signature by use would be refused for the same reason.
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced

@@ -3,7 +3,7 @@ import { expect, spyOn, test } from 'bun:test'
 import { collect } from '../../src/app/parts'
 import { serve } from '../../src/gateway/mcp/server'
 import * as Route from '../../src/gateway/Route'
-import { createUpstream } from '../../src/gateway/upstream/upstream'
+import { createUpstream, forward } from '../../src/gateway/upstream/upstream'
 import { createBudget, readBody } from '../../src/http/body'
 import { createReclaim } from '../../src/paywall/answer/transfer-rate'
 import { merchant, route } from '../harness/merchants'
@@ -53,7 +53,7 @@ test('attack: the buffer of a cut stream is freed at once', async () => {
   })
   // The chunks of a real answer could not be observed.
   using _ = spyOn(globalThis, 'fetch').mockResolvedValue(new Response(source))
-  const { body } = await createUpstream({ now: Date.now }).forward({
+  const { body } = await forward(createUpstream({ now: Date.now }), {
     match,
     method: 'GET',
     search: '',

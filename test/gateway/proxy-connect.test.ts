@@ -1,7 +1,11 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import tls from 'node:tls'
 import * as Route from '../../src/gateway/Route'
-import { createUpstream, type ForwardInput } from '../../src/gateway/upstream/upstream'
+import {
+  createUpstream,
+  type ForwardInput,
+  forward as sendBy,
+} from '../../src/gateway/upstream/upstream'
 import { certificate } from '../harness/certificate'
 import {
   connections,
@@ -43,7 +47,7 @@ describe('addresses', () => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
     })
     const answers = [['127.0.0.1'], ['::1', '127.0.0.1']]
-    const { forward: send } = createUpstream({
+    const shared = createUpstream({
       now: () => now,
       resolve: async () => answers.shift() ?? [],
     })
@@ -55,11 +59,11 @@ describe('addresses', () => {
       const headers = new Headers()
       return { match, method: 'GET', search: '', headers, body: new Uint8Array(0), paymentId: 'p' }
     }
-    expect(text(await send(input(true)))).toBe('ok')
-    expect((await failure(send(input(false)))).kind).toBe('refused-address')
+    expect(text(await sendBy(shared, input(true)))).toBe('ok')
+    expect((await failure(sendBy(shared, input(false)))).kind).toBe('refused-address')
     expect(answers.length).toBe(1)
     now = 30_000
-    expect((await failure(send(input(false)))).kind).toBe('refused-address')
+    expect((await failure(sendBy(shared, input(false)))).kind).toBe('refused-address')
     expect(answers.length).toBe(0)
   })
 

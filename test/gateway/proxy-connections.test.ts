@@ -2,7 +2,7 @@ import { afterEach, describe, expect, test } from 'bun:test'
 import net, { type AddressInfo } from 'node:net'
 import type { Merchant } from '../../src/config/Config'
 import * as Route from '../../src/gateway/Route'
-import { createUpstream } from '../../src/gateway/upstream/upstream'
+import { createUpstream, forward } from '../../src/gateway/upstream/upstream'
 import { merchant, route } from '../harness/merchants'
 import { until } from '../harness/world'
 
@@ -62,7 +62,7 @@ async function serveLate(first: string, fields: Partial<Merchant> = {}) {
       const headers = new Headers()
       const body = new Uint8Array(0)
       const input = { match, method, search: '', headers, body, paymentId: 'p' }
-      const answer = await upstream.forward(input)
+      const answer = await forward(upstream, input)
       if (!(answer.body instanceof Uint8Array)) throw new Error('a stream')
       return `${answer.status} ${new TextDecoder().decode(answer.body)}`
     },

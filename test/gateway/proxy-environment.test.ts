@@ -1,6 +1,11 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import * as Route from '../../src/gateway/Route'
-import { createUpstream, type ForwardInput } from '../../src/gateway/upstream/upstream'
+import {
+  createUpstream,
+  type ForwardInput,
+  forward,
+  isReachable,
+} from '../../src/gateway/upstream/upstream'
 import { proxyFor } from '../../src/net/environment-proxy'
 import { merchant, route } from '../harness/merchants'
 import { until } from '../harness/settlement'
@@ -48,9 +53,9 @@ describe('a proxy of the environment', () => {
     process.env.HTTP_PROXY = process.env.http_proxy = proxy.url.href
     process.env.NO_PROXY = process.env.no_proxy = 'a.test, .b.test,c.test:1'
     const resolve = async () => ['127.0.0.1']
-    const { forward } = createUpstream({ now: () => 0, resolve })
+    const shared = createUpstream({ now: () => 0, resolve })
     const ask = async (host: string) => {
-      const { body } = await forward(inputFor(`http://${host}:${upstream.port}`, true))
+      const { body } = await forward(shared, inputFor(`http://${host}:${upstream.port}`, true))
       return new TextDecoder().decode(body as Uint8Array)
     }
     for (const host of ['a.test', 'x.a.test', 'b.test', 'x.b.test'])
@@ -82,28 +87,28 @@ describe('a name that is resolved before a charge', () => {
       ['10.0.0.1', '8.8.8.8'],
     ]
     let asked = 0
-    const { isReachable } = createUpstream({
+    const upstream = createUpstream({
       now: () => now,
       resolve: async () => answers[asked++] ?? [],
     })
     const open = matchOf('https://a.test', false)
-    expect(await isReachable(open)).toBe(true)
-    expect([isReachable(open), asked]).toEqual([true, 1])
+    expect(await isReachable(upstream, open)).toBe(true)
+    expect([isReachable(upstream, open), asked]).toEqual([true, 1])
     now = 30_000
-    expect(isReachable(open)).toBe(true)
-    await until(() => isReachable(open) === false)
+    expect(isReachable(upstream, open)).toBe(true)
+    await until(() => isReachable(upstream, open) === false)
     expect(asked).toBe(2)
     // A merchant that allows private addresses may use this one.
-    expect(isReachable(matchOf('http://a.test', true))).toBe(true)
+    expect(isReachable(upstream, matchOf('http://a.test', true))).toBe(true)
     now = 60_000
-    expect(isReachable(open)).toBe(false)
-    await until(() => isReachable(open) === true)
+    expect(isReachable(upstream, open)).toBe(false)
+    await until(() => isReachable(upstream, open) === true)
   })
 
   test('error: a name that does not resolve is not reachable until it does', async () => {
     let now = 0
     let isUp = false
-    const { isReachable } = createUpstream({
+    const upstream = createUpstream({
       now: () => now,
       resolve: async () => {
         if (isUp) return ['8.8.8.8']
@@ -111,9 +116,9 @@ describe('a name that is resolved before a charge', () => {
       },
     })
     const match = matchOf('https://a.test', false)
-    expect(await isReachable(match)).toBe(false)
+    expect(await isReachable(upstream, match)).toBe(false)
     isUp = true
     now = 2_000
-    await until(() => isReachable(match) === true)
+    await until(() => isReachable(upstream, match) === true)
   })
 })

@@ -103,17 +103,18 @@ describe('breaker', () => {
 describe('concurrency', () => {
   test('a merchant has its own limit of concurrent sales, and all merchants share one', () => {
     const concurrency = createConcurrency()
-    const max = { merchant: 2, total: 3 }
-    const first = concurrency.acquire('a', max)
-    expect([first, concurrency.acquire('a', max)]).not.toContain(undefined)
-    expect(concurrency.acquire('a', max)).toBeUndefined()
-    expect(concurrency.acquire('b', max)).toBeDefined()
-    expect(concurrency.acquire('b', max)).toBeUndefined()
-    first?.()
-    first?.()
+    const acquire = (slug: string) => concurrency.acquire({ slug, concurrencyMax: 2 }, 3)
+    const refusal = 'Too many requests for this merchant are in progress'
+    const first = acquire('a')
+    acquire('a')
+    expect(() => acquire('a')).toThrow(refusal)
+    acquire('b')
+    expect(() => acquire('b')).toThrow(refusal)
+    first()
+    first()
     expect(concurrency.used()).toBe(2)
-    expect(concurrency.acquire('b', max)).toBeDefined()
-    expect(concurrency.acquire('a', max)).toBeUndefined()
+    acquire('b')
+    expect(() => acquire('a')).toThrow(refusal)
   })
 })
 
@@ -259,7 +260,7 @@ describe('readBody', () => {
 describe('merchants of our own', () => {
   const joke = async (search: string, now = 0) => {
     const match = { merchant: merchant('x', { builtin: 'catjoke' }), route: route('/'), tail: '' }
-    const answer = await serveBuiltin({ now: () => now }, { match, search }, new Uint8Array())
+    const answer = await serveBuiltin({ now: () => now }, { match, search, body: new Uint8Array() })
     if (!answer.delivered || !(answer.body instanceof Uint8Array)) throw new Error('no joke')
     const { status, headers, body } = answer
     expect([status, headers.get('content-type')]).toEqual([200, 'application/json'])
@@ -283,7 +284,7 @@ describe('merchants of our own', () => {
     expect(originOf('chain-stocks', {})).toBeUndefined()
     const stocks = merchant('x', { builtin: 'chain-stocks' })
     const match = { merchant: stocks, route: route('/quote'), tail: '' }
-    const served = serveBuiltin({ now: () => 0 }, { match, search: '' }, new Uint8Array())
+    const served = serveBuiltin({ now: () => 0 }, { match, search: '', body: new Uint8Array() })
     expect(await outcomeOf(served)).toThrow('not configured')
   })
 })

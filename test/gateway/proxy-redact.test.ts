@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import zlib from 'node:zlib'
 import fc from 'fast-check'
-import { redactAnswer, redactStream } from '../../src/gateway/redact/redact'
-import type { Secret } from '../../src/gateway/redact/redactor'
+import { compile, redactAnswer, redactStream, type Secret } from '../../src/gateway/redact/redact'
 import { secretsOf } from '../../src/gateway/redact/secrets'
 import { UnreadableError } from '../../src/net/watch'
 import { merchant, route } from '../harness/merchants'
@@ -38,7 +37,7 @@ function source() {
 function redact(stream: ReadableStream<Uint8Array>, secrets = [secret], encoding?: string) {
   const headers = new Headers({ etag: '"1"' })
   if (encoding !== undefined) headers.set('content-encoding', encoding)
-  return { headers, body: redactStream({ headers, body: stream }, secrets) }
+  return { headers, body: redactStream({ headers, body: stream }, compile(secrets)) }
 }
 
 function readerOf(stream: ReadableStream<Uint8Array>) {
@@ -174,7 +173,7 @@ describe('streams', () => {
 /** The answer that a buyer gets for a text. */
 function shown(text: string | Uint8Array, secrets: readonly Secret[]): string {
   const body = typeof text === 'string' ? bytes(text) : text
-  const answer = redactAnswer({ headers: new Headers(), body }, secrets)
+  const answer = redactAnswer({ headers: new Headers(), body }, compile(secrets))
   if (!(answer instanceof Uint8Array)) throw new Error('a stream')
   return new TextDecoder().decode(answer)
 }
@@ -284,7 +283,7 @@ describe('the ways to write a secret', () => {
         const text = `{"a":"${form}","b":1}`
         const wanted = text.replace(form, () => '[redacted]')
         const decoder = new TextDecoder(order === 'big' ? 'utf-16be' : 'utf-16le')
-        const answer = redactAnswer({ headers: new Headers(), body: encode(text) }, [key])
+        const answer = redactAnswer({ headers: new Headers(), body: encode(text) }, compile([key]))
         expect(decoder.decode(answer as Uint8Array)).toBe(wanted)
         const upstream = source()
         const { body } = redact(upstream.stream, [key])
@@ -305,7 +304,7 @@ describe('the ways to write a secret', () => {
     const body = new Uint8Array(4096)
     for (let at = 0; at < body.length; at++) body[at] = (at * 7919) % 251
     body.fill(0, 100, 400)
-    expect(redactAnswer({ headers: new Headers(), body }, [key])).toBe(body)
+    expect(redactAnswer({ headers: new Headers(), body }, compile([key]))).toBe(body)
   })
 
   test('a blank may be a plus sign', () => {
@@ -318,7 +317,10 @@ describe('whole answers', () => {
   test('an answer that decodes to more than the buffer is a stream without secrets', async () => {
     const text = `${'x'.repeat(6_000_000)}${secret}`
     const headers = new Headers({ 'content-encoding': 'gzip' })
-    const body = redactAnswer({ headers, body: new Uint8Array(zlib.gzipSync(text)) }, [secret])
+    const body = redactAnswer(
+      { headers, body: new Uint8Array(zlib.gzipSync(text)) },
+      compile([secret]),
+    )
     expect(body).toBeInstanceOf(ReadableStream)
     expect(headers.has('content-encoding')).toBe(false)
     expect((await new Response(body).text()).slice(-30)).toBe(`${'x'.repeat(20)}[redacted]`)
@@ -344,9 +346,11 @@ describe('whole answers', () => {
     ]
     for (const [encoding, body] of bodies) {
       const headers = () => new Headers({ 'content-encoding': encoding })
-      expect(() => redactAnswer({ headers: headers(), body }, [secret])).toThrow(UnreadableError)
+      expect(() => redactAnswer({ headers: headers(), body }, compile([secret]))).toThrow(
+        UnreadableError,
+      )
       // Without secrets the buyer decodes it.
-      expect(redactAnswer({ headers: headers(), body }, [])).toBe(body)
+      expect(redactAnswer({ headers: headers(), body }, compile([]))).toBe(body)
     }
   })
 
@@ -370,7 +374,7 @@ describe('whole answers', () => {
     const plain = 'nothing here'
     const headers = new Headers({ 'content-encoding': encoding })
     const body = new Uint8Array(Buffer.concat([compress(plain), bytes(`\0 warning: ${secret}`)]))
-    const sent = redactAnswer({ headers, body }, [secret])
+    const sent = redactAnswer({ headers, body }, compile([secret]))
     expect(new TextDecoder().decode(sent as Uint8Array)).toBe(plain)
     expect(headers.has('content-encoding')).toBe(false)
   })
@@ -382,7 +386,7 @@ describe('whole answers', () => {
       ['deflate', new Uint8Array(zlib.deflateRawSync('nothing here'))],
     ] as const) {
       const headers = new Headers({ 'content-encoding': encoding, etag: '"1"' })
-      expect(redactAnswer({ headers, body }, [secret])).toBe(body)
+      expect(redactAnswer({ headers, body }, compile([secret]))).toBe(body)
       expect(headers.get('etag')).toBe('"1"')
     }
   })

@@ -1,7 +1,11 @@
 import { afterEach, describe, expect, test } from 'bun:test'
 import type { Merchant, Route as RouteConfig } from '../../src/config/Config'
 import * as Route from '../../src/gateway/Route'
-import { createUpstream, type Forwarded } from '../../src/gateway/upstream/upstream'
+import {
+  createUpstream,
+  type Forwarded,
+  forward as send,
+} from '../../src/gateway/upstream/upstream'
 import { UpstreamError } from '../../src/net/watch'
 import { merchant, route } from '../harness/merchants'
 import { type Arrived, type Reply, type ScriptedUpstream, startScripted } from '../harness/upstream'
@@ -46,7 +50,7 @@ function forward(upstream: ScriptedUpstream, asked: Asked = {}): Promise<Forward
   })
   const match = Route.match(Route.compile([seller]), '/m/m/r')
   if (match === undefined) throw new Error('no match')
-  return createUpstream({ now: () => 0 }).forward({
+  return send(createUpstream({ now: () => 0 }), {
     match,
     method: asked.method ?? 'GET',
     search: asked.search ?? '',

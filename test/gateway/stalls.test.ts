@@ -1,7 +1,7 @@
 import { expect, spyOn, test } from 'bun:test'
 import * as Route from '../../src/gateway/Route'
 import { createStalls } from '../../src/gateway/upstream/stalls'
-import { createUpstream } from '../../src/gateway/upstream/upstream'
+import { createUpstream, forward } from '../../src/gateway/upstream/upstream'
 import { merchant, route } from '../harness/merchants'
 import { outcomeOf } from '../harness/outcome'
 import { until } from '../harness/world'
@@ -68,7 +68,7 @@ test('attack: an answer that is given up ends its request to the upstream and fa
   const buy = async (paymentId: string) => {
     const headers = new Headers()
     const request = { match, method: 'GET', search: '', headers, body: new Uint8Array(0) }
-    const { body } = await upstream.forward({ ...request, paymentId })
+    const { body } = await forward(upstream, { ...request, paymentId })
     if (body instanceof Uint8Array) throw new Error('not a stream')
     const reader = body.getReader()
     await reader.read()

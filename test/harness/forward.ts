@@ -6,6 +6,7 @@ import {
   createUpstream,
   type Forwarded,
   type ForwardInput,
+  forward as send,
   type UpstreamOptions,
 } from '../../src/gateway/upstream/upstream'
 import { UpstreamError } from '../../src/net/watch'
@@ -66,7 +67,7 @@ export function forward(upstream: URL, fields: Fields = {}): Promise<Forwarded> 
   })
   const match = Route.match(Route.compile([seller]), path ?? '/m/m/r')
   if (match === undefined) throw new Error('no match')
-  return createUpstream({ now: () => 0, ...options }).forward({
+  return send(createUpstream({ now: () => 0, ...options }), {
     match,
     method: 'GET',
     search: '',

@@ -130,7 +130,6 @@ function requestOf(item: Item, headers: Headers, fulfil: GatewaySale['fulfil']):
     invalidParams: [],
     unavailable: () => undefined,
     reserve: () => () => undefined,
-    priced: () => item,
     prepare: () => undefined,
   }
 }

@@ -7,7 +7,7 @@ import * as Uniswap from '../../chain/uniswap'
 import type { Config, NetworkConfig, Stock } from '../../config/Config'
 import type { Path } from '../../config/lines'
 import * as Route from '../../gateway/Route'
-import { isRefusal, probe } from '../../gateway/upstream/refusals'
+import { probe, refusing } from '../../gateway/upstream/refusals'
 import { createUpstream } from '../../gateway/upstream/upstream'
 import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve } from '../../net/resolve'
@@ -310,7 +310,7 @@ export async function findRefused(
     const match = all.find((each) => each.merchant === merchant)
     if (match?.target === undefined || merchant.outOfService !== undefined) return []
     const status = await probe(upstream, match)
-    if (status === undefined || !isRefusal(status)) return []
+    if (status === undefined || !refusing.has(status)) return []
     const path = ['merchants', index, 'routes', merchant.routes.indexOf(match.route)]
     const what = `${match.route.path} of ${merchant.slug}`
     return [{ path, message: `the upstream answers ${status} to ${what}: is its key right?` }]

@@ -10,16 +10,15 @@ import * as Stocks from './stocks'
 
 type Builtin = NonNullable<Merchant['builtin']>
 
-/** Data from which the program itself answers. */
-export type Stock = {
-  /** Undefined when the file lists no stocks. */
-  stocks?: Stocks.Stocks | undefined
-  /** Unix ms. */
-  now: () => number
-}
+/** Data from which the program itself answers; without stocks when the file lists none. */
+export type Stock = { stocks?: Stocks.Stocks | undefined; now: () => number }
 
 /** The request: `search` is '' or has its `?`. */
-export type BuiltinRequest = { match: Pick<Match, 'merchant' | 'route' | 'tail'>; search: string }
+export type BuiltinRequest = {
+  match: Pick<Match, 'merchant' | 'route' | 'tail'>
+  search: string
+  body: Uint8Array
+}
 
 /**
  * Key under which its failures are counted. Undefined when it cannot be served: then nothing is
@@ -36,8 +35,12 @@ export function originOf(builtin: Builtin, { stocks }: Pick<Stock, 'stocks'>): s
  */
 export function invalidInputs(
   { stocks }: Pick<Stock, 'stocks'>,
-  { match: { merchant, route, tail }, search, item }: BuiltinRequest & { item: { method: string } },
-  body: Uint8Array,
+  {
+    match: { merchant, route, tail },
+    search,
+    body,
+    item,
+  }: BuiltinRequest & { item: { method: string } },
 ): readonly InvalidParam[] {
   if (route.bodyRequired && body.byteLength === 0 && withBody.some((each) => each === item.method))
     return missingBody(route, search, tail)
@@ -52,8 +55,7 @@ export function invalidInputs(
  */
 export async function serveBuiltin(
   { stocks, now }: Stock,
-  { match: { merchant, route }, search }: BuiltinRequest,
-  body: Uint8Array,
+  { match: { merchant, route }, search, body }: BuiltinRequest,
 ): Promise<Fulfilled> {
   if (merchant.builtin === 'catjoke') return deliver(joke(new URLSearchParams(search), now()))
   if (stocks === undefined) throw Problem.of('not-ready', 'This merchant is not configured.')

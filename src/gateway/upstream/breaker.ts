@@ -109,11 +109,6 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
   }
 }
 
-/** Whether a proxy in front of a missing upstream answers with this status. */
-export function isGatewayFailure(status: number): boolean {
-  return status === 502 || status === 503 || status === 504
-}
-
 function isDown(results: readonly Result[], policy: Policy, now: number): boolean {
   const payers = new Set<string>()
   let count = 0

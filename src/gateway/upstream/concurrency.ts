@@ -5,13 +5,12 @@ import * as Problem from '../../protocol/Problem'
 export type Concurrency = {
   /**
    * Acquires a slot for the time from before the payment until the answer was sent. Calling the
-   * result releases it. Undefined when the merchant, or all merchants together, have no free slot.
+   * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants together
+   * (`total`), have no free slot.
    */
-  acquire(merchant: string, max: ConcurrencyMax): (() => void) | undefined
+  acquire(merchant: Pick<Merchant, 'slug' | 'concurrencyMax'>, total: number): () => void
   used(): number
 }
-
-export type ConcurrencyMax = { merchant: number; total: number }
 
 /** The runtime's default limit of concurrent requests by `fetch`. */
 const fetchesMaxDefault = 256
@@ -38,30 +37,19 @@ export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
   }
   return {
     used: () => used,
-    acquire(merchant, max) {
-      if (used >= Math.min(max.total, most) || (byMerchant.get(merchant) ?? 0) >= max.merchant)
-        return undefined
-      add(merchant, 1)
+    acquire({ slug, concurrencyMax }, total) {
+      if (used >= Math.min(total, most) || (byMerchant.get(slug) ?? 0) >= concurrencyMax)
+        throw Problem.of(
+          'not-ready',
+          'Too many requests for this merchant are in progress; nothing is charged. Wait for Retry-After.',
+          { headers: { 'retry-after': '2' } },
+        )
+      add(slug, 1)
       let isHeld = true
       return () => {
-        if (isHeld) add(merchant, -1)
+        if (isHeld) add(slug, -1)
         isHeld = false
       }
     },
   }
-}
-
-/**
- * Acquires a slot for a sale of the merchant. Throws ProblemError `not-ready` when there is none.
- */
-export function acquire(
-  concurrency: Concurrency,
-  { slug, concurrencyMax }: Pick<Merchant, 'slug' | 'concurrencyMax'>,
-  total: number,
-): () => void {
-  const free = concurrency.acquire(slug, { merchant: concurrencyMax, total })
-  if (free !== undefined) return free
-  const detail =
-    'Too many requests for this merchant are in progress; nothing is charged. Wait for Retry-After.'
-  throw Problem.of('not-ready', detail, { headers: { 'retry-after': '2' } })
 }

@@ -1,9 +1,11 @@
 import * as Charge from '../../meter/Charge'
+import * as Members from '../../meter/Members'
+import { format } from '../../meter/Pointer'
 import * as Quote from '../../meter/Quote'
 import type { Reader } from '../../meter/Reader'
 import * as Text from '../../meter/Text'
+import * as Json from '../../protocol/Json'
 import { type Match, upstreamUrl } from '../Route'
-import { rewriteBody } from './rewrite'
 
 /** The quotes by body: a sale asks for its quote, and the forward asks again. */
 const quoted = new WeakMap<Uint8Array, { match: Match; quote: Quote.Quote }>()
@@ -35,11 +37,11 @@ export function forwardedBody(match: Match, body: Uint8Array): Uint8Array {
 export function chargeOf(
   match: Match,
   body: Uint8Array,
-  reader: Pick<Reader, 'end' | 'soFar'> | undefined,
+  reader: Pick<Reader, 'end' | 'soFar'>,
 ): ((isWhole: boolean) => Charge.Charge) | undefined {
   const { meter } = match.route
   const quote = quoteFor(match, body)
-  if (meter === undefined || quote === undefined || reader === undefined) return undefined
+  if (meter === undefined || quote === undefined) return undefined
   return (isWhole) => {
     const usage = reader.end()
     if (isWhole || usage.kind === 'failed' || usage.kind === 'named')
@@ -59,3 +61,30 @@ export function costOfTimeout(match: Match, body: Uint8Array): Charge.Charge | u
 }
 
 const unread = { kind: 'missing', reason: 'the answer was not read to its end' } as const
+
+type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
+
+/**
+ * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. It
+ * edits the text, so that all other bytes stay as the buyer wrote them (big numbers, order,
+ * spacing). A body that is not a JSON object, or that a route which reads its body refuses, is returned
+ * unchanged.
+ */
+export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
+  const names = Object.keys(mapping)
+  if (names.length === 0 || body.byteLength === 0) return body
+  const read = Json.readBody(body)
+  if ('fault' in read || !Json.isObject(read.value)) return body
+  const { text, value } = read
+  const edits: Members.Edit[] = []
+  const wanted = Members.wantedOf(names.map((name) => [name]))
+  const members = new Map(Members.find(text, wanted).map((member) => [member.pointer, member]))
+  for (const name of names) {
+    const given = Json.member(value, name)
+    const member = members.get(format([name]))
+    const values = mapping[name] ?? {}
+    if (member === undefined || typeof given !== 'string' || !Object.hasOwn(values, given)) continue
+    edits.push({ start: member.start, end: member.end, text: JSON.stringify(values[given]) })
+  }
+  return edits.length === 0 ? body : new TextEncoder().encode(Members.apply(text, edits))
+}

@@ -2,7 +2,7 @@ import type { Config, Route as RouteConfig } from '../../config/Config'
 import type { Log } from '../../log'
 import * as Catalogue from '../documents/Catalogue'
 import type * as Route from '../Route'
-import type { Upstream } from './upstream'
+import { forward, type Upstream } from './upstream'
 
 /**
  * Routes whose upstream refuses the credentials of the merchant, such as a wrong or an expired key.
@@ -34,7 +34,7 @@ type State = {
 }
 
 export function createRefusals(options: {
-  upstream: Pick<Upstream, 'forward'>
+  upstream: Upstream
   /** Unix ms. */
   now: () => number
   log: Log
@@ -52,7 +52,7 @@ export function createRefusals(options: {
     state.refused = 0
     // Without an answer nothing is known about the key.
     if (status === undefined || states.get(route) !== state) return
-    if (!isRefusal(status)) {
+    if (!refusing.has(status)) {
       if (state.status !== undefined) open(state.match)
       return
     }
@@ -74,7 +74,7 @@ export function createRefusals(options: {
     },
     statusOf: (route) => states.get(route)?.status,
     note(match, status) {
-      if (!isRefusal(status)) return open(match)
+      if (!refusing.has(status)) return open(match)
       let state = states.get(match.route)
       if (state === undefined) {
         state = { refused: 0, status: undefined, askAt: 0, waitMs, match }
@@ -101,17 +101,15 @@ export function refusedOf(
   )
 }
 
-/** Whether the upstream refuses the one that asks, and not the request. */
-export function isRefusal(status: number): boolean {
-  return status === 401 || status === 403 || status === 407
-}
+/** Statuses by which an upstream refuses the one that asks, and not the request. */
+export const refusing: ReadonlySet<number> = new Set([401, 403, 407])
 
 /**
  * Asks for the example of a route, as a buyer would, and returns the status; undefined without an answer.
  * The body is empty JSON, so that nothing is done twice, or at all, at an upstream that changes something.
  */
 export async function probe(
-  upstream: Pick<Upstream, 'forward'>,
+  upstream: Upstream,
   { merchant, route, target }: Route.Match,
 ): Promise<number | undefined> {
   const { methods, params, path } = route
@@ -122,7 +120,7 @@ export async function probe(
   const { pathname } = new URL(Catalogue.exampleUrl('http://localhost', merchant, route))
   const hasBody = method !== 'GET'
   try {
-    const { status, body } = await upstream.forward({
+    const { status, body } = await forward(upstream, {
       match: {
         merchant,
         route,

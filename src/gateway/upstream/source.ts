@@ -1,17 +1,49 @@
-import type { Merchant, Route as RouteConfig } from '../../config/Config'
+import type { Merchant } from '../../config/Config'
+import type { Peer } from '../../http/client'
 import type { Log } from '../../log'
 import { UpstreamError } from '../../net/watch'
-import type { Attempt, Fulfilled } from '../../paywall/answer/Fulfilment'
+import type { Attempt, Fulfilled, Made } from '../../paywall/answer/Fulfilment'
+import type { Envelope } from '../../paywall/answer/remainder'
+import type { Presented } from '../../paywall/extract'
+import type { Item } from '../../paywall/offer/Item'
 import * as Problem from '../../protocol/Problem'
 import { originOf, serveBuiltin } from '../builtin/serve'
 import type { Stocks } from '../builtin/stocks'
-import type { IncomingRequest } from '../incoming'
 import type { Match } from '../Route'
-import { type Breaker, type Failure, isGatewayFailure } from './breaker'
+import type { Breaker, Failure } from './breaker'
 import type { Latency } from './latency'
 import { chargeOf, costOfTimeout } from './metering'
-import type { Refusals } from './refusals'
-import type { Asked, Forwarded, Upstream } from './upstream'
+import { type Refusals, refusing } from './refusals'
+import {
+  type Asked,
+  type Forwarded,
+  forward,
+  isReachable,
+  type Prepared,
+  prepare as prepareRequest,
+  type Upstream,
+} from './upstream'
+
+/** A request for something that is sold, and what it selects. */
+export type IncomingRequest = {
+  request: Request
+  match: Match
+  item: Item
+  path: string
+  /** '' or with its `?`. */
+  search: string
+  /** Empty until it was read. */
+  body: Uint8Array
+  presented: Presented
+  peer: Peer
+  requestId: string
+  /** Set by a caller that puts the answer into a message. */
+  envelope: Envelope | undefined
+  /** Whether the idle timeout is suspended, and by a stream until the stream ends. */
+  held?: 'until-answer' | 'until-end'
+  /** The request to the upstream, where it was made before its payment was decided. */
+  prepared?: Prepared | undefined
+}
 
 /** The sources of the answers that are sold: upstreams, and the program itself. */
 export type Sources = {
@@ -20,149 +52,138 @@ export type Sources = {
   readonly refusals: Refusals
   readonly latency: Pick<Latency, 'observe'>
   /** Stock data for chain-stocks; undefined when the file lists no stocks. */
-  readonly stocks: Stocks | undefined
+  readonly stocks?: Stocks | undefined
   /** Whether an operator has paused the sales of a merchant. */
   readonly isPaused?: ((slug: string) => boolean) | undefined
   readonly now: () => number
   readonly log: Log
-  /** Cached, because every 402 reads it and a URL builds its origin anew each time. */
-  readonly failureKeys: Map<RouteConfig, string | undefined>
 }
 
-/** Why nothing is sold at a route now, from memory. */
+/**
+ * Why nothing is sold at a route now. It is known from memory, and a promise only while the name of
+ * the upstream is looked up for the first time. It never rejects.
+ */
 export function unavailable(
   sources: Sources,
-  merchant: Merchant,
-  route: RouteConfig,
-): Problem.ProblemError | undefined {
+  match: Match,
+): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined> {
+  const { merchant, route } = match
   if (merchant.outOfService !== undefined)
     return Problem.of(
       'not-ready',
       'This merchant is out of service; nothing is charged. Try again later.',
     )
   if (sources.isPaused?.(merchant.slug) === true)
-    return Problem.of(
-      'paused',
-      'The sales of this merchant are paused; nothing is charged. Try again later.',
-      { headers: { 'retry-after': '60' } },
-    )
-  const key = failureKey(sources, merchant, route)
+    return away('The sales of this merchant are paused', '60', 'paused')
+  const key = failureKey(sources, match)
   if (key === undefined || sources.breaker.isOpen(key, sources.now()))
-    return Problem.of(
-      'not-ready',
-      'The upstream is not answering; nothing is charged. Try again later.',
-      {
-        headers: { 'retry-after': '10' },
-      },
-    )
+    return away('The upstream is not answering', '10')
   if (sources.refusals.isClosed(route))
-    return Problem.of(
-      'not-ready',
-      'The upstream refuses the key of this service; nothing is charged. Try again later.',
-      { headers: { 'retry-after': '60' } },
-    )
-  return undefined
+    return away('The upstream refuses the key of this service', '60')
+  const reachable = isReachable(sources.upstream, match)
+  if (reachable instanceof Promise) return reachable.then((is) => (is ? undefined : unreachable()))
+  return reachable ? undefined : unreachable()
 }
 
-/**
- * The problem of an upstream whose name does not resolve, or only to private addresses. Waits only
- * for the first lookup of a name.
- */
-export function unreachable(
-  { upstream }: Sources,
-  match: Match,
-): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined> {
-  if (match.merchant.builtin !== undefined) return undefined
-  const reachable = upstream.isReachable(match)
-  if (reachable instanceof Promise) return reachable.then((is) => (is ? undefined : away()))
-  return reachable ? undefined : away()
+function unreachable(): Problem.ProblemError {
+  return away('The upstream is not reachable', '10')
 }
 
-/**
- * Starts the lookup of the upstream's name without waiting. Throws when the name is known to fail.
- */
-export function assertReachable({ upstream }: Sources, match: Match): void {
-  if (match.merchant.builtin === undefined && upstream.isReachable(match) === false) throw away()
+function away(
+  reason: string,
+  retryAfter: string,
+  code: 'not-ready' | 'paused' = 'not-ready',
+): Problem.ProblemError {
+  const headers = { 'retry-after': retryAfter }
+  return Problem.of(code, `${reason}; nothing is charged. Try again later.`, { headers })
 }
 
-/** Makes the request to the upstream, for a later `fulfil`; sends nothing. Never throws. */
-export function prepare({ upstream }: Sources, incoming: IncomingRequest, body: Uint8Array): void {
+/** Makes the request to the upstream, for a later delivery; sends nothing. Never throws. */
+export function prepare({ upstream }: Sources, incoming: IncomingRequest): void {
   if (incoming.match.merchant.builtin !== undefined) return
   try {
-    incoming.prepared = upstream.prepare(askedOf(incoming, body))
+    incoming.prepared = prepareRequest(upstream, askedOf(incoming))
   } catch {
     // The forward has the same fault, and reports it.
   }
 }
 
-function askedOf({ match, request, search }: IncomingRequest, body: Uint8Array): Asked {
+function askedOf({ match, request, search, body }: IncomingRequest): Asked {
   return { match, method: request.method, search, headers: request.headers, body }
 }
 
-/** The answer to a request that is paid for, or why there is none. */
-export async function fulfil(
+/** The answer of a merchant that the program serves itself, or why there is none. */
+export async function fulfilBuiltin(
   sources: Sources,
   incoming: IncomingRequest,
-  body: Uint8Array,
   payment: Attempt,
 ): Promise<Fulfilled> {
   const startedAt = sources.now()
-  const { slug } = incoming.match.merchant
-  const observe = () => sources.latency.observe(slug, sources.now() - startedAt)
-  if (incoming.match.merchant.builtin !== undefined) {
-    const answer = await serveBuiltin(sources, incoming, body)
-    observe()
-    note(sources, incoming, payment, answer.delivered ? 'answer' : 'connect')
-    return answer
-  }
-  const { prepared } = incoming
+  const answer = await serveBuiltin(sources, incoming)
+  observe(sources, incoming, startedAt)
+  note(sources, incoming, payment, answer.delivered ? 'answer' : 'connect')
+  return answer
+}
+
+/** The answer of the upstream to a request that is paid for, or why there is none. */
+export async function fulfil(
+  sources: Sources,
+  incoming: IncomingRequest,
+  payment: Attempt,
+): Promise<Fulfilled> {
+  const startedAt = sources.now()
+  const { match, prepared } = incoming
   incoming.prepared = undefined
   try {
-    const answer = await sources.upstream.forward({
-      ...askedOf(incoming, body),
+    const answer = await forward(sources.upstream, {
+      ...askedOf(incoming),
       prepared,
       paymentId: payment.id,
       ...(payment.signal === undefined ? {} : { signal: payment.signal }),
     })
-    observe()
-    note(sources, incoming, payment, isGatewayFailure(answer.status) ? 'silence' : 'answer')
-    sources.refusals.note(incoming.match, answer.status)
-    if (isDelivery(answer.status)) {
-      const chargeOfAnswer = chargeOf(incoming.match, body, answer.reader)
-      return { ...deliveredBy(answer, incoming), chargeOf: chargeOfAnswer }
-    }
-    if (answer.body instanceof ReadableStream) await answer.body.cancel()
+    const { status, body } = answer
+    observe(sources, incoming, startedAt)
+    note(sources, incoming, payment, gatewayFailures.has(status) ? 'silence' : 'answer')
+    sources.refusals.note(match, status)
+    if (isDelivery(status)) return deliveredBy(answer, incoming)
+    if (body instanceof ReadableStream) await body.cancel()
     return {
       delivered: false,
-      upstreamStatus: answer.status,
+      upstreamStatus: status,
       code: 'upstream-failed',
-      detail: `The upstream answered ${answer.status}.`,
+      detail: `The upstream answered ${status}.`,
     }
   } catch (error) {
     if (!(error instanceof UpstreamError)) throw error
+    const { kind } = error
     // A truncated answer does not count as a failure here: a buyer may know a request that crashes
     // the upstream.
-    if (error.kind !== 'cut')
-      note(sources, incoming, payment, error.kind === 'timeout' ? 'silence' : 'connect')
+    if (kind !== 'cut') note(sources, incoming, payment, kind === 'timeout' ? 'silence' : 'connect')
     sources.log.child({ requestId: incoming.requestId })('upstream-failed', {
-      merchant: incoming.match.merchant.slug,
-      kind: error.kind,
+      merchant: match.merchant.slug,
+      kind,
       payment: payment.id,
     })
-    const cost = error.kind === 'timeout' ? costOfTimeout(incoming.match, body) : undefined
-    return { delivered: false, upstreamStatus: undefined, ...undeliverable[error.kind], cost }
+    const cost = kind === 'timeout' ? costOfTimeout(match, incoming.body) : undefined
+    return { delivered: false, upstreamStatus: undefined, ...undeliverable[kind], cost }
   }
 }
 
 function deliveredBy(
-  { status, headers, body }: Forwarded,
+  { status, headers, body, reader }: Forwarded,
   incoming: IncomingRequest,
-): Extract<Fulfilled, { delivered: true }> {
+): Made {
+  const answer: Made = { delivered: true, status, headers, body }
+  if (reader !== undefined) answer.chargeOf = chargeOf(incoming.match, incoming.body, reader)
   // An answer inside a message is read completely before anything is sent.
-  const answer = { delivered: true, status, headers, body } as const
   if (body instanceof Uint8Array || incoming.envelope !== undefined) return answer
   incoming.held = 'until-end'
-  return { ...answer, onEnd: (isCut) => incoming.peer.hold?.(false, isCut) }
+  answer.onEnd = (isCut) => incoming.peer.hold?.(false, isCut)
+  return answer
+}
+
+function observe({ latency, now }: Sources, { match }: IncomingRequest, startedAt: number): void {
+  latency.observe(match.merchant.slug, now() - startedAt)
 }
 
 /** Reports the result of a paid request to the breaker. */
@@ -173,7 +194,7 @@ function note(
   kind: 'answer' | Failure['kind'],
 ): void {
   const { breaker, now } = sources
-  const key = failureKey(sources, match.merchant, match.route) ?? ''
+  const key = failureKey(sources, match) ?? ''
   if (kind === 'answer') breaker.success(key, now())
   else if (mayCount(payment, kind))
     breaker.failure(key, { kind, payer: payment.transfer.payer }, now())
@@ -189,25 +210,8 @@ function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boole
 }
 
 /** Key under which failures are counted; undefined when the route cannot be served at all. */
-function failureKey(
-  { failureKeys, stocks }: Sources,
-  { builtin, upstream }: Merchant,
-  route: RouteConfig,
-): string | undefined {
-  if (failureKeys.has(route)) return failureKeys.get(route)
-  const key = builtin ? originOf(builtin, { stocks }) : (route.upstream ?? upstream)?.origin
-  failureKeys.set(route, key)
-  return key
-}
-
-function away(): Problem.ProblemError {
-  return Problem.of(
-    'not-ready',
-    'The upstream is not reachable; nothing is charged. Try again later.',
-    {
-      headers: { 'retry-after': '10' },
-    },
-  )
+function failureKey({ stocks }: Sources, { merchant, target }: Match): string | undefined {
+  return merchant.builtin ? originOf(merchant.builtin, { stocks }) : target?.origin
 }
 
 const undeliverable = {
@@ -217,9 +221,46 @@ const undeliverable = {
   cut: { code: 'upstream-failed', detail: 'The answer of the upstream was cut off.' },
 } as const
 
+/** With these a proxy answers in front of an upstream that is missing. */
+const gatewayFailures: ReadonlySet<number> = new Set([502, 503, 504])
+
 /** Statuses that count as the upstream's answer. All others are failures of the upstream. */
 function isDelivery(status: number): boolean {
   if (status < 200 || status >= 500) return false
   if (status >= 300 && status < 400) return false
-  return ![401, 402, 403, 407, 408, 425, 429].includes(status)
+  return !refusing.has(status) && ![402, 408, 425, 429].includes(status)
+}
+
+/** Whether a merchant can deliver now. */
+type Availability = 'available' | 'partly' | 'unavailable' | 'out-of-service'
+
+/** Upstreams that a merchant needs to deliver; none for a builtin merchant that cannot deliver. */
+export function originsOf(merchant: Merchant, stocks: Stocks | undefined): string[] {
+  const { builtin, upstream, routes } = merchant
+  const all =
+    builtin === undefined
+      ? [upstream, ...routes.map((route) => route.upstream)].map((url) => url?.origin)
+      : [originOf(builtin, { stocks })]
+  return [...new Set(all.filter((origin) => origin !== undefined))]
+}
+
+/** Whether a merchant with these origins can deliver now, according to the last requests. */
+export function availabilityOf(
+  origins: readonly string[],
+  { outOfService }: Merchant,
+  isOpen: (origin: string) => boolean,
+): Availability {
+  if (outOfService !== undefined || origins.length === 0) return 'out-of-service'
+  const silent = origins.filter(isOpen).length
+  if (silent === 0) return 'available'
+  return silent < origins.length ? 'partly' : 'unavailable'
+}
+
+/**
+ * A merchant that is configured and not served, with the reason: a variable's name, never its
+ * value.
+ */
+export function outOfService(merchant: Merchant): { merchant: string; reason: string }[] {
+  if (merchant.outOfService === undefined) return []
+  return [{ merchant: merchant.slug, reason: `${merchant.outOfService} is not set` }]
 }

@@ -5,15 +5,13 @@ import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve, type Resolver } from '../../net/resolve'
 import { net } from '../../net/runtime'
 import { codeOf, startWatch, UnreadableError, UpstreamError, type Watch } from '../../net/watch'
-import { readStart } from '../answer-start'
+import { stalledCode } from '../../paywall/usage/usage'
+import { isEventStream } from '../../protocol/Header'
 import * as Route from '../Route'
-import { redactAnswer, redactHeaders, redactStream } from '../redact/redact'
-import type { Secret } from '../redact/redactor'
+import { compile, type Patterns, redactAnswer, redactHeaders, redactStream } from '../redact/redact'
 import { secretsOf } from '../redact/secrets'
 import { toBuyer, toUpstream } from './headers'
 import { forwardedBody } from './metering'
-import * as Redirect from './Redirect'
-import { createSharing, type Sharing } from './sharing'
 import { createStalls, type Stalls } from './stalls'
 
 export type UpstreamOptions = {
@@ -67,32 +65,29 @@ export type Forwarded = {
   headers: Headers
   /** All of it, or a stream that must be read or cancelled and fails with UpstreamError. */
   body: Uint8Array | ReadableStream<Uint8Array>
-  /** Whether `body` is all of it, as bytes. */
-  complete: boolean
   /** The reader of a metered answer, which has read what was read of `body`. */
   reader: Pick<Reader, 'end' | 'soFar'> | undefined
 }
 
+/** What the requests to all upstreams share. */
 export type Upstream = {
-  /** Makes the request that `forward` sends; sends nothing. Throws UpstreamError. */
-  prepare(asked: Asked): Prepared
-  /** Forwards a paid request, once. Throws UpstreamError when there is no answer to deliver. */
-  forward(input: ForwardInput): Promise<Forwarded>
-  /**
-   * Whether the upstream's name resolves to an allowed address; checked before a charge. A promise
-   * only for a name without a finished lookup. It never rejects.
-   */
-  isReachable(match: Route.Match): boolean | Promise<boolean>
-}
-
-type State = {
+  readonly now: () => number
   readonly resolve: Resolver
-  readonly connections: Sharing
   readonly env: Environment
   readonly ca: string | undefined
-  readonly secrets: WeakMap<RouteConfig, readonly Secret[]>
+  /** Texts that no answer of a route may show; undefined for a route without any. */
+  readonly secrets: WeakMap<RouteConfig, Patterns | undefined>
   readonly stalls: Stalls
+  /** Routes that have answered without a body. */
+  readonly bodiless: WeakSet<RouteConfig>
+  /**
+   * Until when (unix ms) no kept-alive connection is used, by address and port. Both come from
+   * configuration and are few.
+   */
+  readonly unsharedUntil: Map<string, number>
 }
+
+const stalledMaxDefault = 32
 
 /**
  * Forwards to upstreams. Names are resolved once, and the connection is made to an address that was
@@ -100,49 +95,42 @@ type State = {
  * forwarded in their encoding.
  */
 export function createUpstream(options: UpstreamOptions): Upstream {
-  const state: State = {
+  return {
+    now: options.now,
     resolve: createResolver(options),
-    connections: createSharing(options.now),
     env: options.env ?? process.env,
     ca: options.ca,
     secrets: new WeakMap(),
     stalls: createStalls({ max: options.stalledMax ?? stalledMaxDefault }),
-  }
-  return {
-    prepare: (asked) => prepare(state, asked),
-    forward: (input) => forward(state, input),
-    isReachable: (match) => isReachable(state, match),
+    bodiless: new WeakSet(),
+    unsharedUntil: new Map(),
   }
 }
 
-async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
+/** Forwards a paid request, once. Throws UpstreamError when there is no answer to deliver. */
+export async function forward(upstream: Upstream, input: ForwardInput): Promise<Forwarded> {
   const { merchant, route } = input.match
   const watch = startWatch(input.signal)
   try {
-    const sending = send(state, input, watch)
+    const sending = send(upstream, input, watch)
     // Starts after the request has left, unless the name is still being resolved.
     watch.arm(merchant.timeoutMs)
     const response = await sending
+    const { status } = response
     // Our own answer cannot have such a status.
-    if (response.status < 200 || response.status > 599)
-      throw new UpstreamError('cut', 'invalid-status')
+    if (status < 200 || status > 599) throw new UpstreamError('cut', 'invalid-status')
     const headers = toBuyer(response.headers, route)
     if (input.method === 'HEAD') copyLength(response.headers, headers)
-    const kept = secretsFor(state, input.match)
-    redactHeaders(headers, kept)
+    const secrets = secretsFor(upstream, input.match)
+    redactHeaders(headers, secrets)
     const reader = route.meter && createReader(route.meter, response)
-    const read = await readStart(response, {
-      idleMs: merchant.idleMs,
-      watch,
-      stalls: state.stalls,
-      tap: reader?.add,
-    })
-    const body =
-      'stream' in read
-        ? redactStream({ headers, body: read.stream }, kept)
-        : redactAnswer({ headers, body: read.bytes }, kept)
-    const { status } = response
-    return { status, headers, body, complete: body instanceof Uint8Array, reader }
+    const exchange = { idleMs: merchant.idleMs, watch, stalls: upstream.stalls, tap: reader?.add }
+    const body = await readStart(response, exchange)
+    const redacted =
+      body instanceof Uint8Array
+        ? redactAnswer({ headers, body }, secrets)
+        : redactStream({ headers, body }, secrets)
+    return { status, headers, body: redacted, reader }
   } catch (error) {
     // The rest of this response is not needed.
     if (error instanceof UnreadableError) watch.abort()
@@ -151,8 +139,15 @@ async function forward(state: State, input: ForwardInput): Promise<Forwarded> {
   }
 }
 
-function isReachable(
-  { resolve }: State,
+/** Longest wait for the lookup of an upstream's name before a charge, ms. */
+const lookupMs = 2_000
+
+/**
+ * Whether the upstream's name resolves to an allowed address; checked before a charge. A promise
+ * only for a name without a finished lookup. It never rejects.
+ */
+export function isReachable(
+  { resolve }: Upstream,
   { merchant, target }: Route.Match,
 ): boolean | Promise<boolean> {
   if (target === undefined) return true
@@ -166,53 +161,89 @@ function isReachable(
   ])
 }
 
-/** Texts that no answer of the route may show. */
-function secretsFor({ secrets }: State, { merchant, route }: Route.Match): readonly Secret[] {
-  let known = secrets.get(route)
-  if (known === undefined) {
-    known = secretsOf(merchant, route)
-    secrets.set(route, known)
-  }
-  return known
+function secretsFor({ secrets }: Upstream, { merchant, route }: Route.Match): Patterns | undefined {
+  if (!secrets.has(route)) secrets.set(route, compile(secretsOf(merchant, route)))
+  return secrets.get(route)
 }
 
-async function send(state: State, input: ForwardInput, watch: Watch): Promise<Response> {
+type Exchange = {
+  input: ForwardInput
+  addresses: readonly string[]
+  init: BunFetchRequestInit
+  watch: Watch
+}
+
+/** Most redirects for one answer. This limit also ends loops. */
+const redirectsMax = 3
+
+async function send(upstream: Upstream, input: ForwardInput, watch: Watch): Promise<Response> {
   const { merchant, target } = input.match
   if (target === undefined) throw noUpstream()
-  const prepared = input.prepared ?? prepare(state, input)
+  const prepared = input.prepared ?? prepare(upstream, input)
   prepared.headers.set('idempotency-key', input.paymentId)
   const init = { ...prepared.init, signal: watch.signal }
-  const known = state.resolve.known(target.hostname)
+  const known = upstream.resolve.known(target.hostname)
   const addresses =
     known === undefined
-      ? await watch.race(addressesOf(state, merchant, target))
+      ? await watch.race(addressesOf(upstream, merchant, target))
       : allowed(merchant, known)
   const exchange: Exchange = { input, addresses, init, watch }
   let { url } = prepared
-  let response = await connect(state, url, exchange, prepared.place)
-  for (let hops = 0; hops < Redirect.most; hops++) {
-    const place = Redirect.next(response, url, input.method, input.match)
+  let response = await connect(upstream, url, exchange, prepared.place)
+  for (let hops = 0; hops < redirectsMax && isRedirect(response, input.method); hops++) {
+    const place = nextPlace(response, url, input.match)
     if (place === undefined) break
     // Do not wait for the body of a redirect: it is not the bought answer.
     response.body?.cancel().catch(() => {})
     url = place
-    response = await connect(state, url, exchange)
+    response = await connect(upstream, url, exchange)
   }
   return response
+}
+
+/**
+ * Whether the same request goes on at another place, by RFC 9110 section 15.4. 301, 302 and 303 turn a
+ * POST into a GET, which is not the request that was paid for.
+ */
+function isRedirect({ status }: Response, method: string): boolean {
+  if (status === 307 || status === 308) return true
+  return status >= 301 && status <= 303 && (method === 'GET' || method === 'HEAD')
+}
+
+/**
+ * Where a redirect leads: within the configured origin, to a path that the same route sells.
+ * Undefined for any other place; then the redirect is forwarded unchanged. The place may be what the
+ * buyer asked for, such as `?next=/premium`. It must not be a path of another price, nor one that is
+ * not sold. The merchant's headers must not reach another host. `from` has the configured host, not
+ * the resolved address.
+ */
+function nextPlace({ headers }: Response, from: URL, match: Route.Match): URL | undefined {
+  const location = headers.get('location') ?? ''
+  const place = location === '' ? null : URL.parse(location, from.href)
+  const { target } = match
+  if (place === null || place.origin !== target?.origin) return undefined
+  if (place.username !== '' || place.password !== '') return undefined
+  if (!Route.sells(match, place.pathname)) return undefined
+  place.hash = ''
+  place.search = Route.withFixed(target, place.search)
+  return place
 }
 
 function noUpstream(): UpstreamError {
   return new UpstreamError('connect', 'no-upstream')
 }
 
-/** The request for any address of the target. */
-function prepare(state: State, input: Asked): Prepared {
-  const { env, ca } = state
+/**
+ * Makes the request that `forward` sends, for any address of the target; sends nothing. Throws
+ * UpstreamError.
+ */
+export function prepare(upstream: Upstream, input: Asked): Prepared {
+  const { env, ca, resolve } = upstream
   const { merchant, route, tail, target } = input.match
   if (target === undefined) throw noUpstream()
   const headers = toUpstream(input.headers, merchant, route, input.body.byteLength > 0)
   // Request an unencoded answer, so that secrets and usage can be found in it.
-  if (route.meter !== undefined || secretsFor(state, input.match).length > 0)
+  if (route.meter !== undefined || secretsFor(upstream, input.match) !== undefined)
     headers.set('accept-encoding', 'identity')
   headers.set('host', target.host)
   const init: BunFetchRequestInit = {
@@ -231,7 +262,7 @@ function prepare(state: State, input: Asked): Prepared {
   if (input.method !== 'GET' && input.method !== 'HEAD')
     init.body = forwardedBody(input.match, input.body)
   const url = Route.upstreamUrl(target, tail, input.search)
-  const [address] = allowed(merchant, state.resolve.known(target.hostname) ?? [])
+  const [address] = allowed(merchant, resolve.known(target.hostname) ?? [])
   return { url, init, headers, place: address === undefined ? undefined : placeOf(url, address) }
 }
 
@@ -243,7 +274,7 @@ function placeOf(url: URL, address: string): Place {
 
 /** Tries one address after the other until a connection is made. */
 async function connect(
-  { connections }: State,
+  upstream: Upstream,
   url: URL,
   exchange: Exchange,
   known?: Place,
@@ -252,10 +283,10 @@ async function connect(
   let failure: UpstreamError | undefined
   for (const address of addresses) {
     const { host, href } = known?.address === address ? known : placeOf(url, address)
-    const keepalive = connections.mayShare(input, host)
+    const keepalive = mayShare(upstream, input, host)
     try {
       const response = await fetch(href, { ...init, keepalive })
-      connections.answered(input, host, response.status)
+      if (response.status === 204 || response.status === 304) noteBodiless(upstream, input, host)
       return response
     } catch (error) {
       const found = watch.explain(error)
@@ -267,8 +298,38 @@ async function connect(
   throw failure ?? new UpstreamError('refused-address')
 }
 
+/**
+ * Longest time that a kept-alive connection may be used, ms: the runtime ends idle ones after five
+ * minutes.
+ */
+const keptMaxMs = 6 * 60_000
+
+/**
+ * Whether a request may use a kept-alive connection that other requests use. `host`: address and port.
+ * After HEAD, 204 and 304, an upstream that sends a body anyway sends it in front of the next
+ * answer, to the next buyer. So HEAD requests, and requests that were answered by 204 or 304
+ * before, have a connection of their own. When the first such answer came over a shared connection,
+ * no kept-alive connection to that address is used until all have ended.
+ *
+ * The runtime ends a connection when bytes arrive after an answer or while it is idle. For any
+ * client, bytes that arrive after the next request was sent belong to that request's answer (RFC
+ * 9112 section 9.2). Only a connection for each request separates buyers then.
+ */
+function mayShare(upstream: Upstream, { method, match }: Asked, host: string): boolean {
+  if (match.merchant.ownConnections || method === 'HEAD' || upstream.bodiless.has(match.route))
+    return false
+  return (upstream.unsharedUntil.get(host) ?? 0) <= upstream.now()
+}
+
+/** An answer without a body has come. */
+function noteBodiless(upstream: Upstream, input: Asked, host: string): void {
+  if (!mayShare(upstream, input, host)) return
+  upstream.bodiless.add(input.match.route)
+  upstream.unsharedUntil.set(host, upstream.now() + keptMaxMs)
+}
+
 async function addressesOf(
-  { resolve }: State,
+  { resolve }: Upstream,
   merchant: Merchant,
   target: Route.Target,
 ): Promise<readonly string[]> {
@@ -280,10 +341,6 @@ async function addressesOf(
   }
   return allowed(merchant, addresses)
 }
-
-const stalledMaxDefault = 32
-/** Longest wait for the lookup of an upstream's name before a charge, ms. */
-const lookupMs = 2_000
 
 function allowed(merchant: Merchant, addresses: readonly string[]): readonly string[] {
   if (merchant.allowPrivate) return addresses
@@ -303,15 +360,136 @@ function hasProxy(env: Environment): boolean {
   return Boolean(env.http_proxy || env.HTTP_PROXY || env.https_proxy || env.HTTPS_PROXY)
 }
 
-type Exchange = {
-  input: ForwardInput
-  addresses: readonly string[]
-  init: BunFetchRequestInit
-  watch: Watch
-}
-
 /** A HEAD answer has no body from which the length could be computed. */
 function copyLength(from: Headers, to: Headers): void {
   const length = from.get('content-length')
   if (length !== null) to.set('content-length', length)
+}
+
+/**
+ * An answer that is not an event stream is buffered up to this size, so that an earlier break is
+ * still a failure.
+ */
+const bufferMaxBytes = 1024 * 1024
+
+type Reading = {
+  /** Longest silence of the upstream. */
+  idleMs: number
+  watch: Watch
+  stalls: Stalls
+  /** Gets each chunk as it comes. */
+  tap: ((chunk: Uint8Array) => void) | undefined
+}
+
+type BodyReader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>
+
+/** Reads the whole body; of a longer one 1 MiB, or the first chunk of an event stream. */
+async function readStart(
+  response: Response,
+  reading: Reading,
+): Promise<Uint8Array | ReadableStream<Uint8Array>> {
+  const { idleMs, watch, tap } = reading
+  if (response.body === null) {
+    watch.stop()
+    return new Uint8Array(0)
+  }
+  const limit = isEventStream(response.headers) ? 1 : bufferMaxBytes
+  const reader = response.body.getReader()
+  const chunks: Uint8Array[] = []
+  let size = 0
+  while (size < limit) {
+    watch.arm(idleMs)
+    const { done, value } = await reader.read()
+    if (done) {
+      watch.stop()
+      return Buffer.concat(chunks, size)
+    }
+    size += value.byteLength
+    tap?.(value)
+    chunks.push(value)
+  }
+  watch.stop()
+  return streamOn(chunks, reader, reading)
+}
+
+/**
+ * The bytes that were read, then the remaining bytes as fast as the buyer reads. An answer that is given
+ * up for others fails: the buyer gets what was sent before.
+ */
+function streamOn(
+  chunks: Uint8Array[],
+  reader: BodyReader,
+  { idleMs, watch, stalls, tap }: Reading,
+): ReadableStream<Uint8Array> {
+  let isReading = false
+  let fail = () => {}
+  /** Ends the exchange, and frees the bytes that were not read. */
+  const drop = async () => {
+    stall.taken()
+    for (const chunk of chunks.splice(0)) free(chunk)
+    if (!isReading) await freeNext(reader)
+    watch.abort()
+    await reader.cancel().catch(() => {})
+  }
+  const stall = stalls.watch(() => {
+    fail()
+    void drop()
+  })
+  return new ReadableStream(
+    {
+      start(controller) {
+        fail = () => {
+          const error = Object.assign(new Error('the buyer stands still'), { code: stalledCode })
+          controller.error(watch.explain(error))
+        }
+      },
+      async pull(controller) {
+        stall.taken()
+        try {
+          let chunk = chunks.shift()
+          if (chunk === undefined) {
+            // Restarted for each read: a slow buyer must not count as a slow upstream.
+            watch.arm(idleMs)
+            isReading = true
+            const { done, value } = await reader.read()
+            isReading = false
+            watch.stop()
+            if (done) return controller.close()
+            tap?.(value)
+            chunk = value
+          }
+          controller.enqueue(chunk)
+          stall.put()
+        } catch (error) {
+          watch.stop()
+          controller.error(watch.explain(error))
+        }
+      },
+      cancel: drop,
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+/**
+ * Takes the bytes that the runtime has read ahead, and frees them. The runtime would keep them
+ * until the reader is collected, although it was cancelled.
+ */
+async function freeNext(reader: BodyReader): Promise<void> {
+  const next = reader.read().then(
+    ({ value }) => value && free(value),
+    () => {},
+  )
+  await Promise.race([next, new Promise((resolve) => setImmediate(resolve))])
+}
+
+/**
+ * Frees the memory of a chunk that nothing else refers to. The collector would free it only after
+ * many seconds. Each buyer that does not read and is cut would occupy more than a megabyte for that
+ * time.
+ */
+function free(chunk: Uint8Array): void {
+  const { buffer } = chunk
+  const isWhole = chunk.byteLength === buffer.byteLength
+  if (isWhole && buffer instanceof ArrayBuffer) buffer.transfer(0)
 }
