@@ -1,7 +1,7 @@
 import { Elysia } from 'elysia'
 import { byMethod, type Handler, type Params, unread } from '../http/methods'
 import { answersErrors, errors } from '../http/problem'
-import { extract } from '../paywall/extract'
+import { extract } from '../paywall/credential'
 import type { Handlers } from './handlers'
 import type { People } from './people'
 

@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import type { KeyScope, Payment, Purpose } from '../../db/Payment'
-import { type Claims, claimMoney, scopeKey } from '../paywall/claims'
+import { type Claims, claimMoney, scopeKey } from '../paywall/checkout'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
 import { atCeiling, moneyKey } from '../protocol/Transfer'

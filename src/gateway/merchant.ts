@@ -5,7 +5,7 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import { splitUrl } from '../http/url'
 import { failingOf, failureHeaders } from '../paywall/answer/receipts'
 import type { Envelope } from '../paywall/answer/remainder'
-import { extract, none } from '../paywall/extract'
+import { extract } from '../paywall/credential'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import * as Problem from '../protocol/Problem'
 import type { Documents } from './documents/documents'
@@ -138,6 +138,6 @@ function inTermsOf(
   const value = headers.get('payment-signature') ?? headers.get('x-payment')
   if (value === null || problem.headers['payment-response'] !== undefined) return problem
   // Do not read a body of an address above its rate limit.
-  const presented = problem.status === 429 ? none : ({ kind: 'x402', value } as const)
-  return Problem.withHeaders(problem, failureHeaders(problem, failingOf(presented, networks)))
+  const read = problem.status === 429 ? undefined : value
+  return Problem.withHeaders(problem, failureHeaders(problem, failingOf(read, networks)))
 }

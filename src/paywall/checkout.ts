@@ -1,9 +1,10 @@
 import type { Authorization } from '../../db/Authorization'
-import type { Payment, Purpose } from '../../db/Payment'
+import type { Rows, RowsRefusal } from '../../db/Ledger'
+import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import type { Tally } from '../books/tally'
 import type { WriteEvent } from '../log'
 import * as Problem from '../protocol/Problem'
-import { type Money, moneyKey } from '../protocol/Transfer'
+import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import { usedReason } from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
@@ -11,14 +12,96 @@ import { withApproval } from '../settlement/sponsorship'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { Authorized } from '../settlement/upto/authorize'
 import { failingOf, failureHeaders } from './answer/receipts'
-import { type Claims, claimMoney, createClaim, type RequestClaim, scopeKey } from './claims'
-import { mayContinue } from './continuation'
-import { type CredentialOptions, type Named, type Presentation, present } from './credential'
+import {
+  type Asked,
+  assertSigned,
+  type CredentialOptions,
+  type Named,
+  type Presentation,
+  present,
+} from './credential'
 import * as Denial from './Denial'
-import type { Quoter } from './offer/quote'
-import type { Checkout, Product, Sale } from './Product'
+import type { ChallengeDetails, Quoter } from './offer/quote'
 
 /** Sells a product, and continues what was bought. */
+
+/** A request for something that is sold, in terms common to all products. */
+export type Sale = Asked & {
+  headers: Headers
+  requestId: string
+  /** Address of the client (http/client.ts). */
+  readonly client: string
+  /** The stored purpose of its payment. */
+  purpose: Pick<Purpose, 'product' | 'merchant' | 'route' | 'resource'>
+}
+
+/** One purchase, from the credential to the answer. */
+export type Checkout<S extends Sale = Sale> = {
+  sale: S
+  /** What the request presents: the money, the key of a purchase, or a token. */
+  by: 'credential' | 'key' | 'token'
+  presentation: Pick<Presentation, 'protocol' | 'transfer' | 'bound' | 'credentialHash'>
+  /** What is bought, as `Product.fingerprintOf` computes it. */
+  fingerprint: string
+  /** The buyer's `Idempotency-Key` or payment-identifier. */
+  key: string | undefined
+  /** The claim on the money, with what is released with it; `fulfil` releases it. */
+  claim: RequestClaim
+}
+
+type Confirmed = Extract<Outcome, { kind: 'confirmed' }>
+
+/** The part of a product in the checkout: its policy and its answer. */
+export type Product<S extends Sale = Sale> = {
+  /** The 402. Throws ProblemError when nothing can be sold. */
+  challenge(sale: S, details: ChallengeDetails): Response
+  /** Distinguishes purchases: hex of what is bought with this money. */
+  fingerprintOf(sale: S, transfer: Pick<Transfer, 'payer' | 'upto'>): string
+  /** Longest time (ms) that the buyer waits for the settlement from now on. */
+  waitMs(sale: S): number
+  /**
+   * Throws ProblemError when the item is not for sale now. Called before the signature check, which
+   * costs time.
+   */
+  assertServable?(sale: S): void
+  /** Whether that check costs more than a signature check. */
+  isCostly?(sale: S): boolean
+  /**
+   * The money that a credential names. Only for a product that records every purchase, so that any
+   * number of requests may wait for it and read it. Without it a purchase has one answer: while one
+   * request has claimed its money, the others are refused.
+   */
+  peek?(sale: S): Named | undefined
+  /** The stored answer of a purchase, if the request shows its key. Throws ProblemError. */
+  replay?(checkout: Checkout<S>, payment: Payment): Promise<Response | undefined>
+  /** Whether the request may continue a known payment. Throws ProblemError. */
+  readmit(checkout: Checkout<S>, payment: Payment): Promise<void>
+  /**
+   * Whether it may be sold now, with the rows that are written with the payment, atomically. Throws
+   * ProblemError; no money has moved and nothing is written.
+   */
+  admit(checkout: Checkout<S>): Promise<Rows | undefined>
+  /** The problem when those rows were refused and no money moved; undefined: an internal fault. */
+  refusalOf?(reason: RowsRefusal): Problem.ProblemError | undefined
+  /** Callbacks of the product while its payment settles. */
+  settling?(
+    checkout: Checkout<S>,
+    purpose: Purpose,
+  ): Pick<PaymentRequest, 'onSent' | 'deliverOnConfirm'>
+  /** Longest time (ms) that an answer which is charged by its use takes, with its settlement. */
+  answerMs?(sale: S): number
+  /**
+   * Prepares that answer while a node verifies the authorization, which it may refuse. So it has no
+   * effect outside of this process. May be called again. Must not throw.
+   */
+  prepareByUse?(checkout: Checkout<S>): void
+  /** The answer of an authorization, whose charge is settled after it was made. Throws ProblemError. */
+  fulfilByUse?(checkout: Checkout<S>, authorization: Authorization): Promise<Response>
+  /** The answer for a confirmed payment. Throws ProblemError. */
+  fulfil(checkout: Checkout<S>, outcome: Confirmed): Promise<Response>
+  /** Adds the state of the purchase to the problem of a settlement. */
+  explain?(checkout: Checkout<S>, problem: Problem.ProblemError): Promise<Problem.ProblemError>
+}
 
 export type CheckoutOptions = CredentialOptions & {
   settlement: Settlement
@@ -49,7 +132,7 @@ export async function buy<S extends Sale>(shop: Shop<S>, sale: S): Promise<Respo
     named = product.peek?.(sale)
     const known = named && (await findReleased(shop, named.transfer))
     if (named && known) {
-      return await resumeKnown(shop, open(shop, sale, named, createClaim()), named, known)
+      return await resumeKnown(shop, open(shop, sale, named, createClaim()), known)
     }
     const presented = present(sale, shop)
     const isClear = presented.alternatives.length === 0
@@ -95,7 +178,7 @@ function refuse(
   const { presented, item, digest } = sale
   const headers =
     presented.kind === 'x402' && problem.headers['payment-response'] === undefined
-      ? failureHeaders(problem, named?.transfer ?? failingOf(presented, item.offers))
+      ? failureHeaders(problem, named?.transfer ?? failingOf(presented.value, item.offers))
       : {}
   if (problem.status === 402) {
     return product.challenge(sale, { digest, refusal: { problem, headers } })
@@ -117,16 +200,26 @@ async function findReleased(shop: Shop, money: Money) {
   return shop.settlement.find(money)
 }
 
-function open({ product }: Shop, sale: Sale, named: Named, claim: RequestClaim): Checkout {
+function open<P extends Named>(
+  { product }: Shop,
+  sale: Sale,
+  presentation: P,
+  claim: RequestClaim,
+): Checkout & { presentation: P } {
   return {
     sale,
     by: 'credential',
-    presentation: named,
-    fingerprint: product.fingerprintOf(sale, named.transfer),
-    key: idempotencyKey(sale.headers, named.identifier),
+    presentation,
+    fingerprint: product.fingerprintOf(sale, presentation.transfer),
+    key: idempotencyKey(sale.headers, presentation.identifier),
     claim,
   }
 }
+
+/** A checkout by a credential, whose money is known. */
+type Returning = Checkout & { presentation: Named }
+/** A checkout by a credential that pays an offer. */
+type Paying = Checkout & { presentation: Presentation }
 
 async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promise<Response> {
   const { transfer } = presentation
@@ -134,7 +227,7 @@ async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promis
   while (otherClaim(shop, transfer) !== undefined) {
     const known = await findReleased(shop, transfer)
     if (known !== undefined) {
-      return resumeKnown(shop, open(shop, sale, presentation, createClaim()), presentation, known)
+      return resumeKnown(shop, open(shop, sale, presentation, createClaim()), known)
     }
   }
   const claim = claimNow(shop, transfer)
@@ -142,40 +235,38 @@ async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promis
     const checkout = open(shop, sale, presentation, claim)
     // Read under the claim: an earlier read may be outdated.
     const known = await shop.settlement.find(transfer)
-    if (known !== undefined) return await resumeKnown(shop, checkout, presentation, known)
+    if (known !== undefined) return await resumeKnown(shop, checkout, known)
     const authorized = transfer.upto && (await shop.settlement.authorizations.find(transfer))
-    if (authorized !== undefined) {
-      return await resumeAuthorized(shop, checkout, { presentation, authorization: authorized })
-    }
-    return await pay(shop, checkout, presentation)
+    if (authorized !== undefined) return await resumeAuthorized(shop, checkout, authorized)
+    return await pay(shop, checkout)
   } catch (error) {
     claim.release()
     throw error
   }
 }
 
-async function pay(shop: Shop, checkout: Checkout, presentation: Presentation): Promise<Response> {
-  const { key } = checkout
+async function pay(shop: Shop, checkout: Paying): Promise<Response> {
+  const { key, presentation } = checkout
   const forged = shop.product.isCostly?.(checkout.sale)
     ? await refusalOfForged(shop, presentation)
     : undefined
   if (forged !== undefined) return conclude(shop, checkout, forged)
   // Without a key, the ceiling goes to a node first, and the body is examined during that call.
   if (presentation.transfer.upto === undefined || key !== undefined) {
-    assertSellable(shop, checkout, presentation)
+    assertSellable(shop, checkout)
   }
   const taken =
     key === undefined
-      ? { outcome: await settle(shop, checkout, presentation) }
-      : await reserve(shop, checkout, presentation, key)
+      ? { outcome: await settle(shop, checkout) }
+      : await reserve(shop, checkout, key)
   if ('previous' in taken) return repeat(shop, checkout, taken.previous)
   await assertUnknown(shop, presentation, taken.outcome)
   return conclude(shop, checkout, taken.outcome)
 }
 
 /** Throws ProblemError when the request cannot be sold, or not for this price. May be called again. */
-function assertSellable({ product }: Shop, { sale }: Checkout, { refusal }: Presentation): void {
-  const fault = refusal()
+function assertSellable({ product }: Shop, { sale, presentation }: Paying): void {
+  const fault = presentation.refusal()
   if (fault !== undefined) throw Problem.ofFault(fault, 'payment-expired')
   product.assertServable?.(sale)
 }
@@ -209,17 +300,16 @@ async function refusalOfForged(
 /** Settles unless the buyer's own key has bought something before. */
 async function reserve(
   shop: Shop,
-  checkout: Checkout,
-  presentation: Presentation,
+  checkout: Paying,
   key: string,
 ): Promise<{ outcome: Outcome | Authorized } | { previous: Payment }> {
   const { settlement } = shop
-  const { transfer } = presentation
+  const { presentation } = checkout
   // Only the payer itself may read or reserve its key: otherwise any client could occupy it.
   const forged = await refusalOfForged(shop, presentation)
   if (forged !== undefined) return { outcome: forged }
   const { merchant, route } = checkout.sale.purpose
-  const scope = { merchant, route, payer: transfer.payer, key }
+  const scope = { merchant, route, payer: presentation.transfer.payer, key }
   const reserved = scopeKey(scope)
   if (shop.keys.has(reserved)) throw Denial.inProgress()
   shop.keys.add(reserved)
@@ -228,30 +318,26 @@ async function reserve(
     if (previous !== undefined) return { previous }
     if (checkout.sale.item.isByUse && (await settlement.authorizations.findByIdempotencyKey(scope)))
       throw Denial.inProgress()
-    return { outcome: await settle(shop, checkout, presentation) }
+    return { outcome: await settle(shop, checkout) }
   } finally {
     shop.keys.delete(reserved)
   }
 }
 
-async function settle(
-  shop: Shop,
-  checkout: Checkout,
-  presentation: Presentation,
-): Promise<Outcome | Authorized> {
+async function settle(shop: Shop, checkout: Paying): Promise<Outcome | Authorized> {
   const { product, settlement } = shop
   const { sale } = checkout
-  const { transfer, approval } = presentation
+  const { transfer, approval, isKeySigned } = checkout.presentation
   try {
-    if (transfer.upto !== undefined) return await authorize(shop, checkout, presentation)
+    if (transfer.upto !== undefined) return await authorize(shop, checkout)
     const rows = await product.admit(checkout)
-    const purpose = purposeOf(checkout, presentation)
+    const purpose = purposeOf(checkout)
     const waitMs = product.waitMs(sale)
     const request: PaymentRequest = {
       transfer,
       purpose,
       receivedAt: shop.now(),
-      isKeySigned: presentation.isKeySigned,
+      isKeySigned,
       requestId: sale.requestId,
       isUnknown: true,
       rows,
@@ -280,23 +366,19 @@ async function settle(
  * Authorizes a ceiling. The price of the request is computed while a node verifies. A request that
  * cannot be sold is refused for that reason, whatever the node answers, and nothing is written.
  */
-async function authorize(
-  shop: Shop,
-  checkout: Checkout,
-  presentation: Presentation,
-): Promise<Outcome | Authorized> {
+async function authorize(shop: Shop, checkout: Paying): Promise<Outcome | Authorized> {
   const { product, settlement } = shop
   const { sale } = checkout
-  const { transfer, approval } = presentation
+  const { transfer, approval } = checkout.presentation
   let isAsserted = false
   const assertOnce = () => {
     if (isAsserted) return
     isAsserted = true
-    assertSellable(shop, checkout, presentation)
+    assertSellable(shop, checkout)
   }
   try {
     await product.admit(checkout)
-    const purpose = purposeOf(checkout, presentation)
+    const purpose = purposeOf(checkout)
     const waitMs = product.waitMs(sale)
     const validUntil = shop.now() + (product.answerMs?.(sale) ?? 0)
     const client = sale.client
@@ -317,19 +399,10 @@ async function authorize(
   }
 }
 
-function purposeOf(
-  { sale, fingerprint, key }: Checkout,
-  { protocol, challengeId, credentialHash, bound }: Presentation,
-): Purpose {
-  return {
-    ...sale.purpose,
-    protocol,
-    fingerprint,
-    idempotencyKey: key,
-    challengeId,
-    credentialHash,
-    bound,
-  }
+function purposeOf({ sale, presentation, fingerprint, key }: Paying): Purpose {
+  const { protocol, challengeId, credentialHash, bound } = presentation
+  const own = { protocol, challengeId, credentialHash, bound }
+  return { ...sale.purpose, ...own, fingerprint, idempotencyKey: key }
 }
 
 /** Claims the money, before the first await. */
@@ -369,51 +442,31 @@ async function repeat(
 }
 
 /** A credential of a known payment. */
-async function resumeKnown(
-  shop: Shop,
-  checkout: Checkout,
-  { transfer, isKeySigned, signatureReason, expectedSigner }: Named,
-  payment: Payment,
-): Promise<Response> {
-  // The chain has accepted one signature of a contract: the credential must have the same one.
-  if (transfer.signature !== payment.transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, expectedSigner())
-  }
+async function resumeKnown(shop: Shop, checkout: Returning, payment: Payment): Promise<Response> {
+  assertSigned(checkout.presentation, payment.transfer)
   return proceed(shop, checkout, payment)
 }
 
 /** A credential of a known authorization: only a charge whose answer is lost is continued. */
 async function resumeAuthorized(
   shop: Shop,
-  checkout: Checkout,
-  { presentation, authorization }: { presentation: Named; authorization: Authorization },
+  checkout: Returning,
+  authorization: Authorization,
 ): Promise<Response> {
   const { product, settlement } = shop
-  const { fingerprint, key, sale } = checkout
   const { purpose, transfer, delivered } = authorization
-  const { isKeySigned, signatureReason, expectedSigner } = presentation
-  if (presentation.transfer.signature !== transfer.signature && !isKeySigned()) {
-    throw Denial.verificationFailed(signatureReason, expectedSigner())
-  }
+  assertSigned(checkout.presentation, transfer)
   if (authorization.state === 'authorized') throw Denial.inProgress()
   // Another gateway has settled the charge since this process read its payment.
   const settled = authorization.state === 'sent' && (await settlement.find(transfer))
-  if (settled) return resumeKnown(shop, checkout, presentation, settled)
+  if (settled) return resumeKnown(shop, checkout, settled)
   if (authorization.state !== 'metered' || delivered !== undefined) throw Denial.spent(transfer)
-  if (purpose.fingerprint !== fingerprint) {
-    throw Denial.otherRequest(transfer)
-  }
-  if (!mayContinue({ purpose, state: 'broadcast' }, { presentation, key })) {
-    throw Denial.otherCredential()
-  }
-  const waitMs = product.waitMs(sale)
-  const { requestId } = sale
-  const outcome = await settlement.authorizations.settleCharge(authorization, {
-    waitMs,
-    requestId,
-  })
+  if (purpose.fingerprint !== checkout.fingerprint) throw Denial.otherRequest(transfer)
+  assertContinues({ purpose, state: 'broadcast' }, checkout)
+  const options = waitOf(shop, checkout)
+  const outcome = await settlement.authorizations.settleCharge(authorization, options)
   if (outcome.kind === 'confirmed') {
-    shop.tally.of(sale.item).paid++
+    shop.tally.of(checkout.sale.item).paid++
     await product.readmit(checkout, outcome.payment)
   }
   return conclude(shop, checkout, outcome)
@@ -447,7 +500,6 @@ export async function redeem<S extends Sale>(
  */
 async function proceed(shop: Shop, checkout: Checkout, payment: Payment): Promise<Response> {
   const { product, settlement, tally } = shop
-  const { sale } = checkout
   const replay = await product.replay?.(checkout, payment)
   if (replay !== undefined) {
     checkout.claim.release()
@@ -455,10 +507,14 @@ async function proceed(shop: Shop, checkout: Checkout, payment: Payment): Promis
   }
   await product.readmit(checkout, payment)
   if (payment.state === 'confirmed') return conclude(shop, checkout, { kind: 'confirmed', payment })
-  const options = { waitMs: product.waitMs(sale), requestId: sale.requestId }
+  const options = waitOf(shop, checkout)
   const outcome = await settlement.resume(payment, payment.transfer, options)
-  if (outcome.kind === 'confirmed') tally.of(sale.item).paid++
+  if (outcome.kind === 'confirmed') tally.of(checkout.sale.item).paid++
   return conclude(shop, checkout, outcome)
+}
+
+function waitOf({ product }: Shop, { sale }: Checkout) {
+  return { waitMs: product.waitMs(sale), requestId: sale.requestId }
 }
 
 async function conclude(
@@ -503,4 +559,75 @@ export function idempotencyKey(
 
 function badKey(detail: string): Problem.ProblemError {
   return Problem.of('bad-request', detail, { members: { field: 'Idempotency-Key' } })
+}
+
+/**
+ * Whether a request may wait for a payment, fetch its answer or use its claim. The calldata of an
+ * x402 payment contains payer, nonce and signature, so a reader of the chain can rebuild an
+ * equivalent credential. Therefore only the bytes that started the payment continue it, or the key
+ * reserved with it. Payments without stored bytes continue only with an mppx nonce. That commits to
+ * a random value of the buyer that the chain does not have. An MPP credential always continues: it
+ * contains the id of its challenge, and the chain has only a hash of that id.
+ */
+function mayContinue(
+  { purpose, state }: Pick<Payment, 'purpose' | 'state'>,
+  { presentation, key }: Pick<Checkout, 'presentation' | 'key'>,
+): boolean {
+  // An expired payment has no answer that another client could take.
+  if (state === 'expired' || purpose.protocol === 'mpp') return true
+  if (key !== undefined && key === purpose.idempotencyKey) return true
+  if (purpose.credentialHash === undefined) return presentation.bound
+  return presentation.credentialHash === purpose.credentialHash
+}
+
+/** Throws ProblemError 409 where a request may not continue a payment. */
+export function assertContinues(
+  payment: Pick<Payment, 'purpose' | 'state'>,
+  shown: Pick<Checkout, 'presentation' | 'key'>,
+): void {
+  if (!mayContinue(payment, shown)) throw Denial.otherCredential()
+}
+
+/** The money that requests of this process have claimed, by its key. */
+export type Claims = Map<string, RequestClaim>
+
+export type RequestClaim = ReturnType<typeof createClaim>
+
+/** The claim of one request while it pays: its money, and what is released with it. */
+function createClaim(waiting?: object) {
+  let frees: (() => void)[] | undefined = []
+  return {
+    /** The product whose other requests wait for the release; undefined where they are refused. */
+    waiting,
+    /** Adds what ends with the claim. `free` is called at once if the claim has ended. */
+    add(free: () => void): void {
+      if (frees === undefined) free()
+      else frees.push(free)
+    },
+    /** Releases everything, once, in the order in which it was added. */
+    release(): void {
+      const all = frees ?? []
+      frees = undefined
+      for (const free of all) free()
+    },
+  }
+}
+
+/** Claims money for one request of any product. Undefined while another request has claimed it. */
+export function claimMoney(
+  claims: Claims,
+  money: Money,
+  waiting?: object,
+): RequestClaim | undefined {
+  const key = moneyKey(money)
+  if (claims.has(key)) return undefined
+  const claim = createClaim(waiting)
+  claims.set(key, claim)
+  claim.add(() => claims.delete(key))
+  return claim
+}
+
+/** The scope of a buyer's own key, as a key for maps. No part of it contains a line feed. */
+export function scopeKey({ merchant, route, payer, key }: KeyScope): string {
+  return `${merchant}\n${route}\n${payer}\n${key}`
 }

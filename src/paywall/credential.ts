@@ -11,43 +11,112 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402Payload from '../protocol/X402Payload'
-import type { Reason } from '../settlement/send/Outcome'
+import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import type { Presented } from './extract'
-import { type Item, isOutside, offersFor, type RetiredOffer } from './offer/Item'
+import { redeemTokenHash } from './answer/undelivered'
+import * as Denial from './Denial'
+import type { Item, RetiredOffer } from './offer/Item'
+
+/** The only credential of a request, still encoded; `none` requests a challenge. */
+export type Presented =
+  | { kind: 'none' }
+  | { kind: 'mpp'; value: string }
+  | X402
+  | { kind: 'redeem'; token: string }
+  | { kind: 'fault'; fault: Problem.Fault }
+
+type X402 = {
+  kind: 'x402'
+  value: string
+  /** Parsed once: before the body is read, and when it is sold. */
+  payload?: X402Payload.Parsed | Problem.Fault
+  /** The offers of the item that it may pay, compared once. */
+  matched?: { item: Item; matches: Matches }
+}
+
+type Matches = readonly X402Payload.Match[] | Problem.Fault
 
 /**
- * A credential that pays an offer of the item exactly, as far as that can be checked without the
- * chain.
+ * The money that a credential names, before it is compared with an offer: used to look up its
+ * payment.
  */
-export type Presentation = {
+export type Named = {
   protocol: Protocol
   transfer: Transfer.Transfer
-  /** Other transfers that it may mean; only the chain can decide. */
-  alternatives: readonly Pick<Presentation, 'transfer' | 'refusal'>[]
+  /** Its signing domain. */
+  asset: Asset
   /**
    * Whether the payer's key signed it; otherwise its contract may still accept the signature.
    * Recovered at the first call, because a settlement may decide it without that.
    */
   isKeySigned: () => boolean
-  signatureReason: Reason
-  /** What to tell the payer about a signature that is not of its key. */
-  expectedSigner: () => string
+  /** Whether the credential is bound to this service. */
+  bound: boolean
+  /** The x402 payment-identifier. */
+  identifier?: string | undefined
+  /** Hash of an x402 credential as it was sent; see `mayContinue`. */
+  credentialHash?: string | undefined
+}
+
+/**
+ * A credential that pays an offer of the item exactly, as far as that can be checked without the
+ * chain.
+ */
+export type Presentation = Named & {
+  /** Other transfers that it may mean; only the chain can decide. */
+  alternatives: readonly Pick<Presentation, 'transfer' | 'refusal'>[]
   /**
    * Why a new payment may not use it: its time is over or has not come, or its amount is not the
    * price. Computed at each call, because the price may need a look into the body.
    */
   refusal: () => Problem.Fault | undefined
-  /** Whether the credential is bound to this service. */
-  bound: boolean
-  /** The x402 payment-identifier. */
-  identifier?: string | undefined
   /** Id of the MPP challenge that it answers; part of the receipt. */
   challengeId?: string | undefined
-  /** Hash of an x402 credential as it was sent; see `mayContinue`. */
-  credentialHash?: string | undefined
   /** The payer's signed approve of Permit2, for the sponsor. */
   approval?: Hex | undefined
+}
+
+/** The request has no credential. */
+const none: Presented = { kind: 'none' }
+const scheme = /^payment(?: |$)/i
+const redeemToken = /^[A-Za-z0-9_-]{43}$/
+
+/**
+ * Finds the credential in the headers of a request. A server joins repeated headers with commas,
+ * and no credential contains one, so a comma means two credentials. `Authorization` of another
+ * scheme counts as none.
+ */
+export function extract(headers: Headers): Presented {
+  const authorization = headers.get('authorization')
+  const signature = headers.get('payment-signature')
+  const legacy = headers.get('x-payment')
+  const redeem = headers.get('payment-redeem')
+  if (authorization === null && signature === null && legacy === null && redeem === null)
+    return none
+
+  const found: Exclude<Presented, { kind: 'none' | 'fault' }>[] = []
+  if (authorization !== null && scheme.test(authorization))
+    found.push({ kind: 'mpp', value: authorization })
+  if (signature !== null) found.push({ kind: 'x402', value: signature })
+  // Some clients send one value under both the v2 and the v1 name.
+  if (legacy !== null && legacy !== signature) found.push({ kind: 'x402', value: legacy })
+  if (redeem !== null) found.push({ kind: 'redeem', token: redeem })
+
+  const values = found.map((each) => (each.kind === 'redeem' ? each.token : each.value))
+  // `Authorization: Bearer x` and `Authorization: Payment y` arrive joined as one value. Before
+  // "none": a buyer with a payment behind another scheme must not get a second challenge.
+  const isHidden = /,\s*payment /i.test(authorization ?? '')
+  if (isHidden || found.length > 1 || values.some((value) => value.includes(',')))
+    return fault('multiple-credentials', 'Send exactly one payment credential.')
+  const [first] = found
+  if (first === undefined) return none
+  if (first.kind === 'redeem' && !redeemToken.test(first.token))
+    return fault('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
+  return first
+}
+
+function fault(code: string, detail: string): Presented {
+  return { kind: 'fault', fault: { code, detail } }
 }
 
 /** What is asked for with a credential. */
@@ -91,12 +160,6 @@ export function present(asked: Asked, options: CredentialOptions): Presentation 
   }
 }
 
-/**
- * The money that a credential names, before it is compared with an offer: used to look up its
- * payment.
- */
-export type Named = Omit<Presentation, 'alternatives' | 'refusal' | 'challengeId' | 'approval'>
-
 /** The transfer of a credential if it pays on this network. Undefined when unreadable. */
 export function peek(presented: Presented, network: Network): Named | undefined {
   if (presented.kind === 'mpp') {
@@ -110,13 +173,8 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
-  const own = { identifier, credentialHash: credentialHash(presented) }
+  const own = { identifier, credentialHash: sha256(presented.value) }
   return { ...named(transfer, network.asset), protocol: 'x402', bound: false, ...own }
-}
-
-/** Whether the payer's own key signed a transfer in its asset's domain. */
-function isSignedIn(transfer: Transfer.Transfer, asset: Asset): boolean {
-  return Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
 }
 
 /**
@@ -178,13 +236,13 @@ function mpp(
 }
 
 function x402(
-  credential: Extract<Presented, { kind: 'x402' }>,
+  credential: X402,
   { item, priced = () => item, url }: Asked,
   { sponsor, now }: CredentialOptions,
 ): Presentation {
   const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const matches = matchesOf(parsed, item)
+  const matches = matchesOf(credential, parsed, item)
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),
@@ -210,7 +268,7 @@ function x402(
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
     bound: X402Payload.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
-    credentialHash: credentialHash(credential),
+    credentialHash: sha256(credential.value),
   }
 }
 
@@ -234,10 +292,10 @@ function checkOffer(
  * it was checked when it was new, and prices may have changed since.
  */
 function checkAmount(item: Item, amountAtomic: bigint, code: string): Problem.Fault | undefined {
-  if (!isOutside(item, amountAtomic)) return undefined
-  const [least] = item.offers
-  const price = least === undefined ? 'unknown' : String(least.amountAtomic)
-  return { code, detail: `The amount ${amountAtomic} is not the price of this request, ${price}.` }
+  const least = item.offers[0]?.amountAtomic
+  if (item.mostAtomic === undefined || least === undefined) return undefined
+  if (amountAtomic >= least && amountAtomic <= item.mostAtomic) return undefined
+  return { code, detail: `The amount ${amountAtomic} is not the price of this request, ${least}.` }
 }
 
 function signed(transfer: Transfer.Transfer, offer: Offer): Signing {
@@ -248,54 +306,125 @@ function signed(transfer: Transfer.Transfer, offer: Offer): Signing {
   return { ...own, transfer: { ...transfer, signature } }
 }
 
-type Signing = Pick<Presentation, 'transfer' | 'isKeySigned' | 'signatureReason' | 'expectedSigner'>
+type Signing = Pick<Named, 'transfer' | 'asset' | 'isKeySigned'>
 
 /** A transfer with the check of its signature, made at the first call. */
 function named(transfer: Transfer.Transfer, asset: Asset): Signing {
   let signed: boolean | undefined
   return {
     transfer,
+    asset,
     isKeySigned() {
-      signed ??= isSignedIn(transfer, asset)
+      signed ??=
+        Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
       return signed
     },
-    expectedSigner: () => Explanation.otherSigner(transfer, asset.eip712),
-    signatureReason:
-      transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature',
   }
 }
 
 /**
- * sha256 (hex) of an x402 credential as it was sent. The chain publishes the signed values, but not
- * these bytes
+ * Throws ProblemError 402 unless a credential has the signature with which its money is known, or that
+ * of the payer's key. The chain has accepted one signature of a contract.
  */
-function credentialHash(presented: X402): string {
-  return new Bun.CryptoHasher('sha256').update(presented.value).digest('hex')
+export function assertSigned(
+  { transfer, asset, isKeySigned }: Named,
+  { signature }: Pick<Transfer.Transfer, 'signature'>,
+): void {
+  if (transfer.signature === signature || isKeySigned()) return
+  const reason =
+    transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+  throw Denial.verificationFailed(reason, Explanation.otherSigner(transfer, asset.eip712))
 }
 
-type X402 = Extract<Presented, { kind: 'x402' }>
-type Payload = X402Payload.Parsed | Problem.Fault
-type Matches = readonly X402Payload.Match[] | Problem.Fault
-
-const payloads = new WeakMap<X402, Payload>()
-const matched = new WeakMap<X402Payload.Parsed, { item: Item; matches: Matches }>()
-
-/** The x402 payload of a request, parsed once: before its body is read, and when it is sold. */
-export function payloadOf(presented: X402): Payload {
-  let payload = payloads.get(presented)
-  if (payload === undefined) {
-    payload = X402Payload.parsePayload(presented.value)
-    payloads.set(presented, payload)
-  }
-  return payload
+function payloadOf(presented: X402): X402Payload.Parsed | Problem.Fault {
+  presented.payload ??= X402Payload.parsePayload(presented.value)
+  return presented.payload
 }
 
-/** The offers of an item that a payload may pay. Compared once, like the payload is parsed once. */
-export function matchesOf(payload: X402Payload.Parsed, item: Item): Matches {
-  const known = matched.get(payload)
-  if (known?.item === item) return known.matches
+function matchesOf(presented: X402, payload: X402Payload.Parsed, item: Item): Matches {
+  if (presented.matched?.item === item) return presented.matched.matches
   const offers = offersFor(item, payload.signed.amountAtomic)
   const matches = X402Payload.matchOffer(payload, offers, item.isByUse === true)
-  matched.set(payload, { item, matches })
+  presented.matched = { item, matches }
   return matches
+}
+
+/**
+ * The offers that a payment of this amount may use. Where the price depends on the request, these
+ * are all offers, so that a known payment is recognised whatever its request costs now.
+ */
+function offersFor(
+  { offers, retired = [], mostAtomic }: Item,
+  amountAtomic: bigint,
+): readonly (Offer | RetiredOffer)[] {
+  if (mostAtomic === undefined) return retired.length === 0 ? offers : [...offers, ...retired]
+  const others = retired.filter(
+    (before) => !offers.some((o) => o.network === before.network && o.payTo === before.payTo),
+  )
+  return [...offers, ...others].map((offer) => ({ ...offer, amountAtomic }))
+}
+
+/** Whether a request's credential justifies memory for its body; no check of the money. */
+export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
+
+type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'> & {
+  settlement: Pick<Settlement, 'findByRedeemToken'>
+}
+
+/**
+ * Accepts a challenge of ours, an x402 payload that takes an offer of the item, and an issued
+ * redeem token. Makes no signature check and no node call. Otherwise any header would put a body
+ * among the paid ones.
+ */
+export function createPlausibility({
+  settlement,
+  challengeSecrets,
+  realm,
+}: PlausibilityOptions): IsPlausible {
+  return async (presented, item) => {
+    switch (presented.kind) {
+      case 'mpp': {
+        const parsed = Credential.parse(presented.value)
+        if (Problem.isFault(parsed)) return false
+        const options = { secrets: challengeSecrets, realm }
+        return !Problem.isFault(Challenge.verify(parsed.challenge, options))
+      }
+      case 'x402': {
+        const parsed = payloadOf(presented)
+        if (Problem.isFault(parsed)) return false
+        return !('code' in matchesOf(presented, parsed, item))
+      }
+      case 'redeem':
+        return (await settlement.findByRedeemToken(redeemTokenHash(presented.token))) !== undefined
+      case 'none':
+      case 'fault':
+        return false
+    }
+  }
+}
+
+/** RFC 9530 digest of a body, `sha-256=:base64:`; undefined for an empty one. */
+export function bodyDigest(body: Uint8Array): string | undefined {
+  if (body.byteLength === 0) return undefined
+  return `sha-256=:${new Bun.CryptoHasher('sha256').update(body).digest('base64')}:`
+}
+
+/**
+ * Identifies what a payment was made for: sha256 (hex) over method, canonical path, query, body
+ * digest, and of a charge by use the headers that select its answer. The parts before the headers
+ * cannot contain a line feed, so the joined text is unambiguous.
+ */
+export function fingerprint(
+  method: string,
+  path: string,
+  search: string,
+  { digest = '', headers }: { digest?: string | undefined; headers?: string | undefined },
+): string {
+  const parts = [method, path, search, digest, ...(headers === undefined ? [] : [headers])]
+  return sha256(parts.join('\n'))
+}
+
+/** sha256 in hex. */
+function sha256(text: string): string {
+  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }

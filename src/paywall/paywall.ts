@@ -5,12 +5,19 @@ import { chargeMs } from '../settlement/upto/ceiling-limits'
 import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
 import type { Usage } from './answer/receipts'
 import { gone } from './answer/undelivered'
-import { buy, type CheckoutOptions, redeem, type Shop } from './checkout'
-import { mayContinue } from './continuation'
+import {
+  assertContinues,
+  buy,
+  type Checkout,
+  type CheckoutOptions,
+  type Product,
+  redeem,
+  type Sale,
+  type Shop,
+} from './checkout'
+import { fingerprint } from './credential'
 import * as Denial from './Denial'
-import { fingerprint } from './fingerprint'
 import { withoutUse } from './offer/Item'
-import type { Checkout, Product, Sale } from './Product'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
 /** A request for a merchant's resource with a credential. */
@@ -242,7 +249,7 @@ async function assertUndelivered(
       if (paidFor !== fingerprint || protocol !== presentation.protocol) {
         throw Denial.otherRequest(payment.transfer)
       }
-      if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
+      assertContinues(payment, { presentation, key })
       // The answer with the redeem token may have been lost. Key and credential together prove the
       // buyer, because the chain publishes neither of them whole.
       if (hasKeyAndCredential(payment, presentation, key)) return

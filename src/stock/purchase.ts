@@ -10,14 +10,17 @@ import {
   signReceipt,
   successHeaders,
 } from '../paywall/answer/receipts'
-import { type CheckoutOptions, buy as sell } from '../paywall/checkout'
-import { mayContinue } from '../paywall/continuation'
-import { peek } from '../paywall/credential'
+import {
+  assertContinues,
+  type Checkout,
+  type CheckoutOptions,
+  type Product,
+  type Sale,
+  buy as sell,
+} from '../paywall/checkout'
+import { fingerprint, type Presented, peek } from '../paywall/credential'
 import * as Denial from '../paywall/Denial'
-import type { Presented } from '../paywall/extract'
-import { fingerprint } from '../paywall/fingerprint'
 import type { Item } from '../paywall/offer/Item'
-import type { Checkout, Product, Sale } from '../paywall/Product'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
@@ -192,7 +195,7 @@ async function assertOrdered(
   if (sale.presented.kind !== protocol) {
     throw Denial.mismatch('The credential has paid in the other protocol.')
   }
-  if (!mayContinue(payment, { presentation, key })) throw Denial.otherCredential()
+  assertContinues(payment, { presentation, key })
 }
 
 /** Makes all checks before money moves. */

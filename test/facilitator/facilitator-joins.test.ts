@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'bun:test'
 import type { Hex } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { claimMoney } from '../../src/paywall/claims'
+import { claimMoney } from '../../src/paywall/checkout'
 import { setAutomine } from '../harness/chains'
 import { type Answer, type Body, type Made, makeBody, post } from '../harness/facilitation'
 import { type Shop, startShop } from '../harness/shop'

@@ -1,7 +1,7 @@
 import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
 import { type Answers, createAnswers } from '../../src/paywall/answer/store'
-import { extract } from '../../src/paywall/extract'
+import { extract } from '../../src/paywall/credential'
 import type { Item } from '../../src/paywall/offer/Item'
 import { createQuoter } from '../../src/paywall/offer/quote'
 import { createPaywall, type GatewaySale } from '../../src/paywall/paywall'

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import { encodeFunctionData, getAddress, type Hex, maxUint256, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { type Call, execute } from '../../src/demo/chains'
-import { fingerprint } from '../../src/paywall/fingerprint'
+import { fingerprint } from '../../src/paywall/credential'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
 import { isFault } from '../../src/protocol/Problem'

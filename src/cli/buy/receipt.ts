@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
-import { bodyDigest, fingerprint } from '../../paywall/fingerprint'
+import { bodyDigest, fingerprint } from '../../paywall/credential'
 import * as AddressText from '../../protocol/Address'
 import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'

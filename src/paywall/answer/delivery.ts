@@ -19,7 +19,7 @@ import {
   gone,
   isExhausted,
   left,
-  sha256,
+  redeemTokenHash,
   type Undelivered,
 } from './undelivered'
 
@@ -128,7 +128,7 @@ export function createDeliveries(options: DeliveryOptions) {
       setAll(headers, receipts.headersOf(payment, request))
       return new Response(answer.body, { status: answer.status, headers })
     },
-    findByToken: (token: string) => settlement.findByRedeemToken(sha256(token)),
+    findByToken: (token: string) => settlement.findByRedeemToken(redeemTokenHash(token)),
     /** Whether a failed delivery of the payment was answered with the token that redeems it. */
     async wasAnswered({ id, answered }: Payment): Promise<boolean> {
       if (answered || answering.has(id)) return true

@@ -4,7 +4,6 @@ import type { Offer } from '../../protocol/Offer'
 import type { ProblemError } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import * as SettlementResponse from '../../protocol/SettlementResponse'
-import type { Presented } from '../extract'
 import type { Item } from '../offer/Item'
 
 /** The signer of receipts: its key, and the address of that key, which takes a while to compute. */
@@ -151,15 +150,15 @@ export function failureHeaders(
 }
 
 /**
- * Network of a payment that could not be read, for `failureHeaders`: the one it accepted, else that
+ * Network of an x402 payment that could not be read, for `failureHeaders`: the one it accepted, else that
  * of the first offer.
  */
 export function failingOf(
-  presented: Presented,
+  credential: string | undefined,
   offers: readonly Pick<Offer, 'network'>[],
 ): Failing | undefined {
   const named =
-    presented.kind === 'x402' ? SettlementResponse.acceptedNetwork(presented.value) : undefined
+    credential === undefined ? undefined : SettlementResponse.acceptedNetwork(credential)
   const network = named ?? offers[0]?.network.id
   return network === undefined ? undefined : { network }
 }

@@ -71,7 +71,7 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
     undelivered: (payment: Payment, upstreamStatus: number | undefined): Delivered => ({
       delivered: false,
       upstreamStatus,
-      redeemTokenHash: sha256(tokenOf(payment.id)),
+      redeemTokenHash: redeemTokenHash(tokenOf(payment.id)),
       redeemUntil: untilOf(payment),
     }),
     /** The problem of a failed delivery, with the redeem token. */
@@ -114,7 +114,7 @@ export function gone(payment: Payment, detail: string): ProblemError {
   })
 }
 
-/** sha256 in hex. */
-export function sha256(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+/** What is stored of a redeem token. */
+export function redeemTokenHash(token: string): string {
+  return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }

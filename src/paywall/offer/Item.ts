@@ -58,28 +58,6 @@ export type RetiredOffer = Offer & {
   until: number
 }
 
-/**
- * The offers that a payment of this amount may use. Where the price depends on the request, these
- * are all offers, so that a known payment is recognised whatever its request costs now.
- */
-export function offersFor(
-  { offers, retired = [], mostAtomic }: Item,
-  amountAtomic: bigint,
-): readonly (Offer | RetiredOffer)[] {
-  if (mostAtomic === undefined) return retired.length === 0 ? offers : [...offers, ...retired]
-  const others = retired.filter(
-    (before) => !offers.some((o) => o.network === before.network && o.payTo === before.payTo),
-  )
-  return [...offers, ...others].map((offer) => ({ ...offer, amountAtomic }))
-}
-
-/** Whether an amount does not pay for the request that an item is offered for. */
-export function isOutside({ offers, mostAtomic }: Item, amountAtomic: bigint): boolean {
-  const least = offers[0]?.amountAtomic
-  if (mostAtomic === undefined || least === undefined) return false
-  return amountAtomic < least || amountAtomic > mostAtomic
-}
-
 /** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */
 export function inMppOrder(
   offers: readonly Offer[],
