@@ -1,6 +1,5 @@
 import * as JsonSchema from '../schema/JsonSchema'
 import * as Pattern from '../schema/Pattern'
-import * as Reference from '../schema/Reference'
 import type { Merchant, Method, Param, Route, Service } from './Config'
 import * as keys from './keys'
 import { readKeys } from './kinds'
@@ -153,7 +152,7 @@ function checkReferences({ source, path, raw }: Table): void {
     JsonSchema.compile(raw)
   } catch (error) {
     // Any other fault was reported at its place.
-    if (error instanceof Reference.SchemaError)
+    if (error instanceof JsonSchema.SchemaError)
       report(source, path, `${path.at(-1)} ${error.message}`)
   }
 }

@@ -1,4 +1,4 @@
-import { endOfString } from '../protocol/Json'
+import { endOfString, fold } from '../protocol/Json'
 import { format, type Pointer } from './Pointer'
 
 /** A member of a JSON object, at its place in the text. */
@@ -31,11 +31,6 @@ export function wantedOf(pointers: readonly Pointer[]): Wanted {
       if (length < pointer.length) parents.add(folded)
     }
   return { members, parents }
-}
-
-/** To upper case first: some parsers read a long s and the Kelvin sign as letters. */
-export function fold(text: string): string {
-  return text.toUpperCase().toLowerCase()
 }
 
 /** All wanted members of the text of a JSON object, repeated ones included. */

@@ -112,7 +112,7 @@ function readMembers(request: RequestPlan, text: string) {
     faults,
     /** Undefined when the member is missing. */
     valueOf(pointer: string): unknown {
-      const member = found.get(Members.fold(pointer))
+      const member = found.get(Json.fold(pointer))
       if (member === undefined || member.pointer !== pointer) return undefined
       return JSON.parse(text.slice(member.start, member.end))
     },
@@ -211,7 +211,7 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   const [main] = names
   if (main === undefined) return { ...nothing, most: undefined }
   const parents = new Set(names.map((at) => format(at.slice(0, -1))))
-  const [, extra] = [...parents].filter((each) => reading.found.has(Members.fold(each)))
+  const [, extra] = [...parents].filter((each) => reading.found.has(Json.fold(each)))
   if (extra !== undefined) {
     const reason = 'is there twice, in another spelling, too'
     return { ...nothing, most: undefined, faults: [{ name: nameOf(extra), reason }] }
@@ -234,12 +234,12 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   if (!isCount(value)) return fault('must be an integer from 1')
   const isOver = maxOutput !== undefined && value > maxOutput
   const faults = isOver ? fault(`must be at most ${maxOutput}`).faults : []
-  const member = reading.found.get(Members.fold(format(at)))
+  const member = reading.found.get(Json.fold(format(at)))
   const right = main.at(-1)
   if (member === undefined || at.at(-1) === right) return { ...nothing, most: value, faults }
   const renamed = { start: member.nameStart, end: member.nameEnd, text: JSON.stringify(right) }
   // A null under the right name would make the member appear twice.
-  const empty = reading.found.get(Members.fold(format([...at.slice(0, -1), right ?? ''])))
+  const empty = reading.found.get(Json.fold(format([...at.slice(0, -1), right ?? ''])))
   if (empty === undefined) return { ...nothing, most: value, edits: [renamed], faults }
   const filled = { start: empty.start, end: empty.end, text: String(value) }
   const cleared = { start: member.start, end: member.end, text: 'null' }
@@ -249,7 +249,7 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
 /** The first name whose object exists; otherwise the first name. */
 function placeOf(names: readonly Pointer[], reading: Reading): Pointer {
   const hasParent = (at: Pointer) =>
-    at.length === 1 || reading.found.has(Members.fold(format(at.slice(0, -1))))
+    at.length === 1 || reading.found.has(Json.fold(format(at.slice(0, -1))))
   return names.find(hasParent) ?? names[0] ?? []
 }
 
@@ -291,8 +291,8 @@ function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
   for (const { at, value } of sets) {
     const json = JSON.stringify(value)
     let depth = at.length
-    while (depth > 0 && !found.has(Members.fold(format(at.slice(0, depth))))) depth--
-    const member = found.get(Members.fold(format(at.slice(0, depth))))
+    while (depth > 0 && !found.has(Json.fold(format(at.slice(0, depth))))) depth--
+    const member = found.get(Json.fold(format(at.slice(0, depth))))
     const nested = at
       .slice(depth + 1)
       .reduceRight((inner, name) => `{${JSON.stringify(name)}:${inner}}`, json)

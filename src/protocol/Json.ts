@@ -207,6 +207,14 @@ export function pointerTo(path: readonly (string | number)[]): string {
   return path.map((part) => String(part).replaceAll('~', '~0').replaceAll('/', '~1')).join('/')
 }
 
+/**
+ * A name for parsers that ignore case, as Go's does. To upper case first: some of them read a long s and
+ * the Kelvin sign as letters.
+ */
+export function fold(name: string): string {
+  return name.toUpperCase().toLowerCase()
+}
+
 /** Index after the string that begins at an index, or the end of the text. */
 export function endOfString(text: string, start: number): number {
   for (let at = text.indexOf('"', start + 1); at >= 0; at = text.indexOf('"', at + 1)) {
