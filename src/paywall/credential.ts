@@ -10,7 +10,7 @@ import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
-import * as X402Payload from '../protocol/X402Payload'
+import * as X402 from '../protocol/X402'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { redeemTokenHash } from './answer/undelivered'
@@ -21,20 +21,20 @@ import type { Item, RetiredOffer } from './offer/Item'
 export type Presented =
   | { kind: 'none' }
   | { kind: 'mpp'; value: string }
-  | X402
+  | PresentedX402
   | { kind: 'redeem'; token: string }
   | { kind: 'fault'; fault: Problem.Fault }
 
-type X402 = {
+type PresentedX402 = {
   kind: 'x402'
   value: string
   /** Parsed once: before the body is read, and when it is sold. */
-  payload?: X402Payload.Parsed | Problem.Fault
+  payload?: X402.Parsed | Problem.Fault
   /** The offers of the item that it may pay, compared once. */
   matched?: { item: Item; matches: Matches }
 }
 
-type Matches = readonly X402Payload.Match[] | Problem.Fault
+type Matches = readonly X402.Match[] | Problem.Fault
 
 /**
  * The money that a credential names, before it is compared with an offer: used to look up its
@@ -236,7 +236,7 @@ function mpp(
 }
 
 function x402(
-  credential: X402,
+  credential: PresentedX402,
   { item, priced = () => item, url }: Asked,
   { sponsor, now }: CredentialOptions,
 ): Presentation {
@@ -266,7 +266,7 @@ function x402(
     approval,
     protocol: 'x402',
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
-    bound: X402Payload.isRouteBound(parsed, { url, method: item.method }),
+    bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     credentialHash: sha256(credential.value),
   }
@@ -336,15 +336,15 @@ export function assertSigned(
   throw Denial.verificationFailed(reason, Explanation.otherSigner(transfer, asset.eip712))
 }
 
-function payloadOf(presented: X402): X402Payload.Parsed | Problem.Fault {
-  presented.payload ??= X402Payload.parsePayload(presented.value)
+function payloadOf(presented: PresentedX402): X402.Parsed | Problem.Fault {
+  presented.payload ??= X402.parsePayload(presented.value)
   return presented.payload
 }
 
-function matchesOf(presented: X402, payload: X402Payload.Parsed, item: Item): Matches {
+function matchesOf(presented: PresentedX402, payload: X402.Parsed, item: Item): Matches {
   if (presented.matched?.item === item) return presented.matched.matches
   const offers = offersFor(item, payload.signed.amountAtomic)
-  const matches = X402Payload.matchOffer(payload, offers, item.isByUse === true)
+  const matches = X402.matchOffer(payload, offers, item.isByUse === true)
   presented.matched = { item, matches }
   return matches
 }

@@ -44,14 +44,8 @@ export function parse(value: string): Parsed | Fault {
   try {
     return decode(value)
   } catch (error) {
-    if (error instanceof Json.JsonError) {
-      return {
-        code: 'malformed-credential',
-        detail: `The credential is malformed: ${error.message}.`,
-      }
-    }
     if (error instanceof TermsError) return { code: 'verification-failed', detail: error.message }
-    throw error
+    return Json.faultOf(error, 'malformed-credential', 'The credential')
   }
 }
 

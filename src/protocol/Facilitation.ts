@@ -3,7 +3,7 @@ import * as Json from './Json'
 import { isCaip2 } from './Network'
 import { type Fault, isFault } from './Problem'
 import type { Transfer } from './Transfer'
-import * as X402Payload from './X402Payload'
+import * as X402 from './X402'
 
 /**
  * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike.
@@ -20,7 +20,7 @@ export type Requirements = ReturnType<typeof readRequirements>
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
  */
 export type FacilitatorRequest = {
-  parsed: Pick<X402Payload.Parsed, 'method' | 'signed'>
+  parsed: Pick<X402.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
   /** As it was sent, because callers compare it as text. */
@@ -80,9 +80,9 @@ export function parse(
     json = Json.parse(body)
     payload = Json.read(json, 'paymentPayload', 'object')
   } catch (error) {
-    return malformed('invalid_payload', 'The request', error)
+    return Json.faultOf(error, 'invalid_payload', 'The request')
   }
-  const parsed = X402Payload.parsePayload(payload)
+  const parsed = X402.parsePayload(payload)
   if (isFault(parsed)) return parsed
   const { accepted } = parsed
   if (accepted === undefined) {
@@ -109,7 +109,7 @@ export function parse(
     }
     return { request, extensions }
   } catch (error) {
-    return malformed('invalid_payment_requirements', 'paymentRequirements', error)
+    return Json.faultOf(error, 'invalid_payment_requirements', 'paymentRequirements')
   }
 }
 
@@ -135,11 +135,6 @@ export function networkNamed(body: Uint8Array): string | undefined {
 function textOr(parent: Json.JsonObject, name: string): string | undefined {
   const value = Json.member(parent, name)
   return typeof value === 'string' ? value : undefined
-}
-
-function malformed(code: string, what: string, error: unknown): Fault {
-  if (!(error instanceof Json.JsonError)) throw error
-  return { code, detail: `${what} is malformed: ${error.message}.` }
 }
 
 function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
@@ -198,7 +193,7 @@ function readTimeout(terms: Json.JsonObject): number {
   return seconds
 }
 
-/** Call it after `X402Payload.parsePayload`, which has checked that the payer is an address. */
+/** Call it after `X402.parsePayload`, which has checked that the payer is an address. */
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.read(payload, 'payload', 'object')
   const authorization = Json.optional(inner, 'authorization', 'object')

@@ -1,4 +1,4 @@
-import { isObject, JsonError, type JsonObject, parse } from './Json'
+import { JsonError, type JsonObject, parse } from './Json'
 
 /** Decodes header values from untrusted clients. */
 
@@ -46,11 +46,4 @@ export function encodeJson(value: object): string {
 /** base64url without padding of a text. */
 export function base64url(text: string): string {
   return encoder.encode(text).toBase64({ alphabet: 'base64url', omitPadding: true })
-}
-
-/** `info` of an extension. An extension without an `info` object is ignored. */
-export function infoOf(extensions: JsonObject | undefined, name: string): JsonObject | undefined {
-  const extension = extensions?.[name]
-  const info = isObject(extension) ? extension.info : undefined
-  return isObject(info) ? info : undefined
 }

@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
 import { parse as parseAddress } from './Address'
 import { parseAtomic } from './Amount'
+import type { Fault } from './Problem'
 
 /** Strict JSON for untrusted input, readers for its members, and RFC 8785 serialisation. */
 
@@ -14,6 +15,12 @@ const wordPattern = /^0x[0-9a-fA-F]{64}$/
 /** Why a text or one of its members was refused. The message is safe to send. */
 export class JsonError extends Error {
   override readonly name = 'JsonError'
+}
+
+/** The fault of what threw a JsonError; throws anything else. */
+export function faultOf(error: unknown, code: string, what: string): Fault {
+  if (!(error instanceof JsonError)) throw error
+  return { code, detail: `${what} is malformed: ${error.message}.` }
 }
 
 /**

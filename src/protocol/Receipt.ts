@@ -1,8 +1,9 @@
 import type { Address, Hex } from 'viem'
-import { base64url, decodeJson, infoOf } from './Header'
+import { base64url, decodeJson, encodeJson } from './Header'
 import * as Json from './Json'
 import { artifactOf } from './Offer'
 import type { Fault } from './Problem'
+import { infoOf } from './X402'
 
 /** Signed receipts: `x402 receipt` of the offer-receipt extension, sent by both protocols. */
 
@@ -92,9 +93,29 @@ export function mpp(
   )
 }
 
-/** `extensions` of an x402 settlement response. */
-export function extension(receipt: Signed): Readonly<Record<string, unknown>> {
-  return { 'offer-receipt': { info: { receipt }, schema } }
+/** The x402 result of a settlement. */
+export type Settlement = {
+  success: boolean
+  /** Hash of the transaction; empty when nothing was sent. */
+  transaction: Hex | ''
+  /** CAIP-2 id. Never empty, because clients refuse that. */
+  network: string
+  payer?: Address | undefined
+  amount?: string | undefined
+  errorReason?: string | undefined
+  receipt?: Signed
+  /** Further extensions. */
+  extensions?: Readonly<Record<string, unknown>>
+}
+
+/** `PAYMENT-RESPONSE` value. Undefined members are omitted. */
+export function x402({ receipt, ...settled }: Settlement): string {
+  const { success, errorReason, transaction, network, payer, amount } = settled
+  const extensions = receipt && {
+    'offer-receipt': { info: { receipt }, schema },
+    ...settled.extensions,
+  }
+  return encodeJson({ success, errorReason, transaction, network, payer, amount, extensions })
 }
 
 /**
@@ -109,8 +130,7 @@ export function parse(text: string): Signed | Fault {
     const info = infoOf(Json.optional(json, 'extensions', 'object'), 'offer-receipt')
     return ofX402(info === undefined ? json : Json.read(info, 'receipt', 'object'))
   } catch (error) {
-    if (!(error instanceof Json.JsonError)) throw error
-    return { code: 'malformed-receipt', detail: `The receipt is malformed: ${error.message}.` }
+    return Json.faultOf(error, 'malformed-receipt', 'The receipt')
   }
 }
 

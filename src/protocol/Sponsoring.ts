@@ -1,12 +1,11 @@
 import type { Address, Hex } from 'viem'
-import { infoOf } from './Header'
 import * as Json from './Json'
 import type { Offer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import type { Transfer } from './Transfer'
 import { windowMinSeconds } from './Transfer'
-import type { Declaration } from './X402'
+import { type Declaration, infoOf } from './X402'
 
 /**
  * x402 extensions by which a payer without native gas approves Permit2: by an EIP-2612 permit in
@@ -74,8 +73,7 @@ function wellFormed<T>(code: string, read: () => T): T | Fault {
   try {
     return read()
   } catch (error) {
-    if (!(error instanceof Json.JsonError)) throw error
-    return { code, detail: `The extension is malformed: ${error.message}.` }
+    return Json.faultOf(error, code, 'The extension')
   }
 }
 

@@ -1,10 +1,17 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
-import type { Network } from './Network'
+import * as Authorization from './Authorization'
+import * as Explanation from './Explanation'
+import { base64url, decodeJson } from './Header'
+import * as Json from './Json'
+import { isCaip2, type Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
+import type { Fault } from './Problem'
+import type { Transfer } from './Transfer'
+import * as Upto from './Upto'
 
-/** x402 version 2, schemes `exact` and `upto` on EVM: offers. */
+/** x402 version 2, schemes `exact` and `upto` on EVM: offers, and the payloads that pay them. */
 
 /**
  * Longest validity in seconds of a payer's signature; also the longest deadline that clients
@@ -44,7 +51,7 @@ export type PaymentRequired = {
 }
 
 /** The offer as an `accepts` entry for one of its asset's transfer methods. */
-export function requirements(offer: Offer, method: TransferMethod): Requirements {
+function requirements(offer: Offer, method: TransferMethod): Requirements {
   const { name, version } = offer.network.asset.eip712
   return entry('exact', offer, {
     assetTransferMethod: method,
@@ -143,4 +150,290 @@ const identifierSchema = {
     id: { type: 'string', minLength: 16, maxLength: 128 },
   },
   required: ['required'],
+}
+
+/** A decoded payment payload; it has not been compared with our offers yet. */
+export type Parsed = {
+  scheme: 'exact' | 'upto'
+  method: TransferMethod
+  /** The signed fields, without the chain, and for EIP-3009 without the asset. */
+  signed: Pick<
+    Transfer,
+    'payer' | 'payee' | 'amountAtomic' | 'nonce' | 'validAfter' | 'validBefore' | 'signature'
+  > & {
+    asset?: Address
+    spender?: Address
+    /** The account that may settle: signed by the scheme `upto`. */
+    facilitator?: Address | undefined
+  }
+  accepted: Json.JsonObject | undefined
+  resource: Json.JsonObject | undefined
+  extensions: Json.JsonObject | undefined
+  /** `payment-identifier` extension: an idempotency key. */
+  identifier: string | undefined
+}
+
+/**
+ * Decodes `PAYMENT-SIGNATURE`, standard or url-safe base64, or the strictly parsed JSON that
+ * facilitators receive. Faults: `invalid_payload`, `invalid_x402_version`.
+ */
+export function parsePayload(given: string | Json.JsonObject): Parsed | Fault {
+  try {
+    return parseObject(typeof given === 'string' ? decodeJson(given, 'either') : given)
+  } catch (error) {
+    return Json.faultOf(error, 'invalid_payload', 'The payment payload')
+  }
+}
+
+function parseObject(json: Json.JsonObject): Parsed | Fault {
+  if (Json.member(json, 'x402Version') !== 2) {
+    return fault('invalid_x402_version', 'x402Version must be 2.')
+  }
+  const payload = Json.read(json, 'payload', 'object')
+  const authorization = Json.optional(payload, 'authorization', 'object')
+  const permit = Json.optional(payload, 'permit2Authorization', 'object')
+  const signature = Json.read(payload, 'signature', 'signature')
+  const extensions = Json.optional(json, 'extensions', 'object')
+  const common = {
+    accepted: Json.optional(json, 'accepted', 'object'),
+    resource: Json.optional(json, 'resource', 'object'),
+    extensions,
+    identifier: identifier(extensions),
+  }
+  if (authorization !== undefined && permit === undefined) {
+    const signed = { ...Authorization.read(authorization), signature }
+    return { scheme: 'exact', method: 'eip3009', signed, ...common }
+  }
+  if (permit !== undefined && authorization === undefined) {
+    const signed = signedPermit(permit, signature)
+    return { scheme: schemeOf(common.accepted, signed), method: 'permit2', signed, ...common }
+  }
+  throw new Json.JsonError('payload needs either authorization or permit2Authorization')
+}
+
+/** The scheme of a Permit2 payload: the one that it accepted, else the one whose proxy may spend. */
+function schemeOf(
+  accepted: Json.JsonObject | undefined,
+  { spender }: Parsed['signed'],
+): Parsed['scheme'] {
+  const isUpto =
+    accepted === undefined
+      ? spender === Upto.proxyAddress
+      : Json.member(accepted, 'scheme') === 'upto'
+  return isUpto ? 'upto' : 'exact'
+}
+
+function spenderOf(hasFacilitator: boolean): Address {
+  return hasFacilitator ? Upto.proxyAddress : Permit.proxyAddress
+}
+
+/** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
+function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
+  const permitted = Json.read(json, 'permitted', 'object')
+  const witness = Json.read(json, 'witness', 'object')
+  const hasSpender = Json.member(json, 'spender') !== undefined
+  const hasValidAfter = Json.member(witness, 'validAfter') !== undefined
+  const hasFacilitator = Json.member(witness, 'facilitator') !== undefined
+  return {
+    asset: Json.read(permitted, 'token', 'address'),
+    spender: hasSpender ? Json.read(json, 'spender', 'address') : spenderOf(hasFacilitator),
+    facilitator: hasFacilitator ? Json.read(witness, 'facilitator', 'address') : undefined,
+    payer: Json.read(json, 'from', 'address'),
+    payee: Json.read(witness, 'to', 'address'),
+    amountAtomic: Json.read(permitted, 'amount', 'uint'),
+    // Clients write digits, the example of the specification is hex.
+    nonce: Json.read(json, 'nonce', 'wordOrUint'),
+    validAfter: hasValidAfter ? Json.read(witness, 'validAfter', 'uint') : 0n,
+    validBefore: Json.read(json, 'deadline', 'uint'),
+    signature,
+  }
+}
+
+function identifier(extensions: Json.JsonObject | undefined): string | undefined {
+  const info = infoOf(extensions, 'payment-identifier')
+  const id = info === undefined ? undefined : Json.optional(info, 'id', 'text')
+  if (id !== undefined && !/^[A-Za-z0-9_-]{16,128}$/.test(id)) {
+    throw new Json.JsonError('payment-identifier id is not 16 to 128 letters, digits, - or _')
+  }
+  return id
+}
+
+/** One of our offers that a payload may be paying. */
+export type Match = { offer: Offer; transfer: Transfer }
+
+/** One of our offers that a payload may pay. */
+export function matchOffer(
+  parsed: Parsed,
+  offers: readonly Offer[],
+  takesUpto = false,
+): readonly Match[] | Fault {
+  const { scheme, method, signed, accepted } = parsed
+  const isUpto = scheme === 'upto'
+  if (isUpto && !takesUpto) return unsupported
+  if (isUpto && signed.facilitator === undefined) {
+    return fault('invalid_payload', 'The payment payload has no witness.facilitator.')
+  }
+  const { facilitator } = signed
+  let candidates = offers.filter((offer) => isUpto || offer.network.asset.transfer.includes(method))
+  if (accepted !== undefined) {
+    const refusal = checkAccepted(accepted, offers, scheme)
+    if (refusal !== undefined) return refusal
+    // Settlement checks whether the facilitator is one of its relayers.
+    const termsOf = (offer: Offer) =>
+      isUpto && facilitator !== undefined
+        ? uptoRequirements(offer, facilitator)
+        : requirements(offer, method)
+    candidates = candidates.filter((offer) => {
+      const terms = termsOf(offer)
+      return equals(accepted, terms) || (isUpto && equals(accepted, brief(terms)))
+    })
+    if (candidates.length === 0) {
+      const detail = 'accepted is none of the offers of this route: copy one of accepts unchanged.'
+      return fault('invalid_payment_requirements', detail)
+    }
+  }
+  const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  if (method === 'permit2' && signed.spender !== spender) {
+    return fault('invalid_permit2_spender', `spender must be ${spender}.`)
+  }
+  // The first of them has the terms that a refusal names.
+  const [named] = candidates
+  candidates = candidates.filter((offer) => offer.payTo === signed.payee)
+  if (candidates.length === 0) {
+    const code = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
+    const detail = Explanation.otherPayee(signed.payee, named?.payTo ?? 'missing')
+    return fault(`${code}_recipient_mismatch`, detail)
+  }
+  candidates = candidates.filter((offer) => offer.amountAtomic === signed.amountAtomic)
+  if (candidates.length === 0) {
+    return amountMismatch(method, signed.amountAtomic, named?.amountAtomic ?? 0n)
+  }
+  if (method === 'permit2') {
+    candidates = candidates.filter((offer) => offer.network.asset.address === signed.asset)
+    if (candidates.length === 0) {
+      const asset = named?.network.asset.address ?? 'missing'
+      const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
+      return fault('permit2_token_mismatch', detail)
+    }
+  }
+  return candidates.map((offer) => ({ offer, transfer: transferOf(parsed, offer) }))
+}
+
+function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint): Fault {
+  const code =
+    method === 'permit2'
+      ? 'permit2_amount_mismatch'
+      : 'invalid_exact_evm_payload_authorization_value_mismatch'
+  return fault(code, Explanation.otherAmount(signed, expected))
+}
+
+const unsupported = fault('unsupported_scheme', 'This scheme is not offered.')
+
+function checkAccepted(
+  accepted: Json.JsonObject,
+  offers: readonly Offer[],
+  scheme: Parsed['scheme'],
+): Fault | undefined {
+  if (Json.member(accepted, 'scheme') !== scheme) return unsupported
+  const network = Json.member(accepted, 'network')
+  if (!offers.some((offer) => offer.network.id === network)) {
+    const ids = [...new Set(offers.map((offer) => offer.network.id))].join(', ')
+    return fault(
+      'invalid_network',
+      `accepted.network is not offered by this route, which offers ${ids}.`,
+    )
+  }
+  return undefined
+}
+
+/**
+ * Whether `accepted` has every member of ours and no other, at both levels. Addresses may differ in
+ * case, a safe integer may replace the amount, and null counts as absent.
+ */
+function equals(accepted: Json.JsonObject, ours: Requirements): boolean {
+  const { extra, amount, ...rest } = ours
+  const theirs = Json.member(accepted, 'extra')
+  if (!Json.isObject(theirs) || !sameMembers(theirs, extra)) return false
+  const theirAmount = Json.member(accepted, 'amount')
+  const isAmount =
+    theirAmount === amount || (Number.isSafeInteger(theirAmount) && String(theirAmount) === amount)
+  const { extra: _, amount: __, ...others } = accepted
+  return isAmount && sameMembers(others, rest)
+}
+
+const addressPattern = /^0x[0-9a-fA-F]{40}$/
+
+function sameMembers(
+  theirs: Json.JsonObject,
+  ours: Readonly<Record<string, string | number>>,
+): boolean {
+  for (const [name, value] of Object.entries(ours)) {
+    const other = Json.member(theirs, name)
+    if (other === value) continue
+    if (typeof other !== 'string' || typeof value !== 'string') return false
+    if (!addressPattern.test(value) || other.toLowerCase() !== value.toLowerCase()) return false
+  }
+  return Object.keys(theirs).every(
+    (name) => Object.hasOwn(ours, name) || Json.member(theirs, name) === undefined,
+  )
+}
+
+function transferOf(parsed: Parsed, offer: Offer): Transfer {
+  const { asset: _, spender: __, facilitator, ...signed } = parsed.signed
+  const { id, chainId, asset } = offer.network
+  const isUpto = parsed.scheme === 'upto' && facilitator !== undefined
+  return {
+    method: parsed.method,
+    network: id,
+    chainId,
+    asset: asset.address,
+    ...signed,
+    ...(isUpto ? { upto: { ceilingAtomic: signed.amountAtomic, facilitator } } : {}),
+  }
+}
+
+/**
+ * Whether the EIP-3009 nonce commits to this resource, as mppx chooses it when `extensions.mppx` is
+ * advertised: sha256 over the base64url JCS of accepted, resource and extensions. Such a payment
+ * cannot be for another seller.
+ */
+export function isRouteBound(
+  parsed: Parsed,
+  expected: { url: string; method?: string | undefined },
+): boolean {
+  const { accepted, resource, extensions, method, signed } = parsed
+  if (method !== 'eip3009' || accepted === undefined || resource === undefined) return false
+  const info = infoOf(extensions, 'mppx')
+  if (extensions === undefined || info === undefined) return false
+  if (Json.member(resource, 'url') !== expected.url) return false
+  if (expected.method !== undefined && Json.member(info, 'method') !== expected.method) return false
+  const parts = [accepted, resource, extensions].map((part) => base64url(Json.canonicalize(part)))
+  const input = parts.join('|')
+  return `0x${new Bun.CryptoHasher('sha256').update(input).digest('hex')}` === signed.nonce
+}
+
+/** Network that a payload names, even in a malformed one; undefined when there is none. */
+export function acceptedNetwork(value: string): string | undefined {
+  try {
+    const accepted = Json.optional(decodeJson(value, 'either'), 'accepted', 'object')
+    const network = accepted && Json.member(accepted, 'network')
+    return isCaip2(network) ? network : undefined
+  } catch (error) {
+    if (error instanceof Json.JsonError) return undefined
+    throw error
+  }
+}
+
+/** `info` of an extension. An extension without an `info` object is ignored. */
+export function infoOf(
+  extensions: Json.JsonObject | undefined,
+  name: string,
+): Json.JsonObject | undefined {
+  const extension = extensions?.[name]
+  const info = Json.isObject(extension) ? extension.info : undefined
+  return Json.isObject(info) ? info : undefined
+}
+
+function fault(code: string, detail: string): Fault {
+  return { code, detail }
 }

@@ -8,7 +8,7 @@ import * as Credential from '../../src/protocol/Credential'
 import * as Permit from '../../src/protocol/Permit'
 import { isFault } from '../../src/protocol/Problem'
 import * as Transfer from '../../src/protocol/Transfer'
-import * as X402Payload from '../../src/protocol/X402Payload'
+import * as X402 from '../../src/protocol/X402'
 import { ask } from '../harness/buyer'
 import { connect, request } from '../harness/raw'
 import { networkOf } from '../harness/settlement'
@@ -71,7 +71,7 @@ function transferOf(way: Way, headers: Record<string, string>): Transfer.Transfe
     if (isFault(parsed)) throw new Error(parsed.detail)
     return parsed.transfer
   }
-  const parsed = X402Payload.parsePayload(headers['payment-signature'] ?? '')
+  const parsed = X402.parsePayload(headers['payment-signature'] ?? '')
   if (isFault(parsed)) throw new Error(parsed.detail)
   const { id, chainId, asset } = networkOf('http://localhost', way.side)
   const { spender: _, ...signed } = parsed.signed

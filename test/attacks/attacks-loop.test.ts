@@ -13,7 +13,7 @@ import { extract } from '../../src/paywall/credential'
 import * as Credential from '../../src/protocol/Credential'
 import * as Facilitation from '../../src/protocol/Facilitation'
 import * as Receipt from '../../src/protocol/Receipt'
-import * as X402Payload from '../../src/protocol/X402Payload'
+import * as X402 from '../../src/protocol/X402'
 import * as Pattern from '../../src/schema/Pattern'
 import { parseTerms } from '../../src/stock/Instrument'
 import { entriesOf, find } from '../../src/web/public/Search'
@@ -213,7 +213,7 @@ const texts: readonly [name: string, lengthMax: number, check: (text: string) =>
 const headerChecks: readonly [name: string, check: (text: string) => unknown][] = [
   ['Authorization', (text) => extract(new Headers({ authorization: text }))],
   ['a credential', (text) => Credential.parse(`Payment ${text}`)],
-  ['Payment-Signature', (text) => X402Payload.parsePayload(text)],
+  ['Payment-Signature', (text) => X402.parsePayload(text)],
   [
     'Idempotency-Key',
     (text) => idempotencyKey(new Headers({ 'idempotency-key': text }), undefined),

@@ -6,7 +6,7 @@ import * as Crypto from '../../src/protocol/Crypto'
 import { isFault } from '../../src/protocol/Problem'
 import * as Receipt from '../../src/protocol/Receipt'
 import * as Transfer from '../../src/protocol/Transfer'
-import * as X402Payload from '../../src/protocol/X402Payload'
+import * as X402 from '../../src/protocol/X402'
 import { ask } from '../harness/buyer'
 import { executable } from '../harness/executable'
 import { units } from '../harness/meter'
@@ -225,12 +225,12 @@ describe('Terms', () => {
     for (const one of terms) {
       const random = new Uint8Array(32).fill(9)
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
-      const parsed = X402Payload.parsePayload(paid.value)
+      const parsed = X402.parsePayload(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
       const network = shop.config.networks.find(({ id }) => id === one.network)
       if (network === undefined) throw new Error(one.network)
       const offer = { network, payTo: one.payTo, amountAtomic: one.amountAtomic }
-      const matches = X402Payload.matchOffer(parsed, [offer], true)
+      const matches = X402.matchOffer(parsed, [offer], true)
       if (isFault(matches)) throw new Error(matches.detail)
       expect(matches.map(({ transfer }) => transfer)).toEqual([paid.transfer])
       expect(paid.transfer.upto?.facilitator).toBe(account(0).address)

@@ -14,7 +14,6 @@ import type { Offer } from '../../src/protocol/Offer'
 import { isFault } from '../../src/protocol/Problem'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402 from '../../src/protocol/X402'
-import * as X402Payload from '../../src/protocol/X402Payload'
 import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 import { type TestWorld, testWorld, until } from '../harness/world'
@@ -170,20 +169,21 @@ describe('Terms', () => {
   test('x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
     for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
-      const parsed = X402Payload.parsePayload(paid.value)
+      const parsed = X402.parsePayload(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
-      const matches = X402Payload.matchOffer(parsed, [offer])
+      const matches = X402.matchOffer(parsed, [offer])
       if (isFault(matches)) throw new Error(matches.detail)
       expect(matches.map(({ transfer }) => transfer)).toEqual([paid.transfer])
       const digest = Transfer.digest(paid.transfer, usdg.asset)
       expect(Crypto.recover(digest, paid.transfer.signature)).toBe(payer.address)
-      const bound = X402Payload.isRouteBound(parsed, { url: 'http://localhost/m/a/b' })
+      const bound = X402.isRouteBound(parsed, { url: 'http://localhost/m/a/b' })
       expect(bound).toBe(one.method === 'eip3009')
     }
   })
 
   test('error: invalid offers, unknown tokens and other spenders are omitted', () => {
-    const accepted = X402.requirements(offer, 'permit2')
+    const [, accepted] = X402.accepts([offer])
+    if (accepted === undefined) throw new Error('no entry for Permit2')
     const of = (accept: object) =>
       Terms.decode(new Headers({ 'payment-required': encodeJson({ accepts: [accept] }) }))
     expect(of(accepted)).toHaveLength(1)

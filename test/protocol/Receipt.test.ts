@@ -10,7 +10,6 @@ import * as Crypto from '../../src/protocol/Crypto'
 import * as Offer from '../../src/protocol/Offer'
 import { isFault } from '../../src/protocol/Problem'
 import * as Receipt from '../../src/protocol/Receipt'
-import * as SettlementResponse from '../../src/protocol/SettlementResponse'
 import * as X402 from '../../src/protocol/X402'
 import { chainB, offer, payer } from './networks'
 
@@ -27,12 +26,12 @@ const receipt = Receipt.sign(
   },
   key,
 )
-const response = SettlementResponse.serialize({
+const response = Receipt.x402({
   success: true,
   transaction,
   network: 'eip155:4663',
   payer,
-  extensions: Receipt.extension(receipt),
+  receipt,
 })
 
 test('the stock verifier recovers our receipt key', async () => {

@@ -15,10 +15,9 @@ import * as Json from '../../src/protocol/Json'
 import * as Offer from '../../src/protocol/Offer'
 import * as Permit from '../../src/protocol/Permit'
 import { isFault } from '../../src/protocol/Problem'
-import * as SettlementResponse from '../../src/protocol/SettlementResponse'
+import * as Receipt from '../../src/protocol/Receipt'
 import * as Transfer from '../../src/protocol/Transfer'
 import * as X402 from '../../src/protocol/X402'
-import * as X402Payload from '../../src/protocol/X402Payload'
 import mppxCapture from './fixtures/mppx-x402-8453-eip3009.json'
 import eip2612 from './fixtures/x402-4663-permit2-eip2612-ext-rpc.json'
 import erc20 from './fixtures/x402-4663-permit2-erc20approval-ext-rpc.json'
@@ -37,9 +36,14 @@ const key = Crypto.bytes('33'.repeat(32))
 
 /** The captures were made without our `spender` and `paymentFlow`, on assets of a local chain. */
 const captured = (value: string) => {
-  const parsed = X402Payload.parsePayload(value)
+  const parsed = X402.parsePayload(value)
   if (isFault(parsed)) throw new Error(parsed.detail)
   return parsed
+}
+const requirements = (paid: ReturnType<typeof offer>, method: string) => {
+  const found = X402.accepts([paid]).find(({ extra }) => extra.assetTransferMethod === method)
+  if (found === undefined) throw new Error(`no ${method}`)
+  return found
 }
 const base = (change: (payload: Members) => unknown = () => undefined) => {
   const copy = structuredClone(permit2.payload) as Members
@@ -47,13 +51,13 @@ const base = (change: (payload: Members) => unknown = () => undefined) => {
 }
 const authorized = (change: (payload: Members) => unknown = () => undefined) => {
   const copy = structuredClone(eip3009.payload) as Members
-  copy.accepted = X402.requirements(offer(chainA), 'eip3009')
+  copy.accepted = requirements(offer(chainA), 'eip3009')
   return encodeJson((change(copy) ?? copy) as object)
 }
 const codeOf = (result: unknown) =>
   isFault(result as object) ? (result as { code: string }).code : 'none'
 const matchCode = (value: string, offers = [offer(chainB), offer(chainA)]) =>
-  codeOf(X402Payload.matchOffer(captured(value), offers))
+  codeOf(X402.matchOffer(captured(value), offers))
 const captureAsset = Json.read(
   { a: permit2.payload.payload.permit2Authorization.permitted.token },
   'a',
@@ -69,7 +73,7 @@ test('captured payloads parse and recover to their payer', () => {
   for (const header of headers) {
     const parsed = { ...captured(header), accepted: undefined }
     const offers = [offer(chainA), offer(captureChain)]
-    const matches = X402Payload.matchOffer(parsed, offers)
+    const matches = X402.matchOffer(parsed, offers)
     if (isFault(matches)) throw new Error(matches.detail)
     const signers = matches.map(({ transfer, offer: { network } }) =>
       Crypto.recover(Transfer.digest(transfer, network.asset), transfer.signature),
@@ -83,7 +87,7 @@ test('the requirements that stock clients echo equal our own', () => {
     [chainA, 'eip3009'],
     [chainB, 'permit2'],
   ] as const) {
-    expect(X402.requirements(offer(network), method)).toEqual({
+    expect(requirements(offer(network), method)).toEqual({
       scheme: 'exact',
       network: network.id,
       amount: '10000',
@@ -98,7 +102,7 @@ test('the requirements that stock clients echo equal our own', () => {
       },
     })
   }
-  expect(Object.keys(X402.requirements(offer(chainA), 'eip3009'))).toEqual([
+  expect(Object.keys(requirements(offer(chainA), 'eip3009'))).toEqual([
     ...['scheme', 'network', 'amount', 'asset', 'payTo', 'maxTimeoutSeconds', 'extra'],
   ])
 })
@@ -151,7 +155,7 @@ test('the payment-identifier declaration works with the stock client helper', ()
   for (const id of ['short', 'x'.repeat(129), 'has space in its text', 5]) {
     extensions['payment-identifier'].info.id = id
     const value = base((p) => void Object.assign(p, { extensions }))
-    expect(codeOf(X402Payload.parsePayload(value))).toBe('invalid_payload')
+    expect(codeOf(X402.parsePayload(value))).toBe('invalid_payload')
   }
 })
 
@@ -176,7 +180,7 @@ test('the payload of specification 2.3 needs no more than it shows', () => {
       signature: permit2.payload.payload.signature,
     },
   })
-  const matches = X402Payload.matchOffer(captured(value), [offer(chainA), offer(captureChain)])
+  const matches = X402.matchOffer(captured(value), [offer(chainA), offer(captureChain)])
   if (isFault(matches)) throw new Error(matches.detail)
   const [match] = matches
   expect(matches).toHaveLength(1)
@@ -188,7 +192,7 @@ test('the payload of specification 2.3 needs no more than it shows', () => {
 test('without accepted EIP-3009 matches every offer of its payee and amount', () => {
   const value = authorized(({ accepted: _, ...rest }) => rest)
   const offers = [offer(chainB), offer(chainA), offer(otherChain(chainA, 84532)), offer(chainA, 5n)]
-  const matches = X402Payload.matchOffer(captured(value), offers)
+  const matches = X402.matchOffer(captured(value), offers)
   if (isFault(matches)) throw new Error(matches.detail)
   expect(matches.map((match) => match.transfer.chainId)).toEqual([4663, 8453, 84532])
   const signed = matches.filter(
@@ -214,7 +218,7 @@ test('accepted equal to ours matches, whatever the case of its addresses', () =>
 })
 
 test('error: tampered accepted is refused', () => {
-  const accepted = X402.requirements(offer(chainA), 'eip3009')
+  const accepted = requirements(offer(chainA), 'eip3009')
   const cases: [Members, string][] = [
     [{ scheme: 'upto' }, 'unsupported_scheme'],
     [{ scheme: 'Exact' }, 'unsupported_scheme'],
@@ -317,14 +321,14 @@ test('error: malformed payloads are invalid_payload, other versions say so', () 
     inner({ witness: undefined }),
     inner({ witness: { to: payTo, validAfter: 'x' } }),
   ]) {
-    expect([value.slice(0, 60), codeOf(X402Payload.parsePayload(value))]).toEqual([
+    expect([value.slice(0, 60), codeOf(X402.parsePayload(value))]).toEqual([
       value.slice(0, 60),
       'invalid_payload',
     ])
   }
   for (const x402Version of [1, '2', 3, undefined]) {
     const value = base((p) => void Object.assign(p, { x402Version }))
-    expect(codeOf(X402Payload.parsePayload(value))).toBe('invalid_x402_version')
+    expect(codeOf(X402.parsePayload(value))).toBe('invalid_x402_version')
   }
 })
 
@@ -358,21 +362,21 @@ test('mppx binds its nonce to the route', async () => {
     X402.paymentRequired({ error: 'Payment required', resource, accepts, extensions }),
   )
   const parsed = captured(header)
-  const matches = X402Payload.matchOffer(parsed, offers)
+  const matches = X402.matchOffer(parsed, offers)
   if (isFault(matches)) throw new Error(matches.detail)
   expect(matches).toHaveLength(1)
-  expect(X402Payload.isRouteBound(parsed, { url: resource.url, method: 'GET' })).toBe(true)
-  expect(X402Payload.isRouteBound(parsed, { url: resource.url })).toBe(true)
-  expect(X402Payload.isRouteBound(parsed, { url: `${resource.url}/other` })).toBe(false)
-  expect(X402Payload.isRouteBound(parsed, { url: resource.url, method: 'POST' })).toBe(false)
+  expect(X402.isRouteBound(parsed, { url: resource.url, method: 'GET' })).toBe(true)
+  expect(X402.isRouteBound(parsed, { url: resource.url })).toBe(true)
+  expect(X402.isRouteBound(parsed, { url: `${resource.url}/other` })).toBe(false)
+  expect(X402.isRouteBound(parsed, { url: resource.url, method: 'POST' })).toBe(false)
   const accepted = { ...parsed.accepted, amount: '1' }
-  expect(X402Payload.isRouteBound({ ...parsed, accepted }, { url: resource.url })).toBe(false)
+  expect(X402.isRouteBound({ ...parsed, accepted }, { url: resource.url })).toBe(false)
   const unbound = captured(mppxCapture.retryRequest.headers['payment-signature'])
-  expect(X402Payload.isRouteBound(unbound, { url: 'http://127.0.0.1:46007/paid' })).toBe(false)
+  expect(X402.isRouteBound(unbound, { url: 'http://127.0.0.1:46007/paid' })).toBe(false)
 })
 
 test('settlement responses decode with @x402/core', () => {
-  const header = SettlementResponse.serialize({
+  const header = Receipt.x402({
     success: false,
     errorReason: 'settlement_pending',
     transaction: '0xab',

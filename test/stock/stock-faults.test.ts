@@ -4,7 +4,7 @@ import { account } from '../../src/demo/accounts'
 import { execute, mine } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
 import * as Transfer from '../../src/protocol/Transfer'
-import * as X402Payload from '../../src/protocol/X402Payload'
+import * as X402 from '../../src/protocol/X402'
 import { operatorOf } from '../harness/admin'
 import { settlementOf } from '../harness/buyer'
 import { revert, setAutomine, snapshot } from '../harness/chains'
@@ -465,7 +465,7 @@ describe('an external settlement', () => {
   for (const scheme of ['x402-permit2', 'x402-eip3009'] as const)
     test(`money of an external settlement is swapped, at any time of the clock (${scheme})`, async () => {
       credential = await signOrder(url, { scheme })
-      const parsed = X402Payload.parsePayload(credential['payment-signature'] ?? '')
+      const parsed = X402.parsePayload(credential['payment-signature'] ?? '')
       if ('code' in parsed) throw new Error(parsed.detail)
       const terms = { ...parsed.signed, network, chainId: 4663, asset } as const
       const call = Transfer.call({ ...terms, method: parsed.method })

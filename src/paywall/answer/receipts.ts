@@ -3,7 +3,7 @@ import type { Payment, Protocol } from '../../../db/Payment'
 import type { Offer } from '../../protocol/Offer'
 import type { ProblemError } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
-import * as SettlementResponse from '../../protocol/SettlementResponse'
+import * as X402 from '../../protocol/X402'
 import type { Item } from '../offer/Item'
 
 /** The signer of receipts: its key, and the address of that key, which takes a while to compute. */
@@ -75,13 +75,14 @@ export function successHeaders(
         challengeId: purpose.challengeId,
       }),
     }
-  const response = SettlementResponse.serialize({
+  const response = Receipt.x402({
     success: true,
     transaction,
     network: transfer.network,
     payer: transfer.payer,
     amount: String(transfer.amountAtomic),
-    extensions: { ...Receipt.extension(receipt), ...extensionOf(usage) },
+    receipt,
+    extensions: extensionOf(usage),
   })
   return response.length > legacyMaxBytes
     ? { 'payment-response': response }
@@ -138,7 +139,7 @@ export function failureHeaders(
 ): Readonly<Record<string, string>> {
   if (failing === undefined) return {}
   const { reason, transaction } = problem.members
-  const response = SettlementResponse.serialize({
+  const response = Receipt.x402({
     success: false,
     errorReason: typeof reason === 'string' ? reason : problem.code,
     transaction: isHash(transaction) ? transaction : '',
@@ -157,8 +158,7 @@ export function failingOf(
   credential: string | undefined,
   offers: readonly Pick<Offer, 'network'>[],
 ): Failing | undefined {
-  const named =
-    credential === undefined ? undefined : SettlementResponse.acceptedNetwork(credential)
+  const named = credential === undefined ? undefined : X402.acceptedNetwork(credential)
   const network = named ?? offers[0]?.network.id
   return network === undefined ? undefined : { network }
 }

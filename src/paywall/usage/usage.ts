@@ -2,7 +2,7 @@ import type { Authorization } from '../../../db/Authorization'
 import type { Payment } from '../../../db/Payment'
 import { isEventStream } from '../../protocol/Header'
 import * as Problem from '../../protocol/Problem'
-import * as SettlementResponse from '../../protocol/SettlementResponse'
+import * as Receipt from '../../protocol/Receipt'
 import { chargeMs } from '../../settlement/upto/ceiling-limits'
 import type { Deliveries, DeliveryOptions, DeliveryRequest } from '../answer/delivery'
 import type { Cost, Fulfilled, Made } from '../answer/Fulfilment'
@@ -399,7 +399,7 @@ function free(
   bytes: Uint8Array,
   { request, release }: Pick<Delivery, 'request' | 'release'>,
 ): Response {
-  const response = SettlementResponse.serialize({
+  const response = Receipt.x402({
     success: true,
     transaction: '',
     network,
