@@ -35,3 +35,33 @@ function render(part: Part): string {
   if ('markup' in part) return part.markup
   return part.map(render).join('')
 }
+
+/** A whole HTML document. `head`: what follows the settings of the viewport. */
+export function htmlDocument(head: Html, body: Html): string {
+  return html`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+${head}
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+${body}
+</body>
+</html>
+`.markup
+}
+
+/** The links of a navigation, with a mark at the page that is shown. */
+export function navigationOf(
+  label: string,
+  links: readonly { path: string; text: string }[],
+  current: string | undefined,
+): Html {
+  return html`<nav aria-label="${label}"><ul>${links.map(
+    ({ path, text }) =>
+      html`<li><a href="${path}"${path === current && html` aria-current="page"`}>${text}</a></li>`,
+  )}</ul></nav>`
+}

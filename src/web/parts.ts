@@ -19,9 +19,12 @@ export function healthBadge(health: Health): Html {
   return healths[health]
 }
 
+/** `plain` says nothing about the state. */
+export type Tone = 'good' | 'fair' | 'bad' | 'plain'
+
 /** A state as text; its colour only repeats the text. */
-export function badge(kind: 'good' | 'fair' | 'bad', text: string): Html {
-  return html`<span class="badge ${kind}">${text}</span>`
+export function badge(tone: Tone, text: string): Html {
+  return html`<span class="badge ${tone}">${text}</span>`
 }
 
 /** At least two decimals, without further trailing zeros. */

@@ -1,6 +1,5 @@
 import { Type } from '@sinclair/typebox'
 import type { Config } from '../../config/Config'
-import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
 import type { Reader } from './layout'
 import type { Done, Sources } from './sources'
@@ -123,9 +122,4 @@ ${
 }
 <p><a href="${back}">Back without doing it</a></p>
 </div>`
-}
-
-/** The subject of a form. */
-export function subjectOf(form: URLSearchParams): string {
-  return Schema.readQuery(actionFields, form).values.subject ?? ''
 }

@@ -1,6 +1,6 @@
-import type { Config, Merchant } from '../../config/Config'
+import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
-import { type Cell, facts, table } from './parts'
+import { facts, table } from './parts'
 import type { Sources } from './sources'
 
 /**
@@ -22,10 +22,7 @@ ${actions.backUp !== undefined && html`<a class="button second" href="/admin/act
 </div>
 <h2>Service</h2>
 ${facts([
-  ...Object.entries({
-    ...service,
-    listen: `${service.listen.hostname}:${service.listen.port}`,
-  }).map(([name, value]) => [snake(name), text(value)] as const),
+  ...settings({ ...service, listen: `${service.listen.hostname}:${service.listen.port}` }),
   ['Hash of the file', html`<code class="hash">${hash}</code>`],
 ])}
 <h2>Secrets</h2>
@@ -34,9 +31,7 @@ ${facts([
 ${networks.map(
   (network) => html`<details><summary>${network.name} (${network.id})</summary>
 ${facts([
-  ...Object.entries(network)
-    .filter(([name]) => !['rpcUrls', 'wsUrl', 'name', 'id'].includes(name))
-    .map(([name, value]) => [snake(name), text(value)] as const),
+  ...settings(network, ['rpcUrls', 'wsUrl', 'name', 'id']),
   ['rpc_urls', hosts(network.rpcUrls)],
   ['ws_url', network.wsUrl === '' ? 'none' : hosts([network.wsUrl])],
 ])}</details>`,
@@ -44,32 +39,39 @@ ${facts([
 <h2>Merchants</h2>
 ${table(
   'Merchants as configured',
-  ['Merchant', 'Upstream', 'Headers', 'Payout', 'Networks', 'Routes'],
-  merchants.map(merchantRow),
+  merchants,
+  [
+    ['Merchant', ({ slug }) => slug],
+    ['Upstream', ({ builtin, upstream }) => builtin ?? upstream?.origin ?? 'by route'],
+    ['Headers', ({ headers }) => Object.keys(headers).join(', ') || '-'],
+    ['Payout', ({ payout }) => html`<code class="hash">${payout}</code>`],
+    ['Networks', (merchant) => lines(merchant.networks.map((id) => html`${id}`))],
+    ['Routes', ({ routes }) => lines(routes.map(({ path }) => html`<code>${path}</code>`))],
+  ],
   html`No merchant is in the file. <strong>First step:</strong> add a <code>[[merchants]]</code> block with a route, then reload it.`,
 )}
 <h2>Facilitator</h2>
 ${facts([
-  ...Object.entries(facilitator)
-    .filter(([name]) => name !== 'apiKeyHashes')
-    .map(([name, value]) => [snake(name), text(value)] as const),
+  ...settings(facilitator, ['apiKeyHashes']),
   ['api_key_hashes', `${facilitator.apiKeyHashes.length}`],
 ])}
 ${
   stock !== undefined &&
   html`<h2>Stock</h2>
 ${facts([
-  ...Object.entries(stock)
-    .filter(([name]) => !['tokens', 'issuerUrl', 'explorerUrl'].includes(name))
-    .map(([name, value]) => [snake(name), text(value)] as const),
+  ...settings(stock, ['tokens', 'issuerUrl', 'explorerUrl']),
   ['tokens', stock.tokens.map(({ symbol }) => symbol).join(', ')],
 ])}`
 }
 <h2>Webhooks</h2>
 ${table(
   'Webhooks',
-  ['Endpoint', 'Origin', 'Events'],
-  webhooks.map(({ id, url, events }) => [html`<code>${id}</code>`, url.origin, events.join(', ')]),
+  webhooks,
+  [
+    ['Endpoint', ({ id }) => html`<code>${id}</code>`],
+    ['Origin', ({ url }) => url.origin],
+    ['Events', ({ events }) => events.join(', ')],
+  ],
   'No webhooks are configured.',
 )}`
 }
@@ -82,25 +84,18 @@ const secretNames = [
   'ADMIN_TOKEN',
 ] as const
 
-function merchantRow(merchant: Merchant): readonly Cell[] {
-  const { slug, upstream, builtin, headers, payout, networks, routes } = merchant
-  return [
-    slug,
-    builtin ?? upstream?.origin ?? 'by route',
-    Object.keys(headers).join(', ') || '-',
-    html`<code class="hash">${payout}</code>`,
-    lines(networks.map((id) => html`${id}`)),
-    lines(routes.map(({ path }) => html`<code>${path}</code>`)),
-  ]
-}
-
 function lines(parts: readonly Html[]): Html {
   return html`${parts.map((part, index) => html`${index > 0 && html`<br>`}${part}`)}`
 }
 
-/** `baseUrl` as the file writes it: `base_url`. */
-function snake(name: string): string {
-  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+/** The settings of a block under the names of the file, such as `base_url`, except for some. */
+function settings(block: object, except: readonly string[] = []) {
+  return Object.entries(block)
+    .filter(([name]) => !except.includes(name))
+    .map(([name, value]) => {
+      const written = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+      return [written, text(value)] as const
+    })
 }
 
 function text(setting: unknown): string {

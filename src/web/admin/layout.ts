@@ -1,6 +1,6 @@
 import type { Config } from '../../config/Config'
 import { assetsOf } from '../assets'
-import { type Html, html } from '../html'
+import { type Html, html, htmlDocument, navigationOf } from '../html'
 import type { Session } from './sessions'
 
 export type AdminPath = (typeof pages)[number]['path']
@@ -29,45 +29,32 @@ export type Page = {
  */
 export type Reader = Session | 'program' | undefined
 
+/** The title of a page of the navigation. */
+export function titleOf(wanted: AdminPath): string {
+  return pages.find(({ path }) => path === wanted)?.text ?? ''
+}
+
 /** A whole HTML document. It has no script. */
-export function layout({ service }: Config, reader: Reader, { title, path, main }: Page): string {
+function layout({ service }: Config, reader: Reader, { title, path, main }: Page): string {
   const { icon, admin } = assetsOf(service)
-  return html`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="robots" content="noindex">
+  const session = reader === 'program' ? undefined : reader
+  return htmlDocument(
+    html`<meta name="robots" content="noindex">
 <title>${title} - Operation - ${service.title}</title>
 <link rel="icon" href="${icon.path}" type="image/svg+xml">
-<link rel="stylesheet" href="${admin.path}">
-</head>
-<body>
-<a class="skip" href="#main">Skip to the content</a>
-<header class="bar">
+<link rel="stylesheet" href="${admin.path}">`,
+    html`<header class="bar">
 <p class="name"><a class="home" href="/admin">${service.title}</a> <span class="area">Operation</span> <a href="/">See the shop</a></p>
-${reader !== undefined && reader !== 'program' && signOut(reader)}
-${reader !== undefined && navigation(path)}
+${session && signOut(session)}
+${reader !== undefined && navigationOf('Operation', pages, path)}
 </header>
 <main id="main" tabindex="-1">
-${reader !== undefined && reader !== 'program' && notice(reader)}
+${session && notice(session)}
 ${main}
 </main>
-<footer><p>All times are UTC. Amounts in USD count 1 stablecoin as 1 USD.</p></footer>
-</body>
-</html>
-`.markup
+<footer><p>All times are UTC. Amounts in USD count 1 stablecoin as 1 USD.</p></footer>`,
+  )
 }
-
-function navigation(current: AdminPath | undefined): Html {
-  return html`<nav aria-label="Operation"><ul>${pages.map(
-    ({ path, text }) =>
-      html`<li><a href="${path}"${path === current ? marked : undefined}>${text}</a></li>`,
-  )}</ul></nav>`
-}
-
-const marked = html` aria-current="page"`
 
 function signOut({ csrf }: Session): Html {
   return html`<form class="out" method="post" action="/admin/sign-out">
@@ -109,12 +96,18 @@ export const adminHeaders = {
   vary: 'Cookie, Authorization',
 } as const
 
-export function respond(
-  markup: string,
-  { status = 200, headers = {} }: { status?: number; headers?: Record<string, string> } = {},
+export function sendAdminPage(
+  config: Config,
+  reader: Reader,
+  page: Page,
+  {
+    status = 200,
+    headers = {},
+  }: { status?: number; headers?: Readonly<Record<string, string>> } = {},
 ): Response {
   const type = { 'content-type': 'text/html; charset=utf-8' }
-  return new Response(markup, { status, headers: { ...adminHeaders, ...type, ...headers } })
+  const all = { ...adminHeaders, ...type, ...headers }
+  return new Response(layout(config, reader, page), { status, headers: all })
 }
 
 /** 303, so that a reload of the next page does not send a form again. */

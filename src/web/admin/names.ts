@@ -2,7 +2,8 @@ import type { Outcome } from '../../../db/AdminLedger'
 import type { AssetRow } from '../../../db/SalesLedger'
 import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
-import { amount, badge, type Tone } from './parts'
+import { badge, type Tone } from '../parts'
+import { amount } from './parts'
 
 /** Names of networks and assets, of this and of earlier configurations. */
 export type Names = ReturnType<typeof createNames>

@@ -4,22 +4,10 @@ import { hourMs } from '../../protocol/Time'
 import type { Details, RelayerStatus } from '../../settlement/state/availability'
 import { isLocal } from '../chains'
 import { type Html, html } from '../html'
+import { badge } from '../parts'
 import { purposeOf } from './names'
 import { salesText } from './overview'
-import {
-  amount,
-  badge,
-  type Cell,
-  coinAndUsd,
-  duration,
-  facts,
-  gwei,
-  number,
-  percent,
-  short,
-  table,
-  time,
-} from './parts'
+import { amount, coinAndUsd, duration, facts, gwei, percent, short, table, time } from './parts'
 import type { Sources } from './sources'
 
 /** Networks with their relayers, fees, budgets, and open transactions. */
@@ -37,17 +25,21 @@ ${sources.networks().map((details) => {
 <h2 id="pending">Pending payments</h2>
 ${table(
   'Pending payments',
-  ['Age', 'For', number('Amount'), 'State', 'Payment', 'Transaction'],
-  pending.oldest.map((payment) => [
-    duration(now - payment.createdAt),
-    purposeOf(payment),
-    amountOf(config, payment),
-    payment.state === 'reverted'
-      ? badge('bad', 'failed, may be sent again')
-      : badge('fair', 'in no block yet'),
-    html`<a href="/admin/payments/${payment.id}">${short(payment.id)}</a>`,
-    short(payment.transaction),
-  ]),
+  pending.oldest,
+  [
+    ['Age', ({ createdAt }) => duration(now - createdAt)],
+    ['For', purposeOf],
+    ['Amount', (payment) => amountOf(config, payment), 'number'],
+    [
+      'State',
+      ({ state }) =>
+        state === 'reverted'
+          ? badge('bad', 'failed, may be sent again')
+          : badge('fair', 'in no block yet'),
+    ],
+    ['Payment', ({ id }) => html`<a href="/admin/payments/${id}">${short(id)}</a>`],
+    ['Transaction', ({ transaction }) => short(transaction)],
+  ],
   'No payment waits for a block.',
 )}
 ${pending.count > pending.oldest.length && html`<p><a href="/admin/payments?state=pending">All ${pending.count}</a></p>`}`
@@ -124,40 +116,38 @@ function relayers(network: NetworkConfig, { relayers: all, cost }: Details): Htm
     balanceWei === undefined || each === 0n ? 'unknown' : salesText(Number(balanceWei / each))
   return table(
     `Relayers on ${network.name}`,
+    all,
     [
-      'Relayer',
-      'State',
-      number('Balance for gas'),
-      number('Enough for'),
-      number('Next nonce'),
-      number('In progress'),
+      ['Relayer', ({ relayer }) => html`<code class="hash">${relayer}</code>`],
+      [
+        'State',
+        ({ ready, reason }) =>
+          ready
+            ? badge('good', 'ready')
+            : html`${badge('bad', 'paused')} ${scrub(reason ?? 'unknown')}`,
+      ],
+      [
+        'Balance for gas',
+        ({ balanceWei }) =>
+          balanceWei === undefined ? 'unknown' : coinAndUsd(balanceWei, network),
+        'number',
+      ],
+      ['Enough for', left, 'number'],
+      ['Next nonce', ({ nonce }) => nonce ?? 'unknown', 'number'],
+      ['In progress', ({ inFlight }) => inFlight, 'number'],
     ],
-    all.map((relayer): Cell[] => [
-      html`<code class="hash">${relayer.relayer}</code>`,
-      relayer.ready
-        ? badge('good', 'ready')
-        : html`${badge('bad', 'paused')} ${scrub(relayer.reason ?? 'unknown')}`,
-      relayer.balanceWei === undefined ? 'unknown' : coinAndUsd(relayer.balanceWei, network),
-      left(relayer),
-      relayer.nonce ?? 'unknown',
-      relayer.inFlight,
-    ]),
     'There is no relayer.',
   )
 }
 
 function budgets(network: NetworkConfig, { gas }: Details): Html {
-  return table(
-    `Gas of today on ${network.name}`,
-    ['Gas of today for', number('Spent'), number('Budget a day'), number('Part')],
-    gas.map(({ product, spentWei, budgetWei }) => [
-      productWords[product],
-      spentText(spentWei, network),
-      budgetWei === 0n ? 'none' : coinAndUsd(budgetWei, network),
-      percent(Number(spentWei), Number(budgetWei)),
-    ]),
-    '',
-  )
+  const budgetText = (wei: bigint) => (wei === 0n ? 'none' : coinAndUsd(wei, network))
+  return table(`Gas of today on ${network.name}`, gas, [
+    ['Gas of today for', ({ product }) => productWords[product]],
+    ['Spent', ({ spentWei }) => spentText(spentWei, network), 'number'],
+    ['Budget a day', ({ budgetWei }) => budgetText(budgetWei), 'number'],
+    ['Part', (each) => percent(Number(each.spentWei), Number(each.budgetWei)), 'number'],
+  ])
 }
 
 /** The settlements of the facilitator for other servers. */
@@ -179,6 +169,12 @@ export async function facilitatorPage(config: Config, sources: Sources): Promise
     await new Promise((resolve) => setImmediate(resolve))
   }
   const rows = [...sums.values()].sort((left, right) => right.payments - left.payments)
+  const networkOf = (id: string) => config.networks.find((each) => each.id === id)
+  const settledText = ({ network, asset, atomic }: (typeof rows)[number]) => {
+    const known = networkOf(network)?.asset
+    const isOwn = known?.address.toLowerCase() === asset.toLowerCase()
+    return known && isOwn ? amount(atomic, known) : `${atomic} ${asset}`
+  }
   const { payTo } = config.facilitator
   const keys = config.facilitator.apiKeyHashes.length
   const open = typeof payTo === 'string' ? payTo : `${payTo.length} addresses`
@@ -201,17 +197,13 @@ ${facts([
 <p class="quiet">From ${time(from)} on.</p>
 ${table(
   'Settled by payee',
-  ['Payee', 'Network', number('Payments'), number('Amount')],
-  rows.slice(0, 200).map(({ network, asset, payee, payments, atomic }) => {
-    const known = config.networks.find(({ id }) => id === network)
-    const isOwn = known?.asset.address.toLowerCase() === asset.toLowerCase()
-    return [
-      html`<code class="hash">${payee}</code>`,
-      known?.name ?? network,
-      payments.toLocaleString('en'),
-      known !== undefined && isOwn ? amount(atomic, known.asset) : `${atomic} ${asset}`,
-    ]
-  }),
+  rows.slice(0, 200),
+  [
+    ['Payee', ({ payee }) => html`<code class="hash">${payee}</code>`],
+    ['Network', ({ network }) => networkOf(network)?.name ?? network],
+    ['Payments', ({ payments }) => payments.toLocaleString('en'), 'number'],
+    ['Amount', settledText, 'number'],
+  ],
   'The facilitator has settled nothing in this time.',
 )}
 ${rows.length > 200 && html`<p class="quiet">${rows.length - 200} more payees have fewer payments.</p>`}`

@@ -2,8 +2,9 @@ import type { Order } from '../../../db/Order'
 import type { Config } from '../../config/Config'
 import { dayMs } from '../../protocol/Time'
 import { type Html, html } from '../html'
+import { badge, type Tone } from '../parts'
 import { createNames, type Names } from './names'
-import { badge, coin, facts, number, short, type Tone, table, time } from './parts'
+import { coin, facts, short, table, time } from './parts'
 import type { Sources } from './sources'
 
 const pageLength = 50
@@ -60,18 +61,20 @@ ${facts([
 }
 
 function list(orders: readonly Order[], config: Config, names: Names): Html {
+  const story = ({ paymentId }: Order, content: Html) =>
+    html`<a href="/admin/payments/${paymentId}">${content}</a>`
   return table(
     'Orders',
-    ['Time', 'State', 'Token', number('Paid'), 'Reason', 'Payer', 'Payment'],
-    orders.map((order) => [
-      html`<a href="/admin/payments/${order.paymentId}">${time(order.createdAt)}</a>`,
-      badge(tones[order.state], order.state),
-      order.symbol,
-      paidOf(order, config, names),
-      order.heldReason ?? order.refundReason ?? '-',
-      short(order.payer),
-      html`<a href="/admin/payments/${order.paymentId}">${short(order.paymentId)}</a>`,
-    ]),
+    orders,
+    [
+      ['Time', (order) => story(order, time(order.createdAt))],
+      ['State', ({ state }) => badge(tones[state], state)],
+      ['Token', ({ symbol }) => symbol],
+      ['Paid', (order) => paidOf(order, config, names), 'number'],
+      ['Reason', ({ heldReason, refundReason }) => heldReason ?? refundReason ?? '-'],
+      ['Payer', ({ payer }) => short(payer)],
+      ['Payment', (order) => story(order, short(order.paymentId))],
+    ],
     html`There are no orders yet. The first one comes from <a href="/stocks">the page of stocks</a>.`,
   )
 }
@@ -97,26 +100,23 @@ ${whatGrantsAre}`
     const grants = await sources.ledger.grants(id, range)
     const ofToday = grants.filter(({ createdAt }) => createdAt >= today)
     const wei = ofToday.reduce((sum, { amountWei, feeWei }) => sum + amountWei + feeWei, 0n)
-    const isCut = ofToday.length === pageLength
+    const least = ofToday.length === pageLength ? 'at least ' : ''
     parts.push(html`<h2>${name}</h2>
 ${facts([
-  ['Grants today', `${isCut ? 'at least ' : ''}${ofToday.length} of ${sponsor?.grantsPerDay ?? 0}`],
-  [
-    'Given today, with gas',
-    `${isCut ? 'at least ' : ''}${coin(wei)} of ${coin(gasPerDayWei.sponsor)}`,
-  ],
+  ['Grants today', `${least}${ofToday.length} of ${sponsor?.grantsPerDay ?? 0}`],
+  ['Given today, with gas', `${least}${coin(wei)} of ${coin(gasPerDayWei.sponsor)}`],
 ])}
 ${table(
   `Grants on ${name}`,
-  ['Time', 'Kind', 'To', number('Given'), number('Gas'), 'Transaction'],
-  grants.map((grant) => [
-    time(grant.createdAt),
-    grant.kind,
-    html`<code>${grant.address}</code>`,
-    coin(grant.amountWei),
-    coin(grant.feeWei),
-    short(grant.transaction),
-  ]),
+  grants,
+  [
+    ['Time', ({ createdAt }) => time(createdAt)],
+    ['Kind', ({ kind }) => kind],
+    ['To', ({ address }) => html`<code>${address}</code>`],
+    ['Given', ({ amountWei }) => coin(amountWei), 'number'],
+    ['Gas', ({ feeWei }) => coin(feeWei), 'number'],
+    ['Transaction', ({ transaction }) => short(transaction)],
+  ],
   'Nothing was given in the last 30 days.',
 )}`)
   }

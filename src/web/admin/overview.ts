@@ -3,9 +3,10 @@ import type { Config } from '../../config/Config'
 import { dayMs } from '../../protocol/Time'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
+import { badge } from '../parts'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
-import { badge, bars, type Cell, count, number, percent, table, usd } from './parts'
+import { bars, type Cell, type Column, figure, percent, table, usd } from './parts'
 import type { Sources } from './sources'
 
 /** The first page for an operator: numbers, what needs attention, then the last days. */
@@ -58,8 +59,8 @@ function numbers(
   const name = config.networks.find(({ id }) => id === least?.network)?.name
   return html`<dl class="numbers">
 <div><dt>Revenue today</dt><dd>${usd(sum?.revenue)}</dd></div>
-<div><dt>Sales today</dt><dd>${count(sum?.payments ?? 0)}</dd></div>
-<div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${count(undelivered)}</a>` : count(undelivered)}</dd></div>
+<div><dt>Sales today</dt><dd>${figure(sum?.payments ?? 0)}</dd></div>
+<div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${figure(undelivered)}</a>` : figure(undelivered)}</dd></div>
 <div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? noGas(networks)}</dd></div>
 </dl>`
 }
@@ -103,7 +104,7 @@ function attentionList(attention: readonly Attention[], isWhole: boolean): Html 
     ({ tone, word, what, more, image, link }) =>
       html`<li>${image}<div><p>${badge(tone, word)} <strong>${what}</strong></p>
 ${more !== undefined && html`<p>${more}</p>`}
-${link !== undefined && html`<p><a href="${link.href}">${link.text}</a></p>`}</div></li>
+${link !== undefined && html`<p><a href="${link[0]}">${link[1]}</a></p>`}</div></li>
 `,
   )}</ul>`
 }
@@ -128,12 +129,10 @@ function chart({ periods: all }: Figures, now: number): Html {
   const label = `Revenue of each of the last 30 days in USD; the table below has the sums`
   return html`<figure>${bars(label, values)}<figcaption class="quiet">Revenue by day, USD</figcaption></figure>
 <details><summary>Revenue by day as a table</summary>
-${table(
-  'Revenue by day',
-  ['Day', number('Revenue')],
-  values.toReversed().map(({ name, micro }) => [name, usd(micro)]),
-  '',
-)}</details>`
+${table('Revenue by day', values.toReversed(), [
+  ['Day', ({ name }) => name],
+  ['Revenue', ({ micro }) => usd(micro), 'number'],
+])}</details>`
 }
 
 const names = ['Today', '7 days', '30 days'] as const
@@ -143,21 +142,29 @@ function periodTable({ periods: all }: Figures): Html {
   const requests = all.map(({ report }) => requestsOf(report))
   const worth = (name: Parameters<typeof worthOf>[1]) =>
     all.map(({ report }) => usd(worthOf(report.totals as readonly Line[], name)))
-  const rows: readonly (readonly Cell[])[] = [
-    ['Revenue', ...sums.map(({ revenue }) => usd(revenue))],
-    ['Swapped for stock', ...sums.map(({ swapped }) => usd(swapped))],
-    ['Paid', ...sums.map(({ paid }) => usd(paid))],
-    ['Delivered', ...worth('deliveredAtomic')],
-    ['Not delivered', ...worth('undeliveredAtomic')],
-    ['Refunded', ...worth('refundedAtomic')],
-    ['Gas of sales', ...sums.map(({ gas }) => usd(gas))],
-    ['Margin after gas', ...sums.map(({ margin }) => usd(margin))],
-    ['Payments', ...sums.map(({ payments }) => count(payments))],
-    ['Requests answered 402', ...requests.map(({ asked }) => count(asked))],
-    ['Paid requests', ...requests.map(({ paid }) => count(paid))],
-    ['Conversion, paid of 402', ...requests.map(({ asked, paid }) => percent(paid, asked))],
-    ['Failed requests', ...requests.map(({ failed }) => count(failed))],
+  const rows: readonly (readonly [name: string, ofPeriods: readonly Cell[]])[] = [
+    ['Revenue', sums.map(({ revenue }) => usd(revenue))],
+    ['Swapped for stock', sums.map(({ swapped }) => usd(swapped))],
+    ['Paid', sums.map(({ paid }) => usd(paid))],
+    ['Delivered', worth('deliveredAtomic')],
+    ['Not delivered', worth('undeliveredAtomic')],
+    ['Refunded', worth('refundedAtomic')],
+    ['Gas of sales', sums.map(({ gas }) => usd(gas))],
+    ['Margin after gas', sums.map(({ margin }) => usd(margin))],
+    ['Payments', sums.map(({ payments }) => figure(payments))],
+    ['Requests answered 402', requests.map(({ asked }) => figure(asked))],
+    ['Paid requests', requests.map(({ paid }) => figure(paid))],
+    ['Conversion, paid of 402', requests.map(({ asked, paid }) => percent(paid, asked))],
+    ['Failed requests', requests.map(({ failed }) => figure(failed))],
   ]
-  const columns = periods.map((_, index) => number(names[index] ?? ''))
-  return table('Figures of the last days', ['All networks', ...columns], rows, '')
+  return table('Figures of the last days', rows, [
+    ['All networks', ([name]) => name],
+    ...periods.map(
+      (_, at): Column<(typeof rows)[number]> => [
+        names[at] ?? '',
+        ([, ofPeriods]) => ofPeriods[at] ?? '',
+        'number',
+      ],
+    ),
+  ])
 }

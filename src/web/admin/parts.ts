@@ -3,14 +3,6 @@ import { type Asset, usdText } from '../../books/Books'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
 
-/** `good`, `fair`, `bad`; `plain` says nothing about the state. */
-export type Tone = 'good' | 'fair' | 'bad' | 'plain'
-
-/** A state by its word; the colour only repeats it. */
-export function badge(tone: Tone, word: string): Html {
-  return html`<span class="badge ${tone}">${word}</span>`
-}
-
 /** `2026-11-20 10:30:05`, UTC. */
 export function time(at: number): Html {
   const iso = new Date(at).toISOString()
@@ -79,7 +71,8 @@ export function usd(micro: bigint | undefined): Html {
   return html`<data value="${String(micro)}">${micro < 0n ? html`&minus;` : ''}$${digits(text)}</data>`
 }
 
-export function count(value: number): Html {
+/** A number with separators of thousands. */
+export function figure(value: number): Html {
   return html`<data value="${value}">${value.toLocaleString('en')}</data>`
 }
 
@@ -90,42 +83,36 @@ export function percent(part: number, whole: number): string {
 
 export type Cell = Html | string | number
 
-/** `isNumber`: right-aligned with digits of one width. The first column names the row. */
-type Column = { title: string; isNumber?: boolean }
-
-export function number(title: string): Column {
-  return { title, isNumber: true }
-}
+/**
+ * A column of a table: its title, and its cell in a row. Numbers are right-aligned with digits of one
+ * width. The first column names the row.
+ */
+export type Column<Row> = readonly [title: string, cell: (row: Row) => Cell, kind?: 'number']
 
 /**
  * A table that scrolls by itself where it is too wide; `empty` instead of one without rows. On a
  * phone each row is a card whose values have the titles of their columns, unless all are numbers.
  */
-export function table(
+export function table<Row>(
   name: string,
-  columns: readonly (Column | string)[],
-  rows: readonly (readonly Cell[])[],
-  empty: string | Html,
+  rows: readonly Row[],
+  [first, ...others]: readonly [Column<Row>, ...Column<Row>[]],
+  empty: string | Html = '',
 ): Html {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`
-  const all = columns.map((each) => (typeof each === 'string' ? { title: each } : each))
-  const classOf = (index: number) => (all[index]?.isNumber === true ? numeric : undefined)
-  const isFigures = all.slice(1).every(({ isNumber }) => isNumber === true)
+  const isFigures = others.every(([, , kind]) => kind === 'number')
+  const classOf = ([, , kind]: Column<Row>) => kind && html` class="${kind}"`
   return html`<div class="scroll ${isFigures ? 'figures' : 'cards'}" role="region" aria-label="${name}" tabindex="0"><table>
-<thead><tr>${all.map(({ title }, index) => html`<th scope="col"${classOf(index)}>${title}</th>`)}</tr></thead>
+<thead><tr>${[first, ...others].map((column) => html`<th scope="col"${classOf(column)}>${column[0]}</th>`)}</tr></thead>
 <tbody>${rows.map(
     (row) =>
-      html`<tr>${row.map((cell, index) =>
-        index === 0
-          ? html`<th scope="row">${cell}</th>`
-          : html`<td${classOf(index)} data-label="${all[index]?.title ?? ''}">${cell}</td>`,
+      html`<tr><th scope="row">${first[1](row)}</th>${others.map(
+        (column) => html`<td${classOf(column)} data-label="${column[0]}">${column[1](row)}</td>`,
       )}</tr>
 `,
   )}</tbody>
 </table></div>`
 }
-
-const numeric = html` class="number"`
 
 /** Names with their values. */
 export function facts(pairs: readonly (readonly [name: string, value: Cell | undefined])[]): Html {

@@ -4,7 +4,7 @@ import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { adminHeaders } from './layout'
 import { createNames, type Names, outcomeBadge, outcomeWord, purposeOf } from './names'
-import { duration, number, short, table, time } from './parts'
+import { duration, short, table, time } from './parts'
 import { type Found, find, parse, type Search, toQuery } from './search'
 import type { Sources } from './sources'
 
@@ -58,17 +58,25 @@ function list(
 ): Html {
   return table(
     'Payments',
-    ['Received', 'State', number('Amount'), 'For', 'Network', 'Payer'],
-    lines.map((line) => [
-      html`<a href="/admin/payments/${line.id}">${time(timeOf(line.id))} ${short(line.id)}</a>`,
-      line.outcome === 'pending'
-        ? html`${outcomeBadge(line.outcome)} for ${duration(now - line.createdAt)}`
-        : outcomeBadge(line.outcome),
-      names.amount(line.amountAtomic, line),
-      purposeOf(line),
-      names.network(line.network),
-      html`<a class="quiet" href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
-    ]),
+    lines,
+    [
+      [
+        'Received',
+        ({ id }) => html`<a href="/admin/payments/${id}">${time(timeOf(id))} ${short(id)}</a>`,
+      ],
+      [
+        'State',
+        ({ outcome, createdAt }) =>
+          html`${outcomeBadge(outcome)}${outcome === 'pending' && ` for ${duration(now - createdAt)}`}`,
+      ],
+      ['Amount', (line) => names.amount(line.amountAtomic, line), 'number'],
+      ['For', purposeOf],
+      ['Network', ({ network }) => names.network(network)],
+      [
+        'Payer',
+        ({ payer }) => html`<a class="quiet" href="/admin/payments?q=${payer}">${short(payer)}</a>`,
+      ],
+    ],
     isSearch
       ? 'No payment fits this search.'
       : html`There are no payments yet. Make the first one yourself: buy something in <a href="/">the shop</a>.`,
@@ -81,24 +89,29 @@ function timeOf(id: string): number {
   return Number.isSafeInteger(at) ? at : 0
 }
 
-const columns = [
-  'received',
-  'id',
-  'state',
-  'merchant',
-  'route',
-  'network',
-  'network_name',
-  'asset',
-  'symbol',
-  'decimals',
-  'amount_atomic',
-  'payer',
-  'payee',
-  'protocol',
-  'transaction',
-  'upstream_status',
-] as const
+type Csv = readonly [
+  name: string,
+  value: (line: PaymentLine, names: Names) => Parameters<typeof cell>[0],
+]
+
+const csv: readonly Csv[] = [
+  ['received', ({ id }) => new Date(timeOf(id)).toISOString()],
+  ['id', ({ id }) => id],
+  ['state', ({ outcome }) => outcome],
+  ['merchant', ({ merchant }) => merchant],
+  ['route', ({ route }) => route],
+  ['network', ({ network }) => network],
+  ['network_name', ({ network }, names) => names.network(network)],
+  ['asset', ({ asset }) => asset],
+  ['symbol', (line, names) => names.asset(line).symbol],
+  ['decimals', (line, names) => names.asset(line).decimals],
+  ['amount_atomic', ({ amountAtomic }) => amountAtomic],
+  ['payer', ({ payer }) => payer],
+  ['payee', ({ payee }) => payee],
+  ['protocol', ({ protocol }) => protocol],
+  ['transaction', ({ transaction }) => transaction],
+  ['upstream_status', ({ upstreamStatus }) => upstreamStatus],
+]
 
 /** The lines of a search as CSV (RFC 4180); no cell is a formula. */
 export async function paymentsCsv(
@@ -109,34 +122,13 @@ export async function paymentsCsv(
   const { search, fault } = parse(params)
   const names = createNames(config, await sources.assets())
   const { lines } = fault === undefined ? await find(sources, search, csvMax) : { lines: [] }
-  const rows = lines.map((line) => rowOf(line, names).map(cell).join(','))
-  return new Response(`${[columns.join(','), ...rows].join('\r\n')}\r\n`, {
+  const head = csv.map(([name]) => name).join(',')
+  const rows = lines.map((line) => csv.map(([, value]) => cell(value(line, names))).join(','))
+  return new Response(`${[head, ...rows].join('\r\n')}\r\n`, {
     headers: {
       ...adminHeaders,
       'content-type': 'text/csv; charset=utf-8; header=present',
       'content-disposition': 'attachment; filename="payments.csv"',
     },
   })
-}
-
-function rowOf(line: PaymentLine, names: Names) {
-  const { symbol, decimals } = names.asset(line)
-  return [
-    new Date(timeOf(line.id)).toISOString(),
-    line.id,
-    line.outcome,
-    line.merchant,
-    line.route,
-    line.network,
-    names.network(line.network),
-    line.asset,
-    symbol,
-    decimals,
-    line.amountAtomic,
-    line.payer,
-    line.payee,
-    line.protocol,
-    line.transaction,
-    line.upstreamStatus,
-  ]
 }

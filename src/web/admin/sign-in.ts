@@ -4,12 +4,12 @@ import { type Budget, readBody } from '../../http/body'
 import { clientOf } from '../../http/client'
 import { assertUnpacked } from '../../http/methods'
 import * as RateLimit from '../../http/rate-limit'
+import { loopbackHost } from '../../http/url'
 import type { Log } from '../../log'
 import * as Problem from '../../protocol/Problem'
 import { type Html, html } from '../html'
-import { createGuard } from './guard'
 import { redirect } from './layout'
-import type { Session, Sessions } from './sessions'
+import { longestMs, type Session, type Sessions } from './sessions'
 
 export type SignInOptions = {
   adminToken: string
@@ -49,50 +49,41 @@ export type Refused = { status: number; fault: string }
 /** A form of a signed-in operator. */
 export type Sent = { form: URLSearchParams; session: Session }
 
-/** Limits by client, and the comparison of tokens. */
-function createLimits(service: Service, options: SignInOptions) {
-  const { adminToken, rateLimit, now, log } = options
-  const keyOf = (request: Request) =>
-    clientOf(request, options.addressOf(request), service.trustProxy)
-  return {
-    clientOf: keyOf,
-    take: (request: Request, what: string, most: number) =>
-      RateLimit.assertWithin(rateLimit.take(`admin ${what} ${keyOf(request)}`, most, now())),
-    /**
-     * Whether a token is right. Throws ProblemError when too many were wrong: of this client before the
-     * comparison, of all clients after it, so that strangers do not keep the operator out.
-     */
-    check(request: Request, token: string): boolean {
-      const client = keyOf(request)
-      const key = `admin failed ${client}`
-      RateLimit.assertWithin(rateLimit.peek(key, failuresPerMinute, now()))
-      if (isToken(token, adminToken)) return true
-      rateLimit.take(key, failuresPerMinute, now())
-      RateLimit.assertWithin(rateLimit.take('admin failed', allFailuresPerMinute, now()))
-      log('admin-refused', { client, reason: 'wrong-token' })
-      return false
-    },
-    refuse(request: Request, reason: string, fault: string): Refused {
-      log('admin-refused', { client: keyOf(request), reason })
-      return { status: 403, fault }
-    },
-  }
-}
-
 /** Decides which requests may read and change the pages below `/admin`. */
 export function createSignIn(service: Service, options: SignInOptions) {
-  const { adminToken, sessions, budget, log } = options
+  const { adminToken, sessions, budget, rateLimit, now, log } = options
   const guard = createGuard(service)
-  const { clientOf, check, take, refuse } = createLimits(service, options)
-  const transport = (request: Request) =>
-    guard.transport({ request, address: options.addressOf(request) })
+  const keyOf = (request: Request) =>
+    clientOf(request, options.addressOf(request), service.trustProxy)
+  const take = (request: Request, what: string, most: number) =>
+    RateLimit.assertWithin(rateLimit.take(`admin ${what} ${keyOf(request)}`, most, now()))
+  /**
+   * Whether a token is right. Throws ProblemError when too many were wrong: of this client before the
+   * comparison, of all clients after it, so that strangers do not keep the operator out.
+   */
+  const check = (request: Request, token: string): boolean => {
+    const client = keyOf(request)
+    const key = `admin failed ${client}`
+    RateLimit.assertWithin(rateLimit.peek(key, failuresPerMinute, now()))
+    if (isToken(token, adminToken)) return true
+    rateLimit.take(key, failuresPerMinute, now())
+    RateLimit.assertWithin(rateLimit.take('admin failed', allFailuresPerMinute, now()))
+    log('admin-refused', { client, reason: 'wrong-token' })
+    return false
+  }
+  const refuse = (request: Request, reason: string, fault: string): Refused => {
+    log('admin-refused', { client: keyOf(request), reason })
+    return { status: 403, fault }
+  }
+  const transport = (request: Request) => guard.transport(request, options.addressOf(request))
+  const sessionOf = (request: Request): Session | undefined =>
+    sessions.find(guard.cookies(request), adminToken)
 
   return {
-    clientOf,
+    clientOf: keyOf,
     /** Why a client may not sign in on this connection; the form is not shown then. */
     transport,
-    sessionOf: (request: Request): Session | undefined =>
-      sessions.find(guard.cookies(request), adminToken),
+    sessionOf,
     /** Whether a program has the token; undefined when it presents none. */
     bearer(request: Request): boolean | undefined {
       const authorization = request.headers.get('authorization')
@@ -111,7 +102,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
       const form = await readForm(request, budget)
       if (!check(request, form.get('token') ?? ''))
         return { status: 401, fault: 'This token is wrong.' }
-      const client = clientOf(request)
+      const client = keyOf(request)
       const cookie = sessions.open({ adminToken, previous: guard.cookies(request) })
       log('admin-signed-in', { client })
       return redirect('/admin', { 'set-cookie': guard.setCookie(cookie) })
@@ -124,7 +115,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
       take(request, 'form', formsPerMinute)
       const strange = guard.origin(request)
       if (strange !== undefined) return refuse(request, 'origin', strange)
-      const session = sessions.find(guard.cookies(request), adminToken)
+      const session = sessionOf(request)
       if (session === undefined) return undefined
       const form = await readForm(request, budget)
       if (isToken(form.get('csrf') ?? '', session.csrf)) return { form, session }
@@ -134,7 +125,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
     end(request: Request, isEverywhere: boolean): Response {
       if (isEverywhere) sessions.endAll()
       else sessions.end(guard.cookies(request))
-      log('admin-signed-out', { client: clientOf(request), everywhere: isEverywhere })
+      log('admin-signed-out', { client: keyOf(request), everywhere: isEverywhere })
       return redirect('/admin', { 'set-cookie': guard.clearCookie() })
     },
   }
@@ -156,14 +147,78 @@ async function readForm(request: Request, budget: Budget): Promise<URLSearchPara
   }
 }
 
+/** Why a request may not sign in or change anything, as a sentence for the operator. */
+type Fault = string | undefined
+
+/**
+ * How the cookie of a session travels. By TLS it is `Secure`. Without TLS it is sent only between a
+ * program and a server on the same machine.
+ */
+function createGuard({ baseUrl }: Service) {
+  const base = new URL(baseUrl)
+  const isTls = base.protocol === 'https:'
+  // The prefix lets a browser refuse a cookie that came without TLS.
+  const name = isTls ? '__Secure-turnpike-admin' : 'turnpike-admin'
+  const attributes = `Path=/admin; HttpOnly; SameSite=Strict${isTls ? '; Secure' : ''}`
+
+  return {
+    /** Why a token may not be sent by this connection. */
+    transport({ headers }: Request, address: string | undefined): Fault {
+      if (isTls) return undefined
+      const isForwarded = headers.has('x-forwarded-for') || headers.has('forwarded')
+      const isLocal = isLoopbackAddress(address) && loopbackHost.test(headers.get('host') ?? '')
+      if (loopbackHost.test(base.host) && isLocal && !isForwarded) return undefined
+      return `Signing in needs TLS, because the token and the session would be sent in clear text. Serve ${baseUrl} by https and set base_url to that address, or open this page on the machine of the service at http://localhost.`
+    },
+    /**
+     * Why a form is not one of ours. A form of ours has `Origin: null`, because of its referrer
+     * policy, so that `Sec-Fetch-Site` decides: https://fetch.spec.whatwg.org/#append-a-request-origin-header
+     */
+    origin({ headers }: Request): Fault {
+      const site = headers.get('sec-fetch-site')
+      const origin = headers.get('origin')
+      const isOwn = origin !== null && isOwnOrigin(origin, headers.get('host') ?? '')
+      if (site === null && isOwn) return undefined
+      const isUnnamed = origin === null || origin === 'null'
+      if (site === 'same-origin' && (isOwn || isUnnamed)) return undefined
+      return 'This form was not sent by a page of this service, or the browser does not say so. Open the page again and repeat it.'
+    },
+    /** Values of the cookie that a request has. A browser may send several of one name. */
+    cookies({ headers }: Request): readonly string[] {
+      return (headers.get('cookie') ?? '')
+        .split(';')
+        .map((pair) => pair.trim())
+        .filter((pair) => pair.startsWith(`${name}=`))
+        .slice(0, 4)
+        .map((pair) => pair.slice(name.length + 1))
+    },
+    /** `Set-Cookie` with the value of a new session. */
+    setCookie: (value: string) =>
+      `${name}=${value}; ${attributes}; Max-Age=${Math.round(longestMs / 1000)}`,
+    /** `Set-Cookie` that removes the value. */
+    clearCookie: () => `${name}=; ${attributes}; Max-Age=0`,
+  }
+
+  function isOwnOrigin(origin: string, host: string): boolean {
+    if (origin === base.origin) return true
+    const url = URL.parse(origin)
+    return url !== null && url.host === host && loopbackHost.test(url.host)
+  }
+}
+
+function isLoopbackAddress(address = ''): boolean {
+  const plain = address.startsWith('::ffff:') ? address.slice(7) : address
+  return plain === '::1' || /^127(\.\d{1,3}){3}$/.test(plain)
+}
+
 /** The form for the token, or the reason why there is none. */
 export function signInForm({
   fault,
   unsafe,
   isForm = false,
 }: {
-  fault?: string
-  unsafe?: string
+  fault?: string | undefined
+  unsafe?: string | undefined
   /** Whether the refused request was a form, whose sender may still be signed in. */
   isForm?: boolean
 }): Html {

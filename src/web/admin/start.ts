@@ -3,9 +3,9 @@ import { pathOf, searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
-import { actionOf, confirmPage, subjectOf } from './actions'
+import { actionFields, actionOf, confirmPage } from './actions'
 import { configurationPage } from './configuration'
-import { type AdminPath, layout, type Page, type Reader, redirect, respond } from './layout'
+import { type AdminPath, type Page, type Reader, redirect, sendAdminPage, titleOf } from './layout'
 import { merchantsPage } from './merchants'
 import { facilitatorPage, networksPage } from './networks'
 import { grantsPage, ordersPage } from './orders'
@@ -22,114 +22,85 @@ import {
 import type { Sources } from './sources'
 import { storyPage } from './story'
 
-export type AdminOptions = SignInOptions & { sources: Sources }
-
-/** Makes the content of a page for a reader who may see it. */
-type Main = (reader: NonNullable<Reader>) => Html | undefined | Promise<Html | undefined>
+type SignedIn = NonNullable<Reader>
+type Answer = Response | Promise<Response>
+type Main = Html | undefined | Promise<Html | undefined>
 
 /** The pages of the operator. */
-export function createAdmin(config: Config, options: AdminOptions) {
+export function createAdmin(config: Config, options: SignInOptions & { sources: Sources }) {
+  const { sources, log } = options
   const access = createSignIn(config.service, options)
-  const answers = createAnswers(config, access)
-  return {
-    ...createReadPages(config, options.sources, answers),
-    ...createForms(config, { ...options, access, answers }),
-  }
-}
+  const page = (reader: Reader, one: Page, more?: Parameters<typeof sendAdminPage>[3]) =>
+    sendAdminPage(config, reader, one, more)
+  const missing = (reader: Reader, path: AdminPath | undefined) =>
+    page(reader, { title: 'Not found', path, main: missingText(path) }, { status: 404 })
 
-type Access = ReturnType<typeof createSignIn>
-type Answers = ReturnType<typeof createAnswers>
-
-/** Answers to operators and to everyone else. */
-function createAnswers(config: Config, access: Access) {
-  const page = (reader: Reader, one: Page, more?: Parameters<typeof respond>[1]) =>
-    respond(layout(config, reader, one), more)
-  /** The form for the token, for everyone else. */
-  const form = (request: Request, { status, fault }: Partial<Refused> = {}) => {
+  /** The form for the token, for everyone who is not signed in. */
+  const form = (request: Request, { status = 200, fault }: Partial<Refused> = {}) => {
     const unsafe = access.transport(request)
     const isForm = unsafe === undefined && status === 403
-    const main = signInForm({ ...(fault && { fault }), ...(unsafe && { unsafe }), isForm })
-    return page(undefined, { title: 'Sign in', path: undefined, main }, { status: status ?? 200 })
+    const main = signInForm({ fault, unsafe, isForm })
+    return page(undefined, { title: 'Sign in', path: undefined, main }, { status })
   }
-  const wrongToken = () => {
-    const main = signInForm({ fault: 'This token is wrong.' })
-    const headers = { 'www-authenticate': 'Bearer realm="admin"' }
-    const one = { title: 'Sign in', path: undefined, main }
-    return page(undefined, one, { status: 401, headers })
-  }
-  /** Answers with pages that only an operator may read. */
-  const guarded = async (
-    request: Request,
-    answer: (reader: NonNullable<Reader>) => Response | Promise<Response>,
-  ): Promise<Response> => {
+  /** Answers with what only an operator may read. */
+  const guarded = async (request: Request, answer: (reader: SignedIn) => Answer) => {
     const isProgram = access.bearer(request)
-    if (isProgram === false) return wrongToken()
+    if (isProgram === false) {
+      const main = signInForm({ fault: 'This token is wrong.' })
+      const headers = { 'www-authenticate': 'Bearer realm="admin"' }
+      return page(undefined, { title: 'Sign in', path: undefined, main }, { status: 401, headers })
+    }
     const reader = isProgram === true ? 'program' : access.sessionOf(request)
     if (reader !== undefined) return answer(reader)
     const isFirst = pathOf(request.url).replace(/\/$/, '') === '/admin'
     return isFirst ? form(request) : redirect('/admin')
   }
-  return {
-    page,
-    form,
-    guarded,
-    /** A page of the navigation; 404 with `missing` when there is nothing to show. */
-    show: (request: Request, { path, title }: Omit<Page, 'main'>, main: Main) =>
-      guarded(request, async (reader) => {
-        const found = await main(reader)
-        if (found !== undefined) return page(reader, { title, path, main: found })
-        return page(reader, { title: 'Not found', path, main: missing(path) }, { status: 404 })
-      }),
-  }
-}
-
-function createReadPages(config: Config, sources: Sources, { show, guarded }: Answers) {
+  /** A page of the navigation; 404 when there is nothing to show. */
+  const show = (
+    request: Request,
+    path: AdminPath | undefined,
+    title: string,
+    makeMain: (reader: SignedIn) => Main,
+  ) =>
+    guarded(request, async (reader) => {
+      const main = await makeMain(reader)
+      return main === undefined ? missing(reader, path) : page(reader, { title, path, main })
+    })
   const shown =
-    (path: AdminPath, title: string, main: (params: URLSearchParams) => ReturnType<Main>) =>
+    (
+      path: AdminPath,
+      main: (config: Config, sources: Sources, params: URLSearchParams) => Html | Promise<Html>,
+    ) =>
     (request: Request) =>
-      show(request, { path, title }, () => main(paramsOf(request)))
-  return {
-    overview: shown('/admin', 'Overview', () => overviewPage(config, sources)),
-    payments: shown('/admin/payments', 'Payments', (params) =>
-      paymentsPage(config, sources, params),
-    ),
-    csv: (request: Request) =>
-      guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
-    payment: (request: Request, id: string) =>
-      show(request, { path: '/admin/payments', title: 'Payment' }, () =>
-        storyPage(config, sources, id),
-      ),
-    orders: shown('/admin/orders', 'Orders', (params) => ordersPage(config, sources, params)),
-    merchants: shown('/admin/merchants', 'Merchants', () => merchantsPage(config, sources)),
-    networks: shown('/admin/networks', 'Networks', () => networksPage(config, sources)),
-    grants: shown('/admin/grants', 'Grants', () => grantsPage(config, sources)),
-    facilitator: shown('/admin/facilitator', 'Facilitator', () => facilitatorPage(config, sources)),
-    configuration: shown('/admin/configuration', 'Configuration', () =>
-      configurationPage(config, sources),
-    ),
-    confirm: (request: Request, name: string) =>
-      show(request, { path: undefined, title: 'Confirm' }, (reader) => {
-        const subject = paramsOf(request).get('subject') ?? ''
-        const action = actionOf(config, sources, name, subject)
-        return action && confirmPage(name, action, reader)
-      }),
-  }
-}
+      show(request, path, titleOf(path), () => main(config, sources, paramsOf(request)))
 
-/** The effects of the forms. */
-function createForms(
-  config: Config,
-  { sources, log, access, answers }: AdminOptions & { access: Access; answers: Answers },
-) {
-  const { form, page } = answers
   /** Runs a form that a signed-in operator has sent. */
-  const sent = (request: Request, run: (sent: Sent) => Response | Promise<Response>) =>
+  const sent = (request: Request, run: (sent: Sent) => Answer) =>
     readable(config, async () => {
       const own = await access.form(request)
       if (own === undefined) return redirect('/admin')
       return 'form' in own ? run(own) : form(request, own)
     })
+
   return {
+    overview: shown('/admin', overviewPage),
+    payments: shown('/admin/payments', paymentsPage),
+    csv: (request: Request) =>
+      guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
+    payment: (request: Request, id: string) =>
+      show(request, '/admin/payments', 'Payment', () => storyPage(config, sources, id)),
+    orders: shown('/admin/orders', ordersPage),
+    merchants: shown('/admin/merchants', merchantsPage),
+    networks: shown('/admin/networks', networksPage),
+    grants: shown('/admin/grants', grantsPage),
+    facilitator: shown('/admin/facilitator', facilitatorPage),
+    configuration: shown('/admin/configuration', configurationPage),
+    confirm: (request: Request, name: string) =>
+      show(request, undefined, 'Confirm', (reader) => {
+        const subject = paramsOf(request).get('subject') ?? ''
+        const action = actionOf(config, sources, name, subject)
+        return action && confirmPage(name, action, reader)
+      }),
     signIn: (request: Request) =>
       readable(config, async () => {
         const done = await access.signIn(request)
@@ -142,12 +113,9 @@ function createForms(
       }),
     act: (request: Request, name: string) =>
       sent(request, async (own) => {
-        const subject = subjectOf(own.form)
+        const { subject = '' } = Schema.readQuery(actionFields, own.form).values
         const action = actionOf(config, sources, name, subject)
-        if (action === undefined) {
-          const one = { title: 'Not found', path: undefined, main: missing(undefined) }
-          return page(own.session, one, { status: 404 })
-        }
+        if (action === undefined) return missing(own.session, undefined)
         const done = await action.run()
         const client = access.clientOf(request)
         log('admin-action', { action: name, subject, client, ok: done.ok, result: done.text })
@@ -157,7 +125,7 @@ function createForms(
   }
 }
 
-function missing(path: AdminPath | undefined): Html {
+function missingText(path: AdminPath | undefined): Html {
   if (path === '/admin/payments')
     return html`<h1>There is no such payment</h1>
 <p class="empty">The ledger has no payment with this id. Look for it by its transaction or by its payer.</p>
@@ -180,9 +148,6 @@ async function readable(config: Config, answer: () => Promise<Response>): Promis
     const { status, title, detail, headers } = error
     const main = html`<div class="gate"><h1>${title}</h1><p class="fault" role="alert">${detail}</p>
 <p><a href="/admin">Back to the operation</a></p></div>`
-    return respond(layout(config, undefined, { title, path: undefined, main }), {
-      status,
-      headers: { ...headers },
-    })
+    return sendAdminPage(config, undefined, { title, path: undefined, main }, { status, headers })
   }
 }

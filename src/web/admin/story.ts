@@ -3,12 +3,13 @@ import type { Authorization } from '../../../db/Authorization'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'
+import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
+import { badge, type Tone } from '../parts'
 import { createNames, type Names } from './names'
-import { badge, coin, duration, facts, gwei, number, type Tone, table, time } from './parts'
+import { coin, duration, facts, gwei, table, time } from './parts'
 import type { Sources } from './sources'
-import { isUndelivered, openUntil, reasonOf, undeliveredNotice } from './undelivered'
 
 /** All that the ledger has of one payment; undefined when there is none of this id. */
 export async function storyPage(
@@ -21,19 +22,20 @@ export async function storyPage(
   const names = createNames(config, await sources.assets())
   const now = sources.now()
   const { payment, authorization, order } = story
+  const explorer = explorerOf(config, payment)
   return html`<p><a href="/admin/payments">All payments</a></p>
-<h1>Payment${payment !== undefined && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
-<p>${payment !== undefined && html`For <strong>${purchaseOf(payment)}</strong> on ${names.network(payment.transfer.network)}. `}<code class="hash">${id}</code></p>
-${payment !== undefined && isUndelivered(payment) && undeliveredNotice(payment, { config, names, now })}
-${payment !== undefined && nextOf(payment, order, now)}
+<h1>Payment${payment && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
+<p>${payment && html`For <strong>${purchaseOf(payment)}</strong> on ${names.network(payment.transfer.network)}. `}<code class="hash">${id}</code></p>
+${payment && isUndelivered(payment) && undeliveredNotice(payment, { config, names, now })}
+${payment && nextOf(payment, order, now)}
 <h2>What happened</h2>
-${steps(story, explorerOf(config, payment), now)}
-${payment !== undefined && offerOf(payment, names, explorerOf(config, payment))}
-${authorization !== undefined && chargeOf(authorization, names)}
-${order !== undefined && payment !== undefined && orderOf(order, payment, names)}
+${steps(story, explorer, now)}
+${payment && offerOf(payment, names, explorer)}
+${authorization && chargeOf(authorization, names)}
+${order && payment && orderOf(order, payment, names)}
 <h2>Transactions</h2>
-${transactionsOf(story.transactions, explorerOf(config, payment))}
-${payment !== undefined && deliveryOf(payment, story, now)}`
+${transactionsOf(story.transactions, explorer)}
+${payment && deliveryOf(payment, story, now)}`
 }
 
 type Explorer = ReturnType<typeof explorerOf>
@@ -93,22 +95,23 @@ function endOf({ state, purpose }: Payment, order: Order | undefined): string {
     : 'the buyer has the answer.'
 }
 
-type Step = { at: number | undefined; tone: Tone; word: string; text: Html | string }
+/** Without a time it is the present state. */
+type Step = readonly [at: number | undefined, tone: Tone, word: string, text: Html | string]
 
 function steps(
   { payment, authorization, transactions }: Story,
   explorer: Explorer,
   now: number,
 ): Html {
-  const all: Step[] = [
-    ...(authorization === undefined ? [] : [authorizedStep(authorization)]),
-    ...(payment === undefined ? [] : [receivedStep(payment)]),
+  const all = [
+    authorization && authorizedStep(authorization),
+    payment && receivedStep(payment),
     ...transactions.map((each) => transactionStep(each, explorer)),
-    ...(payment === undefined ? [] : laterSteps(payment, explorer, now)),
-  ]
-  const ordered = all.toSorted((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity))
+    ...((payment && laterSteps(payment, explorer, now)) ?? []),
+  ].filter((step) => step !== undefined)
+  const ordered = all.toSorted(([a = Infinity], [b = Infinity]) => a - b)
   return html`<ol class="steps">${ordered.map(
-    ({ at, tone, word, text }) =>
+    ([at, tone, word, text]) =>
       html`<li>${at === undefined ? html`<span class="quiet">now</span>` : time(at)} ${badge(tone, word)} <span>${text}</span></li>
 `,
   )}</ol>`
@@ -123,75 +126,56 @@ function authorizedStep({ createdAt, state }: Authorization): Step {
     failed: ['bad', 'The charge could not be settled, and never will be.'],
   }
   const [tone, text] = texts[state]
-  return { at: createdAt, tone, word: 'authorized', text }
+  return [createdAt, tone, 'authorized', text]
 }
 
 function transactionStep(transaction: StoryTransaction, explorer: Explorer): Step {
   const { hash, kind, createdAt, members } = transaction
   const shared = members > 1 ? `, shared by ${members} payments` : ''
   const text = html`Transaction ${explorer.transaction(hash)} (${kind}${shared}) was signed and sent.`
-  return { at: createdAt, tone: 'plain', word: 'sent', text }
+  return [createdAt, 'plain', 'sent', text]
 }
 
 /** The time in the id is that of the request. */
 function receivedStep({ id, purpose, createdAt }: Payment): Step {
   const at = Math.min(createdAt, Number.parseInt(id.slice(4, 16), 16) || createdAt)
-  const { protocol } = purpose
-  const text = `A request came with a signed payment (${protocol === 'mpp' ? 'MPP' : protocol}).`
-  return { at, tone: 'plain', word: 'received', text }
+  const protocol = purpose.protocol === 'mpp' ? 'MPP' : purpose.protocol
+  return [at, 'plain', 'received', `A request came with a signed payment (${protocol}).`]
 }
 
-function laterSteps(payment: Payment, explorer: Explorer, now: number): Step[] {
-  const { confirmedAt, deliveredAt, blockNumber, transaction, state } = payment
-  const confirmed: Step = {
-    at: confirmedAt,
-    tone: 'good',
-    word: 'confirmed',
-    text: html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${explorer.transaction(transaction)}, log ${payment.logIndex ?? ''}.`,
+function laterSteps(payment: Payment, explorer: Explorer, now: number): (Step | undefined)[] {
+  const { confirmedAt, blockNumber, transaction, logIndex, state } = payment
+  const text = html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${explorer.transaction(transaction)}, log ${logIndex ?? ''}.`
+  const ended = payment.nonceUsed
+    ? 'The chain shows that its nonce was used or cancelled by something else.'
+    : 'Its time ended before it was settled.'
+  const failed =
+    'The transaction failed. It is sent again when a client presents the payment again.'
+  const ends: Partial<Record<Payment['state'], Step>> = {
+    broadcast: [undefined, 'fair', 'pending', 'The transaction was sent and is in no block yet.'],
+    reverted: [undefined, 'bad', 'reverted', failed],
+    expired: [undefined, 'plain', 'never paid', ended],
   }
-  const others: Partial<Record<Payment['state'], Step>> = {
-    broadcast: {
-      at: undefined,
-      tone: 'fair',
-      word: 'pending',
-      text: 'The transaction was sent and is in no block yet.',
-    },
-    reverted: {
-      at: undefined,
-      tone: 'bad',
-      word: 'reverted',
-      text: 'The transaction failed. It is sent again when a client presents the payment again.',
-    },
-    expired: {
-      at: undefined,
-      tone: 'plain',
-      word: 'never paid',
-      text: payment.nonceUsed
-        ? 'The chain shows that its nonce was used or cancelled by something else.'
-        : 'Its time ended before it was settled.',
-    },
-  }
-  const end = others[state]
+  const isConfirmed = confirmedAt !== undefined
   return [
-    ...(confirmedAt === undefined ? [] : [confirmed]),
-    ...(end === undefined ? [] : [end]),
-    ...deliverySteps(payment, deliveredAt, now),
+    isConfirmed ? [confirmedAt, 'good', 'confirmed', text] : undefined,
+    ends[state],
+    deliveryStep(payment, now),
   ]
 }
 
-function deliverySteps(payment: Payment, deliveredAt: number | undefined, now: number): Step[] {
-  const { delivery, upstreamStatus, truncated } = payment
+function deliveryStep(payment: Payment, now: number): Step | undefined {
+  const { delivery, deliveredAt, upstreamStatus, truncated } = payment
   const status = upstreamStatus === undefined ? '' : `; the upstream answered ${upstreamStatus}`
   if (delivery === 'delivered') {
     const cut = truncated ? ', but not to its end' : ''
-    const text = `The answer was delivered${cut}${status}.`
-    return [{ at: deliveredAt, tone: truncated ? 'fair' : 'good', word: 'delivered', text }]
+    const tone = truncated ? 'fair' : 'good'
+    return [deliveredAt, tone, 'delivered', `The answer was delivered${cut}${status}.`]
   }
-  if (!isUndelivered(payment)) return []
+  if (!isUndelivered(payment)) return undefined
   const isOpen = openUntil(payment, now) !== undefined
   const more = isOpen ? 'The buyer can still fetch it.' : 'It can no longer be fetched.'
-  const text = `${reasonOf(payment)} ${more}`
-  return [{ at: undefined, tone: 'bad', word: 'not delivered', text }]
+  return [undefined, 'bad', 'not delivered', `${reasonOf(payment)} ${more}`]
 }
 
 function offerOf(
@@ -248,31 +232,20 @@ ${facts([
 }
 
 function transactionsOf(transactions: readonly StoryTransaction[], explorer: Explorer): Html {
+  const tones: Readonly<Record<string, Tone>> = { failed: 'bad', mined: 'good' }
   return table(
     'Transactions',
+    transactions,
     [
-      'Transaction',
-      'Kind',
-      'State',
-      'Relayer',
-      number('Account nonce'),
-      number('Block'),
-      number('Highest fee'),
-      number('Cost'),
+      ['Transaction', ({ hash }) => explorer.transaction(hash)],
+      ['Kind', ({ kind, members }) => (members > 1 ? `${kind} of ${members}` : kind)],
+      ['State', ({ state }) => badge(tones[state] ?? 'plain', state)],
+      ['Relayer', ({ relayer }) => explorer.account(relayer)],
+      ['Account nonce', ({ nonce }) => nonce, 'number'],
+      ['Block', ({ blockNumber }) => blockNumber ?? '-', 'number'],
+      ['Highest fee', ({ maxFeeWei }) => gwei(maxFeeWei), 'number'],
+      ['Cost', ({ costWei }) => (costWei === undefined ? '-' : coin(costWei)), 'number'],
     ],
-    transactions.map((each) => [
-      explorer.transaction(each.hash),
-      each.members > 1 ? `${each.kind} of ${each.members}` : each.kind,
-      badge(
-        each.state === 'failed' ? 'bad' : each.state === 'mined' ? 'good' : 'plain',
-        each.state,
-      ),
-      explorer.account(each.relayer),
-      each.nonce,
-      each.blockNumber ?? '-',
-      gwei(each.maxFeeWei),
-      each.costWei === undefined ? '-' : coin(each.costWei),
-    ]),
     'No transaction of this service contains it: another sender settled it, or nothing was sent.',
   )
 }
@@ -299,4 +272,87 @@ ${facts([
       : 'none: the payment is not confirmed',
   ],
 ])}`
+}
+
+/** Whether a confirmed payment at the gateway has no delivered answer. */
+function isUndelivered({ state, delivery, purpose }: Payment): boolean {
+  return state === 'confirmed' && purpose.product === 'gateway' && delivery !== 'delivered'
+}
+
+/**
+ * Until when a buyer can fetch an answer, unix ms; `until` is undefined before a limit is set. Undefined
+ * when it can no longer be fetched.
+ */
+function openUntil(payment: Payment, now: number): { until: number | undefined } | undefined {
+  const { redeemUntil: until } = payment
+  return isExhausted(payment) || (until !== undefined && until <= now) ? undefined : { until }
+}
+
+/** Why an answer is missing and what can be done, for the top of its story. */
+function undeliveredNotice(
+  payment: Payment,
+  { config, names, now }: { config: Config; names: Names; now: number },
+): Html {
+  const { merchant: slug } = payment.purpose
+  const merchant = config.merchants.find((each) => each.slug === slug)
+  const open = openUntil(payment, now)
+  return html`<section class="card todo" aria-labelledby="todo">
+<h2 id="todo">${badge('bad', 'not delivered')} ${reasonOf(payment)}</h2>
+${open === undefined ? lostText(payment, names) : openText(payment, open.until)}
+${causeOf(payment)}
+<div class="row">
+${merchant !== undefined && html`<a class="button second" href="/admin/merchants#${slug}">See the state of ${merchant.title}</a>`}
+${merchant !== undefined && html`<a href="/admin/actions/pause?subject=merchant:${slug}">Pause sales of ${merchant.title} until it works</a>`}
+</div>
+</section>`
+}
+
+/** What the ledger knows of the last attempt, as a sentence. */
+function reasonOf({ delivery, attempts, upstreamStatus }: Payment): string {
+  if (attempts === 0)
+    return 'The upstream was not asked yet. Usually the request ended before the confirmation.'
+  const tries = attempts === 1 ? 'the only attempt' : `the last of ${attempts} attempts`
+  if (delivery === 'delivering')
+    return `An attempt (number ${attempts}) is running, or a crash ended it.`
+  if (upstreamStatus === undefined)
+    return `The upstream did not answer ${tries}: it was unreachable, too slow, or broke off.`
+  if (upstreamStatus < 300)
+    return `The upstream answered ${tries} with ${upstreamStatus}, but broke its answer off.`
+  return `The upstream answered ${tries} with ${upstreamStatus}.`
+}
+
+/** The usual cause of a status of the upstream, and what to check. */
+function causeOf({ attempts, delivery, upstreamStatus: status }: Payment): Html | false {
+  if (attempts === 0 || delivery === 'delivering') return false
+  const cause = (text: string) => html`<p class="quiet">${text}</p>`
+  if (status === undefined)
+    return cause('Check that the upstream runs and that this machine reaches it.')
+  if (status === 401 || status === 403)
+    return cause('The upstream refuses our credentials: check the headers of the merchant.')
+  if (status === 402) return cause('The upstream itself wants money: check your account there.')
+  if (status === 429 || status === 425)
+    return cause('The upstream limits our requests: check your quota there.')
+  if (status >= 300 && status < 400)
+    return cause('The upstream redirects: write its new address into the file, and reload.')
+  return cause('Check the log of the upstream at the time below.')
+}
+
+function openText(payment: Payment, until: number | undefined): Html {
+  const { attempts, redeemTokenHash, answered } = payment
+  const left = Math.max(1, attemptsMax - attempts)
+  const hasToken = redeemTokenHash !== undefined && answered
+  const how = hasToken
+    ? 'The buyer has a redeem token and fetches the answer without paying again'
+    : 'The buyer fetches the answer by sending the same credential again'
+  return html`<p><strong>To do: repair the upstream.</strong> ${how}${until !== undefined && html` until ${time(until)}`}, up to ${left} more ${left === 1 ? 'time' : 'times'}. The service does not ask the upstream by itself.</p>`
+}
+
+function lostText({ transfer, attempts, redeemUntil }: Payment, names: Names): Html {
+  const { network, payer, amountAtomic } = transfer
+  const why =
+    redeemUntil !== undefined && attempts < attemptsMax
+      ? html`The time to fetch it ended at ${time(redeemUntil)}.`
+      : 'All attempts to fetch it are used.'
+  return html`<p><strong>To do: send ${names.amount(amountAtomic, transfer)} on ${names.network(network)} back</strong> to <code class="hash">${payer}</code>, by hand from your own wallet.</p>
+<p>${why} The service does not refund this payment, and does not record that you did.</p>`
 }

@@ -1,7 +1,7 @@
 import type { Config, Logo, Service } from '../../config/Config'
 import { isKnown, tagOf } from '../../http/document'
 import { assetsOf, iconData, securityPolicy } from '../assets'
-import { type Html, html } from '../html'
+import { type Html, html, htmlDocument, navigationOf } from '../html'
 import { createPackedCache, sendPacked, takesGzip, withVary } from '../packed'
 
 export type Page = {
@@ -23,37 +23,24 @@ export type Page = {
 export function layout({ service, stock }: Config, page: Page): string {
   const { title, path, main, isWhole = false } = page
   const links = [
-    { href: '/', text: 'Catalogue' },
-    ...(stock === undefined ? [] : [{ href: '/stocks', text: 'Stocks' }]),
+    { path: '/', text: 'Catalogue' },
+    ...(stock === undefined ? [] : [{ path: '/stocks', text: 'Stocks' }]),
   ]
   const { copy, logo } = assetsOf(service)
-  return html`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="description" content="${service.lead ?? service.guidance}">
+  return htmlDocument(
+    html`<meta name="description" content="${service.lead ?? service.guidance}">
 <title>${title === service.title ? title : `${title} - ${service.title}`}</title>
-${filesOf(service, page)}
-</head>
-<body>
-<a class="skip" href="#main">Skip to the content</a>
-<header class="bar">
+${filesOf(service, page)}`,
+    html`<header class="bar">
 <a class="name" href="/">${logo !== undefined && logoImage(service.logo, logo.path)}${service.title}</a>
-<nav aria-label="Pages"><ul>${links.map(
-    ({ href, text }) =>
-      html`<li><a href="${href}"${href === path ? current : undefined}>${text}</a></li>`,
-  )}</ul></nav>
+${navigationOf('Pages', links, path)}
 </header>
 <main id="main" tabindex="-1">
 ${main}
 </main>
 ${footer(service)}
-${isWhole && inlined('script', copy.text)}
-</body>
-</html>
-`.markup
+${isWhole && inlined('script', copy.text)}`,
+  )
 }
 
 /** The icon, the style and the scripts in the head of a page. */
@@ -73,8 +60,6 @@ ${isPayable && html`<script src="${wallet.path}" integrity="sha256-${wallet.hash
 function inlined(name: 'style' | 'script', text: string): Html {
   return { markup: `<${name}>${text}</${name}>` }
 }
-
-const current = html` aria-current="page"`
 
 /** Height of the logo in CSS pixels, and its greatest width. */
 const logoHeight = 28
