@@ -1,5 +1,5 @@
+import { databaseName } from '../sqlite/directory'
 import { fileState } from '../sqlite/moved'
-import { databaseName } from '../sqlite/open'
 import { assertFit, readAheadMs, readFacts, skewReason } from './checks'
 import {
   assertNewest,

@@ -10,10 +10,9 @@ import type { AuthorizationReads } from '../authorization-reads'
 import { authorizationRow, toAuthorization } from '../rows'
 import { authorizations } from '../schema'
 import type { Values } from '../select'
-import type { Group } from './group'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
-import { isBarred, isDuplicate } from './write'
+import { type Group, isBarred, isDuplicate } from './write'
 
 type AuthorizationStatements = ReturnType<typeof createAuthorizationStatements>
 

@@ -4,9 +4,10 @@ import { join } from 'node:path'
 import { BesideError } from '../BesideError'
 import type { Ledger } from '../Ledger'
 import type { SalesReads } from '../SalesLedger'
+import { databaseName } from './directory'
 import { createLedger } from './ledger'
 import { misfitOf } from './migrate'
-import { databaseName, openBeside } from './open'
+import { openBeside } from './open'
 import { createSalesReads } from './sales'
 
 type Place = { dataDir: string }

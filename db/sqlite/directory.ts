@@ -15,6 +15,9 @@ import {
 } from 'node:fs'
 import { basename, join } from 'node:path'
 
+/** Name of the database in a data directory. */
+export const databaseName = 'turnpike.sqlite'
+
 /** File that is written and removed to see whether the directory can be written. */
 const probeName = '.turnpike-probe'
 

@@ -3,19 +3,16 @@ import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
 import { roomFor, type Tally } from '../GrantBudget'
 import type { GrantLedger } from '../GrantLedger'
+import type { JobRider } from '../Ledger'
 import { grants, grantTopUps } from '../schema'
 import { decoderOf } from '../select'
 import type { Db } from './open'
-import type { Outbox } from './outbox'
-import { RefusedError, type Riders } from './riders'
 import { insertInto, statement } from './statement'
-import { isDuplicate, write } from './write'
+import type { Outbox } from './webhooks'
+import { isDuplicate, RefusedError, write } from './write'
 
 /** Grants and top-ups. Rows are only added; only their gas cost changes. */
-export function createGrants(
-  db: Db,
-  outbox: Outbox,
-): { ledger: GrantLedger; riders: Riders['grants'] } {
+export function createGrants(db: Db, outbox: Outbox) {
   const firsts = createRows(db, grants)
   const topUps = createRows(db, grantTopUps)
   const amounts = 'SELECT amount_wei AS amount, fee_wei AS fee FROM'
@@ -47,21 +44,22 @@ export function createGrants(
     })
   }
 
-  return {
-    ledger: {
-      find: async (network, address) => firsts.find(network, address),
-      findTopUp: async (network, address) => topUps.find(network, address),
-      async setFee({ network, address, isTopUp }, feeWei) {
-        const rows = isTopUp ? topUps : firsts
-        const row = rows.find(network, address)
-        if (row === undefined || row.feeWei === feeWei) return
-        rows.setFee(network, address, feeWei)
-        add(network, row.createdAt, { grants: 0, wei: feeWei - row.feeWei })
-      },
-      tallySince: async (network, from) => tallySince(network, from),
+  const ledger: GrantLedger = {
+    find: async (network, address) => firsts.find(network, address),
+    findTopUp: async (network, address) => topUps.find(network, address),
+    async setFee({ network, address, isTopUp }, feeWei) {
+      const rows = isTopUp ? topUps : firsts
+      const row = rows.find(network, address)
+      if (row === undefined || row.feeWei === feeWei) return
+      rows.setFee(network, address, feeWei)
+      add(network, row.createdAt, { grants: 0, wei: feeWei - row.feeWei })
     },
+    tallySince: async (network, from) => tallySince(network, from),
+  }
+  return {
+    ledger,
     riders: {
-      ride({ grant }, transactionHash) {
+      ride({ grant }: Extract<JobRider, { kind: 'grant' }>, transactionHash: Hex): void {
         const { budget, isSigned, row } = grant
         const wei = row.amountWei + row.feeWei
         const room = roomFor(tallySince(row.network, budget.from), budget, wei)
@@ -72,6 +70,7 @@ export function createGrants(
         add(row.network, row.createdAt, { grants: 1, wei })
         outbox.granted(grant, tallySince(row.network, budget.from))
       },
+      /** The transaction of `ride` was not committed: what is in memory is read again. */
       undo: () => tallies.clear(),
     },
   }

@@ -7,19 +7,17 @@ import { createPaymentReads } from '../payment-reads'
 import { createJobReads, createTransactionReads } from '../transaction-reads'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
-import { createAuthorizations } from './authorizations'
-import { createDeliveries } from './deliveries'
+import { createAuthorizationStatements, createAuthorizations } from './authorizations'
 import { createGrants } from './grants'
-import { createGroup } from './group'
 import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
-import { createOutbox } from './outbox'
-import { createStatements } from './parts'
+import { createSettlementStatements } from './payments'
 import { createSales } from './sales'
-import { createSettling } from './settling'
+import { createDeliveries, createSettling } from './settling'
 import { selectsOf, unused } from './statement'
-import { createWebhooks } from './webhooks'
+import { createOutbox, createWebhooks } from './webhooks'
+import { createGroup } from './write'
 
 /** The ledger of an open SQLite database. Every function is synchronous inside. */
 export function createLedger(db: Db): Ledger {
@@ -34,24 +32,22 @@ export function createLedger(db: Db): Ledger {
   }
   const group = createGroup(db)
   const selects = selectsOf(db)
-  const statements = createStatements(db)
+  const own = createAuthorizationStatements(db)
+  const statements = { ...createSettlementStatements(db), authorizations: own }
   const outbox = createOutbox(db)
   const orders = createOrders(db, outbox)
   const grants = createGrants(db, outbox)
   const riders = { orders: orders.riders, grants: grants.riders }
+  const parts = { db, group, statements, changes, riders, outbox }
   const payments = createPaymentReads(selects)
-  const authorizations = createAuthorizations(
-    group,
-    statements.authorizations,
-    createAuthorizationReads(selects),
-  )
+  const authorizations = createAuthorizations(group, own, createAuthorizationReads(selects))
   return {
     payments,
     transactions: createTransactionReads(selects),
     jobs: createJobReads(selects),
-    settling: createSettling({ db, group, statements, changes, riders, outbox }),
-    deliveries: createDeliveries(group, statements, outbox),
-    gas: { spentOn: statements.gas.gasSpentOn, wastedOn: statements.gas.gasWastedOn },
+    settling: createSettling(parts),
+    deliveries: createDeliveries(parts),
+    gas: statements.gas,
     answers: createAnswers(db),
     authorizations,
     offers: createOffers(db),
@@ -71,12 +67,5 @@ export function createLedger(db: Db): Ledger {
 
 /** The file of an open SQLite database, as the service uses it. */
 export function databaseOf(db: Db): Database {
-  return {
-    ledger: createLedger(db),
-    storage: db.storage,
-    upgrade: db.upgrade,
-    reserveLog: db.reserveLog,
-    unused: () => unused(db),
-    close: db.close,
-  }
+  return { ...db, ledger: createLedger(db), unused: () => unused(db) }
 }

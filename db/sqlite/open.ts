@@ -4,10 +4,10 @@ import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
-import { assertNotLost, lock, markUsed, openDirectory } from './directory'
+import { assertNotLost, databaseName, lock, markUsed, openDirectory } from './directory'
+import { UpgradeError, type UpgradeOptions, upgrade } from './migrate'
 import { assertNotMoved } from './moved'
 import { isDamage, type Storage, watchStorage } from './storage'
-import { UpgradeError, type UpgradeOptions, upgrade } from './upgrade'
 
 /** The open database. Make changes inside `write`. */
 export type Db = {
@@ -38,9 +38,6 @@ const pageBytes = 4_096
 
 /** Name of a database without a file. https://sqlite.org/inmemorydb.html */
 const inMemory = ':memory:'
-
-/** Name of the database in a data directory. */
-export const databaseName = 'turnpike.sqlite'
 
 type OpenOptions = Pick<UpgradeOptions, 'program' | 'list'> & {
   dataDir: string

@@ -1,5 +1,6 @@
 import type { Hex } from 'viem'
 import { sqlite as dialect } from '../dialect'
+import type { JobRider, OrderRows } from '../Ledger'
 import type { Order } from '../Order'
 import type { OrderLedger, OrderMove } from '../OrderLedger'
 import { createOrderReads, orderCounts } from '../order-reads'
@@ -8,42 +9,23 @@ import { newOrderRow, toOrder } from '../rows'
 import { orders } from '../schema'
 import type { Values } from '../select'
 import type { Db } from './open'
-import type { Outbox } from './outbox'
-import { RefusedError, type Riders } from './riders'
 import { insertInto, selectsOf, statement } from './statement'
-import { write } from './write'
+import type { Outbox } from './webhooks'
+import { RefusedError, write } from './write'
 
 /** The orders of the stock desk, and their rows in commits of payments and jobs. */
-export function createOrders(
-  db: Db,
-  outbox: Outbox,
-): { ledger: OrderLedger; riders: Riders['orders'] } {
-  const counts = countOrders(db)
+export function createOrders(db: Db, outbox: Outbox) {
   const change = changeOrders(db, outbox)
-  return {
-    ledger: {
-      ...createOrderReads(selectsOf(db)),
-      async move(move) {
-        return write(db, () => change(move))
-      },
+  const ledger: OrderLedger = {
+    ...createOrderReads(selectsOf(db)),
+    async move(move) {
+      return write(db, () => change(move))
     },
-    riders: createRiders(db, counts, change),
   }
+  return { ledger, riders: createRiders(db, change) }
 }
 
-/** The counts of `createOrderReads`, inside a transaction. */
-function countOrders(db: Db) {
-  const texts = orderCounts(dialect)
-  const count = (text: string) => {
-    const counted = statement<{ count: number }>(db, text)
-    return (values: Values) => counted().get(values)?.count ?? 0
-  }
-  return {
-    refunds: count(texts.refunds),
-    underWay: count(texts.underWay),
-    refundable: count(texts.refundable),
-  }
-}
+type OrderRider = Extract<JobRider, { kind: 'order' }>
 
 /** Makes a move inside a transaction; undefined when the order was in another state. */
 type Change = (move: OrderMove) => Order | undefined
@@ -81,11 +63,15 @@ function textOf({ from, to, set = {}, when = [] }: Rule): string {
     ${conditions.join(' ')} RETURNING *`
 }
 
-function createRiders(
-  db: Db,
-  counts: ReturnType<typeof countOrders>,
-  change: Change,
-): Riders['orders'] {
+function createRiders(db: Db, change: Change) {
+  const texts = orderCounts(dialect)
+  const count = (text: string) => {
+    const counted = statement<{ count: number }>(db, text)
+    return (values: Values) => counted().get(values)?.count ?? 0
+  }
+  const refunds = count(texts.refunds)
+  const underWay = count(texts.underWay)
+  const refundable = count(texts.refundable)
   const insert = insertInto(db, orders)
   const paymentState = statement<{ state: string }>(db, 'SELECT state FROM payments WHERE id = $id')
   const jobState = statement<{ state: string }>(db, 'SELECT state FROM jobs WHERE id = $id')
@@ -94,17 +80,18 @@ function createRiders(
     return state === 'failed' || state === 'replaced'
   }
   return {
-    insert({ order, quota }, { id: paymentId, transaction: settlementTx }) {
+    /** The order of a payment, after the payment's row. Throws for the quota. */
+    insert({ order, quota }: OrderRows, payment: { id: string; transaction: Hex }): void {
       if (quota !== undefined) {
         const { payer, since, max, all } = quota
-        const count = counts.refunds({ payer, since }) + counts.underWay({ payer })
+        const count = refunds({ payer, since }) + underWay({ payer })
         if (count >= max) throw new RefusedError('order-quota')
-        if (all && counts.refundable({ since: all.since }) >= all.max)
+        if (all && refundable({ since: all.since }) >= all.max)
           throw new RefusedError('refund-share')
       }
-      insert({ ...newOrderRow(order), paymentId, settlementTx })
+      insert({ ...newOrderRow(order), paymentId: payment.id, settlementTx: payment.transaction })
     },
-    ride({ ride, confirmed, withoutEffect = [] }, hash: Hex) {
+    ride({ ride, confirmed, withoutEffect = [] }: OrderRider, hash: Hex): void {
       if (confirmed !== undefined && paymentState().get({ id: confirmed })?.state !== 'confirmed') {
         throw new RefusedError('payment-not-confirmed')
       }

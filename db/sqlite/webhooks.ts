@@ -1,10 +1,14 @@
-import type { WebhookLedger } from '../WebhookLedger'
+import type { Tally } from '../GrantBudget'
+import type { NewGrant } from '../GrantLedger'
+import type { Order } from '../Order'
+import { type AddedGas, createSubscribers } from '../outbox'
+import type { Payment } from '../Payment'
+import * as Event from '../WebhookEvent'
+import type { Subscriptions, WebhookEvent, WebhookLedger } from '../WebhookLedger'
 import { createMessages, type MessagesBase } from '../webhook-messages'
-import type { Group } from './group'
 import type { Db } from './open'
-import type { Outbox } from './outbox'
 import { selectsOf, statement } from './statement'
-import { write } from './write'
+import { type Group, write } from './write'
 
 export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLedger {
   const change: MessagesBase['change'] = <Row>(kind: 'commit' | 'soon', text: string) => {
@@ -20,5 +24,55 @@ export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLed
       await group.addSoon(() => outbox.add(event))
     },
     ...createMessages({ ...selectsOf(db), change }),
+  }
+}
+
+/**
+ * Writes messages for webhooks inside the commits of their events: one insert for an event that an
+ * endpoint has subscribed to, and nothing for others. Call inside `write`.
+ */
+export type Outbox = {
+  subscribe(subscriptions: Subscriptions): void
+  onMessage(listener: () => void): void
+  /** Writes an event. The same event is written once while its message is kept. */
+  add(event: WebhookEvent): void
+  confirmed(payment: Payment, at: number): void
+  undelivered(payment: Payment, at: number): void
+  /** The state of an order has changed. `assetOf`: of its payment. */
+  ordered(order: Order, assetOf: (paymentId: string) => string | undefined): void
+  /** Gas was added to the sum of a day. */
+  spent(gas: AddedGas): void
+  granted(grant: NewGrant, tally: Tally): void
+}
+
+export function createOutbox(db: Db): Outbox {
+  const insert = statement(
+    db,
+    `INSERT INTO webhooks
+       (id, endpoint, origin, type, subject, body, state, created_at, due_at, expires_at)
+     VALUES ($id, $endpoint, $origin, $type, $subject, $body, 'waiting', $at, $at, $expiresAt)
+     ON CONFLICT DO NOTHING`,
+  )
+  const subscribers = createSubscribers()
+
+  /** Makes the event only when an endpoint takes its type. */
+  function put(type: string, make: () => WebhookEvent | undefined): void {
+    if (!subscribers.takes([type])) return
+    const event = make()
+    if (event === undefined) return
+    for (const row of subscribers.rowsOf([event])) insert().run(row)
+    subscribers.notify()
+  }
+
+  return {
+    subscribe: subscribers.subscribe,
+    onMessage: subscribers.onMessage,
+    add: (event) => put(event.type, () => event),
+    confirmed: (payment, at) => put('payment.confirmed', () => Event.paymentConfirmed(payment, at)),
+    undelivered: (payment, at) => put('delivery.failed', () => Event.deliveryFailed(payment, at)),
+    ordered: (order, assetOf) =>
+      put(`order.${order.state}`, () => Event.orderChanged(order, assetOf(order.paymentId) ?? '')),
+    spent: (gas) => put('budget.spent', () => subscribers.spent(gas)),
+    granted: (grant, tally) => put('budget.spent', () => Event.grantsSpent(grant, tally)),
   }
 }

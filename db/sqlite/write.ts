@@ -1,3 +1,5 @@
+import { storageCode } from '../fault'
+import type { RowsRefusal } from '../Ledger'
 import type { Db } from './open'
 
 /**
@@ -57,4 +59,113 @@ export function isBarred(error: unknown): boolean {
 
 function codeOf(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : undefined
+}
+
+/** Shares commits, because every commit costs a flush of the disk. */
+export type Group = {
+  /**
+   * Runs `change` together with those of the same turn of the event loop. Resolves with its result
+   * once that is on the disk. Rejects with what it threw, which affects no other change. It may run
+   * twice, so it must do nothing but SQLite.
+   */
+  add<T>(change: Change<T>): Promise<T>
+  /**
+   * The same for changes that can be restored otherwise. They survive a killed process, but for up
+   * to 100 ms a power loss may undo them. That saves the wait for the disk.
+   */
+  addSoon<T>(change: Change<T>): Promise<T>
+  /** Commits the waiting changes. */
+  flush(): void
+  /** Commits so far. */
+  commits(): number
+}
+
+type Change<T> = () => T extends PromiseLike<unknown> ? never : T
+
+type Entry = {
+  run: () => unknown
+  mayWait: boolean
+  resolve: (value: unknown) => void
+  reject: (error: unknown) => void
+}
+type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
+
+/** Longest time (ms) that a commit of `addSoon` is only in the system's memory. */
+const soonMs = 100
+
+export function createGroup(db: Db): Group {
+  let waiting: Entry[] = []
+  let commits = 0
+  let isSyncing = false
+  const flush = () => {
+    const entries = waiting
+    if (entries.length === 0) return
+    waiting = []
+    commits++
+    const mayWait = entries.every((entry) => entry.mayWait)
+    const ends = mayWait ? db.withoutSync(() => commit(db, entries)) : commit(db, entries)
+    // Do not reset it for a commit that waits: one without changes does not reach the disk.
+    if (mayWait && !isSyncing) {
+      isSyncing = true
+      setTimeout(sync, soonMs)
+    }
+    for (const end of ends) {
+      if ('error' in end) end.entry.reject(end.error)
+      else end.entry.resolve(end.value)
+    }
+  }
+  const sync = () => {
+    isSyncing = false
+    void db.sync()
+  }
+  const enter = <T>(change: Change<T>, mayWait: boolean) =>
+    new Promise<T>((resolve, reject) => {
+      // Changes that the turn's answers cause join before the check phase of the loop.
+      if (waiting.length === 0) setImmediate(flush)
+      waiting.push({ run: change, mayWait, resolve: resolve as Entry['resolve'], reject })
+    })
+  return {
+    add: (change) => enter(change, false),
+    addSoon: (change) => enter(change, true),
+    flush,
+    commits: () => commits,
+  }
+}
+
+/** Commits all at once; when one of them throws, again with a savepoint for each. */
+function commit(db: Db, entries: readonly Entry[]): End[] {
+  const [first] = entries
+  try {
+    return write(db, () => entries.map((entry) => ({ entry, value: entry.run() })))
+  } catch (error) {
+    if (entries.length === 1 && first) return [{ entry: first, error }]
+    // A full disk fails every change, so do not retry each change alone.
+    if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
+  }
+  try {
+    return write(db, () =>
+      entries.map((entry): End => {
+        try {
+          return { entry, value: write(db, () => entry.run() as undefined) }
+        } catch (error) {
+          // SQLite may have ended the transaction; later statements would then commit one by one.
+          if (storageCode(error) !== undefined) throw error
+          return { entry, error }
+        }
+      }),
+    )
+  } catch (error) {
+    return entries.map((entry) => ({ entry, error }))
+  }
+}
+
+/** Rolls a transaction back because the rows of a product cannot be written. */
+export class RefusedError extends Error {
+  override readonly name = 'RefusedError'
+  readonly reason: RowsRefusal
+
+  constructor(reason: RowsRefusal) {
+    super(`rows refused: ${reason}`)
+    this.reason = reason
+  }
 }

@@ -4,9 +4,14 @@ import { join } from 'node:path'
 import { DatabaseGoneError, PostgresError } from '../../db/postgres/errors'
 import { startErrorOf } from '../../db/postgres/reach'
 import * as Url from '../../db/postgres/Url'
-import { DataDirectoryError, openDirectory, warningsOf } from '../../db/sqlite/directory'
+import {
+  DataDirectoryError,
+  databaseName,
+  openDirectory,
+  warningsOf,
+} from '../../db/sqlite/directory'
 import { createLedger } from '../../db/sqlite/ledger'
-import { DatabaseFileError, databaseName, open } from '../../db/sqlite/open'
+import { DatabaseFileError, open } from '../../db/sqlite/open'
 import { startFault } from '../../src/cli/sell/start-fault'
 import { createLog } from '../../src/log'
 import { remedyOfReason } from '../../src/settlement/read/remedies'

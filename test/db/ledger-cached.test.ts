@@ -2,9 +2,9 @@ import { afterEach, beforeEach, expect, test } from 'bun:test'
 import { drizzle } from 'drizzle-orm/bun-sqlite'
 import type { Authorization } from '../../db/Authorization'
 import { payments } from '../../db/schema'
-import { createGas } from '../../db/sqlite/gas'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
+import { createGas } from '../../db/sqlite/payments'
 import { write } from '../../db/sqlite/write'
 import { account } from '../../src/demo/accounts'
 import { hashOf, paymentRow } from '../harness/settling-rows'
@@ -21,23 +21,23 @@ afterEach(() => db.close())
 
 test('gas of changes that were rolled back does not count', () => {
   const gas = createGas(db)
-  const spent = () => gas.gasSpentOn(network, 'gateway', at)
-  write(db, () => void gas.addGas(network, 'gateway', at, 7n))
+  const spent = () => gas.spentOn(network, 'gateway', at)
+  write(db, () => void gas.add(network, 'gateway', at, 7n))
   expect(spent()).toBe(7n)
   const failing = () =>
     write(db, () => {
-      gas.addGas(network, 'gateway', at, 100n)
+      gas.add(network, 'gateway', at, 100n)
       throw new Error('of the test')
     })
   expect(failing).toThrow('of the test')
   expect(spent()).toBe(7n)
   // A savepoint in a change that is committed.
   write(db, () => {
-    gas.addGas(network, 'gateway', at, 1n)
+    gas.add(network, 'gateway', at, 1n)
     expect(failing).toThrow('of the test')
   })
   expect(spent()).toBe(8n)
-  expect(gas.gasSpentOn(network, 'gateway', at + 86_400_000)).toBe(0n)
+  expect(gas.spentOn(network, 'gateway', at + 86_400_000)).toBe(0n)
 })
 
 const payer = account(1).address

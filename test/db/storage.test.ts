@@ -14,9 +14,8 @@ import {
 import { join } from 'node:path'
 import { storageCode } from '../../db/fault'
 import { DatabaseLostError } from '../../db/sqlite/directory'
-import { createGroup } from '../../db/sqlite/group'
 import { type Db, open } from '../../db/sqlite/open'
-import { write } from '../../db/sqlite/write'
+import { createGroup, write } from '../../db/sqlite/write'
 import { temporary, until } from '../harness/settlement'
 
 /** Faults of the database: its file cannot be written, is damaged or is missing. */

@@ -1,8 +1,8 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Address, Hex } from 'viem'
-import { createGas } from '../../db/sqlite/gas'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'
+import { createGas } from '../../db/sqlite/payments'
 import type { Config } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { createPayees, type Payees } from '../../src/facilitator/payees'
@@ -177,7 +177,7 @@ describe('the cost of a payee', () => {
     }
   }
 
-  const spend = (wei: bigint) => createGas(db).addGas(base, 'facilitator', clock, wei)
+  const spend = (wei: bigint) => createGas(db).add(base, 'facilitator', clock, wei)
 
   function start(budgetWei: bigint): Payees {
     const { networks } = withBudget(configOf(small), budgetWei)

@@ -1,7 +1,8 @@
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { databaseName, open } from '../../db/sqlite/open'
+import { databaseName } from '../../db/sqlite/directory'
+import { open } from '../../db/sqlite/open'
 
 let migrated: Uint8Array<ArrayBuffer> | undefined
 

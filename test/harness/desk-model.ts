@@ -4,7 +4,7 @@ import { payments } from '../../db/schema'
 import { createLedger } from '../../db/sqlite/ledger'
 import type { Db } from '../../db/sqlite/open'
 import { createOrders } from '../../db/sqlite/orders'
-import { createOutbox } from '../../db/sqlite/outbox'
+import { createOutbox } from '../../db/sqlite/webhooks'
 import { write } from '../../db/sqlite/write'
 import type { Random } from '../soak/random'
 import {

@@ -21,18 +21,15 @@ import { type Json, toJson } from '../../db/postgres/rows'
 import { type PaymentRow, payments } from '../../db/schema'
 import { decoderOf } from '../../db/select'
 import { createAnswers } from '../../db/sqlite/answers'
-import { createAuthorizations } from '../../db/sqlite/authorizations'
+import { createAuthorizationStatements, createAuthorizations } from '../../db/sqlite/authorizations'
 import { createGrants } from '../../db/sqlite/grants'
-import { createGroup } from '../../db/sqlite/group'
 import { createLedger } from '../../db/sqlite/ledger'
 import { createOffers } from '../../db/sqlite/offers'
 import { openInMemory } from '../../db/sqlite/open'
 import { createOrders } from '../../db/sqlite/orders'
-import { createOutbox } from '../../db/sqlite/outbox'
-import { createStatements } from '../../db/sqlite/parts'
-import { RefusedError as SqliteRefusedError } from '../../db/sqlite/riders'
 import { selectsOf } from '../../db/sqlite/statement'
-import { write } from '../../db/sqlite/write'
+import { createOutbox } from '../../db/sqlite/webhooks'
+import { createGroup, RefusedError as SqliteRefusedError, write } from '../../db/sqlite/write'
 import * as Event from '../../db/WebhookEvent'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
@@ -86,7 +83,7 @@ export function sqliteProducts(): Products {
     grants: grants.ledger,
     authorizations: createAuthorizations(
       createGroup(db),
-      createStatements(db).authorizations,
+      createAuthorizationStatements(db),
       createAuthorizationReads(selectsOf(db)),
     ),
     answers: createAnswers(db),

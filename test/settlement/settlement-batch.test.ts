@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
-import { createGroup } from '../../db/sqlite/group'
+import { createGroup } from '../../db/sqlite/write'
 import * as Token from '../../src/chain/token'
 import { findTransfers } from '../../src/chain/token'
 import { account } from '../../src/demo/accounts'

@@ -1,6 +1,6 @@
 import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { createGrants } from '../../db/sqlite/grants'
-import { createOutbox } from '../../db/sqlite/outbox'
+import { createOutbox } from '../../db/sqlite/webhooks'
 import { write } from '../../db/sqlite/write'
 import type { Subscriptions, WebhookLedger } from '../../db/WebhookLedger'
 import { account } from '../../src/demo/accounts'

@@ -1,5 +1,5 @@
 -- Authorizations of the scheme upto. Twins: db/sqlite/authorizations.ts, and `settle` of
--- db/sqlite/launches.ts.
+-- db/sqlite/settling.ts.
 
 -- What a payer has signed of one asset and not paid: ceilings, and payments under way. A charge that
 -- has failed gives its payer no new ceiling, so it is not counted. The charges of a facilitator are not

@@ -1,4 +1,4 @@
--- The functions that every commit of a gateway goes through. Twin: db/sqlite/group.ts.
+-- The functions that every commit of a gateway goes through. Twin: db/sqlite/write.ts.
 
 -- Rolls back the change that calls it. `about`: the id that the reason concerns.
 CREATE FUNCTION refuse(reason text, about text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
--- Records a receipt, which ends an account nonce. Twin: `record` of db/sqlite/ends.ts.
+-- Records a receipt, which ends an account nonce. Twin: `record` of db/sqlite/settling.ts.
 
 -- The chain has another transaction at this nonce, so those that are recorded there are displaced:
 -- what they paid is open again, and their jobs may still be included. Returns what is changed.

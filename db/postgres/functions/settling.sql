@@ -1,5 +1,5 @@
 -- Changes of payments and jobs between their launch and their end. Twins: db/sqlite/settling.ts, and
--- `giveUp` of db/sqlite/ends.ts. Every change of a state is a compare-and-swap.
+-- `giveUp` of db/sqlite/settling.ts. Every change of a state is a compare-and-swap.
 
 -- Locks payments in the order of their ids. A lone payment is locked by its change.
 CREATE FUNCTION lock_payments(ids text[]) RETURNS void LANGUAGE plpgsql AS $$

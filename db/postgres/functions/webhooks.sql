@@ -1,4 +1,4 @@
--- The outbox of webhooks. Twin: db/sqlite/outbox.ts.
+-- The outbox of webhooks. Twin: db/sqlite/webhooks.ts.
 
 -- Writes messages of events in their order. The same message is written once while it is kept.
 CREATE FUNCTION add_messages(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$

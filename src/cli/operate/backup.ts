@@ -1,5 +1,4 @@
-import { backup as copy } from '../../../db/sqlite/backup'
-import { BackupError } from '../../../db/sqlite/copy'
+import { BackupError, backup as copy } from '../../../db/sqlite/backup'
 import { databaseUrlOf } from '../../config/env'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'

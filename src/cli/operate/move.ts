@@ -1,7 +1,6 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { DataDirectoryError } from '../../../db/sqlite/directory'
-import { databaseName } from '../../../db/sqlite/open'
+import { DataDirectoryError, databaseName } from '../../../db/sqlite/directory'
 import { databaseUrlOf, type Env, loadSecrets } from '../../config/env'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
