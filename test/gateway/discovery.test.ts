@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { validate } from 'mppx/discovery'
 import { parse } from '../../src/config/merchants'
 import * as Discovery from '../../src/gateway/documents/discovery'
-import * as Listing from '../../src/gateway/documents/listing'
+import { wellKnown } from '../../src/gateway/documents/documents'
 import { payout } from '../harness/config'
 import { config, merchant, param, route } from '../harness/merchants'
 import { mppx } from '../harness/mppx'
@@ -253,7 +253,7 @@ describe('the aggregated document', () => {
 
   test('routes that cannot be sold are not listed', () => {
     expect(JSON.stringify(aggregate)).not.toMatch(/closed/)
-    const known = Listing.wellKnown(configuration, { receiptAddress })
+    const known = wellKnown(configuration, { receiptAddress })
     expect(known.resources).toContain('http://localhost:4020/m/weather/forecast')
     expect(JSON.stringify(known)).not.toMatch(/closed/)
   })

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
+import { exampleOfSchema } from '../../src/gateway/documents/Catalogue'
 import { createDocuments, type Serve } from '../../src/gateway/documents/documents'
-import * as Example from '../../src/gateway/documents/Example'
 import type * as Network from '../../src/protocol/Network'
 import { ProblemError } from '../../src/protocol/Problem'
 import { config, merchant, param, route } from '../harness/merchants'
@@ -176,7 +176,7 @@ test('the example of a schema is its own, a known one, or the simplest of its ty
       messages: { type: 'array', items: { type: 'object', required: ['role'], properties: {} } },
     },
   }
-  expect(Example.of(schema, { symbol: 'NVDA' })).toEqual({
+  expect(exampleOfSchema(schema, { symbol: 'NVDA' })).toEqual({
     symbol: 'NVDA',
     count: 3,
     tags: ['a'],
@@ -186,5 +186,5 @@ test('the example of a schema is its own, a known one, or the simplest of its ty
   // A recursive schema ends at the depth limit.
   const endless: Record<string, unknown> = { type: 'array' }
   endless.items = endless
-  expect(JSON.stringify(Example.of(endless))).toBe('[[[[[[]]]]]]')
+  expect(JSON.stringify(exampleOfSchema(endless))).toBe('[[[[[[]]]]]]')
 })

@@ -4,9 +4,10 @@ import { withBody } from '../../config/keys'
 import * as ByUse from '../../paywall/usage/ByUse'
 import type * as Network from '../../protocol/Network'
 import { type Segment, segmentsOf, templateOf } from '../Tail'
-import * as Example from './Example'
 
 /** What the documents for machines list. */
+
+type Schema = Readonly<Record<string, unknown>>
 
 export type IsReady = (network: Network.Id) => boolean
 
@@ -33,15 +34,20 @@ export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): I
   return (id) => isReady(id) || !networks.some(isReady)
 }
 
-/** Those of the networks on which a route may be paid by the use of its answer. */
-export function networksByUse(
+/** A route as it is sold now, with the networks on which it may be paid by the use of its answer. */
+export type Good = Listing & { route: Route; byUse: readonly NetworkConfig[] }
+
+export function goodOf(
   { service }: Pick<Config, 'service'>,
-  { merchant, networks }: Listing,
+  listing: Listing,
   route: Route,
   facilitators: Facilitators = () => [],
-): NetworkConfig[] {
-  if (!ByUse.isOffered(service, merchant, route)) return []
-  return networks.filter(({ id }) => facilitators(id, route.priceAtomic).length > 0)
+): Good {
+  const isByUse = ByUse.isOffered(service, listing.merchant, route)
+  const byUse = listing.networks.filter(
+    ({ id }) => isByUse && facilitators(id, route.priceAtomic).length > 0,
+  )
+  return { ...listing, route, byUse }
 }
 
 /** The networks of a merchant in the order of the file. */
@@ -123,7 +129,7 @@ export function stockApi({ service, stock }: Config): { stock?: string } {
 
 /** The declared example of a parameter, else one derived from its schema. */
 export function exampleOf(param: Param): unknown {
-  return param.example ?? Example.of(param.schema)
+  return param.example ?? exampleOfSchema(param.schema)
 }
 
 /**
@@ -134,16 +140,77 @@ export function exampleBody(route: Route): unknown {
   const known = route.params
     .filter((param) => param.in === 'query' && param.required)
     .map(({ name, example }) => [name, example])
-  return Example.of(route.body, Object.fromEntries(known))
+  return exampleOfSchema(route.body, Object.fromEntries(known))
+}
+
+/** Deepest nesting that an example shows. */
+const depthMax = 5
+
+/**
+ * A value that a JSON Schema describes: its own example if it has one, else the simplest value of
+ * its type. `known` are values for members by name, which take precedence over the schema.
+ */
+export function exampleOfSchema(
+  schema: Schema,
+  known: Readonly<Record<string, unknown>> = {},
+  depth = 0,
+): unknown {
+  const { examples, example, enum: values } = schema
+  if (example !== undefined) return example
+  if (Array.isArray(examples) && examples.length > 0) return examples[0]
+  if (schema.const !== undefined) return schema.const
+  if (schema.default !== undefined) return schema.default
+  if (Array.isArray(values) && values.length > 0) return values[0]
+  const [type] = [schema.type].flat()
+  switch (type) {
+    case 'number':
+    case 'integer':
+      return typeof schema.minimum === 'number' ? schema.minimum : 1
+    case 'boolean':
+      return true
+    case 'array':
+      return isSchema(schema.items) && depth < depthMax
+        ? [exampleOfSchema(schema.items, {}, depth + 1)]
+        : []
+    case 'object':
+      return depth < depthMax ? members(schema, known, depth + 1) : {}
+    default:
+      return 'string'
+  }
+}
+
+/** Required members, and the other members whose value is known or in the schema. */
+function members(schema: Schema, known: Readonly<Record<string, unknown>>, depth: number) {
+  const properties = isSchema(schema.properties) ? schema.properties : {}
+  const required = Array.isArray(schema.required) ? schema.required : []
+  const result: Record<string, unknown> = {}
+  for (const [name, member] of Object.entries(properties)) {
+    if (!isSchema(member)) continue
+    const isShown = 'example' in member || 'examples' in member
+    if (Object.hasOwn(known, name) && known[name] !== undefined) result[name] = known[name]
+    else if (isShown || required.includes(name) || hasRequired(member))
+      result[name] = exampleOfSchema(member, {}, depth)
+  }
+  return result
+}
+
+/** Whether a schema has required members, so that an example of it is useful. */
+function hasRequired(schema: Schema): boolean {
+  const inner = isSchema(schema.items) ? schema.items : schema
+  return Array.isArray(inner.required) && inner.required.length > 0
+}
+
+function isSchema(value: unknown): value is Schema {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 /** JSON Schema of a route's body. */
-export function bodySchema(route: Route): Readonly<Record<string, unknown>> {
+export function bodySchema(route: Route): Schema {
   return route.body ?? { type: 'object', additionalProperties: true }
 }
 
 /** JSON Schema of the answer of a route. */
-export function answerSchema({ answer }: Route): Readonly<Record<string, unknown>> {
+export function answerSchema({ answer }: Route): Schema {
   return answer ?? { type: 'object', additionalProperties: true }
 }
 

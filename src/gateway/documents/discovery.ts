@@ -17,15 +17,7 @@ export type DiscoveryOptions = {
   facilitators?: Catalogue.Facilitators
 }
 
-type Context = {
-  merchant: Merchant
-  route: Route
-  networks: readonly NetworkConfig[]
-  /** Networks on which the scheme `upto` is offered. */
-  byUse: readonly NetworkConfig[]
-}
-type ContextOf = (listing: Catalogue.Listing, route: Route) => Context
-type PaymentInfo = (context: Context) => Json
+type PaymentInfo = (good: Catalogue.Good) => Json
 type Operation = { id: string; method: Method; form: Catalogue.Form }
 
 /** Registries accept at most five categories of one service. */
@@ -38,14 +30,13 @@ const categoriesMax = 5
  */
 export function aggregate(config: Config, options: DiscoveryOptions): Json {
   const listings = Catalogue.offered(config, options.isReady)
-  const contextOf = contextFor(config, options)
   const merchants = listings.map(({ merchant }) => merchant)
   const { title, baseUrl, guidance, contact, discoveryNetwork } = config.service
-  const flat: PaymentInfo = (context) => {
-    const { networks, merchant, route } = context
+  const flat: PaymentInfo = (good) => {
+    const { networks, merchant, route } = good
     const network = networks.find(({ id }) => id === discoveryNetwork) ?? networks[0]
     return {
-      ...priceOf(context, network === undefined ? [] : [network]),
+      ...priceOf(good, network === undefined ? [] : [network]),
       ...(network === undefined ? {} : offerOf(merchant, route, network)),
     }
   }
@@ -58,7 +49,7 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
     paths: Object.assign(
       {},
       ...listings.map((listing) =>
-        pathsOf(listing, { prefix: `/m/${listing.merchant.slug}`, info: flat, contextOf }),
+        pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
       ),
     ),
     ...serviceInfo(config, merchants, options),
@@ -71,27 +62,29 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
   const { title, description, tag, slug } = merchant
   const { isReady = () => true } = options
   const networks = Catalogue.networksOf(config, merchant).filter(({ id }) => isReady(id))
-  const listed: PaymentInfo = (context) => ({
-    ...priceOf(context, context.networks),
-    offers: offersOf(context),
+  const listed: PaymentInfo = (good) => ({
+    ...priceOf(good, good.networks),
+    offers: offersOf(good),
   })
-  const contextOf = contextFor(config, options)
   return {
     openapi: '3.1.0',
     info: infoOf({ title, description, guidance, contact }),
     servers: [{ url: `${baseUrl}/m/${slug}` }],
     security: [],
     tags: [{ name: tag }],
-    paths: pathsOf({ merchant, networks }, { prefix: '', info: listed, contextOf }),
+    paths: pathsOf(goodsOf(config, { merchant, networks }, options), '', listed),
     ...serviceInfo(config, [merchant], options),
   }
 }
 
-function contextFor(config: Config, { facilitators }: DiscoveryOptions): ContextOf {
-  return (listing, route) => {
-    const byUse = Catalogue.networksByUse(config, listing, route, facilitators)
-    return { ...listing, route, byUse }
-  }
+function goodsOf(
+  config: Config,
+  listing: Catalogue.Listing,
+  { facilitators }: DiscoveryOptions,
+): Catalogue.Good[] {
+  return listing.merchant.routes.map((route) =>
+    Catalogue.goodOf(config, listing, route, facilitators),
+  )
 }
 
 function infoOf(info: {
@@ -136,21 +129,17 @@ function serviceInfo(
   }
 }
 
-function pathsOf(
-  listing: Catalogue.Listing,
-  { prefix, info, contextOf }: { prefix: string; info: PaymentInfo; contextOf: ContextOf },
-) {
-  const { merchant } = listing
+function pathsOf(goods: readonly Catalogue.Good[], prefix: string, info: PaymentInfo): Json {
   const paths: Json = {}
   const ids = new Set<string>()
-  for (const route of merchant.routes) {
-    const context = contextOf(listing, route)
+  for (const good of goods) {
+    const { merchant, route } = good
     for (const form of Catalogue.formsOf(route)) {
       const operations = route.methods.map((method, index) => {
         const base = Catalogue.operationId(merchant, route, form.suffix)
         const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
         const id = Catalogue.unique(named, ids)
-        return [method.toLowerCase(), operationOf({ id, method, form }, context, info)]
+        return [method.toLowerCase(), operationOf({ id, method, form }, good, info)]
       })
       paths[`${prefix}${route.path}${form.path}` || '/'] = Object.fromEntries(operations)
     }
@@ -158,9 +147,9 @@ function pathsOf(
   return paths
 }
 
-function operationOf(operation: Operation, context: Context, info: PaymentInfo): Json {
+function operationOf(operation: Operation, good: Catalogue.Good, info: PaymentInfo): Json {
   const { id, method, form } = operation
-  const { merchant, route } = context
+  const { merchant, route } = good
   return {
     operationId: id,
     summary: route.summary,
@@ -171,12 +160,12 @@ function operationOf(operation: Operation, context: Context, info: PaymentInfo):
     responses: {
       200: {
         description: 'The answer of the upstream, forwarded verbatim.',
-        ...(context.byUse.length === 0 ? {} : { headers: streamHeaders }),
+        ...(good.byUse.length === 0 ? {} : { headers: streamHeaders }),
         content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
       },
       402: { description: 'Payment Required' },
     },
-    'x-payment-info': info(context),
+    'x-payment-info': info(good),
   }
 }
 
@@ -240,27 +229,32 @@ const streamHeaders: Json = {
 }
 
 /** Price and protocols, which payment indexers read in addition to either form of offers. */
-function priceOf({ route, byUse }: Context, networks: readonly NetworkConfig[]): Json {
+function priceOf(good: Catalogue.Good, networks: readonly NetworkConfig[]): Json {
   return {
-    price: priceJson(route, byUse),
+    price: priceJson(good),
     protocols: [
       ...networks.map(({ asset }) => ({
         mpp: { method: 'evm', intent: 'charge', currency: asset.address },
       })),
-      { x402: byUse.length === 0 ? {} : { schemes: ['exact', 'upto'] } },
+      { x402: good.byUse.length === 0 ? {} : { schemes: ['exact', 'upto'] } },
     ],
   }
 }
 
 /** The `price` of `x-payment-info`, which says how a metered route is sold. */
-export function priceJson(route: Route, byUse: readonly NetworkConfig[]): Json {
-  const price = Price.toJson(route)
-  if (byUse.length === 0) return price
-  return { ...price, description: `${Price.sentence(route)} ${ByUse.sentence}` }
+export function priceJson(good: Catalogue.Good): Json {
+  const price = Price.toJson(good.route)
+  return good.byUse.length === 0 ? price : { ...price, description: priceSentence(good) }
+}
+
+/** What a request for a route costs; '' for a fixed price. */
+export function priceSentence({ route, byUse }: Catalogue.Good): string {
+  const sentence = Price.sentence(route)
+  return byUse.length === 0 ? sentence : `${sentence} ${ByUse.sentence}`
 }
 
 /** Every offer for a route: those of the scheme `exact`, then those of `upto`. */
-export function offersOf({ merchant, route, networks, byUse }: Context): Json[] {
+export function offersOf({ merchant, route, networks, byUse }: Catalogue.Good): Json[] {
   return [
     ...networks.map((network) => offerOf(merchant, route, network)),
     ...byUse.map(({ id, asset }) => ({

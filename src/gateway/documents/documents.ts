@@ -1,14 +1,16 @@
 import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import type { Config } from '../../config/Config'
-import { type Document, respond, seal } from '../../http/document'
+import { respond, seal } from '../../http/document'
 import { byMethod } from '../../http/methods'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
+import * as X402 from '../../protocol/X402'
+import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
-import * as Listing from './listing'
+import { llms } from './llms'
 
 /**
  * Answers a request for a document: 200 with an ETag, or 304. Answers preflights, too. Throws
@@ -55,17 +57,25 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
   const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 
-  function document(type: string, build: () => string): Serve {
-    let made: Document | undefined
+  /** Builds a value, and again when the state of the networks has changed. */
+  function current<T>(build: () => T): () => { made: T; maxAge: number } {
+    let made: T | undefined
     let madeFor = ''
-    return readable((request) => {
+    return () => {
       const ready = readiness()
       const state = ready + facilitators()
       if (made === undefined || madeFor !== state) {
-        made = seal(build())
+        made = build()
         madeFor = state
       }
-      return respond(request, made, type, ready === whole ? maxAgeSeconds : partialMaxAgeSeconds)
+      return { made, maxAge: ready === whole ? maxAgeSeconds : partialMaxAgeSeconds }
+    }
+  }
+  function document(type: string, build: () => string): Serve {
+    const find = current(() => seal(build()))
+    return readable((request) => {
+      const { made, maxAge } = find()
+      return respond(request, made, type, maxAge)
     })
   }
   const json = (build: () => object) => document('application/json', () => JSON.stringify(build()))
@@ -81,26 +91,19 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
         return Discovery.merchant(config, merchant, { ...options, isReady })
       }),
     )
-  let list: readonly string[] = []
-  let listedFor = ''
+  const entries = current(() => resources(config, listing).map((entry) => JSON.stringify(entry)))
   return {
     find: (pathname) => perMerchant.get(pathname),
     aggregate: json(() => {
       if (Catalogue.offered(config, listing.isReady).length === 0) throw nothingForSale()
       return Discovery.aggregate(config, listing)
     }),
-    wellKnown: json(() => Listing.wellKnown(config, listing)),
-    llms: document('text/plain; charset=utf-8', () => Listing.llms(config, listing)),
+    wellKnown: json(() => wellKnown(config, listing)),
+    llms: document('text/plain; charset=utf-8', () => llms(config, listing)),
     resources: readable((request) => {
-      const ready = readiness()
-      const state = ready + facilitators()
-      if (listedFor !== state) {
-        list = Listing.resources(config, listing).map((entry) => JSON.stringify(entry))
-        listedFor = state
-      }
-      const text = pageOf(list, new URLSearchParams(searchOf(request.url)))
-      const seconds = ready === whole ? maxAgeSeconds : partialMaxAgeSeconds
-      return respond(request, seal(text), 'application/json', seconds)
+      const { made, maxAge } = entries()
+      const text = pageOf(made, new URLSearchParams(searchOf(request.url)))
+      return respond(request, seal(text), 'application/json', maxAge)
     }),
   }
 }
@@ -112,6 +115,75 @@ function nothingForSale(): Problem.ProblemError {
   return Problem.of('not-ready', 'Nothing can be bought at the moment: try again later.', {
     headers: { 'retry-after': '10' },
   })
+}
+
+/** The list of paid resources that x402 indexers read at `/.well-known/x402`. */
+export function wellKnown(
+  config: Config,
+  options: Discovery.DiscoveryOptions,
+): Record<string, unknown> {
+  const { baseUrl, guidance, facilitatorUrl } = config.service
+  const resources = Catalogue.offered(config, options.isReady).flatMap(({ merchant }) =>
+    merchant.routes.map((route) => Catalogue.exampleUrl(baseUrl, merchant, route)),
+  )
+  return {
+    version: 1,
+    resources,
+    instructions: guidance,
+    receiptSigner: options.receiptAddress,
+    facilitator: facilitatorUrl,
+    ...Catalogue.stockApi(config),
+  }
+}
+
+/** Indexers refuse a longer name of a service. */
+const serviceNameMax = 32
+
+/**
+ * Every route as an entry of `GET /discovery/resources` (x402 v2 section 8), in the order of the
+ * file. `updatedAt` is unix ms.
+ */
+function resources(config: Config, options: DocumentsOptions) {
+  const { baseUrl, title } = config.service
+  return Catalogue.offered(config, options.isReady).flatMap(({ merchant, networks }) =>
+    merchant.routes.map((route) => {
+      const [method = 'GET'] = route.methods
+      const { name, brief: _, ...extension } = Bazaar.extension(merchant, route, method)
+      const offers = networks.map((network) => ({
+        network,
+        payTo: merchant.payout,
+        amountAtomic: route.priceAtomic,
+      }))
+      const { byUse } = Catalogue.goodOf(
+        config,
+        { merchant, networks },
+        route,
+        options.facilitators,
+      )
+      return {
+        resource: Catalogue.exampleUrl(baseUrl, merchant, route),
+        type: 'http',
+        x402Version: 2,
+        accepts: X402.accepts(offers, ({ network, amountAtomic }) =>
+          byUse.some(({ id }) => id === network.id)
+            ? options.facilitators(network.id, amountAtomic)[0]
+            : undefined,
+        ),
+        lastUpdated: Math.floor(options.updatedAt / 1000),
+        description: route.description || route.summary,
+        mimeType: 'application/json',
+        serviceName: merchant.title.slice(0, serviceNameMax),
+        tags: [merchant.tag],
+        metadata: {
+          category: merchant.tag,
+          provider: title,
+          operationId: Catalogue.operationId(merchant, route),
+          openapi: `${baseUrl}/m/${merchant.slug}/openapi.json`,
+        },
+        extensions: { [name]: extension },
+      }
+    }),
+  )
 }
 
 const limitDefault = '20'

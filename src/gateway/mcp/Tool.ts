@@ -1,10 +1,9 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
-import * as Price from '../../meter/Price'
-import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../documents/Catalogue'
-import { offersOf, priceJson } from '../documents/discovery'
+import { offersOf, priceJson, priceSentence } from '../documents/discovery'
 import { type Segment, segmentsOf } from '../Tail'
+import { invalidParams, RpcFault } from './answer'
 
 /** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
 
@@ -38,7 +37,7 @@ const nameMax = 64
 const notInNames = /[^A-Za-z0-9_-]+/g
 
 /** Tools of everything that can be sold, by name, in the order of the file. */
-export function compile(config: Config): ReadonlyMap<string, Tool> {
+function compile(config: Config): ReadonlyMap<string, Tool> {
   const tools = new Map<string, Tool>()
   const taken = new Set<string>()
   for (const { merchant, networks } of Catalogue.offered(config))
@@ -72,12 +71,9 @@ function slotsOf(route: Route): Map<string, Slot> {
  * The tool in the form of `tools/list`, with the networks that can settle, and those on which a call
  * may be paid by what it uses.
  */
-export function describe(
-  tool: Tool,
-  networks: readonly NetworkConfig[],
-  byUse: readonly NetworkConfig[] = [],
-) {
+function describe(tool: Tool, good: Catalogue.Good) {
   const { name, merchant, route } = tool
+  const { networks } = good
   const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
   const required = [...tool.slots].filter(([, slot]) => isRequired(tool, slot)).map(([key]) => key)
   const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
@@ -85,7 +81,7 @@ export function describe(
   const cost =
     route.meter === undefined
       ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD per call, paid in ${kinds}.`
-      : `${priceOf(route, byUse)} Paid in ${kinds}.`
+      : `${priceSentence(good)} Paid in ${kinds}.`
   return {
     name,
     title: `${merchant.title}: ${route.summary}`,
@@ -106,16 +102,11 @@ export function describe(
     },
     _meta: {
       'turnpike/x-payment-info': {
-        price: priceJson(route, byUse),
-        offers: offersOf({ merchant, route, networks, byUse }),
+        price: priceJson(good),
+        offers: offersOf(good),
       },
     },
   }
-}
-
-function priceOf(route: Route, byUse: readonly NetworkConfig[]): string {
-  const sentence = Price.sentence(route)
-  return byUse.length === 0 ? sentence : `${sentence} ${ByUse.sentence}`
 }
 
 /** Describes an answer that is not an object, because tools can declare only object outputs. */
@@ -177,6 +168,53 @@ function methodsOf(route: Route) {
   return {
     method: route.methods.find((method) => !Catalogue.takesBody(method)),
     withBody: route.methods.find(Catalogue.takesBody),
+  }
+}
+
+export type Tools = ReturnType<typeof createTools>
+
+const pageSize = 100
+
+/** The tools of a configuration, one for each route. They are compiled at the first request. */
+export function createTools(
+  config: Config,
+  isReady: Catalogue.IsReady,
+  facilitators?: Catalogue.Facilitators,
+) {
+  let tools: ReadonlyMap<string, Tool> | undefined
+  const compiled = () => {
+    tools ??= compile(config)
+    return tools
+  }
+  let names: ReadonlyMap<Route, string> | undefined
+  return {
+    find: (name: string) => compiled().get(name),
+    /** The name of a route's tool; undefined for a route that cannot be bought. */
+    nameOf(route: Route): string | undefined {
+      names ??= new Map([...compiled().values()].map((tool) => [tool.route, tool.name]))
+      return names.get(route)
+    },
+    /** A page of the tools that can be bought now. Throws RpcFault for a cursor that is not ours. */
+    list(cursor: string | undefined) {
+      const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
+      if (Number.isNaN(offset))
+        throw new RpcFault(invalidParams, 'The cursor is not one of this service.')
+      // A client lists tools once a session: an outage must not leave it without tools.
+      const ids = config.networks.map(({ id }) => id)
+      const isListed = Catalogue.readyOrAll(ids, isReady)
+      const offered = [...compiled().values()].flatMap((tool) => {
+        const networks = tool.networks.filter(({ id }) => isListed(id))
+        return networks.length === 0 ? [] : [{ tool, networks }]
+      })
+      const next = offset + pageSize
+      return {
+        tools: offered.slice(offset, next).map(({ tool, networks }) => {
+          const listing = { merchant: tool.merchant, networks }
+          return describe(tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
+        }),
+        ...(next < offered.length ? { nextCursor: String(next) } : {}),
+      }
+    },
   }
 }
 

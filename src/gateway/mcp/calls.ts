@@ -8,12 +8,11 @@ import * as Payment from './Payment'
 import * as Session from './Session'
 import type { Wanted } from './server'
 import * as Tool from './Tool'
-import type { Tools } from './tools'
 
 /** Calls of tools. Each call is a request to the gateway. */
 export type Calls = {
   readonly gateway: Gateway
-  readonly tools: Tools
+  readonly tools: Tool.Tools
   readonly baseUrl: string
   /** Ends a call in progress, by session and id. */
   readonly running: Map<string, () => void>

@@ -9,11 +9,10 @@ import type * as Catalogue from '../documents/Catalogue'
 import type { Gateway } from '../merchant'
 import { type Calls, call, cancel } from './calls'
 import * as Messages from './Messages'
-import { createMeter, type Limits } from './meter'
 import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
 import * as Session from './Session'
-import { createTools, type Tools } from './tools'
+import { createTools, type Tools } from './Tool'
 
 export type McpOptions = {
   config: Config
@@ -42,7 +41,9 @@ const exposedHeaders = 'Mcp-Protocol-Version, Mcp-Session-Id, Retry-After'
 type State = {
   readonly service: Config['service']
   readonly isAllowed: (headers: Headers) => boolean
-  readonly limits: Limits
+  readonly rateLimit: RateLimit.RateLimit
+  readonly now: () => number
+  readonly messageMaxBytes: number
   /** Budget of the request bodies. */
   readonly budget: Budget
   /** Budget of the answers that wait for their clients. */
@@ -61,13 +62,14 @@ type State = {
 export function createMcp(options: McpOptions): Mcp {
   const { config, gateway, rateLimit, now } = options
   const { service } = config
-  const { baseUrl, unpaidBodyMaxBytes, paidPerMinute, trustProxy } = service
-  const messageMaxBytes = Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes)
+  const { baseUrl, unpaidBodyMaxBytes } = service
   const tools = createTools(config, options.isReady, options.facilitators)
   const state: State = {
     service,
     isAllowed: createOriginCheck(config),
-    limits: { rateLimit, now, paidPerMinute, trustProxy, messageMaxBytes },
+    rateLimit,
+    now,
+    messageMaxBytes: Math.min(unpaidBodyMaxBytes, Messages.messageMaxBytes),
     budget: options.budget,
     waiting: createBudget(waitingMaxBytes),
     tools,
@@ -97,7 +99,7 @@ export function createMcp(options: McpOptions): Mcp {
 
 async function answer(state: State, request: Request, peer: Peer): Promise<Response> {
   const { method, headers } = request
-  const { limits, tools, calls } = state
+  const { tools, calls } = state
   if (!state.isAllowed(headers)) return rpcError(403, -32000, 'Origin or Host is not allowed.')
   if (method === 'OPTIONS') {
     const preflight = { 'access-control-allow-methods': 'POST', 'access-control-max-age': '600' }
@@ -111,12 +113,12 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
     return refused
   }
   // Count before reading the body, because reading a body takes longer than all other steps.
-  const take = createMeter(limits, request, peer)
+  const client = clientOf(request, peer(), state.service.trustProxy)
+  const take = createMeter(state, request, client)
   const first = take()
   if (!first.ok) return limited(first)
   assertUnpacked(headers)
-  const client = clientOf(request, peer(), limits.trustProxy)
-  const body = await readBody(request, limits.messageMaxBytes, state.budget, { client })
+  const body = await readBody(request, state.messageMaxBytes, state.budget, { client })
   let outgoing: Outgoing | undefined
   try {
     const message = Messages.parse(body.bytes)
@@ -143,6 +145,29 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
     throw error
   } finally {
     body.release()
+  }
+}
+
+/** Most bytes of messages of one client in a minute: 64 messages of full length. */
+const bytesPerMinute = 64 * Messages.messageMaxBytes
+/** Bytes that count as one unit of the rate limit. */
+const unitBytes = 4096
+
+/** Counts the announced bytes of a request, then its messages, by client. */
+function createMeter(
+  { rateLimit, now, service, messageMaxBytes }: State,
+  request: Request,
+  key: string,
+): () => RateLimit.Verdict {
+  const announced = Number(request.headers.get('content-length') ?? messageMaxBytes)
+  let isFirst = true
+  return () => {
+    const verdict = rateLimit.take(`mcp ${key}`, service.paidPerMinute, now())
+    if (!verdict.ok || !isFirst) return verdict
+    isFirst = false
+    const units = Math.ceil(Math.min(announced || 1, messageMaxBytes) / unitBytes)
+    const bytes = rateLimit.take(`mcp bytes ${key}`, bytesPerMinute / unitBytes, now(), units)
+    return bytes.ok ? verdict : bytes
   }
 }
 

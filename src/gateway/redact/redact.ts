@@ -7,25 +7,23 @@ import * as Encoded from './Encoded'
 type Options = { maxOutputLength: number; info: true }
 /** What the decoders return with `info`; the types of zlib do not know it. */
 type Decoded = { buffer: Uint8Array; engine: { bytesWritten: number } }
-type Decode = (body: Uint8Array, options: Options) => unknown
+/** The formats of compression by the names of content codings. */
+export const formats: ReadonlyMap<string, Bun.CompressionFormat> = new Map([
+  ['gzip', 'gzip'],
+  ['x-gzip', 'gzip'],
+  ['deflate', 'deflate'],
+  ['br', 'brotli'],
+  ['zstd', 'zstd'],
+])
 
-const formats = {
-  gzip: 'gzip',
-  'x-gzip': 'gzip',
-  deflate: 'deflate',
-  br: 'brotli',
-  zstd: 'zstd',
-} as const satisfies Readonly<Record<string, Bun.CompressionFormat>>
-type Encoding = keyof typeof formats
-const decoders: Readonly<Record<Encoding, Decode>> = {
-  gzip: (body, options) => zlib().gunzipSync(body, options),
-  'x-gzip': (body, options) => zlib().gunzipSync(body, options),
+function decode(format: Bun.CompressionFormat, body: Uint8Array, options: Options): unknown {
+  if (format === 'gzip') return zlib().gunzipSync(body, options)
+  if (format === 'brotli') return zlib().brotliDecompressSync(body, options)
+  if (format === 'zstd') return zlib().zstdDecompressSync(body, options)
   // Some servers omit the zlib header, and clients accept that.
-  deflate: (body, options) =>
-    isZlib(body) ? zlib().inflateSync(body, options) : zlib().inflateRawSync(body, options),
-  br: (body, options) => zlib().brotliDecompressSync(body, options),
-  zstd: (body, options) => zlib().zstdDecompressSync(body, options),
+  return isZlib(body) ? zlib().inflateSync(body, options) : zlib().inflateRawSync(body, options)
 }
+
 const decodedMaxBytes = 4 * 1024 * 1024
 const stepBytes = 16 * 1024
 
@@ -63,8 +61,8 @@ export function redactAnswer(
   patterns: Patterns | undefined,
 ): Uint8Array | Stream {
   if (patterns === undefined || body.byteLength === 0) return body
-  const encoding = encodingOf(headers)
-  if (encoding === undefined) {
+  const format = formatOf(headers)
+  if (format === undefined) {
     const { clean } = replace(body, patterns, whole)
     if (clean !== body) headers.delete('etag')
     return clean
@@ -73,15 +71,15 @@ export function redactAnswer(
   let readBytes: number
   try {
     const options = { maxOutputLength: decodedMaxBytes, info: true } as const
-    const decoded = decoders[encoding](body, options) as Decoded
+    const decoded = decode(format, body, options) as Decoded
     plain = decoded.buffer
     readBytes = decoded.engine.bytesWritten
   } catch (error) {
     if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, patterns)
-    throw new UnreadableError(`the ${encoding} of the answer is broken`)
+    throw new UnreadableError(`the ${format} of the answer is broken`)
   }
   // zstd decodes a truncated frame to nothing without an error.
-  if (plain.byteLength === 0 && encoding === 'zstd')
+  if (plain.byteLength === 0 && format === 'zstd')
     throw new UnreadableError('the zstd of the answer is broken')
   const { clean } = replace(plain, patterns, whole)
   // Bytes behind the end of the encoding are not decoded, so nothing has looked for secrets in them.
@@ -102,11 +100,11 @@ export function redactStream(
   patterns: Patterns | undefined,
 ): Stream {
   if (patterns === undefined) return body
-  const encoding = encodingOf(headers)
-  if (encoding === undefined) return without(patterns, body)
+  const format = formatOf(headers)
+  if (format === undefined) return without(patterns, body)
   headers.delete('etag')
   headers.delete('content-encoding')
-  return without(patterns, opened(body, encoding))
+  return without(patterns, opened(body, format))
 }
 
 function without(patterns: Patterns, source: Stream): Stream {
@@ -130,8 +128,8 @@ function without(patterns: Patterns, source: Stream): Stream {
 }
 
 /** Decodes in small steps, because the output of a step may be a thousand times longer. */
-function opened(source: Stream, encoding: Encoding): Stream {
-  const decoder = new DecompressionStream(formats[encoding])
+function opened(source: Stream, format: Bun.CompressionFormat): Stream {
+  const decoder = new DecompressionStream(format)
   return source
     .pipeThrough(
       new TransformStream<Uint8Array, Uint8Array<ArrayBuffer>>({
@@ -154,14 +152,15 @@ function streamOf(bytes: Uint8Array): Stream {
 }
 
 /** Undefined for no encoding. Throws UnreadableError for unknown and nested encodings. */
-function encodingOf(headers: Headers): Encoding | undefined {
+function formatOf(headers: Headers): Bun.CompressionFormat | undefined {
   const names = (headers.get('content-encoding') ?? '')
     .split(',')
     .map((name) => name.trim().toLowerCase())
     .filter((name) => name !== '' && name !== 'identity')
   const [name] = names
   if (name === undefined) return undefined
-  if (names.length === 1 && Object.hasOwn(decoders, name)) return name as Encoding
+  const format = names.length === 1 ? formats.get(name) : undefined
+  if (format !== undefined) return format
   throw new UnreadableError('the encoding of the answer is unknown')
 }
 

@@ -1,19 +1,89 @@
 import type { Config, NetworkConfig, Route } from '../../config/Config'
+import * as Price from '../../meter/Price'
 import * as Catalogue from './Catalogue'
+import { type DiscoveryOptions, priceSentence } from './discovery'
 
-/** Programs that buy here, for `llms.txt`: a reader runs them as they are. */
+/** `/llms.txt` (llmstxt.org): what is sold and how to pay for it, for language models. */
+export function llms(config: Config, options: DiscoveryOptions): string {
+  const { title, baseUrl, facilitatorUrl, guidance, contact } = config.service
+  const { stock } = Catalogue.stockApi(config)
+  const listings = Catalogue.offered(config, options.isReady)
+  const networks = config.networks.filter((network) =>
+    listings.some((listing) => listing.networks.includes(network)),
+  )
+  const coins = networks.map(({ name, id, asset }) => `${asset.symbol} on ${name} (${id})`)
+  let hasByUse = false
+  const sections = listings.map(({ merchant, networks }) => {
+    const { title: name, description, slug, routes } = merchant
+    const lines = routes.map((route) => {
+      const [form] = Catalogue.formsOf(route)
+      const url = `${baseUrl}/m/${slug}${route.path}${form?.path ?? ''}`
+      const listing = { merchant, networks }
+      const good = Catalogue.goodOf(config, listing, route, options.facilitators)
+      hasByUse ||= good.byUse.length > 0
+      const what = [route.summary, priceSentence(good)].filter(Boolean).map(oneLine).join('. ')
+      return `- ${route.methods.join(', ')} ${url} - ${Price.short(route)} - ${what}`
+    })
+    return [
+      `## ${oneLine(name)}`,
+      '',
+      oneLine(description),
+      `Parameters and schemas: [${slug}](${baseUrl}/m/${slug}/openapi.json)`,
+      '',
+      ...lines,
+      '',
+    ].join('\n')
+  })
+  return `# ${oneLine(title)}
 
-type Options = {
-  listings: readonly Catalogue.Listing[]
-  networks: readonly NetworkConfig[]
+> ${oneLine(guidance)}
+
+Each request is paid separately with a stablecoin. There are no accounts and no API keys.
+Accepted: ${coins.join(', ')}.
+
+1. Send the request. The answer is 402 with MPP challenges (WWW-Authenticate: Payment) and x402
+   offers (PAYMENT-REQUIRED, also in the body).
+2. Sign one of them and send the same request again with Authorization: Payment or
+   PAYMENT-SIGNATURE. No gas is needed.
+3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
+   fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
+   request, without paying again.
+${hasByUse ? byUse : ''}
+- [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
+- [All routes, x402 discovery](${baseUrl}/discovery/resources)
+- [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
+- MCP (streamable HTTP), paid by x402 or MPP: ${baseUrl}/mcp
+- x402 facilitator: ${facilitatorUrl} (GET /supported, POST /verify, POST /settle)
+${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}/quote, POST ${stock}/buy\n`}${contact === undefined ? '' : `- Contact: ${contact}\n`}
+
+${codeSection(config, listings, networks)}
+${sections.join('\n')}`
 }
 
-/** The section of the code; '' while nothing can be bought by a plain GET. */
-export function section({ service }: Pick<Config, 'service'>, options: Options): string {
-  const networks = options.networks.filter(({ asset }) => asset.transfer.includes('eip3009'))
+const byUse = `
+A route whose price is "up to" also has x402 offers of the scheme upto, where it says so. Sign the
+ceiling once: the answer is charged by what it used, and one that failed costs nothing. An event
+stream has the headers Payment-Id and Payment-Token: GET /api/payments/{Payment-Id} with the header
+Payment-Token answers its receipt once it is settled.
+`
+
+function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ').trim()
+}
+
+/**
+ * The section of programs that buy here, which a reader runs as they are. Without the programs while
+ * nothing can be bought by a plain GET.
+ */
+function codeSection(
+  { service }: Pick<Config, 'service'>,
+  listings: readonly Catalogue.Listing[],
+  accepted: readonly NetworkConfig[],
+): string {
+  const networks = accepted.filter(({ asset }) => asset.transfer.includes('eip3009'))
   const turnpike = server(service.baseUrl)
   const command = [turnpike.command, ...turnpike.args].join(' ')
-  const example = exampleOf(service.baseUrl, options.listings)
+  const example = exampleOf(service.baseUrl, listings)
   const programs =
     example === undefined || networks.length === 0
       ? ''
@@ -90,7 +160,7 @@ function queryOf(route: Route): string {
 
 function x402({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]): string {
   const registered = networks.map(
-    ({ id, name }) => `  .register('${id}', new ExactEvmScheme(account)) // ${comment(name)}`,
+    ({ id, name }) => `  .register('${id}', new ExactEvmScheme(account)) // ${oneLine(name)}`,
   )
   const assets = networks.map(
     ({ id, asset }) =>
@@ -152,7 +222,7 @@ function mpp({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]):
 
 function python({ url, priceAtomic }: Example, networks: readonly NetworkConfig[]): string {
   const registered = networks.map(
-    ({ id, name }) => `client.register("${id}", ExactEvmScheme(signer=signer))  # ${comment(name)}`,
+    ({ id, name }) => `client.register("${id}", ExactEvmScheme(signer=signer))  # ${oneLine(name)}`,
   )
   return [
     '# pip install "x402[evm,requests]"',
@@ -184,11 +254,6 @@ function python({ url, priceAtomic }: Example, networks: readonly NetworkConfig[
 function jsonOf(value: object): string {
   const text = JSON.stringify(value, null, 2)
   return text.replace(/\[\s+([^\]]*?)\s+\]/g, (_, list: string) => `[${list.replace(/\s+/g, ' ')}]`)
-}
-
-/** A name of the configuration in a comment of one line. */
-function comment(text: string): string {
-  return text.replace(/\s+/g, ' ')
 }
 
 function fenced(language: string, text: string): string {
