@@ -8,16 +8,32 @@ export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976
 export type Call = { to: Address; data: Hex; isRequired?: boolean }
 export type Result = { success: boolean; data: Hex }
 
+/**
+ * A function of contracts by its signature: makes calls of a contract. Arguments are integers,
+ * addresses, and words as hex with prefix.
+ */
+export function method<Args extends readonly (Hex | bigint | number)[] = []>(signature: string) {
+  const selector = Abi.selector(signature)
+  return (to: Address, ...args: Args): Call => {
+    let words = ''
+    for (const arg of args) {
+      if (typeof arg !== 'string') words += Abi.uint(arg)
+      else words += arg.length === addressLength ? Abi.address(arg) : arg.slice(2)
+    }
+    return { to, data: `0x${selector}${words}` }
+  }
+}
+
+const addressLength = 42
+
 const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
-const selectorBaseFee = Abi.selector('getBasefee()')
-const selectorEthBalance = Abi.selector('getEthBalance(address)')
-const selectorTimestamp = Abi.selector('getCurrentBlockTimestamp()')
+const ethBalance = method<[holder: Address]>('getEthBalance(address)')
 
 /** Timestamp of the block in which the other calls run. */
-export const timestampCall: Call = { to: multicallAddress, data: `0x${selectorTimestamp}` }
+export const timestampCall = method('getCurrentBlockTimestamp()')(multicallAddress)
 
 /** Base fee of that block in wei. Some nodes answer 0 to calls without a gas price. */
-export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBaseFee}` }
+export const baseFeeCall = method('getBasefee()')(multicallAddress)
 
 /**
  * Number of the block in which the other calls run. The second call is ArbSys: on Arbitrum chains
@@ -25,11 +41,8 @@ export const baseFeeCall: Call = { to: multicallAddress, data: `0x${selectorBase
  * docs.arbitrum.io/build-decentralized-apps/arbitrum-vs-ethereum/block-numbers-and-time
  */
 export const blockNumberCalls: readonly Call[] = [
-  { to: multicallAddress, data: `0x${Abi.selector('getBlockNumber()')}` },
-  {
-    to: '0x0000000000000000000000000000000000000064',
-    data: `0x${Abi.selector('arbBlockNumber()')}`,
-  },
+  method('getBlockNumber()')(multicallAddress),
+  method('arbBlockNumber()')('0x0000000000000000000000000000000000000064'),
 ]
 
 /**
@@ -46,7 +59,7 @@ export function blockNumberOf([own, arbitrum]: readonly Result[]): bigint | unde
 
 /** Native coin of an address, in wei. */
 export function nativeBalance(holder: Address): Call {
-  return { to: multicallAddress, data: `0x${selectorEthBalance}${Abi.address(holder)}` }
+  return ethBalance(multicallAddress, holder)
 }
 
 /** `aggregate3` in which each call may fail on its own. */

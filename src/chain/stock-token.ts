@@ -1,63 +1,35 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
-import type { Call } from './multicall'
-import { at } from './token'
+import { method } from './multicall'
 
 /**
  * Calls of tokenized stocks as their issuer documents them, of its registry, and of Chainlink's
  * price feeds.
  */
 
-const selectors = {
-  decimals: Abi.selector('decimals()'),
-  totalSupply: Abi.selector('totalSupply()'),
-  paused: Abi.selector('paused()'),
-  tokenPaused: Abi.selector('tokenPaused()'),
-  oraclePaused: Abi.selector('oraclePaused()'),
-  uiMultiplier: Abi.selector('uiMultiplier()'),
-  isBlocked: Abi.selector('isBlocked(address)'),
-  latestRoundData: Abi.selector('latestRoundData()'),
-}
+/** ERC-20. */
+export const decimals = method('decimals()')
 
 /** ERC-20. */
-export function decimals(token: Address): Call {
-  return at(token, selectors.decimals)
-}
-
-/** ERC-20. */
-export function totalSupply(token: Address): Call {
-  return at(token, selectors.totalSupply)
-}
+export const totalSupply = method('totalSupply()')
 
 /** Whether transfers are paused, of this token or of all tokens of the issuer. */
-export function paused(token: Address): Call {
-  return at(token, selectors.paused)
-}
+export const paused = method('paused()')
 
 /** Whether this token alone was paused. */
-export function tokenPaused(token: Address): Call {
-  return at(token, selectors.tokenPaused)
-}
+export const tokenPaused = method('tokenPaused()')
 
 /** Whether the price feed is paused, as around a split. Its price is not valid then. */
-export function oraclePaused(token: Address): Call {
-  return at(token, selectors.oraclePaused)
-}
+export const oraclePaused = method('oraclePaused()')
 
 /** ERC-8056: shares per token times 1e18, for display only. */
-export function uiMultiplier(token: Address): Call {
-  return at(token, selectors.uiMultiplier)
-}
+export const uiMultiplier = method('uiMultiplier()')
 
 /** Whether the registry forbids an address to send and to receive. */
-export function isBlocked(registry: Address, account: Address): Call {
-  return at(registry, selectors.isBlocked + Abi.address(account))
-}
+export const isBlocked = method<[account: Address]>('isBlocked(address)')
 
 /** The latest answer of a feed, see `parseRound`. */
-export function latestRoundData(feed: Address): Call {
-  return at(feed, selectors.latestRoundData)
-}
+export const latestRoundData = method('latestRoundData()')
 
 /** `answer` has the feed's own decimals; `updatedAt` is unix ms. */
 export type Round = { answer: bigint; updatedAt: number }

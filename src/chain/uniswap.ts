@@ -1,26 +1,34 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
-import type { Call } from './multicall'
-import { at, transfer } from './token'
+import { type Call, method } from './multicall'
+import { transfer } from './token'
 
 /**
  * Uniswap V3 with SwapRouter02 and QuoterV2.
  * https://github.com/Uniswap/v3-core, https://github.com/Uniswap/swap-router-contracts
  */
 
-const selectors = {
-  getPool: Abi.selector('getPool(address,address,uint24)'),
-  slot0: Abi.selector('slot0()'),
-  liquidity: Abi.selector('liquidity()'),
-  token0: Abi.selector('token0()'),
-  token1: Abi.selector('token1()'),
-  fee: Abi.selector('fee()'),
-  factory: Abi.selector('factory()'),
-  quote: Abi.selector('quoteExactInputSingle((address,address,uint256,uint24,uint160))'),
-  swap: Abi.selector('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))'),
-  sweep: Abi.selector('sweepToken(address,uint256,address)'),
-  multicall: Abi.selector('multicall(uint256,bytes[])'),
-}
+const token0 = method('token0()')
+const token1 = method('token1()')
+const feeOf = method('fee()')
+const quote = method<
+  [tokenIn: Address, tokenOut: Address, amountIn: bigint, fee: number, priceLimit: number]
+>('quoteExactInputSingle((address,address,uint256,uint24,uint160))')
+const swapSingle = method<
+  [
+    tokenIn: Address,
+    tokenOut: Address,
+    fee: number,
+    recipient: Address,
+    amountIn: number,
+    amountOutMinimum: bigint,
+    priceLimit: number,
+  ]
+>('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))')
+const sweep = method<[token: Address, minimum: number, to: Address]>(
+  'sweepToken(address,uint256,address)',
+)
+const selectorMulticall = Abi.selector('multicall(uint256,bytes[])')
 
 /** SwapRouter02's CONTRACT_BALANCE: the router's own balance. */
 const routerBalance = 0
@@ -30,29 +38,23 @@ const sqrtPriceMin = 4_295_128_740n
 const sqrtPriceMax = 1_461_446_703_485_210_103_287_273_052_203_988_822_378_723_970_341n
 
 /** The pool of a pair and a fee; the zero address when there is none. */
-export function getPool(factory: Address, tokenA: Address, tokenB: Address, fee: number): Call {
-  return at(factory, selectors.getPool + Abi.address(tokenA) + Abi.address(tokenB) + Abi.uint(fee))
-}
+export const getPool = method<[tokenA: Address, tokenB: Address, fee: number]>(
+  'getPool(address,address,uint24)',
+)
 
 /** The factory of a router or quoter. */
-export function factoryOf(periphery: Address): Call {
-  return at(periphery, selectors.factory)
-}
+export const factoryOf = method('factory()')
 
 /** The properties of a pool: token0, token1 and fee, in this order. */
 export function identityOf(pool: Address): readonly [Call, Call, Call] {
-  return [at(pool, selectors.token0), at(pool, selectors.token1), at(pool, selectors.fee)]
+  return [token0(pool), token1(pool), feeOf(pool)]
 }
 
 /** The pool's price, see `parsePrice`. */
-export function slot0(pool: Address): Call {
-  return at(pool, selectors.slot0)
-}
+export const slot0 = method('slot0()')
 
 /** Liquidity in range. */
-export function liquidity(pool: Address): Call {
-  return at(pool, selectors.liquidity)
-}
+export const liquidity = method('liquidity()')
 
 export type Trade = {
   tokenIn: Address
@@ -63,13 +65,7 @@ export type Trade = {
 
 /** Output of a trade, by QuoterV2: it reverts inside, so it changes nothing. */
 export function quoteExactInputSingle(quoter: Address, trade: Trade): Call {
-  const words =
-    Abi.address(trade.tokenIn) +
-    Abi.address(trade.tokenOut) +
-    Abi.uint(trade.amountInAtomic) +
-    Abi.uint(trade.fee) +
-    Abi.uint(0)
-  return at(quoter, selectors.quote + words)
+  return quote(quoter, trade.tokenIn, trade.tokenOut, trade.amountInAtomic, trade.fee, 0)
 }
 
 /**
@@ -128,20 +124,15 @@ export type Swap = Trade & {
  * addresses, and the router and the pool as recipients.
  */
 export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
-  const { tokenIn, tokenOut, fee, recipient, amountOutMinimumAtomic } = swap
-  const exact =
-    Abi.address(tokenIn) +
-    Abi.address(tokenOut) +
-    Abi.uint(fee) +
-    Abi.address(recipient) +
-    Abi.uint(routerBalance) +
-    Abi.uint(amountOutMinimumAtomic) +
-    Abi.uint(0)
-  const calls = [selectors.swap + exact, sweep(tokenIn, swap.changeTo)].map((call) =>
-    Abi.dynamicBytes(`0x${call}`),
-  )
-  const multicall = selectors.multicall + Abi.uint(swap.deadline) + Abi.uint(64) + listOf(calls)
-  return [transfer(tokenIn, router, swap.amountInAtomic), at(router, multicall)]
+  const { tokenIn, tokenOut, fee, recipient, amountOutMinimumAtomic: least } = swap
+  const calls = [
+    swapSingle(router, tokenIn, tokenOut, fee, recipient, routerBalance, least, 0),
+    sweep(router, tokenIn, 0, swap.changeTo),
+  ]
+  const list = listOf(calls.map(({ data }) => Abi.dynamicBytes(data)))
+  const words = Abi.uint(swap.deadline) + Abi.uint(64) + list
+  const multicall: Call = { to: router, data: `0x${selectorMulticall}${words}` }
+  return [transfer(tokenIn, router, swap.amountInAtomic), multicall]
 }
 
 /**
@@ -149,11 +140,7 @@ export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
  * empty.
  */
 export function changeCall(router: Address, tokenIn: Address): Call {
-  return at(router, sweep(tokenIn, router))
-}
-
-function sweep(token: Address, to: Address): string {
-  return selectors.sweep + Abi.address(token) + Abi.uint(0) + Abi.address(to)
+  return sweep(router, tokenIn, 0, router)
 }
 
 /** Length, offsets and members of a list of dynamic members. */
