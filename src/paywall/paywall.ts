@@ -1,7 +1,7 @@
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
-import { chargeMs } from '../settlement/upto/ceiling-limits'
+import { chargeMs } from '../settlement/upto/ceilings'
 import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
 import type { Usage } from './answer/receipts'
 import { gone } from './answer/undelivered'

@@ -15,16 +15,13 @@ import { restore } from './repair/restore'
 import { pump } from './send/queue'
 import { createRelayer, isReady } from './send/relayer'
 import { sourcesOf } from './state/availability'
-import type { Context } from './state/context'
-import { createEvents, createSignal } from './state/events'
 import * as Health from './state/health'
 import * as Lanes from './state/lanes'
 import { createMetrics, type Meter, silent } from './state/metrics'
 import { keeps } from './state/ownership'
 import { createPayers } from './state/payers'
-import type { ChainState, Relayer } from './state/state'
-import { pause } from './state/wait'
-import { createCeilings } from './upto/ceilings'
+import type { ChainState, Context, Relayer } from './state/state'
+import { createEvents, createTurn, pause } from './state/wait'
 import { type CreditLimits, createCredit } from './upto/credit'
 
 /** Timeout of one attempt, ms; a settlement waits for several of them. */
@@ -115,6 +112,7 @@ export async function createContext(
     options.networks.map((network) => [network.id, createChainState(network, options)]),
   )
   const monotonic = options.monotonic ?? now
+  const random = options.random ?? ((length) => crypto.getRandomValues(new Uint8Array(length)))
   const { authorizations, lanes } = ledger
   const limitsOf = options.creditOf ?? (() => undefined)
   const credit = createCredit({ ledger: authorizations, lanes, limitsOf, now, log })
@@ -122,8 +120,10 @@ export async function createContext(
     ledger,
     chains,
     payers: createPayers(now, options.payerFailuresMax, ledger.failures),
-    ceilings: createCeilings(),
+    ceilings: new Map(),
     credit,
+    unsettled: new Map(),
+    createId: () => paymentId(now(), random),
     progress: {
       running: new Map(),
       charging: new Map(),
@@ -152,9 +152,14 @@ export async function createContext(
     monotonic,
     log,
   }
-  for (const chain of chains.values()) chain.room.on(() => pump(context, chain))
+  for (const chain of chains.values()) chain.room = () => pump(context, chain)
   await Recover.raiseFloors(context)
   return context
+}
+
+/** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */
+function paymentId(now: number, random: (length: number) => Uint8Array): string {
+  return `pay_${now.toString(16).padStart(12, '0')}${random(10).toHex()}`
 }
 
 /** Checks that run beside the payments. */
@@ -332,8 +337,14 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
     known: { codes: new Map(), eoas: new Map(), unshared: new Set() },
     gas: { used: new Map(), lone: new Map(), wasted: new Map() },
     factories: new Set(options.walletFactories?.flatMap((each) => parseAddress(each) ?? [])),
-    watch: Reorg.createWatch(),
-    room: createSignal(),
+    watch: {
+      turn: createTurn(),
+      seen: new Map(),
+      from: undefined,
+      lostRaw: new Map(),
+      restores: new Map(),
+    },
+    room: () => {},
   }
 }
 

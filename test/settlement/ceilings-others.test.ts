@@ -2,13 +2,17 @@ import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
 import type { Purpose } from '../../db/Payment'
 import { account } from '../../src/demo/accounts'
-import type { Intake } from '../../src/settlement/send/intake'
+import { enqueueNamed, hasShare } from '../../src/settlement/send/queue'
 import { facilitatorMax } from '../../src/settlement/send/relayer'
-import type { Context } from '../../src/settlement/state/context'
-import { enqueueNamed, hasShare } from '../../src/settlement/state/share'
-import type { ChainState, Queue, QueuedPayment, Relayer } from '../../src/settlement/state/state'
-import { refuseBehind, refuseFull } from '../../src/settlement/upto/ceiling-limits'
-import { createCeilings } from '../../src/settlement/upto/ceilings'
+import type {
+  Ceiling,
+  ChainState,
+  Context,
+  Queue,
+  QueuedPayment,
+  Relayer,
+} from '../../src/settlement/state/state'
+import { countOf, refuseBehind, refuseFull } from '../../src/settlement/upto/ceilings'
 import * as Charges from '../../src/settlement/upto/charges'
 import { networkOf, purposeOf, signTransfer, until } from '../harness/settlement'
 
@@ -16,12 +20,18 @@ const network = networkOf('http://127.0.0.1', 'usdc')
 const facilitator = account(0).address
 const transfer = { ...signTransfer(network), upto: { facilitator, ceilingAtomic: 10n } }
 
+const ceilingOf = (each: typeof transfer): Ceiling => ({
+  transfer: each,
+  verified: undefined,
+  isReserved: true,
+  close() {},
+})
+
 const credit = { refresh: async () => {}, lose() {}, recover() {} }
 
 /** A process without the relayer that the payer named, and what the ledger has of the charge. */
 async function sweepWith(state: string | undefined, payment?: string) {
-  const ceilings = createCeilings()
-  ceilings.add('pay_1', transfer, undefined, () => {})
+  const ceilings = new Map([['pay_1', ceilingOf(transfer)]])
   const context = {
     ledger: {
       lanes: { isShared: true, has: () => false, isOfAnother: () => true },
@@ -38,7 +48,7 @@ async function sweepWith(state: string | undefined, payment?: string) {
     ceilings,
     credit,
   }
-  await Charges.resume(context as unknown as Intake, false)
+  await Charges.resume(context as unknown as Context, false)
   return ceilings.has('pay_1')
 }
 
@@ -60,17 +70,16 @@ describe.concurrent('the ceiling of a charge that another process settles', () =
 })
 
 test('the ceilings of a relayer are counted apart from those of others and of other networks', () => {
-  const ceilings = createCeilings()
   const otherNetwork = networkOf('http://127.0.0.1', 'usdg').id
   const others = [
     { ...transfer, network: otherNetwork },
     { ...transfer, upto: { ...transfer.upto, facilitator: account(1).address } },
   ]
-  for (const [index, each] of [transfer, transfer, ...others].entries())
-    ceilings.add(`pay_${index}`, each, undefined, () => {})
-  expect(ceilings.countOf(network.id, facilitator)).toBe(2)
-  expect(ceilings.countOf(otherNetwork, facilitator)).toBe(1)
-  expect(ceilings.countOf(network.id, account(1).address)).toBe(1)
+  const all = [transfer, transfer, ...others].map(ceilingOf)
+  const ceilings = new Map(all.map((each, index) => [`pay_${index}`, each]))
+  expect(countOf(ceilings, transfer, facilitator)).toBe(2)
+  expect(countOf(ceilings, { network: otherNetwork }, facilitator)).toBe(1)
+  expect(countOf(ceilings, transfer, account(1).address)).toBe(1)
 })
 
 describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
@@ -83,8 +92,8 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
     return { network, head: { blockTimeMs: 2_000 }, queue: { named } } as unknown as ChainState
   }
   const contextWith = (count: number, hasPaid = false) => {
-    const ceilings = createCeilings()
-    for (let i = 0; i < count; i++) ceilings.add(`pay_${i}`, transfer, undefined, () => {})
+    const ceilings = new Map<string, Ceiling>()
+    for (let i = 0; i < count; i++) ceilings.set(`pay_${i}`, ceilingOf(transfer))
     const credit = { hasPaid: () => hasPaid }
     return { ceilings, credit, now: () => 0 } as unknown as Context
   }
@@ -165,8 +174,7 @@ test('charges of ours are before those for other servers, and what ends first is
 })
 
 test('error: the ceiling of a charge that can no longer be settled ends', async () => {
-  const ceilings = createCeilings()
-  ceilings.add('pay_1', transfer, undefined, () => {})
+  const ceilings = new Map([['pay_1', ceilingOf(transfer)]])
   const failed: string[] = []
   const expired = { id: 'pay_1', state: 'expired', nonceUsed: true, transfer }
   const context = {
@@ -187,7 +195,7 @@ test('error: the ceiling of a charge that can no longer be settled ends', async 
   const charged = { id: 'pay_1', transfer, purpose: purposeOf(), charge: { amountAtomic: 1n } }
   const delivered = { upstreamStatus: 200, truncated: false }
   const authorization = { ...charged, delivered, knownBlock: 1n } as unknown as Authorization
-  const settling = Charges.settleCharge(context as unknown as Intake, authorization, {
+  const settling = Charges.settleCharge(context as unknown as Context, authorization, {
     waitMs: 60_000,
   })
   expect((await settling).kind).toBe('dead')
@@ -210,14 +218,14 @@ test('error: a read that fails after a charge was started is logged, and rejects
     },
     chains: new Map([[network.id, { relayers: [relayer] }]]),
     progress: { charging: new Map() },
-    ceilings: createCeilings(),
+    ceilings: new Map(),
     credit,
     policy: { chargeAttemptMs: 1 },
     now: Date.now,
     log: (event: string) => void logged.push(event),
   }
   // What it starts rejects, which would end the process.
-  await Charges.resume(context as unknown as Intake, false)
+  await Charges.resume(context as unknown as Context, false)
   await until(() => logged.length === 1)
   expect(logged).toEqual(['settlement-fault'])
 })

@@ -2,7 +2,7 @@ import { expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
 import { account } from '../../src/demo/accounts'
 import { createRelayer } from '../../src/settlement/send/relayer'
-import { createOverdue } from '../../src/settlement/upto/overdue'
+import { createOverdue } from '../../src/settlement/upto/charges'
 import { authorizationOf } from '../harness/authorizations'
 import { networkOf, relayerKey } from '../harness/settlement'
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
-import { lastOf } from '../../src/settlement/send/confirm'
+import { lastOf } from '../../src/settlement/send/transaction'
 import { relayer, type Scripted, scripted } from '../harness/scripted'
 import { errorOf } from '../harness/scripted-node'
 import { jobOf, networkOf, signTransfer, until } from '../harness/settlement'

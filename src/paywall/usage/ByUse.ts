@@ -1,6 +1,6 @@
 import type { Merchant, Route, Service } from '../../config/Config'
 import * as X402 from '../../protocol/X402'
-import { chargeMs } from '../../settlement/upto/ceiling-limits'
+import { chargeMs } from '../../settlement/upto/ceilings'
 
 /** Which routes may be paid by what their answers use (x402 scheme `upto`). */
 

@@ -1,18 +1,10 @@
-import type { Assignment } from '../../../db/Ledger'
-import type { Payment, Purpose } from '../../../db/Payment'
+import type { Payment } from '../../../db/Payment'
 import type { CallOptions, Node } from '../../chain/client'
 import { pollMs } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
-import * as External from '../repair/external'
-import * as Reorg from '../repair/reorg'
-import { about, type Context } from '../state/context'
-import type { ChainState } from '../state/state'
+import { about, type ChainState, type Context } from '../state/state'
 import { pause } from '../state/wait'
-import { readMoney } from './eth-call'
-import { readReceipt, readTop } from './reads'
-
-type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /** Whether the configured nodes show the transfer of a confirmed payment now. */
 export type Observation =
@@ -25,10 +17,13 @@ export type Observation =
 
 /** Longest wait of a buyer for a second node that lags behind the first one, ms. */
 const waitMs = 10_000
+
 /** Usual lag between nodes of one chain, ms. */
 const lagMs = 1_500
+
 /** Longest wait for one answer, where there is another node, ms. */
 const answerMs = 2_000
+
 /** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
 export const disputesMax = 3
 
@@ -37,27 +32,12 @@ function hasTwo({ client }: Pick<ChainState, 'client'>): boolean {
   return client.nodes.length > 1
 }
 
-/** Whether a payment counts only when two nodes show it. */
-export function needsSecond(
-  { policy }: Pick<Context, 'policy'>,
-  chain: Pick<ChainState, 'client'>,
-  {
-    transfer,
-    purpose,
-  }: { transfer: Pick<Payment['transfer'], 'amountAtomic'>; purpose: Pick<Purpose, 'product'> },
-): boolean {
-  if (!hasTwo(chain)) return false
-  if (purpose.product === 'desk') return true
-  const above = policy.confirmTwiceAbove()
-  return above !== undefined && transfer.amountAtomic > above
-}
-
 /**
  * What the nodes show. Waits briefly for a second node that is only a little behind the first.
  * Throws RpcFault or RpcError when the only URL does not answer.
  */
 export async function observationOf(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   payment: Payment,
 ): Promise<Observation> {
@@ -71,7 +51,7 @@ export async function observationOf(
  * rejects.
  */
 export async function confirm(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   payment: Payment,
 ): Promise<boolean> {
@@ -89,7 +69,7 @@ export async function confirm(
 
 /** Polls until the transfer is shown, the time is over, or `disputes` polls in a row contradict. */
 async function wait(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   payment: Payment,
   limit: { ms: number; disputes: number },
@@ -132,93 +112,4 @@ async function show(
   const receipt = Receipt.parse(answer)
   if (receipt?.hash !== transaction) return undefined
   return receipt.success && receipt.logs.some((log) => Token.isTransfer(log, transfer))
-}
-
-/** The result of the other URLs for a payment that is about to end unpaid. */
-export type Answer =
-  /** One of them shows the transfer. */
-  | { kind: 'paid'; assignment: Assignment }
-  /** All of them agree that it is over, or there is none. */
-  | { kind: 'over' }
-  /** One of them disagrees, or does not answer. */
-  | { kind: 'doubtful'; isSilent: boolean }
-
-/**
- * Calls every other URL before a payment ends. The one in use may hide a receipt, because its index
- * lags or because it is malicious. `fromBlock`: first block to search for external settlements.
- * Never rejects.
- */
-export async function ask(
-  context: Uses,
-  chain: ChainState,
-  payment: Payment,
-  fromBlock: bigint,
-): Promise<Answer> {
-  const answers = await Promise.all(
-    chain.client.others().map((node) =>
-      askOne(context, chain, payment, { node, fromBlock }).catch((error: unknown): Answer => {
-        context.log('settlement-undecided', { payment: payment.id, host: node.host, error })
-        return { kind: 'doubtful', isSilent: true }
-      }),
-    ),
-  )
-  const paid = answers.find(({ kind }) => kind === 'paid')
-  if (paid) return paid
-  const doubtful = answers.filter((answer) => answer.kind === 'doubtful')
-  const loud = doubtful.find(({ isSilent }) => !isSilent)
-  return loud ?? doubtful[0] ?? { kind: 'over' }
-}
-
-async function askOne(
-  context: Uses,
-  chain: ChainState,
-  payment: Payment,
-  { node, fromBlock }: { node: Node; fromBlock: bigint },
-): Promise<Answer> {
-  const { transfer } = payment
-  const own = await findOwn(context, { ...chain, client: node }, payment)
-  if (own) return settled(chain, node, own)
-  const money = await readMoney({ ...chain, client: node }, transfer)
-  if (!money.used) return money.isFinal ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
-  const found = await External.find(context, chain, transfer, { fromBlock, node })
-  const arrival = await context.ledger.payments.arrivalOf(payment.id)
-  if (!found || !External.counts(context, chain, payment, { found, arrival }))
-    return { kind: 'over' }
-  return settled(chain, node, found)
-}
-
-/** A settlement that is not deep enough yet keeps the payment open. */
-async function settled(
-  { network }: ChainState,
-  node: Node,
-  { transaction, logIndex, blockNumber }: Assignment,
-): Promise<Answer> {
-  const top = network.confirmations > 1 ? await readTop({ client: node }) : blockNumber
-  const isDeep = top - blockNumber + 1n >= BigInt(network.confirmations)
-  return isDeep
-    ? { kind: 'paid', assignment: { transaction, logIndex, blockNumber } }
-    : { kind: 'doubtful', isSilent: false }
-}
-
-/**
- * A transaction of ours that paid after it was abandoned, as a node shows it. Throws RpcFault or
- * RpcError.
- */
-export async function findOwn(
-  { ledger: { payments, transactions } }: Pick<Context, 'ledger'>,
-  chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
-  payment: Payment,
-): Promise<Assignment | undefined> {
-  for (const { hash, state } of await transactions.ofPayment(payment.id)) {
-    if (state === 'failed') continue
-    const receipt = await readReceipt(chain, hash)
-    if (!receipt?.success) continue
-    const taken = await payments.takenLogs(chain.network.id, hash)
-    const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
-    const logIndex = found?.find((each) => !taken.has(each))
-    if (logIndex === undefined) continue
-    Reorg.storeInclusion(chain, receipt)
-    return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
-  }
-  return undefined
 }

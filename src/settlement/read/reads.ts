@@ -4,41 +4,32 @@ import { fees, pollMs } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import type * as Network from '../../protocol/Network'
-import { type Context, chainOf } from '../state/context'
-import type { ChainState, Relayer } from '../state/state'
+import type { Transfer } from '../../protocol/Transfer'
+import { type ChainState, type Context, chainOf, type Relayer } from '../state/state'
+import { aggregate, isUsed, type NodeState, nonceCall, uintOf } from './simulate'
 
 /** What products read from the chains. */
-export type ChainReads = {
-  /**
-   * Read-only calls of products in the state of the newest block. Results are in order, undefined
-   * for each that failed. Throws RpcFault.
-   */
-  read(
-    network: Network.Id,
-    calls: readonly { to: Address; data: Hex }[],
-    options?: { timeoutMs?: number },
-  ): Promise<Read>
-  /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
-  rpc(network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown>
-  /**
-   * Fees of a transaction that would be signed now, the newest base fee, and the suggested tip.
-   * Wei.
-   */
-  fees(network: Network.Id): {
-    maxFeeWei: bigint
-    maxTipWei: bigint
-    baseFeeWei: bigint
-    suggestedTipWei: bigint
-  }
-}
+export type ChainReads = ReturnType<typeof createChainReads>
 
-export type Read = { blockNumber: bigint; results: readonly (Hex | undefined)[] }
-
-export function createChainReads(context: Pick<Context, 'chains'>): ChainReads {
+export function createChainReads(context: Pick<Context, 'chains'>) {
   return {
-    read: (network, calls, options) => read(chainOf(context, network), calls, options),
-    rpc: (network, method, params) => chainOf(context, network).client.call(method, params),
-    fees(network) {
+    /**
+     * Read-only calls of products in the state of the newest block. Results are in order, undefined
+     * for each that failed. Throws RpcFault.
+     */
+    read: (
+      network: Network.Id,
+      calls: readonly { to: Address; data: Hex }[],
+      options?: { timeoutMs?: number },
+    ): Promise<ChainRead> => read(chainOf(context, network), calls, options),
+    /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
+    rpc: (network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown> =>
+      chainOf(context, network).client.call(method, params),
+    /**
+     * Fees of a transaction that would be signed now, the newest base fee, and the suggested tip.
+     * Wei.
+     */
+    fees(network: Network.Id) {
       const { head, network: config } = chainOf(context, network)
       const { baseFeeWei, suggestedTipWei } = head
       return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
@@ -46,12 +37,14 @@ export function createChainReads(context: Pick<Context, 'chains'>): ChainReads {
   }
 }
 
+type ChainRead = { blockNumber: bigint; results: readonly (Hex | undefined)[] }
+
 /** Sends all calls in one eth_call. Throws RpcFault, also when a node refuses the whole call. */
 async function read(
   { client }: ChainState,
   calls: readonly { to: Address; data: Hex }[],
   options: { timeoutMs?: number } = {},
-): Promise<Read> {
+): Promise<ChainRead> {
   const { to, data } = Multicall.aggregate([...Multicall.blockNumberCalls, ...calls])
   const count = calls.length + Multicall.blockNumberCalls.length
   const answer = await client
@@ -103,6 +96,43 @@ export async function readTop({ client }: From): Promise<bigint> {
   return BigInt(number)
 }
 
+/**
+ * Whether the money's nonce is used, and the time of the same block. Read atomically, so that
+ * "unused after the deadline" proves that the money did not move on this fork. `isFinal`: no fork that
+ * a reorganisation can bring has a block in which it could still move. Throws RpcFault or RpcError.
+ */
+export async function readMoney(
+  chain: NodeState & Pick<ChainState, 'relayers'>,
+  transfer: Transfer,
+): Promise<{ used: boolean; timestamp: bigint; isFinal: boolean }> {
+  const results = await aggregate(
+    chain,
+    chain.relayers[0]?.address,
+    [nonceCall(transfer), Multicall.timestampCall],
+    { gas: 200_000n },
+  )
+  const [state, time] = results ?? []
+  const used = isUsed(transfer, uintOf(state))
+  const timestamp = uintOf(time)
+  if (used === undefined || timestamp === undefined) {
+    throw new RpcFault('the state of the nonce cannot be read')
+  }
+  const { validBefore } = transfer
+  return { used, timestamp, isFinal: timestamp > validBefore && (await isDeep(chain, validBefore)) }
+}
+
+/** Whether a block after that time (unix seconds) is as deep as `reorg_depth`. */
+async function isDeep(chain: NodeState, seconds: bigint): Promise<boolean> {
+  const number = (await readTop(chain)) - BigInt(chain.network.reorgDepth)
+  if (number < 0n) return false
+  const answer = await chain.client.call('eth_getBlockByNumber', [
+    `0x${number.toString(16)}`,
+    false,
+  ])
+  const block = Receipt.parseBlock(answer)
+  return block !== undefined && block.timestamp > seconds
+}
+
 type Waiting = { progress: Pick<Context['progress'], 'signal'> }
 
 /**
@@ -115,7 +145,6 @@ export async function confirmations(
   receipt: Receipt.Receipt,
 ): Promise<Receipt.Receipt | undefined> {
   const needed = BigInt(chain.network.confirmations) - 1n
-  if (needed <= 0n) return receipt
   while (!signal.aborted) {
     try {
       const number = await chain.client.call('eth_blockNumber', [])

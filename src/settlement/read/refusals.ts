@@ -4,17 +4,11 @@ import type { Head } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { Asset } from '../../protocol/Asset'
 import * as Explanation from '../../protocol/Explanation'
-import { checkWindow as findFault, type Transfer } from '../../protocol/Transfer'
+import type { Transfer } from '../../protocol/Transfer'
 import type { Outcome, Reason } from '../send/Outcome'
 
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
 export type PaymentRefusal = Extract<Outcome, { kind: 'refused' | 'unavailable' }>
-
-/** Refusal of a transfer outside its time window by our clock; undefined inside. */
-export function checkWindow(transfer: Transfer, now: number): PaymentRefusal | undefined {
-  const fault = findFault(transfer, now)
-  return fault && refuse(fault.code, fault.detail)
-}
 
 /** A wallet that is not deployed yet: the relayer calls only the listed factories. */
 export function refuseFactory({ payer, network }: Transfer): PaymentRefusal {

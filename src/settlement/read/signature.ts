@@ -94,10 +94,7 @@ function wrapperOf({ method, signature }: Signature): Counterfactual.Counterfact
 type Signature = Pick<Transfer.Transfer, 'method' | 'signature'>
 
 /** Whether the transfer names a factory that may be called for it. */
-export function isAllowed(
-  { factories }: Pick<ChainState, 'factories'>,
-  transfer: Signature,
-): boolean {
+function isAllowed({ factories }: ChainState, transfer: Signature): boolean {
   const wrapper = wrapperOf(transfer)
   return wrapper !== undefined && factories.has(wrapper.factory)
 }
@@ -105,11 +102,6 @@ export function isAllowed(
 /** The factory that the transfer names, if any. */
 export function factoryOf(transfer: Signature): string | undefined {
   return wrapperOf(transfer)?.factory
-}
-
-/** Whether the settling call deploys the payer. */
-export function deploys(transfer: Signature): boolean {
-  return wrapperOf(transfer) !== undefined
 }
 
 /**

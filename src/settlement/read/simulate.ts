@@ -1,12 +1,69 @@
-import type { Address } from 'viem'
-import { RpcError } from '../../chain/client'
+import type { Address, Hex } from 'viem'
+import { type Node, RpcError } from '../../chain/client'
+import {
+  type AccountCode,
+  type IdentifiedCode,
+  isContract,
+  isIdentified,
+  splitCode,
+  withCode,
+} from '../../chain/code'
+import { type Fees, fees, observe, observeTime } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
+import * as Permit2 from '../../chain/permit2'
+import { parseBlock } from '../../chain/receipt'
 import * as Token from '../../chain/token'
+import * as Abi from '../../protocol/Abi'
+import { zero } from '../../protocol/Address'
+import type { Asset } from '../../protocol/Asset'
+import * as Crypto from '../../protocol/Crypto'
+import * as Permit from '../../protocol/Permit'
+import * as Transfer from '../../protocol/Transfer'
 import * as Gas from '../state/gas-budget'
-import { type ChainState, isForged } from '../state/state'
-import * as EthCall from './eth-call'
-import { type Candidate, examine, type Simulation } from './examine'
+import {
+  type ChainState,
+  type Context,
+  chainNow,
+  chainOf,
+  isForged,
+  type QueuedPayment,
+  type Requested,
+} from '../state/state'
 import * as Refusals from './refusals'
+import * as Signature from './signature'
+
+/*
+ * Whether signed transfers would succeed now: `simulate` for the payments of a batch, `verify` for one
+ * transfer of which nothing is written or sent.
+ */
+
+export type Simulation =
+  /**
+   * The transfer would succeed now. `balanceAtomic` is the payer's before it. `allowanceAtomic`: what
+   * Permit2 may move, where that was read. `code`: the payer's code, where that was read. `fees`: those
+   * that the simulation used.
+   */
+  | {
+      kind: 'passes'
+      balanceAtomic: bigint
+      allowanceAtomic?: bigint | undefined
+      code: AccountCode
+      fees?: Fees
+    }
+  /** The chain shows this nonce as used or cancelled. */
+  | { kind: 'used' }
+  | Refusals.PaymentRefusal
+
+/** What is simulated: a signed transfer and its settling call. */
+export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'> & {
+  request?: Pick<Requested, 'verified'>
+}
+
+/**
+ * Time for which the reads of a ceiling replace those of its charge, ms. The charge itself is
+ * simulated.
+ */
+const verifiedMs = 2_000
 
 const readsGas = 60_000n
 
@@ -34,13 +91,13 @@ export async function simulate(
     return inSequence(candidates, await Promise.all(candidates.map(alone)))
   }
   if (!results) return candidates.map(() => Refusals.unavailable(undefined))
-  const baseFeeWei = EthCall.uintOf(results[0])
+  const baseFeeWei = uintOf(results[0])
   // The transaction that follows uses the price of this block.
   if (baseFeeWei) chain.head.baseFeeWei = baseFeeWei
   return Promise.all(
     candidates.map((each, index) => {
       const own = results.slice(1 + index * 3)
-      return judge(chain, each, own, () => alone(each))
+      return judgeMember(chain, each, own, () => alone(each))
     }),
   )
 }
@@ -54,12 +111,12 @@ function simulateTogether(
   const transfers = candidates.map(({ transfer }) => transfer)
   const calls = [Multicall.baseFeeCall]
   for (const { transfer, call } of candidates) {
-    calls.push(EthCall.nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
+    calls.push(nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
   }
   let gas = 200_000n
   for (const transfer of transfers) gas += Gas.limitOfMember(chain, transfer) + readsGas
-  const atSeconds = EthCall.timeFor(chain, transfers, now)
-  return EthCall.aggregate(chain, from, calls, { gas, atSeconds })
+  const atSeconds = timeFor(chain, transfers, now)
+  return aggregate(chain, from, calls, { gas, atSeconds })
 }
 
 /** Each was simulated with the whole balance of its payer, so subtract what earlier ones spend. */
@@ -74,26 +131,491 @@ function inSequence(
     const { payer, amountAtomic } = candidate.transfer
     const before = spent.get(payer) ?? 0n
     spent.set(payer, before + amountAtomic)
-    return passes(simulation.balanceAtomic - before)
+    return passesWith(simulation.balanceAtomic - before)
   })
 }
 
 /** Simulates a failed member alone to find the reason. */
-async function judge(
+async function judgeMember(
   { network }: Pick<ChainState, 'network'>,
   { transfer, signer }: Candidate,
   [nonce, balance, settled]: readonly Multicall.Result[],
   ask: () => Promise<Simulation>,
 ): Promise<Simulation> {
-  const used = EthCall.isUsed(transfer, EthCall.uintOf(nonce))
+  const used = isUsed(transfer, uintOf(nonce))
   if (used) return { kind: 'used' }
-  if (settled?.success === true && used === false) return passes(EthCall.uintOf(balance) ?? 0n)
+  if (settled?.success === true && used === false) return passesWith(uintOf(balance) ?? 0n)
   if (isForged(signer)) return Refusals.refuseSignature(transfer, network.asset.eip712)
   const alone = await ask()
   return alone.kind === 'passes' ? Refusals.underWay : alone
 }
 
 /** A joint simulation does not read the code of a payer. */
-function passes(balanceAtomic: bigint): Simulation {
+function passesWith(balanceAtomic: bigint): Simulation {
   return { kind: 'passes', balanceAtomic, code: 'unknown' }
+}
+
+/** What would happen to a transfer now, and the transfer as it would be settled. */
+export type Checked =
+  | { transfer: Transfer.Transfer; simulation: Extract<Simulation, { kind: 'passes' }> }
+  | Refusals.PaymentRefusal
+
+/**
+ * Checks signature, window and simulation in one call to a node; nothing is written or sent.
+ * `given`: the signing domain that the payer got, by default the token's own.
+ */
+export async function verify(
+  context: Context,
+  transfer: Transfer.Transfer,
+  given: Asset['eip712'] | undefined,
+): Promise<{ ok: true } | Refusals.PaymentRefusal> {
+  const checked = await check(context, transfer, given)
+  return 'kind' in checked ? checked : { ok: true }
+}
+
+/** Like `verify`, and also resolves with what the simulation showed. */
+export async function check(
+  context: Context,
+  transfer: Transfer.Transfer,
+  given?: Asset['eip712'],
+): Promise<Checked> {
+  const chain = chainOf(context, transfer.network)
+  const own = chain.network.asset.eip712
+  const eip712 = given ?? own
+  const digest = Transfer.digest(transfer, { eip712 })
+  let signer: Address | undefined
+  const isSigned = () => {
+    signer ??= Crypto.recover(digest, transfer.signature) ?? zero
+    return signer === transfer.payer
+  }
+  const fault = Transfer.checkWindow(transfer, context.now())
+  const late = fault && Refusals.refuse(fault.code, fault.detail)
+  // Report a bad signature first: only the chain can decide it when no key of the payer signed.
+  if (late && isSigned()) return late
+  const isOtherDomain =
+    transfer.method === 'eip3009' && (eip712.name !== own.name || eip712.version !== own.version)
+  const isDecidedByChain = !isOtherDomain && Crypto.isCanonical(transfer.signature)
+  const isKeys = isDecidedByChain || isSigned()
+  const signed = isKeys
+    ? Signature.assumeSigned(transfer)
+    : await Signature.openWrapper(chain, transfer, context.now())
+  if (signed.kind !== 'signed') return signed
+  const sent = signed.transfer
+  const isWrapped = !isKeys && sent !== transfer
+  const simulation = await examine(
+    chain,
+    transfer.upto?.facilitator ?? chain.relayers[0]?.address,
+    {
+      transfer: sent,
+      code: isKeys ? 'unknown' : 'contract',
+      signer: { kind: 'unchecked', isKey: isSigned },
+      call: Signature.callOf(sent),
+    },
+    {
+      now: chainNow(context, chain),
+      check: { isDecidedByChain, isSigned, isWrapped, digest, eip712 },
+    },
+  )
+  if (simulation.kind === 'refused' && Refusals.isUnsigned(simulation)) return simulation
+  if (late) return late
+  if (simulation.kind === 'passes') return { transfer: sent, simulation }
+  return simulation.kind === 'used' ? Refusals.refuseUsed(transfer) : simulation
+}
+
+/** A signature that is not verified yet. */
+type SignatureCheck = {
+  /** Whether the chain decides: if the transfer passes with the signature, the payer signed it. */
+  isDecidedByChain: boolean
+  /** Whether the payer's own key signed the digest. Called when the chain does not decide. */
+  isSigned: () => boolean
+  /** Whether the signature came with the call that would deploy the wallet (ERC-6492). */
+  isWrapped: boolean
+  /** The signed digest, in the domain below, which need not be the token's. */
+  digest: Uint8Array
+  eip712: Asset['eip712']
+}
+
+/** `now` is unix ms. */
+type Asked = { now: number; check?: SignatureCheck | undefined }
+
+/**
+ * Checks in one call whether the payer's contract accepts the signature and whether the transfer
+ * would succeed now. Otherwise gives the first reason in the order of the reference facilitator.
+ */
+async function examine(
+  chain: ChainState,
+  from: Address | undefined,
+  candidate: Candidate,
+  asked: Asked,
+): Promise<Simulation> {
+  const { transfer, code, request } = candidate
+  const verified = request?.verified
+  const atSeconds = timeFor(chain, [transfer], asked.now)
+  if (verified !== undefined && asked.now - verified.at < verifiedMs) {
+    // When it fails, everything is read again to say why.
+    const isSettled = await settles(chain, from, candidate, atSeconds).catch(() => false)
+    if (isSettled) return { kind: 'passes', code: 'eoa', ...verified }
+  }
+  const calls = callsFor(chain, candidate, asked.check)
+  const gas = 2n * Gas.limitAlone(transfer, isContract(code)) + 200_000n
+  let answer: CallAnswer | undefined
+  let isSettled: boolean | undefined
+  try {
+    // Starts the call that needs no further bytes first, so that the node has it while the reads
+    // are encoded.
+    const settling = isDirect(transfer) ? settles(chain, from, candidate, atSeconds) : undefined
+    const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
+    ;[answer, isSettled] = await Promise.all([reading, settling])
+  } catch (error) {
+    return unusable(transfer, error)
+  }
+  if (!answer) return Refusals.unavailable(undefined)
+  const seen = readAnswer(transfer, answer, isSettled)
+  if (seen.baseFeeWei) chain.head.baseFeeWei = seen.baseFeeWei
+  if (atSeconds === undefined && seen.timestamp !== undefined) {
+    observeTime(chain.head, seen.timestamp, asked.now)
+  }
+  // The node ignored the override, so send it none from now on.
+  else if (seen.timestamp !== atSeconds) chain.abilities.hasOverrides = false
+  const verdict = judge(chain, candidate, seen, asked.check)
+  if (verdict === 'passes') return confirm(chain, from, candidate, { ...seen, atSeconds })
+  if (verdict !== 'fails') return verdict
+  // Simulate again, because this answer showed how old the newest block is.
+  const isLater = atSeconds === undefined && timeFor(chain, [transfer], asked.now) !== undefined
+  if (isLater && chain.abilities.hasOverrides) return examine(chain, from, candidate, asked)
+  return explain(chain, candidate, seen, asked)
+}
+
+/** Whether the settling call looks at its sender, so that no other contract may make it. */
+function isDirect({ upto }: Transfer.Transfer): boolean {
+  return upto !== undefined
+}
+
+/** Whether the settling call succeeds when its sender makes it. Throws RpcFault or RpcError. */
+async function settles(
+  chain: ChainState,
+  from: Address | undefined,
+  { transfer, code, call: { to, data } }: Candidate,
+  atSeconds: bigint | undefined,
+): Promise<boolean> {
+  const gas = Gas.limitAlone(transfer, isContract(code))
+  try {
+    await ethCall(chain, { from, to, data, gas, atSeconds })
+    return true
+  } catch (error) {
+    if (isSpentGas(error)) return false
+    throw error
+  }
+}
+
+/** The settling call, and the reads that explain its failure. */
+function callsFor(
+  { network }: ChainState,
+  { transfer, code, call }: Candidate,
+  check: SignatureCheck | undefined,
+): Multicall.Call[] {
+  const { asset, payer, method } = transfer
+  const digest = check?.digest ?? (isContract(code) && Transfer.digest(transfer, network.asset))
+  return [
+    nonceCall(transfer),
+    Token.balanceOf(asset, payer),
+    Multicall.timestampCall,
+    Multicall.baseFeeCall,
+    ...(method === 'permit2'
+      ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
+      : []),
+    ...(isDirect(transfer) ? [] : [call]),
+    ...(digest
+      ? [Token.isValidSignature(payer, digest, Signature.unwrap(transfer).signature)]
+      : []),
+  ]
+}
+
+/** The answers to `callsFor`. */
+type CallReads = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
+  code: AccountCode
+  baseFeeWei: bigint | undefined
+  isSettled: boolean
+  /** The answer of a contract of the payer to the signature; undefined where none was called. */
+  wallet: ReturnType<typeof judgeWallet> | undefined
+}
+
+function readAnswer(
+  transfer: Transfer.Transfer,
+  { code, results }: CallAnswer,
+  isSettled: boolean | undefined,
+): CallReads {
+  const isPermit = transfer.method === 'permit2'
+  const settlingAt = isPermit ? 6 : 4
+  const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(uintOf)
+  const wallet = results[settlingAt + (isDirect(transfer) ? 0 : 1)]
+  return {
+    code,
+    baseFeeWei,
+    isSettled: isSettled ?? results[settlingAt]?.success === true,
+    wallet: wallet && judgeWallet(wallet),
+    used: isUsed(transfer, nonce),
+    balance,
+    timestamp,
+    allowance: isPermit ? allowance : undefined,
+    // A call to an address without code succeeds and moves nothing.
+    hasProxy: !isPermit || uintOf(results[5]) !== undefined,
+  }
+}
+
+function judge(
+  { network }: ChainState,
+  { transfer, code }: Candidate,
+  { isSettled, used, wallet, hasProxy }: CallReads,
+  check: SignatureCheck | undefined,
+): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
+  const passes = isSettled && hasProxy && used === false
+  const eip712 = check?.eip712 ?? network.asset.eip712
+  if (passes && check?.isDecidedByChain) return 'passes'
+  if (check && wallet !== 'accepts' && !check.isSigned()) {
+    const isUndeployed = wallet === 'absent' && check.isWrapped
+    return isUndeployed
+      ? Refusals.refuseFactory(transfer)
+      : Refusals.refuseSignature(transfer, eip712)
+  }
+  // Report a bad signature before a used nonce, so that forgers cannot probe nonces.
+  if (used) {
+    const isRefused = isContract(code) && wallet === 'refuses'
+    return isRefused ? Refusals.refuseSignature(transfer, eip712) : { kind: 'used' }
+  }
+  return passes ? 'passes' : 'fails'
+}
+
+function explain(
+  chain: ChainState,
+  { transfer, code, signer }: Candidate,
+  seen: CallReads,
+  { now, check }: Asked,
+): Simulation {
+  const { wallet } = seen
+  const facts = {
+    ...seen,
+    refusedByWallet: wallet === 'refuses' || (wallet === 'absent' && isContract(code)),
+    eip712: check?.eip712,
+  }
+  if (!Refusals.isEarly(chain, transfer, facts, now)) {
+    return Refusals.explain(chain.network, transfer, facts)
+  }
+  const isSigned = seen.code === 'eoa' && !isForged(signer) && !isContract(code)
+  if (!isSigned) return Refusals.tooEarly
+  return { kind: 'passes', balanceAtomic: seen.balance ?? 0n, code: seen.code }
+}
+
+/**
+ * Simulates again with exactly the transaction that would follow, up to the gas limit. So the
+ * payer's code cannot tell the call from the transaction. Only the block differs.
+ */
+async function confirm(
+  chain: ChainState,
+  from: Address | undefined,
+  candidate: Candidate,
+  { balance, allowance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
+): Promise<Simulation> {
+  const { transfer, call } = candidate
+  const balanceAtomic = balance ?? 0n
+  if (!isContract(candidate.code) && !isContract(code)) {
+    return { kind: 'passes', balanceAtomic, allowanceAtomic: allowance, code }
+  }
+  const bid = fees(chain.head, chain.network.feeCapWei)
+  const gas = Gas.limitAlone(transfer, true)
+  try {
+    const { to, data } = call
+    await ethCall(chain, { from, to, data, gas, fees: bid, atSeconds })
+  } catch (error) {
+    return unusable(transfer, error)
+  }
+  const identified = identify(transfer, code)
+  return {
+    kind: 'passes',
+    balanceAtomic,
+    allowanceAtomic: allowance,
+    code: identified,
+    fees: bid,
+  }
+}
+
+/** An undeployed wallet is identified by its factory. */
+function identify(transfer: Transfer.Transfer, code: AccountCode): IdentifiedCode {
+  if (isIdentified(code)) return code
+  return { key: `factory ${Signature.factoryOf(transfer) ?? transfer.payer}` }
+}
+
+function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.PaymentRefusal {
+  if (!isSpentGas(error)) return Refusals.unavailable(error)
+  const detail =
+    `The transfer runs out of gas on ${transfer.network}: the code of the payer ${transfer.payer} ` +
+    'uses too much.'
+  return Refusals.refuse(Refusals.simulationReason(transfer), detail)
+}
+
+/** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */
+const creationGas = 700_000n
+
+type CallAnswer = { code: AccountCode; results: Multicall.Result[] }
+
+/**
+ * Results of the calls, and the payer's code where the node returns it. Throws RpcFault or
+ * RpcError.
+ */
+async function aggregateWithCode(
+  chain: ChainState,
+  from: Address | undefined,
+  payer: Address,
+  {
+    calls,
+    gas,
+    ...rest
+  }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
+): Promise<CallAnswer | undefined> {
+  const withoutCode = async (code: AccountCode) => {
+    const results = await aggregate(chain, from, calls, { gas, ...rest })
+    return results && { code, results }
+  }
+  if (!chain.abilities.readsCode) return withoutCode('unknown')
+  const data = withCode(payer, Multicall.aggregate(calls))
+  let answer: unknown
+  try {
+    answer = await ethCall(chain, { from, data, gas: gas + creationGas, ...rest })
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    // When the read of the code fails, only the payer's code can have used that much gas.
+    return withoutCode(isSpentGas(error) ? { key: 'out-of-gas' } : 'unknown')
+  }
+  const split = splitCode(answer)
+  const results = split && Multicall.parseResults(split.data, calls.length)
+  return split && results && { code: split.code, results }
+}
+
+/** `absent`: there is no code that could verify the signature, or none that answers. */
+function judgeWallet({ success, data }: Multicall.Result): 'accepts' | 'refuses' | 'absent' {
+  if (success && Token.isMagic(data)) return 'accepts'
+  return success && data === '0x' ? 'absent' : 'refuses'
+}
+
+/** The node to call: the URL of a network that is in use, or a given one. */
+export type NodeState = Pick<ChainState, 'head' | 'network' | 'abilities'> & {
+  client: Pick<Node, 'call'>
+}
+
+/** Parameters of a call; by default those of a transaction that would be signed now. */
+type EthCall = {
+  from: Address | undefined
+  /** Receiver of the call; without it, `data` is creation code. */
+  to?: Address
+  data: Hex
+  gas: bigint
+  fees?: Fees
+  /**
+   * Time of the block that it runs in (unix seconds), where the node supports it; undefined: that
+   * of the newest.
+   */
+  atSeconds?: bigint | undefined
+}
+
+/**
+ * Calls eth_call in the state of the newest block. Limit, fees and sender are those of the
+ * transaction, and nodes subtract the cost from the balance alike. So the called code cannot tell a
+ * simulation from the transaction. Throws RpcFault or RpcError.
+ */
+async function ethCall(chain: NodeState, call: EthCall): Promise<unknown> {
+  try {
+    return await ask(chain, call)
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    if (isUnknownOverride(error) && chain.abilities.hasOverrides && call.atSeconds !== undefined) {
+      chain.abilities.hasOverrides = false
+      return ethCall(chain, call)
+    }
+    if (!/base fee|max fee|fee cap/i.test(error.message)) throw error
+    // The base fee rose since it was last read.
+    const block = parseBlock(await chain.client.call('eth_getBlockByNumber', ['latest', false]))
+    if (!block) throw error
+    observe(chain.head, block)
+    return ask(chain, call)
+  }
+}
+
+function ask({ client, head, network, abilities }: NodeState, call: EthCall): Promise<unknown> {
+  const { from, to, data, gas, atSeconds } = call
+  const { maxFeeWei, maxTipWei } = call.fees ?? fees(head, network.feeCapWei)
+  const request = {
+    ...(from && { from }),
+    ...(to && { to }),
+    data,
+    gas: toHex(gas),
+    maxFeePerGas: toHex(maxFeeWei),
+    maxPriorityFeePerGas: toHex(maxTipWei),
+  }
+  if (atSeconds === undefined || !abilities.hasOverrides)
+    return client.call('eth_call', [request, 'latest'])
+  // State overrides, then block overrides. geth.ethereum.org/docs/interacting-with-geth/rpc/ns-eth
+  return client.call('eth_call', [request, 'latest', {}, { time: toHex(atSeconds) }])
+}
+
+/** The node does not support block overrides. A contract cannot produce such an error. */
+function isUnknownOverride(error: RpcError): boolean {
+  if (isSpentGas(error)) return false
+  return error.code === -32602 || /too many (arguments|param)|overrid/i.test(error.message)
+}
+
+/**
+ * The call ran out of gas. A payer's wallet may use all of it, including that of the other reads.
+ */
+function isSpentGas(error: unknown): boolean {
+  if (!(error instanceof RpcError)) return false
+  return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
+}
+
+/**
+ * The time (unix seconds) to simulate transfers at. Used when the newest block is old and earlier
+ * than a `validAfter`: where blocks are rare, the next block is as late as the transaction.
+ * Undefined: simulate in the newest block.
+ */
+function timeFor(
+  { head }: Pick<ChainState, 'head'>,
+  transfers: readonly { validAfter: bigint }[],
+  now: number,
+): bigint | undefined {
+  const { isOld, timestamp } = head
+  if (!isOld || !transfers.some(({ validAfter }) => validAfter >= timestamp)) return undefined
+  return BigInt(Math.floor(now / 1000))
+}
+
+function toHex(value: bigint): Hex {
+  return `0x${value.toString(16)}`
+}
+
+/** Results of calls in the state of one block. Throws RpcFault or RpcError. */
+export async function aggregate(
+  chain: NodeState,
+  from: Address | undefined,
+  calls: readonly Multicall.Call[],
+  options: { gas: bigint; atSeconds?: bigint | undefined },
+): Promise<Multicall.Result[] | undefined> {
+  const { to, data } = Multicall.aggregate(calls)
+  const answer = await ethCall(chain, { from, to, data, ...options })
+  return Multicall.parseResults(answer, calls.length)
+}
+
+/** The read that tells whether the money's nonce is used. */
+export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
+  return transfer.method === 'permit2'
+    ? Permit2.nonceBitmap(transfer.payer, transfer.nonce)
+    : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
+}
+
+/** Decodes the read of the nonce; undefined for anything but 0 or 1. */
+export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
+  if (word === undefined) return undefined
+  return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
+}
+
+/** The integer that a call returned; undefined when it failed. */
+export function uintOf(result: Multicall.Result | undefined): bigint | undefined {
+  return result?.success ? Abi.uintAt(result.data.slice(2)) : undefined
 }

@@ -5,43 +5,29 @@ import { assertConfirmed } from '../read/reads'
 import * as Refusals from '../read/refusals'
 import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import * as Resolve from '../send/resolve'
-import { rowOf } from '../send/transaction'
-import { about, type Context } from '../state/context'
-import type { ChainState, Requested } from '../state/state'
+import { externalRow } from '../send/transaction'
+import { about, type ChainState, type Context, type Requested } from '../state/state'
 import * as External from './external'
-
-/**
- * Credentials that arrived while no network could settle, with the time (unix ms). An external
- * settlement after that time shows that the credential was unspent when it arrived. Kept in memory
- * only, so other instances do not have them.
- */
-export type Unsettled = {
-  note(transfer: Transfer, arrival: Arrival): void
-  find(transfer: Transfer): Arrival | undefined
-}
 
 const unsettledMax = 10_000
 
-export function createUnsettled(max = unsettledMax): Unsettled {
-  const seen = new Map<string, Arrival>()
-  return {
-    note(transfer, arrival) {
-      const key = keyOf(transfer)
-      // Keep the first time. With a later one, an external settlement in between would not count.
-      if (seen.has(key)) return
-      const [oldest] = seen.keys()
-      if (seen.size >= max && oldest !== undefined) seen.delete(oldest)
-      seen.set(key, arrival)
-    },
-    find: (transfer) => seen.get(keyOf(transfer)),
-  }
+/** Notes a credential that arrived while no network could settle. */
+export function noteUnsettled(
+  { unsettled }: Pick<Context, 'unsettled'>,
+  transfer: Transfer,
+  arrival: Arrival,
+): void {
+  const key = keyOf(transfer)
+  // Keep the first time. With a later one, an external settlement in between would not count.
+  if (unsettled.has(key)) return
+  const [oldest] = unsettled.keys()
+  if (unsettled.size >= unsettledMax && oldest !== undefined) unsettled.delete(oldest)
+  unsettled.set(key, arrival)
 }
 
 function keyOf(transfer: Transfer): string {
   return `${moneyKey(transfer)} ${transfer.payee} ${transfer.amountAtomic}`.toLowerCase()
 }
-
-type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /**
  * Accepts an external settlement: a transaction of another sender used the nonce before we sent
@@ -50,13 +36,13 @@ type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 
  * not count when one of our accounts sent it, because another database has answered for it.
  */
 export async function acceptExternal(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   asked: Requested,
-  before: Arrival | undefined,
 ): Promise<Outcome> {
   const { id, transfer, purpose } = asked
   const { ledger, now, log } = context
+  const before = context.unsettled.get(keyOf(transfer))
   if (!mayAccept(context, purpose, before)) return Refusals.refuseUsed(transfer)
   try {
     const found = await External.find(context, chain, transfer)
@@ -65,14 +51,7 @@ export async function acceptExternal(
     }
     await assertConfirmed(context, chain, found.transaction)
     const accepted = await ledger.settling.storeExternal({
-      row: {
-        ...rowOf(asked, chain.head.number, now()),
-        state: 'confirmed',
-        transactionHash: found.transaction,
-        logIndex: found.logIndex,
-        blockNumber: found.blockNumber,
-        confirmedAt: now(),
-      },
+      row: externalRow(asked, found, chain.head.number, now()),
       rows: asked.rows,
     })
     if (accepted === 'known') return Refusals.refuseUsed(transfer)
@@ -88,13 +67,13 @@ export async function acceptExternal(
   }
 }
 
-function mayAccept({ policy }: Uses, purpose: Purpose, before: Arrival | undefined): boolean {
+function mayAccept({ policy }: Context, purpose: Purpose, before: Arrival | undefined): boolean {
   if (purpose.product === 'desk') return true
   return purpose.bound && (policy.payoutExclusive() || before !== undefined)
 }
 
 async function isAcceptable(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   asked: Requested,
   { found, before }: { found: External.Found; before: Arrival | undefined },

@@ -8,19 +8,20 @@ import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Permit from '../../protocol/Permit'
 import type { Transfer } from '../../protocol/Transfer'
-import { isOfToken, refusalCalls } from '../read/causes'
-import * as EthCall from '../read/eth-call'
-import type { Context } from '../state/context'
+import { aggregate, check, isUsed, nonceCall, uintOf } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
-import type { ChainState } from '../state/state'
+import type { ChainState, Conclusion, Context } from '../state/state'
+
+/*
+ * Whether a payer caused that its payment failed. A node that is behind, a paused token and a payee that
+ * the token blocks are not the doing of a payer.
+ */
 
 /** Most payers that are kept out of shared transactions; the oldest entries are dropped. */
 const unsharedMax = 10_000
 
-type Uses = Pick<Context, 'now' | 'log'>
-
 /** A transaction that was included and did not pay all of its members. */
-export type Failed = {
+type Failed = {
   included: TransactionRow
   receipt: Receipt.Receipt
   /** All payments in the transaction. */
@@ -31,22 +32,16 @@ export type Failed = {
 }
 
 /**
- * Payments whose payer caused a failure, by id, with the code that caused it. The code is `eoa`
- * where the money explains the failure. Moving money must not block other wallets of the same code.
- */
-export type Attributed = ReadonlyMap<string, AccountCode>
-
-/**
  * Attributes a failure to the payments whose payers caused it. In a lone transaction that is the
  * payer. In a batch it is a payer that has code now (EIP-7702), or one whose money, allowance or
  * nonce has changed: each passed a simulation just before. A member that failed although gas was
  * left also counts. These payers never share a transaction again. Never rejects.
  */
 export async function attributeFailure(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   failed: Failed,
-): Promise<Attributed> {
+): Promise<Conclusion['attributed']> {
   const { included, members, unpaid } = failed
   const [first] = unpaid
   // This service itself sends empty transactions, so no payer caused the failure.
@@ -164,7 +159,7 @@ async function readMember(
   const isPermit = transfer.method === 'permit2'
   const calls = [
     ...refusalCalls(transfer, relayer),
-    EthCall.nonceCall(transfer),
+    nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
@@ -175,8 +170,8 @@ async function readMember(
     const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
     const results = split && Multicall.parseResults(split.data, calls.length)
     if (!split || !results) return undefined
-    const [nonce, balance, allowance] = results.slice(3).map(EthCall.uintOf)
-    const used = EthCall.isUsed(transfer, nonce)
+    const [nonce, balance, allowance] = results.slice(3).map(uintOf)
+    const used = isUsed(transfer, nonce)
     return {
       code: split.code,
       used,
@@ -219,4 +214,47 @@ async function findActive(
 
 function tagOf({ blockNumber }: Receipt.Receipt): Hex {
   return `0x${blockNumber.toString(16)}`
+}
+
+/**
+ * Whether a charge that one simulation refused passes at another node or in the next block, or cannot be
+ * decided there. Never rejects.
+ */
+export async function mayPass(
+  context: Context,
+  chain: ChainState,
+  transfer: Transfer,
+): Promise<boolean> {
+  for (const { call } of chain.client.others()) {
+    const other = { ...chain, client: { ...chain.client, call } }
+    const chains = new Map([[chain.network.id, other]])
+    const checked = await check({ ...context, chains }, transfer)
+    if (!('kind' in checked)) return true
+    if (checked.kind !== 'unavailable') break
+  }
+  await chain.heads.wait(2 * chain.head.blockTimeMs, context.progress.signal)
+  const checked = await check(context, transfer)
+  return !('kind' in checked) || checked.kind === 'unavailable'
+}
+
+/** Whether the token refuses everybody's transfers to the payee now. Throws RpcFault or RpcError. */
+export async function isRefusedByToken(chain: ChainState, transfer: Transfer): Promise<boolean> {
+  const other = chain.relayers[0]?.address
+  if (other === undefined) return false
+  const calls = refusalCalls(transfer, other)
+  const results = await aggregate(chain, other, calls, { gas: 500_000n })
+  return results !== undefined && isOfToken(results)
+}
+
+/** Reads for `isOfToken`. `other`: an account that the token does not block. */
+function refusalCalls({ asset, payee }: Transfer, other: Address): Multicall.Call[] {
+  return [Token.transfer(asset, payee, 0n), Token.transfer(asset, other, 0n), Token.paused(asset)]
+}
+
+/**
+ * Whether the token refuses a transfer of nothing to the payee, because it is paused or blocks the payee. A
+ * token that refuses every transfer of nothing shows neither.
+ */
+function isOfToken([toPayee, toOther, paused]: readonly Multicall.Result[]): boolean {
+  return toPayee?.success === false && (toOther?.success === true || uintOf(paused) === 1n)
 }

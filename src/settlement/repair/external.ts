@@ -8,8 +8,7 @@ import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Transfer from '../../protocol/Transfer'
-import type { Context } from '../state/context'
-import { aheadOf, type ChainState, skewOf } from '../state/state'
+import { type ChainState, type Context, clockSkewOf } from '../state/state'
 
 /** A settlement of exactly this authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }
@@ -106,7 +105,8 @@ export function counts(
   if (product === 'facilitator' && !context.policy.isOwnPayee(transfer.payee)) return false
   if (bound && context.policy.payoutExclusive()) return true
   if (!arrival) return false
-  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(aheadOf(context, chain)))
+  const ahead = Clock.aheadOf(chain.clock, context.now(), context.monotonic())
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ahead))
   return isAfter(found, arrival, arrival.receivedAt - clockToleranceMs - aheadMs)
 }
 
@@ -120,7 +120,7 @@ export function isSince(
   found: Found,
   arrival: Arrival,
 ): boolean {
-  const provenMs = Math.max(0, skewOf(context, chain))
+  const provenMs = Math.max(0, clockSkewOf(context, chain))
   return isAfter(found, arrival, arrival.receivedAt + 1_000 - provenMs)
 }
 

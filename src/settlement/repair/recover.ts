@@ -1,15 +1,12 @@
-import type { Hex } from 'viem'
 import type { Included, Unfinished } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type { TransactionRow } from '../../../db/schema'
-import { readReceipt } from '../read/reads'
-import * as Confirm from '../send/confirm'
-import * as Queue from '../send/queue'
-import { cancellation, feesNow, occupy, send, sign, vacate } from '../send/relayer'
+import { findOrSend } from '../send/broadcast'
+import { follow, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
-import { type Context, unattended } from '../state/context'
+import { cancelNonce, recordUnowned, resume } from '../send/transaction'
 import { isOfAnother, isOthers, keeps } from '../state/ownership'
-import type { ChainState, Relayer } from '../state/state'
+import { type ChainState, type Context, type Relayer, unattended } from '../state/state'
 import * as Reorg from './reorg'
 
 /** Gaps are filled with this many nonces at a time. */
@@ -45,7 +42,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
     }
     const member = unattended(payment)
     const reason = 'invalid_exact_evm_transaction_failed'
-    work.push(Resolve.track(context, member, () => Resolve.decide(context, member, reason)))
+    work.push(track(context, member, () => Resolve.decide(context, member, reason)))
   }
   await Promise.all(work)
 }
@@ -132,20 +129,14 @@ async function resumeSlot(
   if (!first) return
   if (first.job !== undefined) return resumeJob(context, chain, relayer, first.job)
   const transactions = rows.map(({ transaction }) => transaction)
-  const payments = await context.ledger.transactions.paymentsOf(transactions.map(hashOf))
-  const members = payments.map(unattended)
-  const slot = { ...Confirm.slotOf(relayer, first.transaction, members), transactions }
-  if (relayer.slots.has(slot.nonce)) return
-  occupy(slot)
-  context.log('transaction-recovered', {
-    network: chain.network.id,
-    nonce: slot.nonce,
-    payments: members.length,
-  })
-  for (const [index, ending] of Confirm.launch(context, chain, slot).entries()) {
-    const member = members[index]
-    if (member) void Queue.follow(context, member, ending)
-  }
+  const hashes = transactions.map(({ hash }) => hash)
+  const members = (await context.ledger.transactions.paymentsOf(hashes)).map(unattended)
+  const sent = resume(context, chain, relayer, { transactions, members })
+  if (!sent) return
+  const { nonce } = first.transaction
+  const payments = members.length
+  context.log('transaction-recovered', { network: chain.network.id, nonce, payments })
+  for (const each of sent) void follow(context, chain, each)
 }
 
 /**
@@ -161,17 +152,9 @@ async function resumeJob(
   const { jobs, settling } = context.ledger
   const transactions = [...(await settling.resendJob(id))]
   const job = await jobs.find(id)
-  const newest = transactions.at(-1)
-  if (!job || !newest) throw new Error(`job ${id} has no transaction`)
-  if (relayer.slots.has(newest.nonce)) return
-  const slot = { ...Confirm.slotOf(relayer, newest, [], job), transactions }
-  occupy(slot)
+  if (!job || transactions.length === 0) throw new Error(`job ${id} has no transaction`)
+  if (!resume(context, chain, relayer, { transactions, job })) return
   context.log('job-recovered', { job: id, network: chain.network.id, nonce: job.nonce })
-  Confirm.launch(context, chain, slot)
-}
-
-function hashOf({ hash }: TransactionRow): Hex {
-  return hash
 }
 
 /**
@@ -201,18 +184,8 @@ export async function closeGap(
       if (relayer.next === expected) relayer.next = count
       return
     }
-    const { ledger, now } = context
     for (let nonce = count; nonce < Math.min(expected, count + gapMax); nonce++) {
-      if (relayer.slots.has(nonce)) continue
-      const price = { nonce, ...feesNow(chain) }
-      const transaction = sign({ now, network }, relayer, cancellation(relayer), price)
-      const slot = Confirm.slotOf(relayer, transaction, [])
-      occupy(slot)
-      await ledger.settling.launch({ transaction, fresh: [], again: [] }).catch((error) => {
-        vacate(slot)
-        throw error
-      })
-      Confirm.launch(context, chain, slot)
+      if (!relayer.slots.has(nonce)) await cancelNonce(context, chain, relayer, nonce)
     }
   })
 }
@@ -239,19 +212,13 @@ async function watchUnowned(
   rows: readonly Unfinished[],
 ): Promise<void> {
   for (const { transaction, job: id } of rows) {
-    const { hash, raw } = transaction
+    const { hash } = transaction
     try {
-      const receipt = await readReceipt(chain, hash)
-      if (!receipt) {
-        await send(chain, raw, false)
-        continue
-      }
-      const { ledger } = context
-      const job = id === undefined ? undefined : await ledger.jobs.find(id)
+      const receipt = await findOrSend(chain, transaction)
+      if (!receipt) continue
+      const job = id === undefined ? undefined : await context.ledger.jobs.find(id)
       const slot = { transactions: rows.map((each) => each.transaction), job }
-      const end = Confirm.inclusionOf(context, slot, { receipt, included: transaction })
-      // Each of its payments reads its result from the chain itself.
-      await ledger.settling.record(end, [])
+      await recordUnowned(context, slot, transaction, receipt)
       return
     } catch (error) {
       context.log('settlement-undecided', { network: chain.network.id, hash, error })

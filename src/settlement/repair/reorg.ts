@@ -1,36 +1,19 @@
 import type { Hex } from 'viem'
 import type { Included } from '../../../db/Ledger'
 import * as Receipt from '../../chain/receipt'
-import type { Context } from '../state/context'
-import type { ChainState, Watch } from '../state/state'
-import { createTurn } from '../state/turn'
-
-type Uses = Pick<Context, 'ledger' | 'metrics' | 'log'>
-
-export function createWatch(): Watch {
-  const turn = createTurn()
-  return { turn, seen: new Map(), from: undefined, lostRaw: new Map(), restores: new Map() }
-}
-
-/** Stores the block of a transaction, which saves reading it again. */
-export function storeInclusion(
-  chain: Pick<ChainState, 'watch'>,
-  { blockNumber, blockHash, hash }: Receipt.Receipt,
-): void {
-  chain.watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
-}
+import { type ChainState, type Context, storeInclusion } from '../state/state'
 
 /**
  * Checks that the newest blocks, down to `reorg_depth`, still contain the transactions of payments.
  * What a reorganisation removed goes back to `sent` and `broadcast`, to be driven again with the
  * same bytes. Deliveries stay. True when something went back. Throws RpcFault or RpcError.
  */
-export function check(context: Uses, chain: ChainState): Promise<boolean> {
+export function check(context: Context, chain: ChainState): Promise<boolean> {
   // The check of a start may meet the first one of the intervals, and both would report the same.
   return chain.watch.turn(() => compare(context, chain))
 }
 
-async function compare(context: Uses, chain: ChainState): Promise<boolean> {
+async function compare(context: Context, chain: ChainState): Promise<boolean> {
   const { watch, head, network } = chain
   const lowest = lowestOf(chain)
   const from = watch.from !== undefined && watch.from < lowest ? watch.from : lowest
@@ -120,7 +103,7 @@ async function readState(
 }
 
 /** What an included transaction paid, and the transaction itself, are in progress again. */
-export async function reopen(context: Uses, chain: ChainState, row: Included): Promise<void> {
+export async function reopen(context: Context, chain: ChainState, row: Included): Promise<void> {
   const { network, watch } = chain
   const { payments, job } = await context.ledger.settling.reopen(network.id, row.hash)
   const inclusion = watch.seen.get(row.hash)

@@ -3,14 +3,11 @@ import type { Payment } from '../../../db/Payment'
 import { RpcError } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
-import { readMoney } from '../read/eth-call'
-import { assertConfirmed } from '../read/reads'
+import { assertConfirmed, readMoney } from '../read/reads'
 import type { Outcome } from '../send/Outcome'
-import { resend } from '../send/queue'
+import { resend, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
-import { type Context, unattended } from '../state/context'
-import type { ChainState } from '../state/state'
-import * as Reorg from './reorg'
+import { type ChainState, type Context, storeInclusion, unattended } from '../state/state'
 
 /** Checks at which external bytes may stay out before we settle the authorization. */
 const attemptsMax = 3
@@ -32,7 +29,7 @@ export async function restore(context: Context, chain: ChainState): Promise<void
   for (const id of ids) {
     const payment = await context.ledger.payments.findById(id)
     if (!payment || context.progress.running.has(id)) continue
-    void Resolve.track(context, unattended(payment), () => drive(context, chain, payment))
+    void track(context, unattended(payment), () => drive(context, chain, payment))
   }
 }
 
@@ -88,7 +85,7 @@ async function confirmAgain(
   await assertConfirmed(context, chain, transaction)
   const assignment = { transaction, logIndex: log.index, blockNumber }
   await context.ledger.settling.confirm(id, assignment, context.now())
-  Reorg.storeInclusion(chain, receipt)
+  storeInclusion(chain, receipt)
   return true
 }
 

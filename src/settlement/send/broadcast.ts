@@ -1,15 +1,14 @@
-import { parseTransaction } from 'viem'
+import { type Hex, parseTransaction } from 'viem'
 import type { TransactionRow } from '../../../db/schema'
+import { RpcError } from '../../chain/client'
 import { fees, pollMs } from '../../chain/head'
-import type * as Receipt from '../../chain/receipt'
+import * as Receipt from '../../chain/receipt'
 import * as Amount from '../../protocol/Amount'
 import { readCount, readReceipt, readTop } from '../read/reads'
 import { remedyFor } from '../state/availability'
-import type { Context, Policy } from '../state/context'
-import type { ChainState, Relayer, Slot } from '../state/state'
-import { cancellation, type NodeReply, type Payload, send, sign, synchronize } from './relayer'
-
-type Uses = Pick<Context, 'ledger' | 'progress' | 'policy' | 'metrics' | 'now' | 'log'>
+import type { ChainState, Context, Relayer, Slot } from '../state/state'
+import { within } from '../state/wait'
+import { cancellation, type Payload, sign, synchronize, withoutGas } from './relayer'
 
 /** How an account nonce ends. */
 export type End =
@@ -22,7 +21,9 @@ export type End =
  * Polls in a row that must show our nonce as taken and our hashes as unknown before that counts.
  */
 const proofPolls = 3
+
 const pollMaxMs = 2_000
+
 const resendMaxMs = 15_000
 
 /** State of one `drive`; its time starts at 0. */
@@ -44,7 +45,7 @@ type Polling = {
  * drop them. When they are not included, replaces them at the same nonce with higher fees. When
  * their payload can no longer succeed, replaces them with an empty transaction. Never rejects.
  */
-export async function drive(context: Uses, chain: ChainState, slot: Slot): Promise<End> {
+export async function drive(context: Context, chain: ChainState, slot: Slot): Promise<End> {
   const replaceMs = chain.network.replaceAfterSeconds * 1000
   const polling: Polling = {
     elapsedMs: 0,
@@ -82,11 +83,7 @@ export async function drive(context: Uses, chain: ChainState, slot: Slot): Promi
 }
 
 /** Sets the times of the next send and of the replacement. */
-function planSends(
-  polling: Polling,
-  sent: NodeReply,
-  { resendMs }: Pick<Policy, 'resendMs'>,
-): void {
+function planSends(polling: Polling, sent: NodeReply, { resendMs }: Context['policy']): void {
   // The node requires a higher tip, so bid its suggestion at once.
   if (sent.kind === 'rejected' && sent.isFee) {
     polling.replaceAtMs = Math.min(polling.replaceAtMs, polling.elapsedMs)
@@ -114,7 +111,7 @@ function countTaken({ head }: ChainState, polling: Polling, { isTaken, top }: In
 }
 
 async function waitForBlock(
-  context: Uses,
+  context: Context,
   { head, heads }: ChainState,
   polling: Polling,
 ): Promise<void> {
@@ -136,7 +133,7 @@ async function waitForBlock(
  * refund for a swap) moves the same money: our bytes must never be included after that.
  */
 function isConsumed(
-  { policy }: Uses,
+  { policy }: Context,
   { network }: ChainState,
   { job }: Slot,
   { polling, top }: { polling: Polling; top: bigint | undefined },
@@ -152,7 +149,7 @@ async function skipTakenNonce(chain: ChainState, relayer: Relayer): Promise<void
   relayer.stuck = undefined
   relayer.refused = undefined
   await synchronize(chain, relayer)
-  chain.room.emit()
+  chain.room()
 }
 
 function isOf({ transactions }: Slot, { hash }: Receipt.Receipt): boolean {
@@ -179,7 +176,7 @@ function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): E
   return { kind: 'included', receipt }
 }
 
-function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): void {
+function note(context: Context, chain: ChainState, slot: Slot, sent: NodeReply): void {
   const { relayer } = slot
   if (sent.kind === 'accepted') relayer.refused = undefined
   if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
@@ -188,7 +185,7 @@ function note(context: Uses, chain: ChainState, slot: Slot, sent: NodeReply): vo
 }
 
 function logPause(
-  { log }: Uses,
+  { log }: Context,
   chain: ChainState,
   { relayer, nonce }: Slot,
   reason: string | undefined,
@@ -197,7 +194,7 @@ function logPause(
   const fields = { network: chain.network.id, relayer: relayer.address, nonce, reason }
   log('relayer-paused', { ...fields, ...(remedy && { remedy }) })
   // Waiting payments go to other relayers, or are refused when there is none.
-  chain.room.emit()
+  chain.room()
 }
 
 type Inspection = { receipt?: Receipt.Receipt; isTaken?: boolean; top?: bigint }
@@ -222,7 +219,7 @@ async function inspect(chain: ChainState, slot: Slot, withCount: boolean): Promi
 }
 
 /** A disk that cannot store the replacement must not end the polling for what was sent. */
-async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
+async function tryReplace(context: Context, chain: ChainState, slot: Slot): Promise<boolean> {
   try {
     return await slot.relayer.turn(() => replace(context, chain, slot))
   } catch (error) {
@@ -235,7 +232,7 @@ async function tryReplace(context: Uses, chain: ChainState, slot: Slot): Promise
  * Signs the slot again with at least an eighth more, because nodes require a tenth. Returns false
  * at the fee cap, which pauses the relayer: its later transactions all wait for this nonce.
  */
-async function replace(context: Uses, chain: ChainState, slot: Slot): Promise<boolean> {
+async function replace(context: Context, chain: ChainState, slot: Slot): Promise<boolean> {
   const { ledger, now } = context
   const { network, head } = chain
   const { relayer, nonce } = slot
@@ -276,4 +273,104 @@ function payloadOf({ relayer, validBefore }: Slot, old: TransactionRow, now: num
     valueWei: value ?? 0n,
     gasLimit: old.gasLimit,
   }
+}
+
+/**
+ * The receipt of a transaction of an account that is no longer ours to sign for; without one, its bytes
+ * are sent once more. Throws RpcFault or RpcError.
+ */
+export async function findOrSend(
+  chain: ChainState,
+  { hash, raw }: TransactionRow,
+): Promise<Receipt.Receipt | undefined> {
+  const receipt = await readReceipt(chain, hash)
+  if (!receipt) await send(chain, raw, false)
+  return receipt
+}
+
+/** A node's answer to the bytes. Only a receipt shows that they are included. */
+type NodeReply = {
+  kind:
+    | 'accepted'
+    /** The result is unknown: the bytes may have been sent. */
+    | 'unknown'
+    /** The account nonce is used: by these bytes or by others. */
+    | 'low'
+    /** An earlier nonce has not arrived yet. */
+    | 'early'
+    /** The node does not accept the bytes now. */
+    | 'rejected'
+  receipt?: Receipt.Receipt
+  /** Why, as text without secrets. */
+  reason?: string
+  /** Whether the node rejected the transaction for its fees. */
+  isFee?: true
+  /** Whether the call waited for the inclusion of the bytes. */
+  waited?: boolean
+}
+
+/** Longest wait (ms) inside eth_sendRawTransactionSync before receipts are polled as well. */
+const graceMs = 3_000
+
+/** Nodes keep such a call open for 20 s by default. */
+const syncTimeoutMs = 30_000
+
+/** `isFirst`: wait for the receipt in the same call where the node can. Never rejects. */
+async function send(
+  { client, head, abilities }: ChainState,
+  raw: Hex,
+  isFirst: boolean,
+): Promise<NodeReply> {
+  if (isFirst && abilities.hasSync) {
+    try {
+      const options = { timeoutMs: syncTimeoutMs }
+      const sending = client.call('eth_sendRawTransactionSync', [raw], options)
+      // The call may fail after the wait for it is over.
+      sending.catch(() => undefined)
+      const answer = await within(sending, Math.max(graceMs, head.blockTimeMs * 3))
+      const receipt = Receipt.parse(answer)
+      return receipt ? { kind: 'accepted', receipt } : { kind: 'accepted', waited: true }
+    } catch (error) {
+      if (!isUnknownMethod(error)) return classify(error)
+      abilities.hasSync = false
+    }
+  }
+  try {
+    await client.call('eth_sendRawTransaction', [raw])
+    return { kind: 'accepted' }
+  } catch (error) {
+    return classify(error)
+  }
+}
+
+function isUnknownMethod(error: unknown): boolean {
+  if (!(error instanceof RpcError)) return false
+  if (error.code === -32601 || error.code === -32004) return true
+  return /method.*(not|un).*(found|supported|available|exist|known|allowed)/i.test(error.message)
+}
+
+/** Texts of geth, reth, nitro, erigon, nethermind, besu and anvil. */
+function classify(error: unknown): NodeReply {
+  if (!(error instanceof RpcError)) return { kind: 'unknown' }
+  const text = error.message
+  if (/already (known|imported|exists)|known transaction|alreadyknown/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  // A transaction of ours at this nonce is there already.
+  if (/replacement transaction underpriced|could not replace/i.test(text)) {
+    return { kind: 'accepted' }
+  }
+  if (/nonce.*(too low|already)|old ?nonce|invalid nonce/i.test(text)) return { kind: 'low' }
+  if (/nonce.*(too high|gap)|gapped/i.test(text)) return { kind: 'early' }
+  if (error.code === 4 || /not (yet )?(mined|processed|confirmed)|timeout|timed out/i.test(text)) {
+    return { kind: 'accepted', waited: true }
+  }
+  if (/insufficient|not enough funds|exceeds.*balance|overshot/i.test(text)) {
+    return { kind: 'rejected', reason: withoutGas }
+  }
+  if (/underpriced|fee too low|base fee|feecap|fee cap|max fee|tip/i.test(text)) {
+    return { kind: 'rejected', reason: 'the node refuses the fees of the relayer', isFee: true }
+  }
+  if (/gas/i.test(text)) return { kind: 'rejected', reason: 'the node refuses the gas limit' }
+  return { kind: 'unknown' }
 }

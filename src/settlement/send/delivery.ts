@@ -1,32 +1,7 @@
 import { storageCode } from '../../../db/fault'
 import type { Payment } from '../../../db/Payment'
-import type { Context } from '../state/context'
+import type { Context } from '../state/state'
 import { NotDeliverableError } from './Outcome'
-
-/** The delivery state of payments. All that are changed at the same time share a commit. */
-export type Deliveries = {
-  /**
-   * Commits `attempts + 1` and `delivering`; resolves before the upstream may be contacted. Rejects
-   * with NotDeliverableError when the payment is not confirmed, was delivered, or is with another
-   * process.
-   */
-  beginDelivery(id: string, attempts?: number): Promise<Payment>
-  /**
-   * Resolves when it is on the disk. Rejects with NotDeliverableError when this process has no
-   * delivery of the payment. A function is called at the write, after this turn of the event loop.
-   * While the disk fails, the end is kept and written later. An end with a token is not kept: then
-   * this rejects.
-   */
-  endDelivery(id: string, result: Delivered | (() => Delivered)): Promise<void>
-  /**
-   * Changes delivery from none to delivered in one commit. True for exactly one caller ever, false
-   * for the others and while the payment is not confirmed. Undefined when the write failed: no
-   * caller has it, and the same call may succeed later. Never rejects.
-   */
-  handOver(id: string): Promise<boolean | undefined>
-  /** An answer of any status was sent for this payment. */
-  markAnswered(id: string): Promise<void>
-}
 
 export type Delivered =
   | { delivered: true; upstreamStatus: number; truncated: boolean }
@@ -37,12 +12,8 @@ export type Delivered =
       redeemUntil: number
     }
 
-export function createDeliveries({
-  ledger,
-  progress,
-  now,
-  log,
-}: Pick<Context, 'ledger' | 'progress' | 'now' | 'log'>): Deliveries {
+/** The delivery state of payments. All that are changed at the same time share a commit. */
+export function createDeliveries({ ledger, progress, now, log }: Context) {
   const { deliveries } = ledger
 
   /**
@@ -86,16 +57,32 @@ export function createDeliveries({
   }
 
   return {
-    async beginDelivery(id, attempts) {
+    /**
+     * Commits `attempts + 1` and `delivering`; resolves before the upstream may be contacted. Rejects
+     * with NotDeliverableError when the payment is not confirmed, was delivered, or is with another
+     * process.
+     */
+    async beginDelivery(id: string, attempts?: number): Promise<Payment> {
       const payment = await deliveries.begin(id, attempts)
       if (!payment) throw new NotDeliverableError(`payment ${id} is not to be delivered`)
       return payment
     },
-    async endDelivery(id, given) {
+    /**
+     * Resolves when it is on the disk. Rejects with NotDeliverableError when this process has no
+     * delivery of the payment. A function is called at the write, after this turn of the event loop.
+     * While the disk fails, the end is kept and written later. An end with a token is not kept: then
+     * this rejects.
+     */
+    async endDelivery(id: string, given: Delivered | (() => Delivered)): Promise<void> {
       if (!(await end(id, given)))
         throw new NotDeliverableError(`no delivery of payment ${id} was started`)
     },
-    async handOver(id) {
+    /**
+     * Changes delivery from none to delivered in one commit. True for exactly one caller ever, false
+     * for the others and while the payment is not confirmed. Undefined when the write failed: no
+     * caller has it, and the same call may succeed later. Never rejects.
+     */
+    async handOver(id: string): Promise<boolean | undefined> {
       try {
         return await deliveries.handOver(id, now())
       } catch (error) {
@@ -104,6 +91,7 @@ export function createDeliveries({
         return undefined
       }
     },
-    markAnswered: (id) => deliveries.markAnswered(id),
+    /** An answer of any status was sent for this payment. */
+    markAnswered: (id: string): Promise<void> => deliveries.markAnswered(id),
   }
 }

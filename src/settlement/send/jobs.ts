@@ -1,32 +1,42 @@
 import type { Hex } from 'viem'
 import type { JobRider } from '../../../db/Ledger'
-import type { JobRow, TransactionRow } from '../../../db/schema'
+import type { JobRow } from '../../../db/schema'
+import { fees } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
-import * as Crypto from '../../protocol/Crypto'
-import { type Context, chainOf } from '../state/context'
 import * as Gas from '../state/gas-budget'
-import type { ChainState, JobRefusal, Relayer, WaitingJob } from '../state/state'
-import * as Confirm from './confirm'
-import type { Job, JobCall, JobEnd } from './Job'
-import { feesNow, freeNonce, occupy, openMax, pausedBy, sign, vacate } from './relayer'
+import {
+  type ChainState,
+  type Context,
+  chainOf,
+  type JobRefusal,
+  type Relayer,
+  type WaitingJob,
+} from '../state/state'
+import type { Job, JobEnd } from './Job'
+import { openMax, pausedBy } from './relayer'
+import { writeAndSendJob } from './transaction'
 
 /** Transactions of our own that carry no payment. */
-export type Jobs = {
-  /**
-   * Sends a transaction of our own, exactly once for its id. The rider is written in the database
-   * transaction that stores the signed bytes, before they are sent. The same id again, with any
-   * content, waits for the running job or returns its end. `waitMs` bounds the wait only: the job
-   * continues in the background and after a restart. `refused`: the rider could not be written, and
-   * nothing was written or sent. Rejects for an account that is no relayer of the network.
-   */
-  run(job: Job, options: RunOptions): Promise<JobEnd>
-  /** The state of a job, from the database. Undefined when it was never written. */
-  job(id: string): Promise<JobStatus | undefined>
-  /**
-   * Calls back with the id after every change of a job's state or newest transaction, also when a
-   * reorganisation returns it to broadcast. May call without a change, so read the state.
-   */
-  onJob(listener: (id: string) => void): void
+export type Jobs = ReturnType<typeof createJobRunner>
+
+export function createJobRunner(context: Context) {
+  return {
+    /**
+     * Sends a transaction of our own, exactly once for its id. The rider is written in the database
+     * transaction that stores the signed bytes, before they are sent. The same id again, with any
+     * content, waits for the running job or returns its end. `waitMs` bounds the wait only: the job
+     * continues in the background and after a restart. `refused`: the rider could not be written, and
+     * nothing was written or sent. Rejects for an account that is no relayer of the network.
+     */
+    run: (job: Job, options: RunOptions) => run(context, job, options),
+    /** The state of a job, from the database. Undefined when it was never written. */
+    job: (id: string) => statusOf(context, id),
+    /**
+     * Calls back with the id after every change of a job's state or newest transaction, also when a
+     * reorganisation returns it to broadcast. May call without a change, so read the state.
+     */
+    onJob: context.events.jobs.on,
+  }
 }
 
 type RunOptions = { waitMs: number; rider?: JobRider }
@@ -41,21 +51,6 @@ export type JobStatus = {
   /** The included transaction; before, the newest one sent. */
   transaction: Hex
   blockNumber: bigint | undefined
-}
-
-const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
-  swap: 'swap',
-  refund: 'refund',
-  grant: 'grant',
-  allowance: 'approve',
-}
-
-export function createJobRunner(context: Context): Jobs {
-  return {
-    run: (job, options) => run(context, job, options),
-    job: (id) => statusOf(context, id),
-    onJob: context.events.jobs.on,
-  }
 }
 
 /** Sends the job unless its id is known, and waits for its end. */
@@ -153,7 +148,7 @@ async function offer(context: Context, chain: ChainState, waiting: WaitingJob): 
   const refusal = await relayer.turn(async () => {
     const again = chooseRelayer(context, chain, job)
     if (again !== relayer) return again !== undefined && 'kind' in again ? again : 'wait'
-    return launch(context, chain, relayer, waiting)
+    return writeAndSendJob(context, chain, relayer, waiting)
   })
   if (refusal !== 'wait') done(refusal)
 }
@@ -170,7 +165,7 @@ function chooseRelayer(
   if (isOverBudget(context, chain, job)) {
     return unavailable('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   }
-  const costWei = job.gasLimit * feesNow(chain).maxFeeWei
+  const costWei = job.gasLimit * fees(chain.head, chain.network.feeCapWei).maxFeeWei
   const able = relayersFor(chain, job).filter(
     (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
   )
@@ -212,63 +207,6 @@ function isOverBudget(context: Context, chain: ChainState, { kind, product }: Jo
     }
   }
   return wei >= network.gasPerDayWei[product]
-}
-
-/** Decides by one write, then sends. Call in a turn of the relayer. */
-async function launch(
-  context: Context,
-  chain: ChainState,
-  relayer: Relayer,
-  { job, rider }: WaitingJob,
-): Promise<JobRefusal | undefined> {
-  const { ledger, now } = context
-  const { id, kind, product, network, valueWei, gasLimit } = job
-  const nonce = freeNonce(relayer)
-  if (nonce === undefined) throw new Error('the relayer has no nonce')
-  const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
-  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const signing = { now, network: chain.network }
-  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
-  const row: JobRow = {
-    id,
-    kind,
-    product,
-    network,
-    relayer: relayer.address,
-    nonce,
-    to,
-    valueWei,
-    state: 'broadcast',
-    transactionHash: transaction.hash,
-    blockNumber: null,
-    receipt: null,
-    createdAt: now(),
-    endedAt: null,
-  }
-  const slot = Confirm.slotOf(relayer, transaction, [], row)
-  // Before it is written, so that the budgets count it.
-  occupy(slot)
-  const writing = ledger.settling.launchJob({ transaction, job: row, rider })
-  const reason = await writing.catch(async (error: unknown) => {
-    vacate(slot)
-    // Another process may have written the same id since the read: then wait for that one.
-    if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
-    throw error
-  })
-  if (reason === 'written') return undefined
-  if (reason !== undefined) {
-    vacate(slot)
-    return { kind: 'refused', reason }
-  }
-  context.log('job-sent', { job: id, network, transaction: transaction.hash })
-  Confirm.launch(context, chain, slot)
-  return undefined
-}
-
-function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
-  if (!('compose' in job)) return job
-  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
-  return job.compose({ address, nonce, sign })
 }
 
 async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {

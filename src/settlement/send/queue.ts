@@ -1,64 +1,60 @@
-import { findEoas } from '../../chain/code'
+import type { Address } from 'viem'
+import { findEoas, isIdentified } from '../../chain/code'
+import { fees } from '../../chain/head'
 import * as Token from '../../chain/token'
+import { checkWindow } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import * as Signature from '../read/signature'
-import { type Context, chainOf } from '../state/context'
+import { type Simulation, simulate } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
-import { payerBefore } from '../state/payers'
-import { enqueueNamed, hasShare } from '../state/share'
-import type {
-  Admission,
-  ChainState,
-  QueuedPayment,
-  Relayer,
-  Requested,
-  Verdict,
+import { beginRead, type Payer, payerOf, releaseReservation, reserve } from '../state/payers'
+import {
+  type ChainState,
+  type Context,
+  chainNow,
+  isForged,
+  type Queue,
+  type QueuedPayment,
+  type Relayer,
 } from '../state/state'
-import * as Batch from './batch'
+import { reservedOf } from '../upto/ceilings'
 import { dispatch as dispatchJobs } from './jobs'
-import type { Ending, Outcome, Underway } from './Outcome'
-import { feesNow, isReady, makesRoom, openMax, pausedBy } from './relayer'
-import * as Resolve from './resolve'
+import { facilitatorMax, isReady, makesRoom, openMax, pausedBy } from './relayer'
+import { prepare, writeAndSend } from './transaction'
+
+/*
+ * Which payments go together to which relayer, and which of them its simulation accepts. Relayers settle our
+ * own sales, and payments for other servers (the facilitator). The others have a share of each relayer, and
+ * wait behind the charges of our own answers.
+ */
 
 /** Longest time (ms) that payments collect behind an open transaction. */
 const collectMs = 15
+
 /**
  * Only sorts the queue: a payer may delegate at any time (EIP-7702), so a batch reads the code
  * again.
  */
 const eoaKeptMs = 30_000
+
 const eoasMax = 20_000
 
-export type Submitted = {
-  /** The result of the submission. Never rejects. */
-  admission: Promise<Admission>
-  /**
-   * Removes the payment from the queue. False when its turn has started: then the admission follows
-   * at the end of that turn.
-   */
-  cancel(): boolean
-}
+type Entry = Signature.Signed &
+  Pick<QueuedPayment, 'request' | 'signer' | 'deliverOnConfirm' | 'payment' | 'done'>
 
-type Entry = Signature.Signed & Pick<QueuedPayment, 'signer' | 'deliverOnConfirm' | 'payment'>
-
-/** Adds a payment to the queue of its network. `payment`: it was stored before, and is sent again. */
-export function submit(
-  context: Context,
-  chain: ChainState,
-  request: Requested,
-  { transfer, code, signer, deliverOnConfirm, payment }: Entry,
-): Submitted {
-  const { promise, resolve } = Promise.withResolvers<Admission>()
+/**
+ * Adds a payment to the queue of its network. `payment`: it was stored before, and is sent again. The
+ * result removes it from the queue. That is false when its turn has started: then `done` follows at the
+ * end of that turn.
+ */
+export function enqueue(context: Context, chain: ChainState, entry: Entry): () => boolean {
+  const { transfer, code, payment } = entry
   const { queue } = chain
   const isAlone = payment !== undefined || transfer.upto !== undefined
   const queued: QueuedPayment = {
-    request,
-    transfer,
-    signer,
+    ...entry,
     code: code === 'unknown' && isEoa(context, chain, transfer.payer) ? 'eoa' : code,
     simulatedCode: 'unknown',
-    payment,
-    deliverOnConfirm,
     isAlone,
     isUrgent: isAlone || code === 'contract',
     isGivenUp: false,
@@ -66,7 +62,6 @@ export function submit(
     call: Signature.callOf(transfer),
     reservation: undefined,
     fees: undefined,
-    done: (verdict) => resolve(admissionOf(context, verdict)),
   }
   if (transfer.upto === undefined) queue.payments.push(queued)
   else enqueueNamed(queue, queued)
@@ -75,78 +70,39 @@ export function submit(
     queue.arrival = undefined
     pump(context, chain)
   })
-  return {
-    admission: promise,
-    cancel() {
-      queued.isGivenUp = true
-      const waiting = transfer.upto === undefined ? queue.payments : queue.named
-      const index = waiting.indexOf(queued)
-      if (index >= 0) waiting.splice(index, 1)
-      return index >= 0
-    },
+  return () => {
+    queued.isGivenUp = true
+    const waiting = transfer.upto === undefined ? queue.payments : queue.named
+    const index = waiting.indexOf(queued)
+    if (index >= 0) waiting.splice(index, 1)
+    return index >= 0
   }
-}
-
-function admissionOf(context: Context, verdict: Verdict): Admission {
-  if (verdict.kind !== 'sent') return verdict
-  const { member, ending } = verdict
-  return { kind: 'sent', payment: member.payment, outcome: follow(context, member, ending) }
-}
-
-/** Registers a payment that was sent, and sends it again when its ending requires that. */
-export function follow(
-  context: Context,
-  member: Underway,
-  ending: Promise<Ending>,
-): Promise<Outcome> {
-  return Resolve.track(context, member, async () => {
-    const end = await ending
-    return end.kind === 'resend' ? resend(context, end.member) : end
-  })
 }
 
 /**
- * Sends a reverted payment again, alone, when the simulation passes. Only a consumed nonce leads to
- * one more attempt: a payment that fails alone is not sent again by itself.
+ * Adds a payment that names its relayer: charges of our own answers first, and those whose time ends
+ * first before others.
  */
-export async function resend(context: Context, member: Underway): Promise<Outcome> {
-  const { payment, requestId, deliverOnConfirm } = member
-  const { transfer, id, purpose } = payment
-  const { now, payers, ledger } = context
-  const chain = chainOf(context, transfer.network)
-  const signed = await Signature.checkSignature(chain, transfer, now())
-  if (signed.kind !== 'signed') {
-    return signed.kind === 'refused' ? Resolve.decide(context, member, signed.reason) : signed
-  }
-  const payer = await payerBefore(ledger.payments, transfer, signed.code)
-  const waitSeconds = payers.failures.waitSeconds(payer)
-  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
-  const request = { id, requestId, transfer, purpose, receivedAt: now() }
-  const entry = { ...signed, signer: { kind: 'checked' }, deliverOnConfirm, payment } as const
-  const { admission: admitted } = submit(context, chain, request, entry)
-  const admission = await admitted
-  switch (admission.kind) {
-    case 'sent':
-      return admission.outcome
-    case 'known':
-      return Resolve.current(context, admission.payment)
-    case 'used':
-      return Resolve.decide(context, member, Refusals.usedReason(transfer))
-    case 'refused':
-      return Resolve.decide(context, member, admission.reason)
-    case 'unavailable':
-      return admission
-    case 'unsigned':
-      throw new Error('the signature of a payment was proven before')
-    case 'rows-refused':
-      throw new Error('a payment that is sent again has no rows')
-  }
+export function enqueueNamed({ named }: Queue, queued: QueuedPayment): void {
+  const at = named.findIndex((each) => precedes(queued, each))
+  named.splice(at < 0 ? named.length : at, 0, queued)
+}
+
+function precedes(left: QueuedPayment, right: QueuedPayment): boolean {
+  const isOther = isForOthers(left)
+  if (isOther !== isForOthers(right)) return !isOther
+  return left.transfer.validBefore < right.transfer.validBefore
+}
+
+/** Whether a payment is settled for another server. */
+function isForOthers({ request }: QueuedPayment): boolean {
+  return request.purpose.product === 'facilitator'
 }
 
 /** Assigns waiting payments to free relayers. When no relayer can send, all are refused. */
 export function pump(context: Context, chain: ChainState): void {
   const { queue } = chain
-  dispatchJobs(context, chain)
+  if (queue.jobs.length > 0) dispatchJobs(context, chain)
   pumpNamed(context, chain)
   while (queue.payments.length > 0) {
     if (context.progress.signal.aborted || !isReady(chain)) {
@@ -159,7 +115,7 @@ export function pump(context: Context, chain: ChainState): void {
     if (batch.length === 0) break
     queue.isDue = false
     relayer.isPreparing = true
-    void Batch.dispatch(context, chain, relayer, batch).then((returned) => {
+    void sendTogether(context, chain, relayer, batch).then((returned) => {
       relayer.isPreparing = false
       for (const each of returned) if (each.isGivenUp) each.done(Refusals.busy)
       queue.payments.unshift(...returned.filter(({ isGivenUp }) => !isGivenUp))
@@ -196,7 +152,7 @@ function pumpNamed(context: Context, chain: ChainState): void {
       continue
     }
     relayer.preparing++
-    void Batch.dispatch(context, chain, relayer, [queued]).then((returned) => {
+    void sendTogether(context, chain, relayer, [queued]).then((returned) => {
       relayer.preparing--
       for (const each of returned) {
         if (each.isGivenUp) each.done(Refusals.busy)
@@ -286,7 +242,7 @@ function roomFor({ payers }: Context): (queued: QueuedPayment) => number {
 /** Nodes require the balance for the whole limit, so one batch uses at most half of it. */
 function gasMaxOf(chain: ChainState, { balanceWei }: Relayer): bigint {
   const most = BigInt(chain.network.batchGasMax)
-  const { maxFeeWei } = feesNow(chain)
+  const { maxFeeWei } = fees(chain.head, chain.network.feeCapWei)
   if (balanceWei === undefined || maxFeeWei === 0n) return most
   const affordable = balanceWei / maxFeeWei / 2n
   return affordable < most ? affordable : most
@@ -294,11 +250,16 @@ function gasMaxOf(chain: ChainState, { balanceWei }: Relayer): bigint {
 
 function mayShare(context: Context, chain: ChainState, queued: QueuedPayment): boolean {
   const { payer } = queued.transfer
-  if (queued.isAlone || queued.code === 'contract') return false
-  if (chain.known.unshared.has(payer)) return false
+  if (queued.isAlone || queued.code === 'contract' || chain.known.unshared.has(payer)) return false
+  if (queued.code !== 'eoa' && !isEoa(context, chain, payer)) return false
   if (!Gas.mayShare(context, chain, queued.request.purpose.product)) return false
-  if (queued.code === 'unknown' && isEoa(context, chain, payer)) queued.code = 'eoa'
-  return queued.code === 'eoa'
+  queued.code = 'eoa'
+  return true
+}
+
+/** Whether a relayer has room for the payment beside what it settles for other servers. */
+export function hasShare({ facilitating }: Relayer, queued: QueuedPayment): boolean {
+  return !isForOthers(queued) || facilitating < facilitatorMax
 }
 
 function isEoa({ now }: Context, { known }: ChainState, payer: string): boolean {
@@ -327,4 +288,212 @@ function probe(context: Context, chain: ChainState): void {
     }
     pump(context, chain)
   })
+}
+
+/**
+ * Simulates payments together and sends those that pass in one transaction: directly when it is
+ * one, else inside Multicall3. Calls `done` for every payment except those that it returns: these
+ * could not be sent now, and nothing was written for them. The relayer is marked as preparing
+ * meanwhile. Never rejects.
+ */
+async function sendTogether(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  queued: readonly QueuedPayment[],
+): Promise<readonly QueuedPayment[]> {
+  const knownBlock = chain.head.number
+  const batch = dropForged(context, queued)
+  if (batch.length === 0) return []
+  const leave = countShare(relayer, batch)
+  const endRead = beginRead(context.progress)
+  try {
+    const simulating = simulate(chain, relayer.address, batch, chainNow(context, chain))
+    // A draft is signed while the node simulates, which takes longer. It saves nothing for payments that
+    // name the relayer: these are prepared at the same time.
+    const isLone = queued.length === 1 && batch[0]?.transfer.upto === undefined
+    const draft = isLone ? prepare(context, chain, relayer, batch) : undefined
+    const [simulations, eoas] = await Promise.all([simulating, findEoasAgain(chain, batch)])
+    if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
+    const accepted = await accept(context, chain, batch, { simulations, eoas })
+    endRead()
+    const [members, contracts] = separate(chain, accepted, eoas)
+    const transaction = { relayer, members, knownBlock, draft }
+    const { sent, unsent } = await writeAndSend(context, chain, transaction)
+    for (const each of sent) noteSigner(context, each, sent.length === 1)
+    return [...contracts, ...unsent]
+  } catch (error) {
+    context.log('settlement-fault', {
+      network: chain.network.id,
+      requestIds: batch.flatMap(({ request }) => request.requestId ?? []),
+      error,
+    })
+    for (const { done } of batch) done(Refusals.unavailable(error))
+    return []
+  } finally {
+    endRead()
+    leave()
+    for (const each of batch) {
+      if (each.reservation) releaseReservation(context.payers, each.transfer, each.reservation)
+      each.reservation = undefined
+    }
+  }
+}
+
+/** Counts a batch that is being simulated, until the result is called. */
+function countShare(relayer: Relayer, [first]: readonly QueuedPayment[]): () => void {
+  if (!first || !isForOthers(first)) return () => {}
+  relayer.facilitating++
+  return () => void relayer.facilitating--
+}
+
+/** Read the code again: a payer can delegate to code at any time (EIP-7702). */
+async function findEoasAgain({ client }: ChainState, batch: readonly QueuedPayment[]) {
+  if (batch.length < 2) return undefined
+  return findEoas(client, [...new Set(batch.map(({ transfer }) => transfer.payer))])
+}
+
+/** Returns the payments whose signer is known, or need not be known before the node call. */
+function dropForged(
+  { payers: { signers } }: Context,
+  queued: readonly QueuedPayment[],
+): readonly QueuedPayment[] {
+  const isOne = queued.length === 1
+  return queued.filter((each) => {
+    const { transfer, isAlone, signer } = each
+    if (signer.kind === 'checked') return true
+    // A payment may also be sent alone because its payer has code, which does not identify the
+    // signer.
+    if (!isAlone && signers.mayDefer(transfer, isOne)) return true
+    if (isForged(signer)) {
+      each.done({ kind: 'unsigned' })
+      return false
+    }
+    each.signer = { kind: 'checked' }
+    return true
+  })
+}
+
+/**
+ * Returns the payments that pass, each with its reservation, and reports the reason to the others.
+ * `eoas`: payers without code, where several were simulated together.
+ */
+async function accept(
+  context: Context,
+  chain: ChainState,
+  batch: readonly QueuedPayment[],
+  {
+    simulations,
+    eoas,
+  }: { simulations: readonly Simulation[]; eoas: ReadonlySet<Address> | undefined },
+): Promise<QueuedPayment[]> {
+  const accepted: QueuedPayment[] = []
+  for (const [index, queued] of batch.entries()) {
+    const { transfer, signer } = queued
+    // The time window may have ended while the payment waited.
+    const late = checkWindow(transfer, context.now())
+    const simulation = late
+      ? Refusals.refuse(late.code, late.detail)
+      : (simulations[index] ?? Refusals.unavailable(undefined))
+    if (simulation.kind !== 'passes') {
+      // The result of a forged signature must not affect payments that the payer did sign.
+      const isUnsigned = simulation.kind !== 'unavailable' && isForged(signer)
+      queued.done(isUnsigned ? { kind: 'unsigned' } : simulation)
+      continue
+    }
+    // A payer with code passed although its key did not sign. Do not settle it as a key's payment.
+    if (eoas && !eoas.has(transfer.payer) && isForged(signer)) {
+      queued.done({ kind: 'unsigned' })
+      continue
+    }
+    note(queued, simulation, eoas)
+    const payer = await payerOf(context.ledger.payments, transfer, queued.simulatedCode)
+    // Do not await between the checks and the reservation, so that one balance is not reserved
+    // twice.
+    let balance = simulation.balanceAtomic
+    // The simulation has already subtracted what earlier members of the payer spend.
+    for (const { transfer: other } of accepted)
+      if (other.payer === transfer.payer) balance += other.amountAtomic
+    const refusal = refuse(context, chain, queued, { payer, balance })
+    if (refusal) {
+      queued.done(refusal)
+      continue
+    }
+    queued.fundsAtomic = isCharge(queued) ? undefined : balance
+    queued.reservation = reserve(context.payers, transfer, payer)
+    accepted.push(queued)
+  }
+  return accepted
+}
+
+/** Stores the results of the simulation for the transaction. */
+function note(
+  queued: QueuedPayment,
+  { code, fees }: Extract<Simulation, { kind: 'passes' }>,
+  eoas: ReadonlySet<Address> | undefined,
+): void {
+  const isEoa = code === 'unknown' && eoas?.has(queued.transfer.payer)
+  queued.simulatedCode = isEoa ? 'eoa' : code
+  queued.fees = fees
+  if (queued.simulatedCode === 'eoa') queued.code = 'eoa'
+  else if (queued.simulatedCode !== 'unknown') queued.code = 'contract'
+}
+
+function refuse(
+  context: Context,
+  chain: ChainState,
+  queued: QueuedPayment,
+  { payer, balance }: { payer: Payer; balance: bigint },
+): Refusals.PaymentRefusal | undefined {
+  const { request, transfer } = queued
+  const { reserved, failures } = context.payers
+  const ceiling = isCharge(queued) ? 0n : reservedOf(context.ceilings, transfer)
+  if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
+  const waitSeconds = failures.waitSeconds(payer)
+  if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
+  return isIdentified(payer.code) ? Gas.refuseCode(context, chain, request.purpose) : undefined
+}
+
+/**
+ * A charge of ours was reserved before: what is used goes before what is only authorized. What a
+ * facilitator settles was not, and would let a payer drain its wallet at our gas.
+ */
+function isCharge({ request, transfer }: QueuedPayment): boolean {
+  return transfer.upto !== undefined && request.purpose.product === 'gateway'
+}
+
+/** Removes payers with code from the shared transaction. They are sent alone at their next turn. */
+function separate(
+  { known }: ChainState,
+  accepted: readonly QueuedPayment[],
+  eoas: ReadonlySet<Address> | undefined,
+): [members: readonly QueuedPayment[], contracts: readonly QueuedPayment[]] {
+  if (!eoas) return [accepted, []]
+  const members: QueuedPayment[] = []
+  const contracts: QueuedPayment[] = []
+  for (const each of accepted) {
+    if (eoas.has(each.transfer.payer)) {
+      members.push(each)
+      continue
+    }
+    known.eoas.delete(each.transfer.payer)
+    each.isAlone = true
+    each.isUrgent = true
+    contracts.push(each)
+  }
+  return [members, contracts]
+}
+
+/**
+ * Adds the signer to the cache. Recovering it delays nothing here, because the bytes are already
+ * sent. `isOne`: it shared no transaction, so no read separated payers with code.
+ */
+function noteSigner(
+  { payers: { signers } }: Context,
+  { transfer, code, signer }: QueuedPayment,
+  isOne: boolean,
+): void {
+  const isKey = signer.kind === 'checked' ? code !== 'contract' : !isOne || signer.isKey()
+  if (isKey) signers.add(transfer)
+  else signers.remove(transfer)
 }

@@ -1,18 +1,15 @@
 import { storageCode } from '../../../db/fault'
 import type { Assignment } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
+import type { Node } from '../../chain/client'
 import { lagBlocks } from '../../chain/head'
-import * as CrossCheck from '../read/cross-check'
-import { readMoney } from '../read/eth-call'
-import { assertConfirmed } from '../read/reads'
+import * as Token from '../../chain/token'
+import { assertConfirmed, readMoney, readReceipt, readTop } from '../read/reads'
 import * as Refusals from '../read/refusals'
 import * as External from '../repair/external'
-import { about, type Context, chainOf } from '../state/context'
-import type { ChainState } from '../state/state'
+import { about, type ChainState, type Context, chainOf, storeInclusion } from '../state/state'
 import { pause } from '../state/wait'
 import type { Outcome, Reason, Underway } from './Outcome'
-
-type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic' | 'log'>
 
 /**
  * Receipts and logs of a provider may lag behind its state or be hidden. For this long after the
@@ -20,36 +17,16 @@ type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 
  * credential is answered.
  */
 const unseenSeconds = 86_400n
+
 /** After this time a configured URL that does not answer at all keeps no payment open. */
 const unansweredSeconds = 600n
-
-/** Registers work on a payment; after a fault the next sweep repeats it. */
-export function track(
-  { progress: { running }, ledger, log }: Pick<Context, 'progress' | 'ledger' | 'log'>,
-  { payment, requestId }: Underway,
-  work: () => Promise<Outcome>,
-): Promise<Outcome> {
-  const { id } = payment
-  const outcome = work()
-    .catch(async (error: unknown): Promise<Outcome> => {
-      log('settlement-fault', { ...about({ id, requestId }), error })
-      // Without the database its state is as it was known.
-      const stored = await ledger.payments.findById(id).catch(() => undefined)
-      return { kind: 'pending', payment: stored ?? payment }
-    })
-    .finally(() => {
-      if (running.get(id) === outcome) running.delete(id)
-    })
-  running.set(id, outcome)
-  return outcome
-}
 
 /**
  * The outcome of a payment whose transaction did not pay. Reads the chain: an external transaction
  * may have settled it, it may be over, or it may still pay.
  */
 export async function decide(
-  context: Uses,
+  context: Context,
   { payment: { id }, requestId }: Pick<Underway, 'payment' | 'requestId'>,
   reason: Reason,
 ): Promise<Outcome> {
@@ -75,7 +52,7 @@ export async function decide(
 type Subject = { payment: Payment; requestId: string | undefined }
 
 /** Throws when the chain does not decide. */
-async function judge(context: Uses, subject: Subject, reason: Reason): Promise<Outcome> {
+async function judge(context: Context, subject: Subject, reason: Reason): Promise<Outcome> {
   const { payment } = subject
   const chain = chainOf(context, payment.transfer.network)
   const own = await confirmOwn(context, chain, payment)
@@ -111,19 +88,42 @@ async function judge(context: Uses, subject: Subject, reason: Reason): Promise<O
 
 /** Confirms a transaction of ours that paid after it was abandoned. */
 async function confirmOwn(
-  context: Uses,
+  context: Context,
   chain: ChainState,
   payment: Payment,
 ): Promise<Outcome | undefined> {
-  const own = await CrossCheck.findOwn(context, chain, payment)
+  const own = await findOwn(context, chain, payment)
   if (!own) return undefined
   await assertConfirmed(context, chain, own.transaction)
   await context.ledger.settling.confirm(payment.id, own, context.now())
   return current(context, payment)
 }
 
+/**
+ * A transaction of ours that paid after it was abandoned, as a node shows it. Throws RpcFault or
+ * RpcError.
+ */
+async function findOwn(
+  { ledger: { payments, transactions } }: Pick<Context, 'ledger'>,
+  chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
+  payment: Payment,
+): Promise<Assignment | undefined> {
+  for (const { hash, state } of await transactions.ofPayment(payment.id)) {
+    if (state === 'failed') continue
+    const receipt = await readReceipt(chain, hash)
+    if (!receipt?.success) continue
+    const taken = await payments.takenLogs(chain.network.id, hash)
+    const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
+    const logIndex = found?.find((each) => !taken.has(each))
+    if (logIndex === undefined) continue
+    storeInclusion(chain, receipt)
+    return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
+  }
+  return undefined
+}
+
 async function expire(
-  context: Uses,
+  context: Context,
   { payment, requestId }: Subject,
   { isUsed, found }: { isUsed: boolean; found: External.Found | undefined },
 ): Promise<Outcome> {
@@ -142,7 +142,7 @@ async function expire(
  * Ends a payment when the chain proves that it did not pay and is over, though its transaction may
  * still be open. Never rejects.
  */
-export async function endIfOver(context: Uses, payment: Payment): Promise<void> {
+export async function endIfOver(context: Context, payment: Payment): Promise<void> {
   const { id, transfer } = payment
   const chain = chainOf(context, transfer.network)
   try {
@@ -159,10 +159,7 @@ export async function endIfOver(context: Uses, payment: Payment): Promise<void> 
 }
 
 /** The outcome that a payment's stored state means. */
-export async function current(
-  { ledger }: Pick<Context, 'ledger'>,
-  { id }: Pick<Payment, 'id'>,
-): Promise<Outcome> {
+export async function current({ ledger }: Context, { id }: Pick<Payment, 'id'>): Promise<Outcome> {
   const payment = await ledger.payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)
   switch (payment.state) {
@@ -188,7 +185,7 @@ function deadOf(payment: Payment, isUsed: boolean): Outcome {
 }
 
 /** Whether the chain has shown the result of each account nonce that we sent the payment at. */
-async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> {
+async function isFateKnown({ ledger }: Context, { id }: Payment): Promise<boolean> {
   const sent = await ledger.transactions.ofPayment(id)
   const nonceOf = ({ relayer, nonce }: (typeof sent)[number]) => `${relayer} ${nonce}`
   const seen = new Set(
@@ -197,13 +194,65 @@ async function isFateKnown({ ledger }: Uses, { id }: Payment): Promise<boolean> 
   return sent.every((each) => seen.has(nonceOf(each)))
 }
 
-/** Calls every URL that is not in use; with a single URL there is none. */
-async function askOthers(
-  context: Uses,
+/** The result of the other URLs for a payment that is about to end unpaid. */
+type Others =
+  /** One of them shows the transfer. */
+  | { kind: 'paid'; assignment: Assignment }
+  /** All of them agree that it is over, or there is none. */
+  | { kind: 'over' }
+  /** One of them disagrees, or does not answer. */
+  | { kind: 'doubtful'; isSilent: boolean }
+
+/**
+ * Calls every other URL before a payment ends. The one in use may hide a receipt, because its index
+ * lags or because it is malicious.
+ */
+async function askOthers(context: Context, chain: ChainState, payment: Payment): Promise<Others> {
+  const fromBlock = await searchedFrom(context, payment)
+  const answers = await Promise.all(
+    chain.client.others().map((node) =>
+      askOne(context, chain, payment, { node, fromBlock }).catch((error: unknown): Others => {
+        context.log('settlement-undecided', { payment: payment.id, host: node.host, error })
+        return { kind: 'doubtful', isSilent: true }
+      }),
+    ),
+  )
+  const paid = answers.find(({ kind }) => kind === 'paid')
+  if (paid) return paid
+  const doubtful = answers.filter((answer) => answer.kind === 'doubtful')
+  const loud = doubtful.find(({ isSilent }) => !isSilent)
+  return loud ?? doubtful[0] ?? { kind: 'over' }
+}
+
+async function askOne(
+  context: Context,
   chain: ChainState,
   payment: Payment,
-): Promise<CrossCheck.Answer> {
-  return CrossCheck.ask(context, chain, payment, await searchedFrom(context, payment))
+  { node, fromBlock }: { node: Node; fromBlock: bigint },
+): Promise<Others> {
+  const { transfer } = payment
+  const own = await findOwn(context, { ...chain, client: node }, payment)
+  if (own) return settled(chain, node, own)
+  const money = await readMoney({ ...chain, client: node }, transfer)
+  if (!money.used) return money.isFinal ? { kind: 'over' } : { kind: 'doubtful', isSilent: false }
+  const found = await External.find(context, chain, transfer, { fromBlock, node })
+  const arrival = await context.ledger.payments.arrivalOf(payment.id)
+  if (!found || !External.counts(context, chain, payment, { found, arrival }))
+    return { kind: 'over' }
+  return settled(chain, node, found)
+}
+
+/** A settlement that is not deep enough yet keeps the payment open. */
+async function settled(
+  { network }: ChainState,
+  node: Node,
+  { transaction, logIndex, blockNumber }: Assignment,
+): Promise<Others> {
+  const top = network.confirmations > 1 ? await readTop({ client: node }) : blockNumber
+  const isDeep = top - blockNumber + 1n >= BigInt(network.confirmations)
+  return isDeep
+    ? { kind: 'paid', assignment: { transaction, logIndex, blockNumber } }
+    : { kind: 'doubtful', isSilent: false }
 }
 
 /**
@@ -213,14 +262,14 @@ function graceSecondsOf({ isSilent }: { isSilent: boolean }): bigint {
   return isSilent ? unansweredSeconds : unseenSeconds
 }
 
-async function searchedFrom({ ledger }: Uses, { id }: Payment): Promise<bigint> {
+async function searchedFrom({ ledger }: Context, { id }: Payment): Promise<bigint> {
   const { knownBlock } = await ledger.payments.arrivalOf(id)
   // The node that passed the simulation may have lagged behind.
   return knownBlock > lagBlocks ? knownBlock - lagBlocks : 0n
 }
 
 async function confirmExternal(
-  context: Uses,
+  context: Context,
   { payment, requestId }: Subject,
   { transaction, logIndex, blockNumber }: Assignment,
 ): Promise<Outcome> {
@@ -248,7 +297,7 @@ function withExternal(outcome: Outcome, found: External.Found | undefined): Outc
  * An external settlement, and whether it pays for this request. Throws when that cannot be
  * determined.
  */
-async function findExternal(context: Uses, chain: ChainState, payment: Payment) {
+async function findExternal(context: Context, chain: ChainState, payment: Payment) {
   const { transfer, purpose } = payment
   const arrival = await context.ledger.payments.arrivalOf(payment.id)
   const fromBlock = await searchedFrom(context, payment)

@@ -1,16 +1,42 @@
-import type { Launched } from '../../../db/Ledger'
-import type { PaymentRow, TransactionRow } from '../../../db/schema'
+import { storageCode } from '../../../db/fault'
+import type { Assignment, Inclusion, Launched } from '../../../db/Ledger'
+import type { Payment } from '../../../db/Payment'
+import type { JobRow, PaymentRow, TransactionRow } from '../../../db/schema'
 import { isIdentified } from '../../chain/code'
+import { type Fees, fees } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
+import * as Receipt from '../../chain/receipt'
+import * as Token from '../../chain/token'
+import * as Crypto from '../../protocol/Crypto'
+import { confirmations } from '../read/reads'
 import type { PaymentRefusal } from '../read/refusals'
-import type { Context } from '../state/context'
+import { attributeFailure } from '../repair/attribution'
 import * as Gas from '../state/gas-budget'
-import type { ChainState, QueuedPayment, Relayer, Requested, Slot, Verdict } from '../state/state'
-import { lastOf, launch, slotOf } from './confirm'
-import type { Underway } from './Outcome'
-import { feesNow, freeNonce, occupy, type Payload, pausedBy, sign, vacate } from './relayer'
+import { type Reservation, reserve } from '../state/payers'
+import {
+  type ChainState,
+  type Conclusion,
+  type Context,
+  type JobRefusal,
+  type QueuedPayment,
+  type Relayer,
+  type Requested,
+  type Sent,
+  type Slot,
+  storeInclusion,
+  type Verdict,
+  type WaitingJob,
+} from '../state/state'
+import { pause } from '../state/wait'
+import { drive } from './broadcast'
+import type { Job, JobCall } from './Job'
+import type { Reason, Underway } from './Outcome'
+import { cancellation, type Payload, pausedBy, sign, synchronize } from './relayer'
 
-type Uses = Pick<Context, 'now'>
+/*
+ * The transactions of a relayer. In its turn each one gets the next account nonce, is signed, occupies a slot
+ * of that nonce, and is written before it is sent. Then it is driven to its end, and the end is recorded.
+ */
 
 /** Payments that share a transaction, and the relayer that sends it. */
 export type Batch = {
@@ -27,7 +53,7 @@ export type Batch = {
  * nothing. The draft is discarded if the simulation fails.
  */
 export function prepare(
-  { now }: Uses,
+  { now }: Context,
   chain: ChainState,
   relayer: Relayer,
   [first]: readonly QueuedPayment[],
@@ -99,11 +125,8 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
     members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].request.purpose)
   if (refusal) return { kind: 'over-budget', refusal }
   const row = signBatch(context, chain, batch)
-  const slot = { ...slotOf(relayer, row, []), code }
-  occupy(slot)
+  const slot = occupy(relayer, [row], { code })
   const at = now()
-  // This process knows what its payers have under way here, and not at other processes.
-  const isAlone = ledger.lanes.isAlone()
   const input = {
     transaction: row,
     fresh: members
@@ -111,7 +134,7 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
       .map((member) => ({
         row: sentRow(member, row, { knownBlock, at }),
         rows: member.request.rows,
-        fundsAtomic: isAlone ? undefined : member.fundsAtomic,
+        fundsAtomic: member.fundsAtomic,
       })),
     again: members.flatMap(({ payment }) => payment ?? []),
   }
@@ -142,16 +165,15 @@ function follow(
 ): void {
   const reservations = queued.flatMap(({ reservation }) => reservation ?? [])
   for (const each of queued) each.reservation = undefined
-  const endings = launch(context, chain, slot, reservations)
-  for (const [index, { done }] of queued.entries()) {
-    const [member, ending] = [slot.members[index], endings[index]]
-    if (!member || !ending) continue
-    context.ceilings.handOver(member.payment.id)
-    done({ kind: 'sent', member, ending })
+  for (const [index, sent] of launch(context, chain, slot, reservations).entries()) {
+    const ceiling = context.ceilings.get(sent.member.payment.id)
+    // The payment reserves the charge from now on.
+    if (ceiling) ceiling.isReserved = false
+    queued[index]?.done({ kind: 'sent', ...sent })
   }
 }
 
-function signBatch({ now }: Uses, chain: ChainState, batch: Batch): TransactionRow {
+function signBatch({ now }: Context, chain: ChainState, batch: Batch): TransactionRow {
   const { relayer, members, draft } = batch
   const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
@@ -214,6 +236,387 @@ function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payloa
   }
 }
 
+/** Decides about a job by one write, then sends it. Call in a turn of the relayer. */
+export async function writeAndSendJob(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  { job, rider }: WaitingJob,
+): Promise<JobRefusal | undefined> {
+  const { ledger, now } = context
+  const { id, kind, product, network, valueWei, gasLimit } = job
+  const nonce = freeNonce(relayer)
+  if (nonce === undefined) throw new Error('the relayer has no nonce')
+  const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
+  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
+  const signing = { now, network: chain.network }
+  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
+  const row: JobRow = {
+    id,
+    kind,
+    product,
+    network,
+    relayer: relayer.address,
+    nonce,
+    to,
+    valueWei,
+    state: 'broadcast',
+    transactionHash: transaction.hash,
+    blockNumber: null,
+    receipt: null,
+    createdAt: now(),
+    endedAt: null,
+  }
+  const slot = occupy(relayer, [transaction], { job: row })
+  const writing = ledger.settling.launchJob({ transaction, job: row, rider })
+  const reason = await writing.catch(async (error: unknown) => {
+    vacate(slot)
+    // Another process may have written the same id since the read: then wait for that one.
+    if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
+    throw error
+  })
+  if (reason === 'written') return undefined
+  if (reason !== undefined) {
+    vacate(slot)
+    return { kind: 'refused', reason }
+  }
+  context.log('job-sent', { job: id, network, transaction: transaction.hash })
+  launch(context, chain, slot)
+  return undefined
+}
+
+function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobCall {
+  if (!('compose' in job)) return job
+  const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
+  return job.compose({ address, nonce, sign })
+}
+
+const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
+  swap: 'swap',
+  refund: 'refund',
+  grant: 'grant',
+  allowance: 'approve',
+}
+
+/** The nonce of the next transaction; undefined until the chain was read. */
+function freeNonce(relayer: Relayer): number | undefined {
+  while (relayer.next !== undefined && relayer.slots.has(relayer.next)) relayer.next++
+  return relayer.next
+}
+
+/**
+ * Adds a slot to its relayer, before it is written, so that budgets count it. In a turn of the relayer;
+ * `vacate` when the write fails, so that it leaves no gap.
+ */
+function occupy(
+  relayer: Relayer,
+  transactions: TransactionRow[],
+  { members = [], code = 'unknown', job }: Partial<Pick<Slot, 'members' | 'code' | 'job'>>,
+): Slot {
+  const [first] = transactions
+  if (!first) throw new Error('a slot without a transaction')
+  const { nonce } = first
+  const validBefore = lastOf(members)
+  const slot: Slot = { relayer, nonce, transactions, members, validBefore, code, job }
+  relayer.slots.set(nonce, slot)
+  countOpen(slot, 1)
+  relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
+  return slot
+}
+
+/** Removes a slot that was not written. Call in the turn that occupied it. */
+function vacate(slot: Slot): void {
+  const { relayer, nonce } = slot
+  relayer.slots.delete(nonce)
+  countOpen(slot, -1)
+  if (relayer.next === nonce + 1) relayer.next = nonce
+}
+
+/** Counts a slot among those that wait for a block, or no longer. */
+function countOpen({ relayer, transactions: [first] }: Slot, by: 1 | -1): void {
+  relayer.open += by
+  if (first?.product === 'facilitator') relayer.facilitating += by
+}
+
+/**
+ * Drives transactions that were written before, to their end: those of one account nonce,
+ * oldest first. Undefined when they are being driven.
+ */
+export function resume(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  { transactions, ...content }: Pick<Slot, 'transactions'> & Partial<Pick<Slot, 'members' | 'job'>>,
+): Sent[] | undefined {
+  const [first] = transactions
+  if (first && relayer.slots.has(first.nonce)) return undefined
+  return launch(context, chain, occupy(relayer, transactions, content))
+}
+
+/** Uses an account nonce up. Call in a turn of the relayer. */
+export async function cancelNonce(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  nonce: number,
+): Promise<void> {
+  const price = { nonce, ...feesNow(chain) }
+  const { now } = context
+  const { network } = chain
+  const transaction = sign({ now, network }, relayer, cancellation(relayer), price)
+  const slot = occupy(relayer, [transaction], {})
+  await context.ledger.settling.launch({ transaction, fresh: [], again: [] }).catch((error) => {
+    vacate(slot)
+    throw error
+  })
+  launch(context, chain, slot)
+}
+
+/** Records a transaction of an account that is not ours. Each of its payments reads its own result. */
+export async function recordUnowned(
+  context: Context,
+  content: Pick<Slot, 'transactions' | 'job'>,
+  included: TransactionRow,
+  receipt: Receipt.Receipt,
+): Promise<void> {
+  const inclusion = inclusionOf(context, content, { receipt, included })
+  await context.ledger.settling.record(inclusion, [])
+}
+
+/**
+ * Drives a slot that is written and occupied to its end. Its payments get `reservations`, in their order;
+ * these are made here when absent.
+ */
+function launch(
+  context: Context,
+  chain: ChainState,
+  slot: Slot,
+  reservations: readonly Reservation[] = [],
+): Sent[] {
+  const { members } = slot
+  const { payers, progress } = context
+  if (members.length > 0) context.metrics.batched(chain.network.id, members.length)
+  const reserved = members.map((member, index) => {
+    const { transfer } = member.payment
+    const payer = { address: transfer.payer, code: 'unknown' as const, isNew: false }
+    return { member, ...(reservations[index] ?? reserve(payers, transfer, payer)) }
+  })
+  const conclusion = conclude(context, chain, slot).finally(() => releaseLater(context, slot))
+  const driving = conclusion
+    .catch((error: unknown) => context.log('settlement-fault', { nonce: slot.nonce, error }))
+    .finally(() => progress.driving.delete(driving))
+  progress.driving.add(driving)
+  return reserved.map((each) => ({ ...each, conclusion }))
+}
+
+/** Releases after the running reads, which may show the balance from before the payment. */
+function releaseLater({ progress, payers }: Context, { members }: Slot): void {
+  void Promise.allSettled(progress.reading).then(() => {
+    for (const { payment } of members) payers.reserved.release(payment.transfer)
+  })
+}
+
+const nothing: Conclusion = {
+  paid: new Map(),
+  unpaid: new Map(),
+  isAgain: false,
+  attributed: new Map(),
+}
+
+/** Drives the slot and records its end. */
+async function conclude(context: Context, chain: ChainState, slot: Slot): Promise<Conclusion> {
+  const { relayer, members, code } = slot
+  for (;;) {
+    const end = await drive(context, chain, slot)
+    if (end.kind === 'stopped') return nothing
+    // The relayer continues while the end is confirmed and written.
+    countOpen(slot, -1)
+    if (end.kind === 'consumed') {
+      const conclusion = await giveUp(context, chain, slot)
+      await synchronize(chain, relayer)
+      chain.room()
+      return conclusion
+    }
+    chain.room()
+    const receipt =
+      chain.network.confirmations > 1
+        ? await confirmations(context, chain, end.receipt)
+        : end.receipt
+    if (!receipt) {
+      countOpen(slot, 1)
+      continue
+    }
+    storeInclusion(chain, receipt)
+    let recorded: Recorded
+    try {
+      recorded = await recordSurely(context, chain, slot, receipt)
+    } finally {
+      relayer.slots.delete(slot.nonce)
+    }
+    const { paid, unpaid, included } = recorded
+    const payments = members.map(({ payment }) => payment)
+    const failed = payments.filter(({ id }) => unpaid.has(id))
+    const found = { included, receipt, members: payments, unpaid: failed, code }
+    const attributed =
+      failed.length === 0 ? nothing.attributed : await attributeFailure(context, chain, found)
+    return { paid, unpaid, isAgain: slot.transactions[0]?.kind === 'batch', attributed }
+  }
+}
+
+async function giveUp(
+  { ledger, now, log }: Context,
+  { network }: ChainState,
+  slot: Slot,
+): Promise<Conclusion> {
+  const { relayer, nonce, members, job } = slot
+  // The transaction that stayed out at the fee cap no longer blocks the relayer.
+  relayer.stuck = undefined
+  const hashes = slot.transactions.map(({ hash }) => hash)
+  const ids = members.map(({ payment }) => payment.id)
+  try {
+    await ledger.settling.giveUp({ hashes, payments: ids, job: job?.id, at: now() })
+  } finally {
+    relayer.slots.delete(nonce)
+  }
+  log('nonce-used-by-others', { network: network.id, relayer: relayer.address, nonce })
+  const reason: Reason = 'invalid_exact_evm_transaction_failed'
+  return { ...nothing, unpaid: new Map(ids.map((id) => [id, reason])), isAgain: true }
+}
+
+type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }
+
+/** Pause between two attempts to record an end, ms. */
+const recordAgainMs = 250
+
+/**
+ * After a failover the database may lack the slot. It is then restored from memory, so it stays there
+ * until its end is written. A file has what was written, so with SQLite the next sweep reads it.
+ */
+async function recordSurely(
+  context: Context,
+  chain: ChainState,
+  slot: Slot,
+  receipt: Receipt.Receipt,
+): Promise<Recorded> {
+  const { ledger, progress } = context
+  for (;;) {
+    try {
+      return await record(context, chain, slot, receipt)
+    } catch (error) {
+      const isGone = ledger.lanes.isShared && storageCode(error) !== undefined
+      if (!isGone || progress.signal.aborted) throw error
+      await pause(recordAgainMs, progress.signal)
+    }
+  }
+}
+
+/** Assigns one Transfer log of the receipt to each payment, all in one commit. */
+async function record(
+  context: Context,
+  chain: ChainState,
+  slot: Slot,
+  receipt: Receipt.Receipt,
+): Promise<Recorded> {
+  const { members } = slot
+  const included = slot.transactions.find(({ hash }) => hash === receipt.hash)
+  if (!included) throw new Error(`${receipt.hash} is not of this slot`)
+  const paid = new Map<string, Payment>()
+  const unpaid = new Map<string, Reason>()
+  const failed: Reason =
+    receipt.success && included.kind !== 'cancel'
+      ? 'invalid_exact_evm_transfer_event_mismatch'
+      : 'invalid_exact_evm_transaction_failed'
+  const ends = await commit(
+    context,
+    slot,
+    inclusionOf(context, slot, { receipt, included }),
+    receipt,
+  )
+  for (const [index, { payment }] of members.entries()) {
+    const confirmed = ends[index]
+    if (confirmed) paid.set(payment.id, confirmed)
+    else unpaid.set(payment.id, failed)
+  }
+  if (receipt.success && unpaid.size === 0) {
+    const transfers = members.map(({ payment }) => payment.transfer)
+    Gas.learn(chain, transfers, receipt.gasUsed)
+  }
+  const line = {
+    network: chain.network.id,
+    transaction: receipt.hash,
+    success: receipt.success,
+    paid: paid.size,
+    unpaid: unpaid.size,
+    job: slot.job?.id,
+    requestIds: members.flatMap(({ requestId }) => requestId ?? []),
+  }
+  const isStep = receipt.success && unpaid.size === 0 && paid.size > 0
+  context.log('transaction-included', line, () => (isStep ? '' : undefined))
+  return { paid, unpaid, included }
+}
+
+/** The part of a receipt that the ledger stores. */
+function inclusionOf(
+  { now }: Pick<Context, 'now'>,
+  { transactions, job }: Pick<Slot, 'transactions' | 'job'>,
+  { receipt, included }: { receipt: Receipt.Receipt; included: TransactionRow },
+): Inclusion {
+  const { blockNumber, success, spentWei } = receipt
+  return {
+    included,
+    blockNumber,
+    success,
+    spentWei: job && success ? spentWei + Gas.givenWei(job) : spentWei,
+    receipt: job ? Receipt.serialize(receipt) : '',
+    hashes: transactions.map(({ hash }) => hash),
+    job: job?.id,
+    at: now(),
+  }
+}
+
+/** The confirmed payments, in the order of the members. */
+async function commit(
+  { ledger }: Pick<Context, 'ledger'>,
+  { members, code }: Slot,
+  inclusion: Inclusion,
+  { logs }: Receipt.Receipt,
+): Promise<readonly (Payment | undefined)[]> {
+  const transfers = members.map(({ payment }) => payment.transfer)
+  const found = inclusion.success ? Token.findTransfers(logs, transfers) : []
+  const payments = members.map(({ payment, deliverOnConfirm: start }, index) => ({
+    id: payment.id,
+    logs: found[index] ?? [],
+    startsDelivery: start?.isOpen === true && start.isWanted(),
+    payment,
+  }))
+  const isCostly = isIdentified(code) && inclusion.included.kind !== 'cancel'
+  const recording = ledger.settling.record(inclusion, payments, { isCostly })
+  for (const [index, { deliverOnConfirm }] of members.entries()) {
+    if (!deliverOnConfirm || !payments[index]?.startsDelivery) continue
+    deliverOnConfirm.commit = recording.then(
+      (ends) => {
+        deliverOnConfirm.isStarted = ends[index]?.delivery === 'delivering'
+      },
+      () => undefined,
+    )
+  }
+  return recording
+}
+
+/** Unix seconds after which none of the payments can succeed; undefined without such a limit. */
+export function lastOf(members: readonly Underway[]): bigint | undefined {
+  let last: bigint | undefined
+  for (const { payment } of members) {
+    const { validBefore } = payment.transfer
+    if (last === undefined || validBefore > last) last = validBefore
+  }
+  return last
+}
+
+function feesNow({ head, network }: ChainState): Fees {
+  return fees(head, network.feeCapWei)
+}
+
 /** The row of a payment that is sent with a transaction. */
 function sentRow(
   { request, transfer }: QueuedPayment,
@@ -227,8 +630,25 @@ function sentRow(
   }
 }
 
+/** The row of a payment that an external transaction has settled. */
+export function externalRow(
+  request: Requested,
+  { transaction, logIndex, blockNumber }: Assignment,
+  knownBlock: bigint,
+  at: number,
+): PaymentRow {
+  return {
+    ...rowOf(request, knownBlock, at),
+    state: 'confirmed',
+    transactionHash: transaction,
+    logIndex,
+    blockNumber,
+    confirmedAt: at,
+  }
+}
+
 /** The row of a payment for which no transaction of ours was written. */
-export function rowOf(
+function rowOf(
   { id, transfer, purpose, receivedAt }: Requested,
   knownBlock: bigint,
   at: number,

@@ -1,36 +1,16 @@
 import type { Address } from 'viem'
 import type { Product } from '../../../db/Payment'
 import type { GasProduct } from '../../../db/schema'
-import type { Ahead } from '../../chain/clock'
+import { type Ahead, aheadOf } from '../../chain/clock'
 import { priceOf } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
-import { remedyOfReason } from '../read/remedies'
 import { isReady, isUnfunded, pausedBy } from '../send/relayer'
-import { type Context, chainOf } from './context'
 import * as Gas from './gas-budget'
 import type { Sources } from './metrics'
 import * as Funding from './relayer-funds'
-import { aheadOf, type ChainState, type Relayer, skewOf } from './state'
-
-type Uses = Pick<Context, 'ledger' | 'chains' | 'progress' | 'policy' | 'now' | 'monotonic'>
-
-/** What can be sold now. No I/O: everything is read from memory. */
-export type Availability = {
-  /** Networks with the reason why one cannot settle. */
-  status(): readonly Status[]
-  /** Whether a network can settle now. */
-  isReady(network: Network.Id): boolean
-  /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
-  whyNot(network: Network.Id, sale: Sale): string | undefined
-  /** Cost of a lone payment now. */
-  costOf(network: Network.Id): SaleCost
-  /** What an operator sees of each network. */
-  details(): readonly Details[]
-  /** Whether a product may still spend gas today. */
-  hasBudget(network: Network.Id, product: Product): boolean
-}
+import { type ChainState, type Context, chainOf, clockSkewOf, type Relayer } from './state'
 
 export type Status = {
   network: Network.Id
@@ -87,32 +67,36 @@ export type SaleCost = { gas: bigint; priceWei: bigint }
 /** Gas of a lone payment, used until one was observed. */
 const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, permit2: 110_000n }
 
-export function createAvailability(context: Uses): Availability {
+/** What can be sold now. No I/O: everything is read from memory. */
+export function createAvailability(context: Context) {
   return {
-    status: () => [...context.chains.values()].map((chain) => statusOf(context, chain)),
-    isReady(network) {
+    /** Networks with the reason why one cannot settle. */
+    status: (): readonly Status[] =>
+      [...context.chains.values()].map((chain) => statusOf(context, chain)),
+    /** Whether a network can settle now. */
+    isReady(network: Network.Id): boolean {
       const chain = context.chains.get(network)
-      if (context.progress.isStopping || storageFault(context) !== undefined) return false
+      if (context.progress.isStopping || context.ledger.fault() !== undefined) return false
       if (context.policy.isPaused(network)) return false
       return chain !== undefined && isReady(chain)
     },
-    whyNot(network, sale) {
+    /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
+    whyNot(network: Network.Id, sale: Sale): string | undefined {
       const chain = context.chains.get(network)
       return chain ? whyNot(context, chain, sale) : 'it is not configured'
     },
-    costOf: (network) => costOf(chainOf(context, network)),
-    details: () => [...context.chains.values()].map((chain) => detailsOf(context, chain)),
-    hasBudget: (network, product) =>
+    /** Cost of a lone payment now. */
+    costOf: (network: Network.Id): SaleCost => costOf(chainOf(context, network)),
+    /** What an operator sees of each network. */
+    details: (): readonly Details[] =>
+      [...context.chains.values()].map((chain) => detailsOf(context, chain)),
+    /** Whether a product may still spend gas today. */
+    hasBudget: (network: Network.Id, product: Product): boolean =>
       !Gas.isSpent(context, chainOf(context, network), product, context.now()),
   }
 }
 
-/** A storage fault stops every network, because a payment that is not recorded must not be sent. */
-function storageFault({ ledger }: Uses): string | undefined {
-  return ledger.fault()
-}
-
-function statusOf(context: Uses, chain: ChainState): Status {
+function statusOf(context: Context, chain: ChainState): Status {
   const relayers = chain.relayers.map((relayer): RelayerStatus => {
     const reason = pausedBy(relayer)
     const remedy = remedyFor(chain, relayer)
@@ -129,7 +113,7 @@ function statusOf(context: Uses, chain: ChainState): Status {
   })
   const [first] = relayers
   if (!first) throw new Error('a network without a relayer')
-  const fault = storageFault(context)
+  const fault = context.ledger.fault()
   const works = isReady(chain)
   const unwritable = fault && `the database cannot be written (${fault})`
   const ofNetwork = chain.health.reason ?? (works ? unwritable : undefined)
@@ -139,7 +123,7 @@ function statusOf(context: Uses, chain: ChainState): Status {
     network: chain.network.id,
     ready: works && fault === undefined,
     relayer: first.relayer,
-    clockAheadMs: aheadOf(context, chain),
+    clockAheadMs: aheadOf(chain.clock, context.now(), context.monotonic()),
     ...(reason === undefined ? {} : { reason }),
     ...(reason === undefined || remedy === undefined ? {} : { remedy }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
@@ -147,7 +131,7 @@ function statusOf(context: Uses, chain: ChainState): Status {
   }
 }
 
-function detailsOf(context: Uses, chain: ChainState): Details {
+function detailsOf(context: Context, chain: ChainState): Details {
   const { head, heads, client, queue, network } = chain
   const { timestamp } = head
   const age = context.now() - Number(timestamp) * 1000
@@ -166,7 +150,7 @@ function detailsOf(context: Uses, chain: ChainState): Details {
 }
 
 function gasOf(
-  { ledger, now }: Pick<Uses, 'ledger' | 'now'>,
+  { ledger, now }: Pick<Context, 'ledger' | 'now'>,
   { id, gasPerDayWei }: NetworkConfig,
 ): Details['gas'] {
   return Object.entries(gasPerDayWei).map(([name, budgetWei]) => {
@@ -176,9 +160,9 @@ function gasOf(
 }
 
 /** Leaves a network out of a 402 when its payment would be refused or its gas costs too much. */
-function whyNot(context: Uses, chain: ChainState, sale: Sale): string | undefined {
+function whyNot(context: Context, chain: ChainState, sale: Sale): string | undefined {
   if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
-  if (storageFault(context) !== undefined) return 'the database cannot be written'
+  if (context.ledger.fault() !== undefined) return 'the database cannot be written'
   if (context.policy.isPaused(chain.network.id)) return 'its sales are paused'
   if (Gas.isSpent(context, chain, sale.product, sale.at)) return 'the gas budget of today is spent'
   const { gasRatioMax } = chain.network
@@ -236,7 +220,7 @@ export function sourcesOf({
       const isWritable = ledger.fault() === undefined
       return [...chains.values()].map((chain) => ({
         network: chain.network.id,
-        clockSkewMs: skewOf(clocks, chain),
+        clockSkewMs: clockSkewOf(clocks, chain),
         calls: chain.client.counts(),
         faults: chain.client.faults(),
         ready: isWritable && isReady(chain),
@@ -256,4 +240,28 @@ export function sourcesOf({
       return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))
     },
   }
+}
+
+/** What an operator must do about a reason of a pause, by the reason's text. */
+const remedies: readonly (readonly [reason: RegExp, remedy: string])[] = [
+  [/^no usable answer of/, 'check that the node runs and that rpc_urls names it; add a second URL'],
+  [/ is not chain \d+$/, 'correct rpc_urls: they name a node of another chain'],
+  [/^the clock of this machine/, 'set the clock of this machine by NTP, or name a node in step'],
+  [/^the base fee is above|refuses the fees/, 'raise fee_cap_gwei, or wait until fees fall'],
+  [/refuses the gas limit/, 'name another node in rpc_urls'],
+  [/stays out at the fee cap/, 'raise fee_cap_gwei and restart, or wait until fees fall'],
+  [/ is not at 0x/, 'correct the address in the file, or remove permit2 from transfer'],
+  [
+    /^DOMAIN_SEPARATOR of/,
+    'correct eip712 of the asset: its name and version are of another token',
+  ],
+  [
+    /^the database cannot be written/,
+    'free space on the disk of the data directory, or make it writable for the user of turnpike',
+  ],
+]
+
+/** What to do about a reason; undefined for one that ends by itself. */
+export function remedyOfReason(reason: string): string | undefined {
+  return remedies.find(([text]) => text.test(reason))?.[1]
 }

@@ -4,12 +4,11 @@ import type { JobRow } from '../../../db/schema'
 import { isIdentified } from '../../chain/code'
 import { priceOf } from '../../chain/head'
 import * as Amount from '../../protocol/Amount'
+import * as Counterfactual from '../../protocol/Counterfactual'
 import { dayMs } from '../../protocol/Time'
 import type { Transfer } from '../../protocol/Transfer'
 import type { PaymentRefusal } from '../read/refusals'
-import { deploys } from '../read/signature'
-import type { Context } from './context'
-import type { ChainState, Slot } from './state'
+import type { ChainState, Context, Slot } from './state'
 
 /** Margin for new storage (a payee's first money, a new word of nonces) above recent use. */
 const marginGas = 60_000n
@@ -32,8 +31,8 @@ type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boolean): bigint {
   const { method, signature } = transfer
   if (isContract) {
-    const isNew = signature !== undefined && deploys({ method, signature })
-    return 600_000n + (isNew ? deployGas : 0n)
+    const wrapper = method === 'eip3009' && signature && Counterfactual.parse(signature)
+    return 600_000n + (wrapper ? deployGas : 0n)
   }
   if (transfer.permit2612) return 400_000n
   // Chains that charge for L1 data include it in gas, so the limit is wide.
@@ -106,13 +105,13 @@ export function refuseBudget(
   chain: ChainState,
   { product }: Pick<Purpose, 'product'>,
 ): PaymentRefusal | undefined {
-  if (isSpent(context, chain, product, context.now()))
-    return spent('The gas budget of today is spent; it starts again at 0:00 UTC.')
   const { network } = chain
+  const spentWei = context.ledger.gas.spentOn(network.id, product, context.now())
+  const mostWei = network.gasPerDayWei[product]
+  if (spentWei >= mostWei)
+    return spent('The gas budget of today is spent; it starts again at 0:00 UTC.')
   const open = underWayWei(chain, product)
-  if (open === 0n) return undefined
-  const wei = open + context.ledger.gas.spentOn(network.id, product, context.now())
-  if (wei < network.gasPerDayWei[product]) return undefined
+  if (open === 0n || open + spentWei < mostWei) return undefined
   const detail = 'Transactions under way may spend the gas budget of today; try again.'
   return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
 }

@@ -11,15 +11,11 @@ import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
 import * as Upto from '../../protocol/Upto'
 import { readCount } from '../read/reads'
-import { remedyOfReason } from '../read/remedies'
 import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
-import { remedyFor } from './availability'
-import type { Context } from './context'
+import { remedyFor, remedyOfReason } from './availability'
 import { isPoor } from './relayer-funds'
-import { type ChainState, chainNow, type Relayer, skewOf } from './state'
-
-type Uses = Pick<Context, 'policy' | 'now' | 'monotonic' | 'log'>
+import { type ChainState, type Context, chainNow, clockSkewOf, type Relayer } from './state'
 
 /** Checks between two reads of what rarely changes: code and signing domain. */
 const rareEvery = 20
@@ -30,7 +26,7 @@ const otherMs = 2_000
  * Checks whether the network can settle, reads each relayer's account, and stores the results in
  * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
-export async function check(context: Uses, chain: ChainState): Promise<void> {
+export async function check(context: Context, chain: ChainState): Promise<void> {
   const { health } = chain
   const before = reasonsOf(chain)
   let reason: string | undefined
@@ -71,7 +67,7 @@ export function announce(
   }
 }
 
-async function findTrouble(context: Uses, chain: ChainState): Promise<string | undefined> {
+async function findTrouble(context: Context, chain: ChainState): Promise<string | undefined> {
   const { client, relayers, head, network, health } = chain
   const { monotonic } = context
   const expected = relayers.map(decidedBelow)
@@ -118,7 +114,7 @@ async function findTrouble(context: Uses, chain: ChainState): Promise<string | u
     follow(chain, relayer, counts[index] ?? 0, expected[index])
     assess(chain, relayer, BigInt(balances[index] ?? 0))
   }
-  const skewMs = skewOf(context, chain)
+  const skewMs = clockSkewOf(context, chain)
   if (Math.abs(skewMs) > context.policy.clockSkewMaxMs) {
     const seconds = Math.round(Math.abs(skewMs) / 1000)
     const side = skewMs > 0 ? 'ahead of' : 'behind'

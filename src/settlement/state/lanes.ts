@@ -2,9 +2,8 @@ import type { Lane, TakenLane } from '../../../db/LaneLedger'
 import { readCount } from '../read/reads'
 import * as Recover from '../repair/recover'
 import { pump } from '../send/queue'
-import type { Context } from './context'
 import * as Health from './health'
-import type { ChainState, Relayer } from './state'
+import type { ChainState, Context, Relayer } from './state'
 import { within } from './wait'
 
 /**

@@ -1,7 +1,6 @@
 import type { Address } from 'viem'
 import type { Payment } from '../../../db/Payment'
-import type { Context } from './context'
-import type { ChainState } from './state'
+import type { ChainState, Context } from './state'
 
 /** Whether this process has the duties of a network that need no account. */
 export function keeps({ ledger }: Pick<Context, 'ledger'>, { network }: ChainState): boolean {

@@ -1,48 +1,18 @@
 import { apartMs, type FailureLedger, ownFailures } from '../../../db/FailureLedger'
 import type { PaymentReads } from '../../../db/Ledger'
-import { type AccountCode, type IdentifiedCode, isIdentified } from '../../chain/code'
+import { type AccountCode, type IdentifiedCode, isContract, isIdentified } from '../../chain/code'
 import type { Transfer } from '../../protocol/Transfer'
 
 /** State about payers, in memory: a restart resets all but failures that are `shared`. */
-export type Payers = {
-  failures: Failures
-  signers: Signers
-  reserved: ReservedAmounts
-}
+export type Payers = ReturnType<typeof createPayers>
 
 /** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
-export function createPayers(
-  now: () => number,
-  failuresMax?: number,
-  shared?: FailureLedger,
-): Payers {
+export function createPayers(now: () => number, failuresMax?: number, shared?: FailureLedger) {
   return {
     failures: createFailures(now, failuresMax, shared),
     signers: createSigners(now),
     reserved: createReservedAmounts(),
   }
-}
-
-/**
- * Failures of payers that cost us gas. A payer with a proven signature whose transaction fails has
- * wasted our gas. After a few failures that counts as an attack, and the payer waits. Only proven
- * signatures count, so that forgeries in a payer's name cannot block that payer.
- */
-export type Failures = {
-  /**
-   * Seconds until one more payment of the payer may be sent; 0 when it may now. Payers with a
-   * recorded failure, or with code (which may fail at will), are limited: they have at most as many
-   * open payments as they may still fail.
-   */
-  waitSeconds(payer: Payer): number
-  /** How many more payments of an address may be open. */
-  roomOf(address: string): number
-  /** Counts a payment of the payer as open until the result is called. */
-  begin(payer: Payer): () => void
-  /** A transaction with a payment of this payer was included and failed. */
-  record(payer: Payer): void
-  /** A payment of the payer was confirmed. */
-  recordPaid(payer: Payer): void
 }
 
 /** The payer that a failure would count against. */
@@ -60,24 +30,14 @@ export type Payer = {
   isNew: boolean
 }
 
-/** The payer that a payment's failure would count against. */
+/** The payer that a payment's failure would count against. `contract`: its code is assumed, and not read. */
 export async function payerOf(
   { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
   transfer: Transfer,
-  code: AccountCode,
+  code: AccountCode | 'contract',
 ): Promise<Payer> {
-  const isNew = isIdentified(code) && !(await hasPaid(transfer))
-  return { address: transfer.payer, code, isNew }
-}
-
-/** The same before its code is read. `kind` is the assumed kind of its code. */
-export async function payerBefore(
-  { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
-  transfer: Transfer,
-  kind: 'contract' | 'eoa' | 'unknown',
-): Promise<Payer> {
-  const isNew = kind === 'contract' && !(await hasPaid(transfer))
-  return { address: transfer.payer, code: 'unknown', isNew }
+  const isNew = isContract(code) && !(await hasPaid(transfer))
+  return { address: transfer.payer, code: code === 'contract' ? 'unknown' : code, isNew }
 }
 
 /**
@@ -118,20 +78,26 @@ export function releaseReservation(
 
 /** Most failures that new payers with the same code have together. */
 const sharedMax = 100
+
 /** The time in which all failures of a payer expire. */
 const windowMs = 600_000
+
 const payersMax = 10_000
+
 /** Codes whose payers are stored. */
 const codesMax = 1_000
+
 /** Payments that an address may have open: initially, and after many paid ones. */
 const roomMin = 16
+
 const roomMax = 64
 
-export function createFailures(
-  now: () => number,
-  most = 5,
-  shared: FailureLedger = ownFailures,
-): Failures {
+/**
+ * Failures of payers that cost us gas. A payer with a proven signature whose transaction fails has
+ * wasted our gas. After a few failures that counts as an attack, and the payer waits. Only proven
+ * signatures count, so that forgeries in a payer's name cannot block that payer.
+ */
+export function createFailures(now: () => number, most = 5, shared: FailureLedger = ownFailures) {
   const debts = createFailureBuckets(now, shared)
   const underWay = createCounts()
   const paid = new Map<string, number>()
@@ -159,7 +125,12 @@ export function createFailures(
   }
 
   return {
-    waitSeconds({ address, code, isNew }) {
+    /**
+     * Seconds until one more payment of the payer may be sent; 0 when it may now. Payers with a
+     * recorded failure, or with code (which may fail at will), are limited: they have at most as many
+     * open payments as they may still fail.
+     */
+    waitSeconds({ address, code, isNew }: Payer): number {
       const isBounded = isIdentified(code)
       const own = waitOf(address, { size: most, failures: isNew ? 1 : most, isBounded })
       if (!isBounded || !isNew) return own
@@ -167,21 +138,24 @@ export function createFailures(
       const size = sharedBy(key)
       return Math.max(own, waitOf(key, { size, failures: size, isBounded: true }))
     },
-    roomOf(address) {
+    /** How many more payments of an address may be open. */
+    roomOf(address: string): number {
       const room = Math.min(roomMax, roomMin + (paid.get(address) ?? 0))
       return room - underWay.of(address)
     },
-    begin({ address, code }) {
+    /** Counts a payment of the payer as open until the result is called. */
+    begin({ address, code }: Payer): () => void {
       return underWay.add(isIdentified(code) ? [address, keyOfCode(code)] : [address])
     },
-    record({ address, code, isNew }) {
+    /** A transaction with a payment of this payer was included and failed. */
+    record({ address, code, isNew }: Payer): void {
       const own = { key: address, size: most }
       // A payer that has paid counts only under its own address.
-      if (!isIdentified(code) || !isNew) return debts.add([own])
-      const key = keyOfCode(code)
-      debts.add([own, { key, size: sharedBy(key) }])
+      const key = isIdentified(code) && isNew ? keyOfCode(code) : undefined
+      debts.add(key === undefined ? [own] : [own, { key, size: sharedBy(key) }])
     },
-    recordPaid({ address, code }) {
+    /** A payment of the payer was confirmed. */
+    recordPaid({ address, code }: Payer): void {
       keep(paid, address, Math.min((paid.get(address) ?? 0) + 1, roomMax), payersMax)
       if (!isIdentified(code)) return
       const key = keyOfCode(code)
@@ -270,64 +244,53 @@ function keep<T>(map: Map<string, T>, key: string, value: T, max: number): void 
   if (map.size > max && oldest !== undefined) map.delete(oldest)
 }
 
+const suspendedMs = 600_000
+
 /**
  * Payers whose own key signed recently. Their signer need not be recovered before the node call:
  * recovering costs a quarter of a payment, and the simulation fails for another signer. A client
  * that presents forged signatures must not cost a node call for each, so one forgery suspends the
- * cache.
+ * cache. `now` is unix ms.
  */
-export type Signers = {
-  /** Whether the simulation may verify the signature. `isAlone`: the payer shares no simulation. */
-  mayDefer(payer: string, isAlone: boolean): boolean
-  /** Whether every signer must be recovered now. */
-  isSuspended(): boolean
-  /** A payment that the payer's own key signed was sent. */
-  add(payer: string): void
-  /**
-   * The payer's own key did not sign a payment that was sent: the payer has code that accepts it.
-   */
-  remove(payer: string): void
-  /** A signature was forged: every signer is recovered for a while. */
-  suspend(): void
-}
-
-const suspendedMs = 600_000
-
-/** Payers are `payerKey`s; `now` is unix ms. */
-function createSigners(now: () => number): Signers {
+function createSigners(now: () => number) {
   const payers = new Set<string>()
   let suspendedAt: number | undefined
+  /** Whether every signer must be recovered now. */
   const isSuspended = () => suspendedAt !== undefined && Math.abs(now() - suspendedAt) < suspendedMs
   return {
     isSuspended,
-    // One forgery among several payments adds no node call; alone it would.
-    mayDefer: (payer, isAlone) => !isSuspended() && (!isAlone || payers.has(payer)),
-    add(payer) {
+    /**
+     * Whether the simulation may verify the signature. `isAlone`: the payer shares no simulation. One
+     * forgery among several payments adds no node call; alone it would.
+     */
+    mayDefer: (transfer: Transfer, isAlone: boolean): boolean =>
+      !isSuspended() && (!isAlone || payers.has(payerKey(transfer))),
+    /** A payment that the payer's own key signed was sent. */
+    add(transfer: Transfer): void {
       if (payers.size >= payersMax) payers.clear()
-      payers.add(payer)
+      payers.add(payerKey(transfer))
     },
-    remove: (payer) => void payers.delete(payer),
-    suspend() {
+    /**
+     * The payer's own key did not sign a payment that was sent: the payer has code that accepts it.
+     */
+    remove: (transfer: Transfer): void => void payers.delete(payerKey(transfer)),
+    /** A signature was forged: every signer is recovered for a while. */
+    suspend(): void {
       suspendedAt = now()
     },
   }
 }
 
 /** Amounts of open payments by payer, so that one balance is not reserved twice. */
-export type ReservedAmounts = {
-  /** Sum of the payer's reserved amounts, atomic. */
-  of(transfer: Transfer): bigint
-  add(transfer: Transfer): void
-  release(transfer: Transfer): void
-}
-
-export function createReservedAmounts(): ReservedAmounts {
+function createReservedAmounts() {
   const amounts = new Map<string, bigint>()
   const of = (transfer: Transfer) => amounts.get(payerKey(transfer)) ?? 0n
   return {
+    /** Sum of the payer's reserved amounts, atomic. */
     of,
-    add: (transfer) => void amounts.set(payerKey(transfer), of(transfer) + transfer.amountAtomic),
-    release(transfer) {
+    add: (transfer: Transfer): void =>
+      void amounts.set(payerKey(transfer), of(transfer) + transfer.amountAtomic),
+    release(transfer: Transfer): void {
       const left = of(transfer) - transfer.amountAtomic
       if (left > 0n) amounts.set(payerKey(transfer), left)
       else amounts.delete(payerKey(transfer))

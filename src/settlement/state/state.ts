@@ -1,5 +1,5 @@
 import type { Address, Hex } from 'viem'
-import type { JobRider, Rows, RowsRefusal } from '../../../db/Ledger'
+import type { Arrival, JobRider, Ledger, Rows, RowsRefusal } from '../../../db/Ledger'
 import type { Payment, Purpose } from '../../../db/Payment'
 import type { JobRow, TransactionRow } from '../../../db/schema'
 import type { Client } from '../../chain/client'
@@ -7,14 +7,85 @@ import * as Clock from '../../chain/clock'
 import type { AccountCode } from '../../chain/code'
 import type { Fees, Head } from '../../chain/head'
 import type { Heads } from '../../chain/heads'
+import type { Receipt } from '../../chain/receipt'
 import type { NetworkConfig } from '../../config/Config'
+import type { WriteEvent } from '../../log'
+import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
 import type { PaymentRefusal } from '../read/refusals'
 import type { Job, JobEnd } from '../send/Job'
-import type { Ending, Outcome, Underway } from '../send/Outcome'
-import type { Signal } from './events'
-import type { Reservation } from './payers'
-import type { Turn } from './turn'
+import type { Outcome, Reason, Underway } from '../send/Outcome'
+import type { Credit } from '../upto/credit'
+import type { Metrics } from './metrics'
+import type { Payers, Reservation } from './payers'
+import type { Events, Turn } from './wait'
+
+/** The parts of settlement. Each stage names the parts that it uses. */
+export type Context = Readonly<{
+  ledger: Ledger
+  chains: ReadonlyMap<Network.Id, ChainState>
+  payers: Payers
+  /** Signed ceilings of the scheme `upto` that are not settled, by the id of their authorization. */
+  ceilings: Map<string, Ceiling>
+  credit: Credit
+  /**
+   * When credentials arrived while no network could settle. An external settlement after that time shows
+   * that the credential was unspent when it arrived. In memory only, so other instances do not have them.
+   */
+  unsettled: Map<string, Arrival>
+  /** A new id of a payment. */
+  createId: () => string
+  progress: Progress
+  policy: Policy
+  events: {
+    /** Emits the id of a payment whose state has changed. */
+    payments: Events
+    /** Emits the id of a job whose state or newest transaction has changed. */
+    jobs: Events
+  }
+  metrics: Metrics
+  /** Unix ms. */
+  now: () => number
+  /** A clock in ms that never decreases; it shows that `now` was set. */
+  monotonic: () => number
+  log: WriteEvent
+}>
+
+/** Work that is running. The promises never reject. */
+export type Progress = {
+  /** Payments that are being driven, by id. */
+  running: Map<string, Promise<Outcome>>
+  /** Authorizations whose charge is being settled, by id. */
+  charging: Map<string, Promise<Outcome>>
+  /** Slots that are being driven. */
+  driving: Set<Promise<unknown>>
+  /**
+   * Reads of balances, until what they allow is reserved: they may be older than what is included
+   * meanwhile.
+   */
+  reading: Set<Promise<unknown>>
+  /** No new work is accepted. */
+  isStopping: boolean
+  /** Ends the waits. Unfinished payments stay in the database and continue after a restart. */
+  signal: AbortSignal
+}
+
+/** Settings of the operator. */
+export type Policy = Readonly<{
+  jobProofMs: number
+  resendMs: number
+  clockSkewMaxMs: number
+  /** Atomic amount; undefined: one node is enough for every payment. */
+  confirmTwiceAbove: () => bigint | undefined
+  /** Longest time of one attempt to settle a charge, ms. */
+  chargeAttemptMs: number
+  /** Atomic amount: most ceilings of one payer that are not settled. */
+  unsettledMax: () => bigint
+  /** Whether an operator has paused the sales on a network. */
+  isPaused: (network: Network.Id) => boolean
+  payoutExclusive: () => boolean
+  isOwnPayee: (payee: Address) => boolean
+}>
 
 /** State of one network in settlement while the process runs. */
 export type ChainState = {
@@ -35,8 +106,8 @@ export type ChainState = {
   factories: ReadonlySet<Address>
   /** Where transactions were included that a reorganisation can still remove. */
   watch: Watch
-  /** Emits when a relayer may have become free: the queue then assigns waiting payments. */
-  room: Signal
+  /** Called when a relayer may have become free: the queue then assigns waiting payments. */
+  room: () => void
 }
 
 /** Abilities of the nodes of a network, as far as observed. */
@@ -59,7 +130,7 @@ export type Abilities = {
 export type Queue = {
   /** Oldest first. */
   payments: QueuedPayment[]
-  /** Those that only one relayer may send, in the order of `enqueueNamed` (share.ts). */
+  /** Those that only one relayer may send, in the order of `enqueueNamed`. */
   named: QueuedPayment[]
   /** Oldest first. */
   jobs: WaitingJob[]
@@ -192,6 +263,17 @@ export type Verified = {
   at: number
 }
 
+/** A signed ceiling, in memory. After a restart there is none: what was forwarded before is void. */
+export type Ceiling = {
+  transfer: Transfer
+  /** What its simulation showed of a payer without code. */
+  verified: Verified | undefined
+  /** Whether it reserves its amount: until a payment reserves the charge. */
+  isReserved: boolean
+  /** Called when it is released. */
+  close: () => void
+}
+
 /** A payment as it is asked for. */
 export type PaymentRequest = {
   /** Of a charge, that of its authorization; otherwise a new one is made. */
@@ -264,12 +346,34 @@ export type QueuedPayment = {
   done(verdict: Verdict): void
 }
 
-/** The result of the stages for a queued payment. */
-export type Verdict =
-  /** Written and on its way. */
-  { kind: 'sent'; member: Underway; ending: Promise<Ending> } | NotSent
+/** The result of the queue for a payment. */
+export type Verdict = ({ kind: 'sent' } & Sent) | NotSent
 
-/** The result that the submitter of a queued payment gets. */
+/** A payment that is written and on its way, with its reservation. */
+export type Sent = Reservation & {
+  member: Underway
+  /** The end of the transaction that it is in. */
+  conclusion: Promise<Conclusion>
+}
+
+/** What a slot paid, and why it did not pay the rest. */
+export type Conclusion = {
+  paid: ReadonlyMap<string, Payment>
+  unpaid: ReadonlyMap<string, Reason>
+  /**
+   * Whether what is unpaid is sent again, alone: another payment of its batch, or another program with the
+   * relayer's key, may have caused the failure.
+   */
+  isAgain: boolean
+  /**
+   * The unpaid payments whose payer caused the failure, which cost gas, with the code that caused it. The
+   * code is `eoa` where the money explains the failure: moving money must not block other wallets of the
+   * same code.
+   */
+  attributed: ReadonlyMap<string, AccountCode>
+}
+
+/** The result that the submitter of a payment gets. */
 export type Admission = { kind: 'sent'; payment: Payment; outcome: Promise<Outcome> } | NotSent
 
 type NotSent =
@@ -327,26 +431,46 @@ export type WatchedInclusion = {
   raw: Hex | undefined
 }
 
-type Clocks = { now: () => number; monotonic: () => number }
-
-/** How far our clock may be ahead of the chain's now, by its newest blocks, ms. */
-export function aheadOf(
-  { now, monotonic }: Clocks,
-  { clock }: Pick<ChainState, 'clock'>,
-): Clock.Ahead {
-  return Clock.aheadOf(clock, now(), monotonic())
+/** The state of a network. Throws for one that is not configured. */
+export function chainOf({ chains }: Pick<Context, 'chains'>, id: Network.Id): ChainState {
+  const chain = chains.get(id)
+  if (!chain) throw new Error(`${id} is not a configured network`)
+  return chain
 }
 
+/** Log fields of one payment. */
+export function about({ id, requestId }: { id: string; requestId?: string | undefined }) {
+  return requestId === undefined ? { payment: id } : { payment: id, requestId }
+}
+
+/** A payment without a request that waits for it. */
+export function unattended(payment: Payment): Underway {
+  return { payment, requestId: undefined, deliverOnConfirm: undefined }
+}
+
+/** Stores the block of a transaction, which saves reading it again. */
+export function storeInclusion(
+  { watch }: Pick<ChainState, 'watch'>,
+  { blockNumber, blockHash, hash }: Receipt,
+): void {
+  watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
+}
+
+type Clocks = Pick<Context, 'now' | 'monotonic'>
+
 /** The least error of our clock that the newest blocks prove, ms; negative: behind. */
-export function skewOf(clocks: Clocks, chain: Pick<ChainState, 'clock'>): number {
-  return Clock.skewOf(aheadOf(clocks, chain))
+export function clockSkewOf(
+  { now, monotonic }: Clocks,
+  { clock }: Pick<ChainState, 'clock'>,
+): number {
+  return Clock.skewOf(Clock.aheadOf(clock, now(), monotonic()))
 }
 
 /**
  * The time of the next block by our clock (unix ms), less the proven lead of our clock. What is
  * valid by our clock alone would fail on chain.
  */
-export function chainNow({ now, monotonic }: Clocks, chain: Pick<ChainState, 'clock'>): number {
+export function chainNow({ now, monotonic }: Clocks, { clock }: Pick<ChainState, 'clock'>): number {
   const at = now()
-  return at - Math.max(0, skewOf({ now: () => at, monotonic }, chain))
+  return at - Math.max(0, Clock.skewOf(Clock.aheadOf(clock, at, monotonic())))
 }

@@ -28,3 +28,89 @@ export function within<T>(promise: Promise<T>, ms: number): Promise<T | undefine
     )
   })
 }
+
+/**
+ * Runs work of one relayer sequentially. The account nonce that a turn chooses is on the disk, or
+ * free again, when the next turn starts. Work must not ask for another turn of the same relayer.
+ * The result settles as the work does.
+ */
+export type Turn = <T>(work: () => Promise<T>) => Promise<T>
+
+export function createTurn(): Turn {
+  let last: Promise<unknown> | undefined
+  return <T>(work: () => Promise<T>): Promise<T> => {
+    // An uncontended turn begins at once.
+    const result = last === undefined ? Promise.try(work) : last.then(work)
+    const over = result.then(
+      () => undefined,
+      () => undefined,
+    )
+    last = over
+    void over.then(() => {
+      if (last === over) last = undefined
+    })
+    return result
+  }
+}
+
+export type Events = ReturnType<typeof createEvents>
+
+type Listener = (id: string) => unknown
+
+/** Notifications by id. `fault` gets what a listener throws or rejects with. */
+export function createEvents(fault: (error: unknown) => void) {
+  const listeners: Listener[] = []
+  const waits = new Map<string, Set<(isChanged: boolean) => void>>()
+
+  const settle = (id: string, isChanged: boolean) => {
+    const waiting = waits.get(id)
+    waits.delete(id)
+    for (const end of waiting ?? []) end(isChanged)
+  }
+
+  const notify = (id: string) => {
+    settle(id, true)
+    for (const listener of listeners) {
+      try {
+        const done = listener(id)
+        if (done instanceof Promise) done.catch(fault)
+      } catch (error) {
+        fault(error)
+      }
+    }
+  }
+
+  return {
+    /** Notifies the listeners after the database transaction that it is called in, in a microtask. */
+    emit(id: string): void {
+      if (listeners.length > 0 || waits.size > 0) queueMicrotask(() => notify(id))
+    },
+    on: (listener: Listener): void => void listeners.push(listener),
+    /**
+     * Resolves to true when the id changes, and to false after the time, `release` or `end`. Call it
+     * before you read the state: a change between reading and waiting is lost.
+     */
+    wait(id: string, ms: number): { changed: Promise<boolean>; end(): void } {
+      const { promise: changed, resolve } = Promise.withResolvers<boolean>()
+      const waiting = waits.get(id) ?? new Set()
+      waits.set(id, waiting)
+      const end = (isChanged: boolean) => {
+        clearTimeout(timer)
+        waiting.delete(end)
+        if (waiting.size === 0 && waits.get(id) === waiting) waits.delete(id)
+        resolve(isChanged)
+      }
+      const timer = setTimeout(() => end(false), ms)
+      waiting.add(end)
+      return { changed, end: () => end(false) }
+    },
+    /** Any id may have changed: every wait looks again. */
+    wakeAll(): void {
+      for (const id of [...waits.keys()]) settle(id, true)
+    },
+    /** Ends every wait. */
+    release(): void {
+      for (const id of [...waits.keys()]) settle(id, false)
+    },
+  }
+}

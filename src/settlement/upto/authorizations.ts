@@ -1,15 +1,23 @@
 import type { Address } from 'viem'
 import type { Authorization, Charge } from '../../../db/Authorization'
-import type { AuthorizationLedger } from '../../../db/AuthorizationLedger'
 import type { Payment, Purpose } from '../../../db/Payment'
 import type * as Network from '../../protocol/Network'
-import type { Transfer } from '../../protocol/Transfer'
-import type { Intake } from '../send/intake'
+import { atCeiling, type Transfer } from '../../protocol/Transfer'
 import type { Outcome } from '../send/Outcome'
 import { makesRoom, pausedBy } from '../send/relayer'
-import { settleByHolder } from '../state/by-holder'
-import type { ChainState, PaymentRequest } from '../state/state'
-import { type Authorized, type AuthorizeOptions, authorize, isServed } from './authorize'
+import * as Gas from '../state/gas-budget'
+import { type ChainState, type Context, chainOf, type PaymentRequest } from '../state/state'
+import {
+  type AuthorizeOptions,
+  authorize,
+  checkPayer,
+  isServed,
+  refuseUnserved,
+  type VoidOptions,
+  writeCeiling,
+  writeVoid,
+} from './authorize'
+import { limitsOf } from './ceilings'
 import {
   type ChargeOptions,
   type Forwarded,
@@ -19,7 +27,6 @@ import {
   settleCharge,
   writeCharge,
 } from './charges'
-import { type Voided, type VoidOptions, writeVoid } from './voids'
 
 /*
  * The scheme `upto`: authorize (the ceiling is checked, reserved and written), then the request is
@@ -27,91 +34,74 @@ import { type Voided, type VoidOptions, writeVoid } from './voids'
  * of the same id, by the relayer that the payer signed.
  */
 
-export type Authorizations = Pick<
-  AuthorizationLedger,
-  'find' | 'findById' | 'findByIdempotencyKey' | 'findVoid'
-> & {
-  /**
-   * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
-   * I/O.
-   */
-  facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[]
-  /**
-   * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
-   * money, and ends with `charge`. Rejects with RowsRefusedError `key-used` when another process has
-   * sold by the buyer's own key.
-   */
-  authorize(
-    transfer: Transfer,
-    purpose: Purpose,
-    options: AuthorizeOptions,
-  ): Promise<Authorized | Outcome>
-  /**
-   * Writes what the answer costs; an amount of 0 ends the authorization as `void`. Throws above the
-   * ceiling, and when it was charged before.
-   */
-  charge(
-    authorization: Authorization,
-    charge: Charge,
-    forwarded?: Forwarded,
-  ): Promise<Authorization>
-  /** Whether a stream to this payer waits for its charge, because it never paid to the merchant. No I/O. */
-  holdsStream(authorization: Authorization): boolean
-  /** Whether a payer may have this much beyond its charge; then it counts as lost to the payer. */
-  lend(payment: Payment, atomic: bigint): Promise<boolean>
-  /**
-   * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
-   * money, and has verified the ceiling.
-   */
-  void(transfer: Transfer, purpose: Purpose, options: VoidOptions): Promise<Voided>
-  /**
-   * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
-   * buyer does not have is given up when it cannot be settled: then it never will be.
-   */
-  settleCharge(authorization: Authorization, options: ChargeOptions): Promise<Outcome>
-  /** Whether a process can send for the relayer that the payer named, as far as this one knows. No I/O. */
-  isServed(transfer: Transfer): boolean
-  /** Whether the relayer that the payer named belongs to another process. No I/O. */
-  isOfAnother(transfer: Transfer): boolean
-  /**
-   * Settles a known charge (`amountAtomic`, with `upto`) for another server by the process that has the
-   * relayer, and waits. The caller has the claim on the money. Rejects with RowsRefusedError.
-   */
-  settleByHolder(request: PaymentRequest, waitMs: number): Promise<Outcome>
-}
+/** The functions of the scheme `upto`. */
+export type Authorizations = ReturnType<typeof createAuthorizations>
 
-export function createAuthorizations(context: Intake): Authorizations {
-  const { authorizations } = context.ledger
+export function createAuthorizations(context: Context) {
+  const { find, findById, findByIdempotencyKey, findVoid } = context.ledger.authorizations
   followEnds(context)
   followOthers(context)
   return {
-    find: authorizations.find,
-    findById: authorizations.findById,
-    findByIdempotencyKey: authorizations.findByIdempotencyKey,
-    findVoid: authorizations.findVoid,
-    facilitators(network, ceilingAtomic) {
+    find,
+    findById,
+    findByIdempotencyKey,
+    findVoid,
+    /**
+     * Relayers that may settle `upto` on a network now; none where the chain lacks the contracts. No
+     * I/O.
+     */
+    facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[] {
       const chain = context.chains.get(network)
       if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
       return facilitatorsOf(chain)
     },
-    authorize: (transfer, purpose, options) => authorize(context, transfer, purpose, options),
-    charge: (authorization, charge, forwarded = {}) =>
+    /**
+     * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
+     * money, and ends with `charge`. Rejects with RowsRefusedError `key-used` when another process has
+     * sold by the buyer's own key.
+     */
+    authorize: (transfer: Transfer, purpose: Purpose, options: AuthorizeOptions) =>
+      authorize(context, transfer, purpose, options),
+    /**
+     * Writes what the answer costs; an amount of 0 ends the authorization as `void`. Throws above the
+     * ceiling, and when it was charged before.
+     */
+    charge: (authorization: Authorization, charge: Charge, forwarded: Forwarded = {}) =>
       writeCharge(context, authorization, charge, forwarded),
-    holdsStream: ({ transfer: { payer }, purpose: { merchant } }) =>
+    /** Whether a stream to this payer waits for its charge, because it never paid to the merchant. No I/O. */
+    holdsStream: ({ transfer: { payer }, purpose: { merchant } }: Authorization): boolean =>
       context.credit.holdsStream({ payer, merchant }),
-    async lend({ id, attempts, transfer, purpose: { merchant } }, atomic) {
+    /** Whether a payer may have this much beyond its charge; then it counts as lost to the payer. */
+    async lend({ id, attempts, transfer, purpose }: Payment, atomic: bigint): Promise<boolean> {
       const { network, asset, payer } = transfer
-      const debtor = { network, asset, payer, merchant, client: undefined }
+      const debtor = { network, asset, payer, merchant: purpose.merchant, client: undefined }
       await context.credit.read(debtor, atomic)
       if (context.credit.refuse(debtor, atomic)) return false
       context.credit.lose(`${id} ${attempts}`, debtor, atomic)
       return true
     },
-    void: (transfer, purpose, options) => writeVoid(context, transfer, purpose, options),
-    settleCharge: (authorization, options) => settleCharge(context, authorization, options),
-    isServed: (transfer) => isServed(context, transfer),
-    isOfAnother: (transfer) => isOfAnother(context, transfer),
-    settleByHolder: (request, waitMs) => settleByHolder(context, request, waitMs),
+    /**
+     * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
+     * money, and has verified the ceiling.
+     */
+    void: (transfer: Transfer, purpose: Purpose, options: VoidOptions) =>
+      writeVoid(context, transfer, purpose, options),
+    /**
+     * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
+     * buyer does not have is given up when it cannot be settled: then it never will be.
+     */
+    settleCharge: (authorization: Authorization, options: ChargeOptions) =>
+      settleCharge(context, authorization, options),
+    /** Whether a process can send for the relayer that the payer named, as far as this one knows. No I/O. */
+    isServed: (transfer: Transfer) => isServed(context, transfer),
+    /** Whether the relayer that the payer named belongs to another process. No I/O. */
+    isOfAnother: (transfer: Transfer) => isOfAnother(context, transfer),
+    /**
+     * Settles a known charge (`amountAtomic`, with `upto`) for another server by the process that has the
+     * relayer, and waits. The caller has the claim on the money. Rejects with RowsRefusedError.
+     */
+    settleByHolder: (request: PaymentRequest, waitMs: number) =>
+      settleByHolder(context, request, waitMs),
   }
 }
 
@@ -121,4 +111,52 @@ function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[]
     const isPaused = pausedBy(relayer) !== undefined || makesRoom(relayer, relayers)
     return relayer.isReserved || isPaused ? [] : [relayer.address]
   })
+}
+
+/** As much as any payer can have. */
+const unlimited = 2n ** 256n
+
+/**
+ * The facilitator's settlement by a relayer that another process has. Only that relayer may settle what
+ * the payer signed, so the ceiling is written with its charge, and the process that has the relayer
+ * settles it like the charge of an answer. Checks a charge as `settle` does, writes it as metered, and waits for the process that settles it.
+ * `unavailable` after the time: the charge may be settled later.
+ */
+async function settleByHolder(
+  context: Context,
+  { id = context.createId(), transfer, purpose, receivedAt, requestId }: PaymentRequest,
+  waitMs: number,
+): Promise<Outcome> {
+  const { now } = context
+  const until = now() + waitMs
+  const chain = chainOf(context, transfer.network)
+  const knownBlock = chain.head.number
+  const refused =
+    refuseUnserved(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+  if (refused) return refused
+  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked: undefined })
+  if ('kind' in checked) return checked
+  const authorization: Authorization = {
+    id,
+    transfer: atCeiling(checked.transfer),
+    purpose,
+    state: 'metered',
+    charge: { amountAtomic: transfer.amountAtomic, units: {} },
+    delivered: undefined,
+    failedAt: undefined,
+    receivedAt,
+    knownBlock,
+    createdAt: now(),
+  }
+  // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
+  // is written: a charge that it does not cover takes the room of its relayer until it expires.
+  const limits = {
+    ...limitsOf(context, chain, { transfer: checked.transfer, purpose }, checked.simulation),
+    unsettledAtomic: unlimited,
+    fundsAtomic: checked.simulation.balanceAtomic,
+  }
+  const written = await writeCeiling(context, authorization, limits)
+  if (written !== 'stored') return written
+  context.metrics.charged(transfer.network, 'metered')
+  return settleCharge(context, authorization, { waitMs: Math.max(0, until - now()), requestId })
 }

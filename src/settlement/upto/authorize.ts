@@ -2,17 +2,16 @@ import type { Authorization } from '../../../db/Authorization'
 import type { CeilingLimits, Inserted } from '../../../db/AuthorizationLedger'
 import type { Purpose } from '../../../db/Payment'
 import { isContract, isIdentified } from '../../chain/code'
-import type { Transfer } from '../../protocol/Transfer'
+import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import { checkSignature } from '../read/signature'
-import { type Checked, check } from '../read/verify'
+import { type Checked, check } from '../read/simulate'
 import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import { isReady, pausedBy } from '../send/relayer'
-import { about, type Context, chainOf } from '../state/context'
 import * as Gas from '../state/gas-budget'
 import { beginRead, payerOf } from '../state/payers'
-import { type ChainState, chainNow } from '../state/state'
-import { limitsOf, refuseFull, refuseUnfunded } from './ceiling-limits'
+import { about, type ChainState, type Context, chainNow, chainOf } from '../state/state'
+import { limitsOf, refuseFull, refuseUnfunded, releaseCeiling } from './ceilings'
 import type { Debtor } from './credit'
 
 /** Time for which a payer pays by `exact` after its charge failed by its doing, ms. */
@@ -45,7 +44,7 @@ export async function authorize(
   purpose: Purpose,
   { id, receivedAt, validUntil, onAsked, client }: AuthorizeOptions,
 ): Promise<Authorized | Outcome> {
-  const { ledger, ceilings, credit, now } = context
+  const { ledger, credit, now } = context
   const chain = chainOf(context, transfer.network)
   const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
   if (refused) return refused
@@ -81,7 +80,7 @@ export async function authorize(
     isStored = written === 'stored'
     return written === 'stored' ? { kind: 'authorized', authorization } : written
   } finally {
-    if (!isStored) ceilings.release(id)
+    if (!isStored) releaseCeiling(context, id)
   }
 }
 
@@ -115,7 +114,8 @@ async function open(
   const { code, balanceAtomic, allowanceAtomic } = simulation
   const at = chainNow(context, chain)
   const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
-  ceilings.add(id, sent, verified, credit.open(debtor, amountAtomic))
+  const close = credit.open(debtor, amountAtomic)
+  ceilings.set(id, { transfer: sent, verified, isReserved: true, close })
   return {
     transfer: sent,
     limits: limitsOf(context, chain, { transfer: sent, purpose }, simulation),
@@ -176,6 +176,45 @@ export async function writeCeiling(
   if (inserted.refused === 'payer-under-way') return Refusals.underWay
   if (inserted.refused === 'relayer-busy') return Refusals.busy
   throw new RowsRefusedError(inserted.refused)
+}
+
+export type VoidOptions = { id: string; receivedAt: number }
+
+/** `void`: written, and the money is used permanently. A refusal: nothing was written. */
+export type Voided = { kind: 'void' } | Refusals.PaymentRefusal
+
+/**
+ * Writes a signed ceiling (`amountAtomic`, with `upto`) as void, in one commit. The chain would still
+ * take the signature, but only our relayer may settle it, and the ledger refuses its money from now
+ * on. Never rejects.
+ */
+export async function writeVoid(
+  context: Context,
+  transfer: Transfer,
+  purpose: Purpose,
+  { id, receivedAt }: VoidOptions,
+): Promise<Voided> {
+  const { ledger, progress, log, now } = context
+  if (progress.isStopping) return Refusals.unavailable(undefined)
+  if (ledger.fault() !== undefined) return Refusals.unrecordable
+  try {
+    const written = await ledger.authorizations.insert({
+      id,
+      transfer,
+      purpose,
+      state: 'void',
+      charge: { amountAtomic: 0n, units: {} },
+      delivered: undefined,
+      failedAt: undefined,
+      receivedAt,
+      knownBlock: chainOf(context, transfer.network).head.number,
+      createdAt: now(),
+    })
+    return written === 'stored' ? { kind: 'void' } : Refusals.refuseUsed(transfer)
+  } catch (error) {
+    log('settlement-fault', { ...about({ id }), error })
+    return Refusals.unavailable(error)
+  }
 }
 
 /**
@@ -249,8 +288,8 @@ export function refuseUnserved(
   if (context.progress.isStopping || !isReady(chain)) return Refusals.unavailable(undefined)
   if (context.policy.isPaused(chain.network.id)) return Refusals.unavailable(undefined)
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
-  const late = Refusals.checkWindow(transfer, context.now())
-  if (late) return late
+  const late = checkWindow(transfer, context.now())
+  if (late) return Refusals.refuse(late.code, late.detail)
   const named = chain.relayers.filter(({ isReserved }) => !isReserved)
   if (!named.some(({ address }) => address === upto.facilitator)) {
     const addresses = named.map(({ address }) => address).join(', ')

@@ -4,17 +4,24 @@ import type { Payment } from '../../../db/Payment'
 import { lagBlocks } from '../../chain/head'
 import * as Crypto from '../../protocol/Crypto'
 import { digest, type Transfer } from '../../protocol/Transfer'
-import { isRefusedByToken, mayPass } from '../read/causes'
-import { readMoney } from '../read/eth-call'
+import { readMoney } from '../read/reads'
 import * as Refusals from '../read/refusals'
-import * as Intake from '../send/intake'
+import { isRefusedByToken, mayPass } from '../repair/attribution'
 import type { Outcome, Reason } from '../send/Outcome'
+import * as Payments from '../send/payment'
+import { makesRoom, pausedBy } from '../send/relayer'
 import * as Resolve from '../send/resolve'
-import { about, type Context, chainOf } from '../state/context'
 import { isOthers, keeps, waitForOther } from '../state/ownership'
-import { payerKey } from '../state/payers'
-import type { ChainState, PaymentRequest, Requested } from '../state/state'
+import {
+  about,
+  type ChainState,
+  type Context,
+  chainOf,
+  type PaymentRequest,
+  type Requested,
+} from '../state/state'
 import { within } from '../state/wait'
+import { releaseCeiling } from './ceilings'
 
 export type ChargeOptions = {
   /** Milliseconds. Bounds the wait only: settlement continues. */
@@ -41,7 +48,7 @@ export async function writeCharge(
   charge: Charge,
   { delivered, isLost = false, client }: Forwarded,
 ): Promise<Authorization> {
-  const { ledger, ceilings, credit, progress, metrics, now } = context
+  const { ledger, credit, progress, metrics, now } = context
   const { id, transfer } = authorization
   const { amountAtomic } = charge
   if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
@@ -70,7 +77,7 @@ export async function writeCharge(
     credit.countUnpaid(transfer.payer, client)
     lose(context, authorization, transfer.amountAtomic)
   }
-  if (state === 'void') ceilings.release(id)
+  if (state === 'void') releaseCeiling(context, id)
   return { ...authorization, state, charge, delivered, failedAt: lostAt }
 }
 
@@ -90,7 +97,7 @@ function lose(
  * charge whose answer the buyer does not have is given up when it cannot be settled.
  */
 export async function settleCharge(
-  context: Intake.Intake,
+  context: Context,
   authorization: Authorization,
   { waitMs, ...options }: ChargeOptions,
 ): Promise<Outcome> {
@@ -123,16 +130,16 @@ export function isOfAnother(context: Context, { network, upto }: Transfer): bool
 
 /** Waits for a charge whose relayer another process has: that process settles it. */
 async function awaitCharge(
-  context: Intake.Intake,
+  context: Context,
   { id, transfer }: Authorization,
   waitMs: number,
 ): Promise<Outcome> {
-  const { ledger, ceilings } = context
+  const { ledger } = context
   const isOver = ({ state }: Payment) => state !== 'broadcast'
   const isGivenUp = async () => (await ledger.authorizations.findById(id))?.state === 'failed'
   const payment = await waitForOther(context, id, { isOver, isGivenUp, waitMs })
   if (payment?.state === 'broadcast') return { kind: 'pending', payment }
-  if (payment?.state === 'confirmed') ceilings.release(id)
+  if (payment?.state === 'confirmed') releaseCeiling(context, id)
   if (await isGivenUp()) return Refusals.refuseUsed(transfer)
   return payment ? Resolve.current(context, payment) : Refusals.busy
 }
@@ -144,7 +151,7 @@ function isKeySigned(context: Context, transfer: Transfer): boolean {
 
 /** Settles one charge to its end. Never rejects. */
 async function drive(
-  context: Intake.Intake,
+  context: Context,
   authorization: Authorization,
   transfer: Transfer,
   { requestId, onSent, deliverOnConfirm }: Omit<ChargeOptions, 'waitMs'>,
@@ -156,7 +163,7 @@ async function drive(
   const startedAt = now()
   try {
     const known = await ledger.payments.findById(id)
-    const verified = ceilings.verifiedOf(id)
+    const verified = ceilings.get(id)?.verified
     const request: Requested = {
       id,
       requestId,
@@ -170,9 +177,9 @@ async function drive(
       onSent,
       deliverOnConfirm,
     }
-    const settle = () => Intake.settle(context, request, attemptMs)
+    const settle = () => Payments.settle(context, request, attemptMs)
     let outcome = known
-      ? await Intake.resume(context, known, { transfer, requestId, waitMs: attemptMs })
+      ? await Payments.resume(context, known, { transfer, requestId, waitMs: attemptMs })
       : await settle()
     // A node that is behind may have refused it. While nodes disagree, it is settled later.
     if (isDoubtful(outcome, authorization) && (await mayPass(context, chain, transfer))) {
@@ -181,7 +188,7 @@ async function drive(
     }
     metrics.settled(request, outcome, (now() - startedAt) / 1000)
     if (outcome.kind === 'confirmed') {
-      ceilings.release(id)
+      releaseCeiling(context, id)
       context.credit.recover(id)
     }
     if (outcome.kind !== 'refused' && outcome.kind !== 'dead' && outcome.kind !== 'reverted') {
@@ -197,7 +204,7 @@ async function drive(
       await ledger.authorizations.markFailed(id, now())
     // Released after the failure is written, so that it gives no room to another ceiling.
     lose(context, authorization, transfer.amountAtomic)
-    ceilings.release(id)
+    releaseCeiling(context, id)
     context.log('charge-failed', { ...about({ id, requestId }), reason })
     // No buyer has the answer, so nothing is owed: this charge must not be settled later.
     if (delivered === undefined && (await ledger.authorizations.fail(id)))
@@ -241,11 +248,11 @@ export function followEnds(context: Context): void {
 
 /** Ends the ceiling of a charge whose payment is decided. */
 async function end(context: Context, id: string): Promise<void> {
-  const { ceilings, ledger, now } = context
+  const { ledger, now } = context
   const payment = await ledger.payments.findById(id)
   if (payment === undefined || payment.state === 'broadcast') return
   if (payment.state !== 'confirmed') lose(context, payment, payment.transfer.amountAtomic)
-  ceilings.release(id)
+  releaseCeiling(context, id)
   const { state, nonceUsed, transfer } = payment
   if (state === 'confirmed' || (state === 'expired' && !nonceUsed)) return
   if (nonceUsed || !(await isRefusedByToken(chainOf(context, transfer.network), transfer)))
@@ -259,13 +266,13 @@ async function end(context: Context, id: string): Promise<void> {
 async function endOthers(context: Context): Promise<void> {
   const { ledger, ceilings, progress } = context
   if (!ledger.lanes.isShared) return
-  for (const id of ceilings.ids()) {
+  for (const id of [...ceilings.keys()]) {
     if (progress.charging.has(id)) continue
     const authorization = await ledger.authorizations.findById(id)
     // Undefined: it is being written.
     if (authorization === undefined || !isOfAnother(context, authorization.transfer)) continue
     const { state } = authorization
-    if (state === 'void' || state === 'failed') ceilings.release(id)
+    if (state === 'void' || state === 'failed') releaseCeiling(context, id)
     else if (state === 'sent') await end(context, id)
   }
 }
@@ -276,7 +283,7 @@ async function endOthers(context: Context): Promise<void> {
  * when each was started.
  */
 export async function resume(
-  context: Intake.Intake,
+  context: Context,
   isStart: boolean,
 ): Promise<readonly Authorization[]> {
   const { ledger, ceilings, progress, chains, metrics, log } = context
@@ -309,11 +316,11 @@ export async function resume(
     if (await isOver(authorization)) {
       await ledger.authorizations.fail(id)
       lose(context, authorization, authorization.charge?.amountAtomic ?? transfer.amountAtomic)
-      ceilings.release(id)
+      releaseCeiling(context, id)
       metrics.charged(transfer.network, 'lost')
       log('charge-lost', about({ id }))
     } else if (isOurs && failedAt !== undefined) {
-      const key = payerKey(transfer)
+      const key = `${transfer.network} ${transfer.asset} ${transfer.payer}`
       failing.set(key, [...(failing.get(key) ?? []), authorization])
     } else if (isOurs) settleSoon(context, authorization)
   }
@@ -325,14 +332,14 @@ export async function resume(
 }
 
 /** Starts a settlement. When the database cannot be read, the next look at open charges starts it again. */
-function settleSoon(context: Intake.Intake, authorization: Authorization): void {
+function settleSoon(context: Context, authorization: Authorization): void {
   const fault = (error: unknown) =>
     context.log('settlement-fault', { ...about({ id: authorization.id }), error })
   settleCharge(context, authorization, { waitMs: 0 }).catch(fault)
 }
 
 /** Settles what other processes meter for our relayers, as soon as that is known. */
-export function followOthers(context: Intake.Intake): void {
+export function followOthers(context: Context): void {
   const { ledger, events, ceilings, progress, log } = context
   if (!ledger.lanes.isShared) return
   const look = async (id: string) => {
@@ -351,10 +358,7 @@ export function followOthers(context: Intake.Intake): void {
  * Settles charges of a payer until one fails again: a payer without money must not cost calls to a node
  * for each of its charges.
  */
-async function settleInTurn(
-  context: Intake.Intake,
-  charges: readonly Authorization[],
-): Promise<void> {
+async function settleInTurn(context: Context, charges: readonly Authorization[]): Promise<void> {
   for (const charge of charges) {
     const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
     if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
@@ -384,4 +388,56 @@ function createOver(context: Context): (authorization: Authorization) => Promise
     times.set(network, time)
     return (await time) > validBefore
   }
+}
+
+/** A charge that waits for longer is logged, and again after the same time, ms. */
+const overdueMs = 30_000
+
+/**
+ * Logs charges that wait to be sent, and the reason. Call it with the open authorizations at each look.
+ */
+export function createOverdue(context: Context): (open: readonly Authorization[]) => void {
+  /** When each was seen first, or logged. */
+  let since = new Map<string, number>()
+  return (open) => {
+    const at = context.monotonic()
+    const waiting = open.flatMap(({ id, state, failedAt, transfer }) => {
+      const reason = state === 'metered' && failedAt === undefined && reasonOf(context, transfer)
+      return reason ? [{ id, reason, transfer }] : []
+    })
+    since = new Map(waiting.map(({ id }) => [id, since.get(id) ?? at]))
+    for (const { id, reason, transfer } of waiting) {
+      if (at - (since.get(id) ?? at) < overdueMs) continue
+      since.set(id, at)
+      const { network, upto } = transfer
+      context.log('charge-waiting', {
+        ...about({ id }),
+        network,
+        relayer: upto?.facilitator,
+        reason,
+      })
+    }
+  }
+}
+
+/** What a charge waits for, as far as this process knows; undefined for those of another process. */
+function reasonOf(
+  context: Context,
+  { network, upto }: Authorization['transfer'],
+): string | undefined {
+  const chain = context.chains.get(network)
+  if (!chain || !upto) return undefined
+  const { relayers, health } = chain
+  const lane = { network, relayer: upto.facilitator }
+  const relayer = relayers.find(({ address }) => address === upto.facilitator)
+  if (relayer === undefined || !relayer.isHeld) {
+    if (!keeps(context, chain) || context.ledger.lanes.isOfAnother(lane)) return undefined
+    return isOthers(context, network, upto.facilitator)
+      ? 'no process has its account'
+      : 'its account is not configured'
+  }
+  const paused = health.reason ?? pausedBy(relayer)
+  if (paused !== undefined) return paused
+  if (makesRoom(relayer, relayers)) return 'its account is given to another process'
+  return relayer.open > 0 ? `${relayer.open} transactions of its account are open` : 'the database'
 }

@@ -5,7 +5,6 @@ import type { WriteEvent } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import { dayMs, hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
-import { createDebts } from './debts'
 
 /*
  * By `upto` a merchant works before it is paid. Its risk with a payer is what is open and what was lost,
@@ -27,30 +26,9 @@ export type CreditLimits = {
 /** A payer at a merchant, and the address that its request came from. */
 export type Debtor = Buyer & { client: string | undefined }
 
-export type Credit = {
-  /** Reads what is known of a payer, unless it is known to have paid enough for this ceiling. */
-  read(debtor: Debtor, ceilingAtomic: bigint): Promise<void>
-  /** Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before. */
-  refuse(debtor: Debtor, ceilingAtomic: bigint): Refusals.PaymentRefusal | undefined
-  /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
-  open(debtor: Debtor, ceilingAtomic: bigint): () => void
-  /** Whether a payer has paid to the merchant, as far as `read` has shown. No I/O. */
-  hasPaid(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
-  /** Whether a stream to this payer waits for its charge. */
-  holdsStream(buyer: Pick<Buyer, 'payer' | 'merchant'>): boolean
-  /** A forwarded request was not paid for. */
-  lose(id: string, buyer: Pick<Buyer, 'payer' | 'merchant'>, atomic: bigint): void
-  /** A request ended without a charge; the next ones of its payer and its client may have to wait. */
-  countUnpaid(payer: Address, client: string | undefined): void
-  /** An answer was charged, which ends one of the failures. */
-  countCharged(payer: Address, client: string | undefined): void
-  /** What counted as lost was settled after all. */
-  recover(id: string): void
-  /** Reads the losses that other processes have written. */
-  refresh(): Promise<void>
-  /** Risk by merchant, atomic. */
-  risks(): ReadonlyMap<string, bigint>
-}
+type BuyerOf = Pick<Buyer, 'payer' | 'merchant'>
+
+export type Credit = ReturnType<typeof createCredit>
 
 export type CreditOptions = {
   ledger: Pick<AuthorizationLedger, 'lossesSince' | 'standingOf'>
@@ -106,19 +84,21 @@ type State = CreditOptions & {
   loaded: Promise<void> | undefined
 }
 
-export function createCredit(options: CreditOptions): Credit {
+export function createCredit(options: CreditOptions) {
   const { now, limitsOf } = options
   const state: State = { ...options, books: new Map(), losses: new Map(), loaded: undefined }
   const payers = createDebts(now, unpaidMax.payer)
   const clients = createDebts(now, unpaidMax.client)
   return {
-    async read(debtor, ceilingAtomic) {
+    /** Reads what is known of a payer, unless it is known to have paid enough for this ceiling. */
+    async read(debtor: Debtor, ceilingAtomic: bigint): Promise<void> {
       if (limitsOf(debtor.merchant) === undefined) return
       state.loaded ??= load(state, false)
       await state.loaded
       await readStanding(state, debtor, ceilingAtomic)
     },
-    refuse(debtor, ceilingAtomic) {
+    /** Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before. */
+    refuse(debtor: Debtor, ceilingAtomic: bigint): Refusals.PaymentRefusal | undefined {
       const { payer, client, merchant } = debtor
       const limits = limitsOf(merchant)
       const isCovered = limits !== undefined && covers(state, debtor, ceilingAtomic)
@@ -129,7 +109,8 @@ export function createCredit(options: CreditOptions): Credit {
       if (limits === undefined || isCovered) return undefined
       return refuse(state, debtor, ceilingAtomic, limits)
     },
-    open({ merchant, payer }, ceilingAtomic) {
+    /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
+    open({ merchant, payer }: BuyerOf, ceilingAtomic: bigint): () => void {
       const { book, account } = accountOf(state, merchant, payer)
       const add = (atomic: bigint) => {
         account.openAtomic += atomic
@@ -142,39 +123,45 @@ export function createCredit(options: CreditOptions): Credit {
         isOpen = false
       }
     },
-    hasPaid: (buyer) => hasPaid(state, buyer),
-    holdsStream: (buyer) => limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
-    lose(id, { merchant, payer }, atomic) {
+    /** Whether a payer has paid to the merchant, as far as `read` has shown. No I/O. */
+    hasPaid: (buyer: BuyerOf): boolean => hasPaid(state, buyer),
+    /** Whether a stream to this payer waits for its charge. */
+    holdsStream: (buyer: BuyerOf): boolean =>
+      limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
+    /** A forwarded request was not paid for. */
+    lose(id: string, { merchant, payer }: BuyerOf, atomic: bigint): void {
       addLoss(state, { id, merchant, payer, atomic, at: now() }, true)
     },
-    countUnpaid(payer, client) {
+    /** A request ended without a charge; the next ones of its payer and its client may have to wait. */
+    countUnpaid(payer: Address, client: string | undefined): void {
       payers.add(payer)
       if (client !== undefined) clients.add(client)
     },
-    countCharged(payer, client) {
+    /** An answer was charged, which ends one of the failures. */
+    countCharged(payer: Address, client: string | undefined): void {
       payers.takeBack(payer)
       if (client !== undefined) clients.takeBack(client)
     },
-    recover(id) {
+    /** What counted as lost was settled after all. */
+    recover(id: string): void {
       const loss = state.losses.get(id)
       if (loss === undefined) return
       loss.account.lostAtomic -= loss.atomic
       drop(state, loss)
     },
-    async refresh() {
+    /** Reads the losses that other processes have written. */
+    async refresh(): Promise<void> {
       if (state.lanes.isShared && state.loaded !== undefined) await load(state, true)
     },
-    risks() {
+    /** Risk by merchant, atomic. */
+    risks(): ReadonlyMap<string, bigint> {
       expire(state)
       return new Map([...state.books].map(([merchant, { riskAtomic }]) => [merchant, riskAtomic]))
     },
   }
 }
 
-function hasPaid(
-  { books }: State,
-  { merchant, payer }: Pick<Buyer, 'payer' | 'merchant'>,
-): boolean {
+function hasPaid({ books }: State, { merchant, payer }: BuyerOf): boolean {
   const account = books.get(merchant)?.accounts.get(payer)
   return account !== undefined && paidOf(account) > 0n
 }
@@ -346,4 +333,45 @@ function paidOf({ paid }: Account): bigint {
   let sum = 0n
   for (const { atomic } of paid.values()) sum += atomic
   return sum
+}
+
+const unpaidWindowMs = 600_000
+const keysMax = 10_000
+
+/**
+ * Requests by `upto` that ended without a charge, by payer or by address. A request may be what makes an
+ * upstream fail, such as a text that its filters refuse near the end of the answer. After a few of
+ * these the key waits, or it would have the work of the upstream for nothing. A key may have `most` at
+ * once, and each expires after its part of the time. A restart resets them.
+ */
+function createDebts(now: () => number, most: number) {
+  /** The time at which all of a key have expired. */
+  const until = new Map<string, number>()
+  const tokenMs = unpaidWindowMs / most
+  const debtMs = (key: string) => {
+    const debt = (until.get(key) ?? 0) - now()
+    // More than all of them: the clock was set back, and the time is meaningless.
+    return debt > unpaidWindowMs ? 0 : Math.max(0, debt)
+  }
+  return {
+    add(key: string): void {
+      const debt = Math.min(unpaidWindowMs, debtMs(key) + tokenMs)
+      // Keep the order of insertion: the oldest are dropped first.
+      until.delete(key)
+      until.set(key, now() + debt)
+      const [oldest] = until.keys()
+      if (until.size > keysMax && oldest !== undefined) until.delete(oldest)
+    },
+    /** Ends one of them early, because its key has paid. */
+    takeBack(key: string): void {
+      const left = debtMs(key) - tokenMs
+      if (left > 0) until.set(key, now() + left)
+      else until.delete(key)
+    },
+    /** Seconds until the key may begin another one; 0 when it may now. */
+    waitSeconds(key: string): number {
+      const missingMs = debtMs(key) - (most - 1) * tokenMs
+      return missingMs > 0 ? Math.ceil(missingMs / 1000) : 0
+    },
+  }
 }
