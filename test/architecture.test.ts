@@ -80,7 +80,7 @@ test('the stages of a paid request are in few files', () => {
 })
 
 for (const [heading, least] of [
-  ['## A paid request', 20],
+  ['## A paid request', 15],
   [byUse, 10],
 ] as const)
   test(`below "${heading}" no stage imports a stage above it`, () => {
