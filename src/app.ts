@@ -254,7 +254,7 @@ async function stop(listener: Listener, parts: Parts): Promise<void> {
     within(work, Math.max(leastMs, deadline + lastWritesMs - reserveMs - now()))
   const closed = listener.stop(false)
   const inFlight = () =>
-    paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight() ?? 0)
+    paywall.inFlight() + settling.calls + (startedStock?.purchase.inFlight ?? 0)
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
   const limitMs = Math.max(0, deadline - now())
   const stopped = [paywall.stop(), settlement.stop(limitMs), webhooks.stop(limitMs)]

@@ -170,9 +170,9 @@ async function startMoney(base: Base) {
 }
 
 /** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
-async function startSales(base: Base, { settlement, sponsoring, waitMs }: Money) {
+async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs }: Money) {
   const { options, current, ledger, registry, now, log } = base
-  const { challengeSecrets, receiptKey, relayerKeys } = options.secrets
+  const { challengeSecrets, receiptKey } = options.secrets
   const { baseUrl, stockBaseUrl, stalledStreamsMax, bufferedMaxBytes } = options.config.service
   const tally = createTally()
   /** Claims on money, which all products share. */
@@ -214,11 +214,12 @@ async function startSales(base: Base, { settlement, sponsoring, waitMs }: Money)
   })
   /** Signer of receipts. */
   const receiptAddress = Crypto.addressOf(receiptKey)
+  const issuer = { key: receiptKey, address: receiptAddress }
   /** Answers what a payment has cost. */
   const lookup = createLookup({
     settlement,
     tokens: createTokens(challengeSecrets),
-    issuer: { key: receiptKey, address: receiptAddress },
+    issuer,
     now,
   })
   /** Undefined without `[stock]`, as `startedStock` is. */
@@ -238,10 +239,10 @@ async function startSales(base: Base, { settlement, sponsoring, waitMs }: Money)
       refundsMax: options.refundsMax,
       laterMs: options.orderRetryMs,
       meter: registry,
-      stockBaseUrl,
+      baseUrl: stockBaseUrl,
       waitMs,
-      receiptAddress,
-      relayerKeys,
+      issuer,
+      relayers,
     })
   base.onFailure(() => startedStock?.desk.stop())
   /** Whether the credential of a request may pay for its body. */

@@ -8,15 +8,7 @@ import type { Asset } from '../protocol/Asset'
 import * as Permit from '../protocol/Permit'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
-
-/** Decimals of every official stock token; shares are shown with all of them. */
-export const shareDecimals = 18
-
-/** The listed token of a symbol, in any case. */
-export function find(stock: Pick<Stock, 'tokens'>, symbol: string): StockToken | undefined {
-  const wanted = symbol.toUpperCase()
-  return stock.tokens.find((token) => token.symbol === wanted)
-}
+import { shareDecimals } from './Order'
 
 /** What the buyer pays for a swap of `usdgAtomic`: fees come on top and round up. */
 export function totalOf(stock: Pick<Stock, 'feeBps'>, usdgAtomic: bigint): bigint {
@@ -43,11 +35,6 @@ export type Terms = {
   recipient: Address | undefined
   minimumAtomic: bigint | undefined
 }
-
-export type ParsedTerms =
-  | { kind: 'terms'; terms: Terms }
-  | { kind: 'invalid'; wrong: readonly Schema.Wrong[] }
-  | { kind: 'unknown-symbol'; symbol: string }
 
 /** Query of a quote or a purchase, by the decimals of the asset that is paid with. */
 export function termsQuery(decimals: number) {
@@ -109,14 +96,14 @@ function decimalPattern(decimals: number): string {
 
 /**
  * Reads the query of a quote or a purchase. Strict, because it moves money: a misspelt `recipient`
- * must not deliver to another account. Names all faults. Reports a symbol that is well formed and
- * not listed separately.
+ * must not deliver to another account. Throws ProblemError: 400 with all faults, or 404 for a symbol
+ * that is not listed.
  */
-export function parseTerms(
+export function readTerms(
   query: URLSearchParams,
   stock: Pick<Stock, 'tokens' | 'minAtomic' | 'maxAtomic'>,
   { decimals }: Pick<Asset, 'decimals'>,
-): ParsedTerms {
+): Terms {
   const { values, wrong } = Schema.readQuery(termsQuery(decimals), query, {
     unknown: 'is not a parameter of this route',
     checks: {
@@ -126,32 +113,18 @@ export function parseTerms(
       minimumShares: (text) => (readShares(text) === undefined ? sharesFault : undefined),
     },
   })
-  const { symbol, usdg, recipient, minimumShares } = values
-  if (wrong.length > 0 || symbol === undefined || usdg === undefined)
-    return { kind: 'invalid', wrong }
-  const token = find(stock, symbol)
-  if (token === undefined) return { kind: 'unknown-symbol', symbol: symbol.toUpperCase() }
-  const terms = {
+  const { usdg, recipient, minimumShares } = values
+  const symbol = values.symbol?.toUpperCase()
+  if (wrong.length > 0 || symbol === undefined || usdg === undefined) throw invalidQuery(wrong)
+  const token = stock.tokens.find((each) => each.symbol === symbol)
+  if (token === undefined) {
+    throw Problem.of('not-found', `${symbol} is not listed; /api/stock/list has all symbols.`)
+  }
+  return {
     token,
     usdgAtomic: Amount.fromDecimal(usdg, decimals),
     recipient: AddressText.parseStrict(recipient),
     minimumAtomic: minimumShares === undefined ? undefined : readShares(minimumShares),
-  }
-  return { kind: 'terms', terms }
-}
-
-/** The terms. Throws ProblemError: 400 with all faults, or 404. */
-export function assertTerms(parsed: ParsedTerms): Terms {
-  switch (parsed.kind) {
-    case 'terms':
-      return parsed.terms
-    case 'unknown-symbol':
-      throw Problem.of(
-        'not-found',
-        `${parsed.symbol} is not listed; /api/stock/list has all symbols.`,
-      )
-    case 'invalid':
-      throw invalidQuery(parsed.wrong)
   }
 }
 
@@ -189,16 +162,14 @@ function readDecimal(text: string, decimals: number): bigint | undefined {
   }
 }
 
-/** Accounts that may not receive shares: contracts that would keep them, and our own. */
-export type Forbidden = { stock: Stock; asset: Pick<Asset, 'address'>; own: readonly Address[] }
-
 /**
- * Why an address cannot receive shares; undefined when it can. SwapRouter02 takes the recipients 1 and
+ * Why an address cannot receive shares: it is one of the service, or of a contract that would keep them.
+ * Undefined when it can. SwapRouter02 takes the recipients 1 and
  * 2 for the caller and itself, and precompiles live below 2^16.
  */
 export function refusalOf(
   recipient: Address,
-  { stock, asset, own }: Forbidden,
+  { stock, asset, own }: { stock: Stock; asset: Pick<Asset, 'address'>; own: readonly Address[] },
 ): string | undefined {
   if (BigInt(recipient) < 65_536n) return 'is a reserved address'
   const is = (address: Address) => AddressText.equal(address, recipient)

@@ -3,12 +3,13 @@ import type { Order } from '../../db/Order'
 import * as Amount from '../protocol/Amount'
 import * as Crypto from '../protocol/Crypto'
 
-/** Decimals of the two amounts of an order. */
-export type Units = { assetDecimals: number; tokenDecimals: number }
+/** Decimals of every official stock token; shares are shown with all of them. */
+export const shareDecimals = 18
 
 /** The JSON of an order for `buy`, `order/{id}` and `orders`: on-chain facts and its state. */
-export function toJson(order: Order, units: Units): Readonly<Record<string, unknown>> {
-  const shares = (atomic: bigint) => Amount.toDecimal(atomic, units.tokenDecimals)
+export function toJson(order: Order, assetDecimals: number): Readonly<Record<string, unknown>> {
+  const shares = (atomic: bigint) => Amount.toDecimal(atomic, shareDecimals)
+  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, assetDecimals)
   const { deliveredAtomic, returnedAtomic, swapTx, refundTx, refundReason, heldReason } = order
   return {
     id: order.id,
@@ -17,34 +18,28 @@ export function toJson(order: Order, units: Units): Readonly<Record<string, unkn
     token: order.token,
     payer: order.payer,
     recipient: order.recipient,
-    usdg: Amount.toDecimal(order.usdgAtomic, units.assetDecimals),
+    usdg: usdg(order.usdgAtomic),
     usdgAtomic: String(order.usdgAtomic),
     // The paid amount, which a refund returns: more than what is swapped where there is a fee.
-    ...(order.totalAtomic === order.usdgAtomic
-      ? {}
-      : {
-          total: Amount.toDecimal(order.totalAtomic, units.assetDecimals),
-          totalAtomic: String(order.totalAtomic),
-        }),
+    ...(order.totalAtomic !== order.usdgAtomic && {
+      total: usdg(order.totalAtomic),
+      totalAtomic: String(order.totalAtomic),
+    }),
     quotedShares: shares(order.quotedAtomic),
     minimumShares: shares(order.floorAtomic),
-    ...(deliveredAtomic === undefined
-      ? {}
-      : {
-          deliveredShares: shares(deliveredAtomic),
-          deliveredSharesAtomic: String(deliveredAtomic),
-        }),
-    ...(returnedAtomic === undefined
-      ? {}
-      : {
-          returned: Amount.toDecimal(returnedAtomic, units.assetDecimals),
-          returnedAtomic: String(returnedAtomic),
-        }),
+    ...(deliveredAtomic !== undefined && {
+      deliveredShares: shares(deliveredAtomic),
+      deliveredSharesAtomic: String(deliveredAtomic),
+    }),
+    ...(returnedAtomic !== undefined && {
+      returned: usdg(returnedAtomic),
+      returnedAtomic: String(returnedAtomic),
+    }),
     settlementTx: order.settlementTx,
-    ...(swapTx === undefined ? {} : { swapTx }),
-    ...(refundTx === undefined ? {} : { refundTx }),
-    ...(refundReason === undefined ? {} : { refundReason }),
-    ...(heldReason === undefined ? {} : { heldReason }),
+    swapTx,
+    refundTx,
+    refundReason,
+    heldReason,
     createdAt: new Date(order.createdAt).toISOString(),
     updatedAt: new Date(order.updatedAt).toISOString(),
   }
@@ -70,7 +65,6 @@ export function refundId({ id, refundAttempts }: Pick<Order, 'id' | 'refundAttem
 
 /** Pattern of the id of an order. */
 export const idPattern = '^ord_[0-9a-f]{32}$'
-const idRegExp = new RegExp(idPattern)
 
 /** `ord_`, the time and randomness: grows with time, so that it sorts the history. */
 export function newId(now: number, random: Uint8Array): string {
@@ -86,5 +80,5 @@ export function idSince(now: number): string {
 
 /** Whether a text can be the id of an order. */
 export function isId(text: string): boolean {
-  return idRegExp.test(text)
+  return new RegExp(idPattern).test(text)
 }

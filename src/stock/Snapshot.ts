@@ -1,8 +1,10 @@
 import type { Address, Hex } from 'viem'
 import { RpcFault } from '../chain/client'
+import type { Call } from '../chain/multicall'
 import * as StockToken from '../chain/stock-token'
 import * as Uniswap from '../chain/uniswap'
 import type { StockToken as Listed, Stock } from '../config/Config'
+import * as Amount from '../protocol/Amount'
 import * as Problem from '../protocol/Problem'
 
 /** State of one listed token, all of it in one block. Undefined: not readable. */
@@ -50,8 +52,6 @@ export type Question = {
   usdgAtomic: bigint
   people: readonly Address[]
 }
-
-type Call = { to: Address; data: Hex }
 
 /** The reads of a snapshot; `parse` takes their answers. */
 export function calls({ stock, asset, token, usdgAtomic, people }: Question): readonly Call[] {
@@ -115,6 +115,11 @@ export function parse(question: Question, { results, blockNumber, readAt }: Answ
   }
 }
 
+/** ERC-8056: underlying shares per token, for display. Amounts are always of tokens. */
+export function multiplierOf({ multiplierE18 }: Snapshot): string | null {
+  return multiplierE18 === undefined ? null : Amount.toDecimal(multiplierE18, 18)
+}
+
 /**
  * The price to show: that of the smallest order. A halted token has no quote; its pool still has
  * the price at which it stopped.
@@ -160,18 +165,24 @@ function divideUp(value: bigint, by: bigint): bigint {
   return (value + by - 1n) / by
 }
 
-/** Why an order cannot be taken. `status` is the HTTP status; `detail` is safe to send. */
-export type MarketRefusal = { ok: false; status: 400 | 409 | 503; detail: string } & (
-  | { code: 'blocked'; address: Address }
-  | {
-      code: 'halted' | 'paused' | 'pool-mismatch' | 'feed-distance' | 'no-liquidity' | 'unreadable'
-    }
-)
+/** Why an order cannot be taken. `detail` is safe to send. */
+export type Refusal = {
+  ok: false
+  code:
+    | 'blocked'
+    | 'halted'
+    | 'paused'
+    | 'pool-mismatch'
+    | 'feed-distance'
+    | 'no-liquidity'
+    | 'unreadable'
+  detail: string
+}
 
 /** A warning only: the order can be taken. */
-export type Warning = 'feed-stale' | 'feed-paused' | 'feed-unreadable'
+type Warning = 'feed-stale' | 'feed-paused' | 'feed-unreadable'
 
-export type Verdict = { ok: true; warnings: readonly Warning[] } | MarketRefusal
+export type Verdict = { ok: true; warnings: readonly Warning[] } | Refusal
 
 type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
 
@@ -182,53 +193,37 @@ type Rules = Pick<Stock, 'feedDistanceBps' | 'feedMaxAgeSeconds'>
  * `now` is unix ms.
  */
 export function judge(snapshot: Snapshot, rules: Rules, now: number): Verdict {
-  const { token, blocked } = snapshot
+  const { symbol } = snapshot.token
   if (snapshot.isPaused === undefined || snapshot.decimals === undefined) {
-    return refuse(
-      'unreadable',
-      503,
-      `The contract of ${token.symbol} cannot be read; nothing is charged. Try again later.`,
-    )
+    const detail = `The contract of ${symbol} cannot be read; nothing is charged. Try again later.`
+    return refuse('unreadable', detail)
   }
   if (!snapshot.isPinned) {
-    return refuse(
-      'pool-mismatch',
-      503,
-      `The factory does not confirm the pool of ${token.symbol}: tell the operator.`,
-    )
+    const detail = `The factory does not confirm the pool of ${symbol}: tell the operator.`
+    return refuse('pool-mismatch', detail)
   }
   if (snapshot.isHalted === true) {
-    return refuse('halted', 409, `The issuer has halted ${token.symbol}: buy another, or later.`)
+    return refuse('halted', `The issuer has halted ${symbol}: buy another, or later.`)
   }
   if (snapshot.isPaused) {
-    return refuse(
-      'paused',
-      503,
-      `Transfers of ${token.symbol} are paused by the issuer: try again later.`,
-    )
+    return refuse('paused', `Transfers of ${symbol} are paused by the issuer: try again later.`)
   }
-  for (const { address, isBlocked } of blocked) {
-    if (isBlocked === undefined)
-      return refuse(
-        'unreadable',
-        503,
-        'The registry cannot be read; nothing is charged. Try again later.',
-      )
-    if (!isBlocked) continue
-    const detail = `The issuer blocks ${address}: it cannot hold the token.`
-    return { ok: false, code: 'blocked', status: 400, detail, address }
+  for (const { address, isBlocked } of snapshot.blocked) {
+    if (isBlocked === undefined) {
+      const detail = 'The registry cannot be read; nothing is charged. Try again later.'
+      return refuse('unreadable', detail)
+    }
+    if (isBlocked)
+      return refuse('blocked', `The issuer blocks ${address}: it cannot hold the token.`)
   }
   if (snapshot.sharesAtomic === undefined || snapshot.midPriceAtomic === undefined) {
-    return refuse(
-      'no-liquidity',
-      503,
-      `The pool of ${token.symbol} cannot take this amount: buy less, or later.`,
-    )
+    const detail = `The pool of ${symbol} cannot take this amount: buy less, or later.`
+    return refuse('no-liquidity', detail)
   }
-  return ofFeed(snapshot, rules, now)
+  return judgeByFeed(snapshot, rules, now)
 }
 
-function ofFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
+function judgeByFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
   const { token, feed, midPriceAtomic, priceAtomic } = snapshot
   if (token.feed === undefined) return { ok: true, warnings: [] }
   if (snapshot.isOraclePaused === true) return { ok: true, warnings: ['feed-paused'] }
@@ -240,7 +235,7 @@ function ofFeed(snapshot: Snapshot, rules: Rules, now: number): Verdict {
   )
   if (!isFar) return { ok: true, warnings: [] }
   const detail = `The price of ${token.symbol} is too far from its price feed: try again later.`
-  return refuse('feed-distance', 503, detail)
+  return refuse('feed-distance', detail)
 }
 
 /** Whether a feed is older than allowed, or ahead of us by as much. */
@@ -256,27 +251,41 @@ function distanceBps(price: bigint, reference: bigint): number {
 }
 
 /** The problem of a refusal; its `reason` is the refusal's code. */
-export function problemOf(refusal: MarketRefusal): Problem.ProblemError {
-  const { code, detail } = refusal
+export function problemOf({ code, detail }: Refusal): Problem.ProblemError {
   const members = { reason: code }
-  switch (code) {
-    case 'blocked':
-      return Problem.of('invalid-parameter', detail, { members })
-    case 'halted':
-      return Problem.of('halted', detail, { members })
-    case 'paused':
-      return Problem.of('paused', detail, { members, headers: { 'retry-after': '60' } })
-    default:
-      return Problem.of('not-ready', detail, { members, headers: { 'retry-after': '10' } })
-  }
+  if (code === 'blocked') return Problem.of('invalid-parameter', detail, { members })
+  if (code === 'halted') return Problem.of('halted', detail, { members })
+  const isPaused = code === 'paused'
+  const headers = { 'retry-after': isPaused ? '60' : '10' }
+  return Problem.of(isPaused ? 'paused' : 'not-ready', detail, { members, headers })
 }
 
-function refuse(
-  code: Exclude<MarketRefusal['code'], 'blocked'>,
-  status: MarketRefusal['status'],
-  detail: string,
-): MarketRefusal {
-  return { ok: false, code, status, detail }
+/** A snapshot on which an order may be taken. */
+export type Quoted = Snapshot & {
+  sharesAtomic: bigint
+  priceAtomic: bigint
+  decimals: number
+  warnings: readonly Warning[]
+}
+
+/** The warnings of a verdict, where there are any. */
+export function warningsOf(warnings: readonly Warning[]) {
+  return warnings.length === 0 ? {} : { warnings }
+}
+
+/** Throws ProblemError when no order can be taken on a snapshot. */
+export function assertOpen(snapshot: Snapshot, verdict: Verdict): Quoted {
+  if (!verdict.ok) throw problemOf(verdict)
+  const { sharesAtomic, priceAtomic, decimals } = snapshot
+  // A verdict permits only snapshots that have them.
+  if (sharesAtomic === undefined || priceAtomic === undefined || decimals === undefined) {
+    throw new Error('a snapshot without a quote was accepted')
+  }
+  return { ...snapshot, sharesAtomic, priceAtomic, decimals, warnings: verdict.warnings }
+}
+
+function refuse(code: Refusal['code'], detail: string): Refusal {
+  return { ok: false, code, detail }
 }
 
 /** Throws the problem of a market whose network gives no answer, or else the fault itself. */

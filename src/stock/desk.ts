@@ -1,17 +1,8 @@
 import type { Address } from 'viem'
 import { type Order, type State, unfinished } from '../../db/Order'
-import type { HistoryQuery, OrderLedger } from '../../db/OrderLedger'
-import type { NetworkConfig, Stock } from '../config/Config'
-import type { WriteEvent } from '../log'
-import { idSince, refundId, swapId } from './Order'
-import {
-  type Context,
-  type DeskMarket,
-  type DeskSettlement,
-  isOurs,
-  type Next,
-  step,
-} from './steps'
+import type { HistoryQuery } from '../../db/OrderLedger'
+import { refundId, swapId } from './Order'
+import { type Context, type DeskSettlement, isOurs, type Next, step } from './steps'
 
 /** The stock desk: takes orders and drives each to its end, across faults and restarts. */
 export type Desk = {
@@ -22,16 +13,8 @@ export type Desk = {
   findByPayment(paymentId: string): Promise<Order | undefined>
   /** Newest first; only orders that are on the chain. */
   history(query: HistoryQuery): Promise<readonly Order[]>
-  /** Orders of a payer since then (unix ms) that were refunded or will be. */
-  refundsOf(payer: Address, since: number): Promise<number>
-  /** Orders of a payer that have not ended and are not to be refunded. */
-  underWay(payer: Address): Promise<number>
-  /** Orders of all payers under way, and those since then that were refunded or will be. */
-  refundable(since: number): Promise<number>
   /** Number of orders in each state that is not final. */
   counts(): Promise<ReadonlyMap<State, number>>
-  /** Number of open orders. */
-  open(): Promise<number>
   /** Orders that wait for an operator, oldest first. */
   held(): Promise<readonly Order[]>
   /** Drives an order now. Safe at any time. */
@@ -44,14 +27,7 @@ export type Desk = {
   stop(): Promise<void>
 }
 
-export type DeskOptions = {
-  orders: OrderLedger
-  settlement: DeskSettlement
-  market: DeskMarket
-  stock: Stock
-  network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
-  now: () => number
-  log: WriteEvent
+export type DeskOptions = Omit<Context, 'endedAt' | 'logSpans' | 'unseen' | 'notify'> & {
   /**
    * Ms between two searches for orders that are not driven, and for retries that operators
    * requested.
@@ -67,7 +43,16 @@ export function createDesk(options: DeskOptions): Desk {
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
   const find = async (id: string) => view(await orders.find(id))
   const waits = createOrderWaits(find, settlement.isShared ? lookMs : undefined)
-  const context = createContext(options, waits)
+  const context: Context = {
+    ...options,
+    endedAt: new Map(),
+    logSpans: new Map(),
+    unseen: new Map(),
+    notify({ id, state, refundReason, heldReason }) {
+      log('order', { order: id, state, refundReason, heldReason })
+      waits.notify(id)
+    },
+  }
   const { drive, start, stop } = createDriver({
     find: orders.find,
     step: (order) => step(context, order),
@@ -96,11 +81,7 @@ export function createDesk(options: DeskOptions): Desk {
       const found = await Promise.all((await orders.history(query)).map(view))
       return found.filter((order) => order !== undefined)
     },
-    refundsOf: (payer, since) => orders.countRefunds(payer, idSince(since)),
-    underWay: orders.countUnderWay,
-    refundable: (since) => orders.countRefundable(idSince(since)),
     counts: async () => countsOf(await orders.open()),
-    open: orders.countOpen,
     held: async () => (await orders.open()).filter(({ state }) => state === 'held'),
     drive,
     wait: waits.wait,
@@ -152,28 +133,6 @@ function countsOf(open: readonly Order[]): ReadonlyMap<State, number> {
   return counts
 }
 
-function createContext(options: DeskOptions, waits: OrderWaits): Context {
-  const { orders, settlement, market, stock, now, log } = options
-  const { asset, reorgDepth, chainId } = options.network
-  const notify: Context['notify'] = ({ id, state, refundReason, heldReason }) => {
-    log('order', { order: id, state, refundReason, heldReason })
-    waits.notify(id)
-  }
-  return {
-    ...{ orders, settlement, market, stock, asset, chainId, reorgDepth, now, log },
-    endedAt: new Map(),
-    logSpans: new Map(),
-    unseen: new Map(),
-    notify,
-    async move(move) {
-      const order = await orders.move(move)
-      if (order === undefined) return false
-      notify(order)
-      return true
-    },
-  }
-}
-
 /** Logs the orders that were paid to another desk account. */
 async function warnOfOthers(context: Context, orders: readonly Order[]): Promise<void> {
   const { settlement, log } = context
@@ -204,7 +163,7 @@ async function withNewest(settlement: DeskSettlement, order: Order): Promise<Ord
   }
 }
 
-export type DriverOptions = {
+type DriverOptions = {
   find(id: string): Promise<Order | undefined>
   /** Takes the next step of an order. */
   step(order: Order): Promise<Next>
@@ -216,163 +175,130 @@ export type DriverOptions = {
   laterMs: number
   /** Ms between two searches for orders that are not driven. */
   sweepMs: number
-  log: WriteEvent
-}
-
-export type Driver = {
-  /** Drives an order now. Safe at any time; before `start` the id is stored. */
-  drive(id: string): void
-  /** Drives these ids and the stored ones, and from now on orders that are not driven. */
-  start(ids: readonly string[]): void
-  /** Starts nothing new; resolves when no step runs. */
-  stop(): Promise<void>
-}
-
-type Driving = {
-  options: DriverOptions
-  running: Map<string, Promise<void>>
-  /** Orders that changed while they run. */
-  changed: Set<string>
-  /** Ids of calls before `start`. */
-  queued: Set<string>
-  timers: Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>
-  sweeping: ReturnType<typeof setInterval> | undefined
-  /** The running search for orders. */
-  sweep: Promise<void> | undefined
-  isStarted: boolean
-  isStopping: boolean
+  log: Context['log']
 }
 
 /** More steps than any order needs at once: a looping order must not stop the others. */
 const stepsMax = 20
 
 /** Drives orders to their ends, each with one step at a time. */
-export function createDriver(options: DriverOptions): Driver {
-  const state: Driving = {
-    options,
-    running: new Map(),
-    changed: new Set(),
-    queued: new Set(),
-    timers: new Map(),
-    sweeping: undefined,
-    sweep: undefined,
-    isStarted: false,
-    isStopping: false,
+export function createDriver(options: DriverOptions) {
+  const { find, laterMs, log } = options
+  const running = new Map<string, Promise<void>>()
+  /** Orders that changed while they run. */
+  const changed = new Set<string>()
+  /** Ids of calls before `start`. */
+  const queued = new Set<string>()
+  const timers = new Map<string, { timer: ReturnType<typeof setTimeout>; delayMs: number }>()
+  let sweeping: ReturnType<typeof setInterval> | undefined
+  /** The running search for orders. */
+  let search: Promise<void> | undefined
+  let isStarted = false
+  let isStopping = false
+
+  /** Drives an order now. Safe at any time; before `start` the id is stored. */
+  function drive(id: string): void {
+    if (isStopping) return
+    if (!isStarted) {
+      queued.add(id)
+      return
+    }
+    if (running.has(id)) {
+      // The running step may have read the order before the change.
+      changed.add(id)
+      return
+    }
+    const scheduled = timers.get(id)
+    clearTimeout(scheduled?.timer)
+    timers.delete(id)
+    const work = run(id, scheduled?.delayMs ?? 0).finally(() => {
+      running.delete(id)
+      if (changed.delete(id)) drive(id)
+    })
+    running.set(id, work)
   }
+
+  /** Takes steps until there is nothing to do now. Never rejects. */
+  async function run(id: string, delayMs: number): Promise<void> {
+    let isFirst = true
+    try {
+      for (let steps = 0; steps < stepsMax; steps++) {
+        const order = await find(id)
+        if (order === undefined || isStopping || !options.isOurs()) return
+        const next = await options.step(order)
+        if (next === 'wait') return
+        if (next === 'later') return later(id, isFirst ? delayMs : 0)
+        isFirst = false
+      }
+      later(id, delayMs)
+    } catch (error) {
+      if (isStopping) return
+      log('order-fault', { order: id, error })
+      later(id, delayMs)
+    }
+  }
+
+  function later(id: string, delayMs: number): void {
+    if (isStopping) return
+    const next = Math.min(Math.max(laterMs, delayMs * 2), laterMs * 30)
+    timers.set(id, { timer: setTimeout(() => drive(id), next), delayMs: next })
+  }
+
+  /** Drives orders that are not driven. Never rejects. */
+  async function sweep(): Promise<void> {
+    try {
+      for (const id of await options.toDrive()) {
+        if (!running.has(id) && !timers.has(id)) drive(id)
+      }
+    } catch (error) {
+      if (!isStopping) log('order-fault', { error })
+    }
+    search = undefined
+  }
+
+  /** One search at a time: a ledger may answer after the next one is due. */
+  function startSweep(): void {
+    search ??= sweep()
+  }
+
   return {
-    drive: (id) => drive(state, id),
-    start(ids) {
-      if (state.isStopping) return
-      state.isStarted = true
-      for (const id of new Set([...state.queued, ...ids])) drive(state, id)
-      sweep(state)
-      state.sweeping ??= setInterval(() => sweep(state), options.sweepMs)
+    drive,
+    /** Drives these ids and the stored ones, and from now on orders that are not driven. */
+    start(ids: readonly string[]): void {
+      if (isStopping) return
+      isStarted = true
+      for (const id of new Set([...queued, ...ids])) drive(id)
+      startSweep()
+      sweeping ??= setInterval(startSweep, options.sweepMs)
     },
-    async stop() {
-      state.isStopping = true
-      clearInterval(state.sweeping)
-      for (const { timer } of state.timers.values()) clearTimeout(timer)
-      state.timers.clear()
-      await Promise.all([state.sweep, ...state.running.values()])
+    /** Starts nothing new; resolves when no step runs. */
+    async stop(): Promise<void> {
+      isStopping = true
+      clearInterval(sweeping)
+      for (const { timer } of timers.values()) clearTimeout(timer)
+      timers.clear()
+      await Promise.all([search, ...running.values()])
     },
   }
-}
-
-function drive(state: Driving, id: string): void {
-  const { running, changed, timers } = state
-  if (state.isStopping) return
-  if (!state.isStarted) {
-    state.queued.add(id)
-    return
-  }
-  if (running.has(id)) {
-    // The running step may have read the order before the change.
-    changed.add(id)
-    return
-  }
-  const scheduled = timers.get(id)
-  clearTimeout(scheduled?.timer)
-  timers.delete(id)
-  const work = run(state, id, scheduled?.delayMs ?? 0).finally(() => {
-    running.delete(id)
-    if (changed.delete(id)) drive(state, id)
-  })
-  running.set(id, work)
-}
-
-/** Takes steps until there is nothing to do now. Never rejects. */
-async function run(state: Driving, id: string, delayMs: number): Promise<void> {
-  const { find, step, isOurs, log } = state.options
-  let last: Order['state'] | undefined
-  try {
-    for (let steps = 0; steps < stepsMax; steps++) {
-      const order = await find(id)
-      if (order === undefined || state.isStopping || !isOurs()) return
-      const next = await step(order)
-      if (next === 'wait') return
-      if (next === 'later') return later(state, id, last === undefined ? delayMs : 0)
-      last = order.state
-    }
-    later(state, id, delayMs)
-  } catch (error) {
-    if (state.isStopping) return
-    log('order-fault', { order: id, error })
-    later(state, id, delayMs)
-  }
-}
-
-function later(state: Driving, id: string, delayMs: number): void {
-  if (state.isStopping) return
-  const { laterMs } = state.options
-  const next = Math.min(Math.max(laterMs, delayMs * 2), laterMs * 30)
-  state.timers.set(id, { timer: setTimeout(() => drive(state, id), next), delayMs: next })
 }
 
 /**
- * Drives orders that are not driven. One search at a time: a ledger may answer after the next one
- * is due.
- */
-function sweep(state: Driving): void {
-  state.sweep ??= sweepOnce(state).finally(() => {
-    state.sweep = undefined
-  })
-}
-
-/** Never rejects. */
-async function sweepOnce(state: Driving): Promise<void> {
-  const { running, timers, options } = state
-  try {
-    for (const id of await options.toDrive()) {
-      if (!running.has(id) && !timers.has(id)) drive(state, id)
-    }
-  } catch (error) {
-    if (!state.isStopping) options.log('order-fault', { error })
-  }
-}
-
-/** Requests that wait for orders to change. */
-export type OrderWaits = {
-  /** Notifies that an order has changed. */
-  notify(id: string): void
-  /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
-  wait(id: string, isWanted: (order: Order) => boolean, ms: number): Promise<Order>
-}
-
-/**
- * `find` reads the current order. `lookMs`: how often it is read without a notification, where another
- * process may change it.
+ * Requests that wait for orders to change. `find` reads the current order. `lookMs`: how often it is
+ * read without a notification, where another process may change it.
  */
 export function createOrderWaits(
   find: (id: string) => Promise<Order | undefined>,
   lookMs?: number,
-): OrderWaits {
+) {
   const waits = new Map<string, Set<() => void>>()
   return {
-    notify(id) {
+    /** Notifies that an order has changed. */
+    notify(id: string): void {
       for (const wake of waits.get(id) ?? []) wake()
     },
-    wait: (id, isWanted, ms) =>
-      new Promise((resolve, reject) => {
+    /** Resolves with the order as soon as `isWanted` accepts it, or after the time (ms). */
+    wait: (id: string, isWanted: (order: Order) => boolean, ms: number) =>
+      new Promise<Order>((resolve, reject) => {
         const waiting = waits.get(id) ?? new Set()
         waits.set(id, waiting)
         const leave = () => {

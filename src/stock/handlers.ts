@@ -1,6 +1,5 @@
 import { Type } from '@sinclair/typebox'
-import type { Address } from 'viem'
-import type { Config, NetworkConfig, Stock } from '../config/Config'
+import type { Config } from '../config/Config'
 import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
@@ -9,114 +8,163 @@ import { searchOf } from '../http/url'
 import { extract } from '../paywall/credential'
 import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
-import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
-import type { Desk } from './desk'
 import * as Instrument from './Instrument'
-import type { Market } from './market'
 import * as Orders from './Order'
-import {
-  buyPath,
-  multiplierOf,
-  type OrderResponse,
-  type Purchase,
-  quoteOf,
-  warningsOf,
-} from './purchase'
+import { buyPath, buyShares, orderJson, quoteOf } from './purchase'
 import * as Snapshot from './Snapshot'
+import type { OpenMarket, StartedStock } from './start'
 
-export type OrderHandlersOptions = {
-  desk: Desk
-  purchase: Purchase
-  orderResponse: OrderResponse
-  stock: Stock
-  network: Pick<NetworkConfig, 'asset'>
+type Serving = {
   service: Pick<
     Config['service'],
     'trustProxy' | 'quotePerMinute' | 'paidPerMinute' | 'stockBaseUrl'
   >
   rateLimit: RateLimit.RateLimit
   now: () => number
-  requestId: () => string
   /** Address of the other end of the connection. */
   addressOf: (request: Request) => string | undefined
-  /** False once the process stops: then nothing new is started. */
-  accepts: () => boolean
 }
 
-/** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
-export function createOrderHandlers(options: OrderHandlersOptions) {
-  const { desk, orderResponse, stock, service, rateLimit, addressOf, now } = options
+/** Routes that are free, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
+export function createMarketHandlers(
+  options: Serving &
+    Pick<OpenMarket, 'market' | 'asset'> & {
+      /** The desk, to which purchases are paid. */
+      payTo: `0x${string}`
+    },
+) {
+  const { market, asset, payTo, service, now } = options
+  const { stock } = market
+  let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
+  return {
+    async list(request: Request): Promise<Response> {
+      const headers = limit(options, 'quote', request, service.quotePerMinute)
+      const snapshots = await market.snapshots().catch(Snapshot.unavailable)
+      const second = Math.floor(now() / 1000)
+      // The same snapshots give the same page within a second.
+      if (page?.snapshots !== snapshots || page.second !== second) {
+        const stocks = snapshots.map((snapshot) => entryOf(snapshot, options))
+        const body = { network: stock.network, asset: asset.address, payTo, stocks }
+        page = { snapshots, second, text: JSON.stringify(body) }
+      }
+      return answer(page.text, headers)
+    },
 
-  const keyOf = (request: Request) => clientOf(request, addressOf(request), service.trustProxy)
-
-  const limit = (name: string, request: Request, perMinute: number): Record<string, string> => {
-    const verdict = rateLimit.take(`${name} ${keyOf(request)}`, perMinute, now())
-    RateLimit.assertWithin(verdict)
-    return RateLimit.headers(verdict)
+    async quote(request: Request): Promise<Response> {
+      const headers = limit(options, 'quote', request, service.quotePerMinute)
+      const query = new URLSearchParams(searchOf(request.url))
+      for (const name of new Set(query.keys()))
+        if (!Instrument.quoteNames.some((known) => known === name)) query.delete(name)
+      const { token, usdgAtomic } = Instrument.readTerms(query, stock, asset)
+      const snapshot = await market.snapshotOf(token, usdgAtomic).catch(Snapshot.unavailable)
+      const quoted = Snapshot.assertOpen(snapshot, market.judge(snapshot))
+      return answer(JSON.stringify(quoteOf(quoted, stock, asset)), headers)
+    },
   }
-
-  const buy = async (request: Request): Promise<Response> => {
-    if (!options.accepts()) throw Problem.of('not-ready', stopping)
-    assertUnpacked(request.headers)
-    const presented = extract(request.headers)
-    const isPaid = presented.kind !== 'none'
-    // A price costs calls to a node, and so does a credential.
-    const limits = isPaid
-      ? limit('paid', request, service.paidPerMinute)
-      : limit('quote', request, service.quotePerMinute)
-    const refusedPerMinute = Math.ceil(service.paidPerMinute * refusedShare)
-    const refusedKey = `refused ${keyOf(request)}`
-    if (isPaid) {
-      const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
-      RateLimit.assertWithin(verdict, 'refused credentials')
-    }
-    const search = searchOf(request.url)
-    const parsed = Instrument.parseTerms(new URLSearchParams(search), stock, options.network.asset)
-    const response = await options.purchase.buy({
-      terms: Instrument.assertTerms(parsed),
-      url: `${service.stockBaseUrl}${buyPath}${search}`,
-      headers: request.headers,
-      presented,
-      requestId: options.requestId(),
-      client: keyOf(request),
-    })
-    if (isPaid && response.status === 402) rateLimit.take(refusedKey, refusedPerMinute, now())
-    // A 402 has its own, shorter headers.
-    const added: Record<string, string> =
-      response.status === 402 ? limits : { ...corsHeaders, ...limits }
-    for (const [name, value] of Object.entries(added)) {
-      response.headers.set(name, value)
-    }
-    return response
-  }
-
-  const order = async (request: Request, id: string): Promise<Response> => {
-    const headers = limit('orders', request, service.paidPerMinute)
-    const found = Orders.isId(id) ? await desk.find(id) : undefined
-    if (found === undefined) throw Problem.of('not-found', noOrder)
-    return answer(orderResponse.toJson(found), headers)
-  }
-
-  const orders = async (request: Request): Promise<Response> => {
-    const headers = limit('orders', request, service.paidPerMinute)
-    const query = historyOf(new URLSearchParams(searchOf(request.url)))
-    const found = await desk.history({ ...query, limit: query.limit + 1 })
-    const page = found.slice(0, query.limit)
-    const last = page.at(-1)
-    const next = found.length > page.length && last !== undefined ? { next: last.id } : {}
-    return answer({ orders: page.map(orderResponse.toJson), ...next }, headers)
-  }
-
-  return { buy, order, orders }
 }
 
-const noOrder = 'There is no such order; /api/stock/orders lists those of a payer.'
-const stopping = 'The service is stopping: send the request again.'
+/** The list marks prices that are older than this, ms. */
+const staleMs = 15_000
+
+function entryOf(
+  snapshot: Snapshot.Snapshot,
+  { market, asset, now }: Pick<Serving, 'now'> & Pick<OpenMarket, 'market' | 'asset'>,
+) {
+  const { token, decimals } = snapshot
+  const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
+  const { feeBps, minAtomic, maxAtomic } = market.stock
+  const verdict = market.judge(snapshot)
+  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
+  return {
+    symbol: token.symbol,
+    name: token.name,
+    address: token.address,
+    decimals: decimals ?? null,
+    pool: token.pool,
+    price: priceAtomic === undefined ? null : usdg(priceAtomic),
+    priceUpdatedAt: new Date(snapshot.readAt).toISOString(),
+    multiplier: Snapshot.multiplierOf(snapshot),
+    feeBps,
+    slippageBps: token.slippageBps,
+    min: usdg(minAtomic),
+    max: usdg(maxAtomic),
+    status: now() - snapshot.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
+    ...(verdict.ok ? Snapshot.warningsOf(verdict.warnings) : {}),
+  }
+}
 
 /** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1
+
+/** `POST /api/stock/buy`, `GET /api/stock/order/{id}` and `GET /api/stock/orders`. */
+export function createOrderHandlers(
+  options: Serving &
+    StartedStock & {
+      requestId: () => string
+      /** False once the process stops: then nothing new is started. */
+      accepts: () => boolean
+    },
+) {
+  const { desk, purchase, service, rateLimit, now } = options
+  return {
+    async buy(request: Request): Promise<Response> {
+      if (!options.accepts()) {
+        throw Problem.of('not-ready', 'The service is stopping: send the request again.')
+      }
+      assertUnpacked(request.headers)
+      const presented = extract(request.headers)
+      const isPaid = presented.kind !== 'none'
+      // A price costs calls to a node, and so does a credential.
+      const limits = isPaid
+        ? limit(options, 'paid', request, service.paidPerMinute)
+        : limit(options, 'quote', request, service.quotePerMinute)
+      const refusedPerMinute = Math.ceil(service.paidPerMinute * refusedShare)
+      const client = keyOf(options, request)
+      const refusedKey = `refused ${client}`
+      if (isPaid) {
+        const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
+        RateLimit.assertWithin(verdict, 'refused credentials')
+      }
+      const search = searchOf(request.url)
+      const { stock, network } = purchase
+      const response = await buyShares(purchase, {
+        terms: Instrument.readTerms(new URLSearchParams(search), stock, network.asset),
+        url: `${service.stockBaseUrl}${buyPath}${search}`,
+        headers: request.headers,
+        presented,
+        requestId: options.requestId(),
+        client,
+      })
+      const isRefused = response.status === 402
+      if (isPaid && isRefused) rateLimit.take(refusedKey, refusedPerMinute, now())
+      // A 402 has its own, shorter headers.
+      const added = isRefused ? limits : { ...corsHeaders, ...limits }
+      for (const [name, value] of Object.entries(added)) response.headers.set(name, value)
+      return response
+    },
+
+    async order(request: Request, id: string): Promise<Response> {
+      const headers = limit(options, 'orders', request, service.paidPerMinute)
+      const found = Orders.isId(id) ? await desk.find(id) : undefined
+      if (found !== undefined) return Response.json(orderJson(purchase, found), open(headers))
+      const detail = 'There is no such order; /api/stock/orders lists those of a payer.'
+      throw Problem.of('not-found', detail)
+    },
+
+    async orders(request: Request): Promise<Response> {
+      const headers = limit(options, 'orders', request, service.paidPerMinute)
+      const query = historyOf(new URLSearchParams(searchOf(request.url)))
+      const found = await desk.history({ ...query, limit: query.limit + 1 })
+      const page = found.slice(0, query.limit)
+      const last = page.at(-1)
+      const orders = page.map((order) => orderJson(purchase, order))
+      const next = found.length > page.length && last !== undefined ? { next: last.id } : {}
+      return Response.json({ orders, ...next }, open(headers))
+    },
+  }
+}
 
 /** Query of the history. */
 export const historyQuery = Type.Object({
@@ -148,103 +196,32 @@ function historyOf(query: URLSearchParams) {
   const unknown = 'is not a parameter here'
   const { values, wrong } = Schema.readQuery(historyQuery, query, { unknown })
   if (wrong.length > 0) throw Instrument.invalidQuery(wrong)
-  const { payer, limit = '20', before } = values
-  return { payer: AddressText.parse(payer), limit: Number(limit), before }
+  const { payer, limit: most = '20', before } = values
+  return { payer: AddressText.parse(payer), limit: Number(most), before }
 }
 
-function answer(body: unknown, headers: Record<string, string>): Response {
-  return Response.json(body, {
-    headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' },
-  })
+function keyOf({ addressOf, service }: Serving, request: Request): string {
+  return clientOf(request, addressOf(request), service.trustProxy)
 }
 
-export type MarketHandlersOptions = {
-  market: Market
-  asset: Asset
-  /** The desk, to which purchases are paid. */
-  payTo: Address
-  service: Pick<Config['service'], 'trustProxy' | 'quotePerMinute'>
-  rateLimit: RateLimit.RateLimit
-  now: () => number
-  /** Address of the other end of the connection. */
-  addressOf: (request: Request) => string | undefined
+/** Counts a request of a client. Returns the headers that report its limit. Throws ProblemError. */
+function limit(
+  serving: Serving,
+  name: string,
+  request: Request,
+  perMinute: number,
+): Record<string, string> {
+  const { rateLimit, now } = serving
+  const verdict = rateLimit.take(`${name} ${keyOf(serving, request)}`, perMinute, now())
+  RateLimit.assertWithin(verdict)
+  return RateLimit.headers(verdict)
 }
 
-/** Free routes, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
-export function createMarketHandlers(options: MarketHandlersOptions) {
-  const { market, asset, payTo, service, rateLimit, now, addressOf } = options
-  const { stock } = market
-
-  const limited = (request: Request): Record<string, string> => {
-    const key = clientOf(request, addressOf(request), service.trustProxy)
-    const verdict = rateLimit.take(`quote ${key}`, service.quotePerMinute, now())
-    RateLimit.assertWithin(verdict)
-    return RateLimit.headers(verdict)
-  }
-
-  let page: { snapshots: readonly Snapshot.Snapshot[]; second: number; text: string } | undefined
-  const list = async (request: Request): Promise<Response> => {
-    const headers = limited(request)
-    const snapshots = await market.snapshots().catch(Snapshot.unavailable)
-    const second = Math.floor(now() / 1000)
-    // The same snapshots give the same page within a second.
-    if (page?.snapshots !== snapshots || page.second !== second) {
-      const stocks = snapshots.map((snapshot) => entryOf(snapshot, market, asset, now()))
-      const body = { network: stock.network, asset: asset.address, payTo, stocks }
-      page = { snapshots, second, text: JSON.stringify(body) }
-    }
-    return answerText(page.text, headers)
-  }
-
-  const quote = async (request: Request): Promise<Response> => {
-    const headers = limited(request)
-    const terms = termsOf(request, stock, asset)
-    const snapshot = await market
-      .snapshotOf(terms.token, terms.usdgAtomic)
-      .catch(Snapshot.unavailable)
-    return answerText(JSON.stringify(quoteOf(snapshot, market, asset)), headers)
-  }
-
-  return { list, quote }
+function answer(json: string, headers: Record<string, string>): Response {
+  return new Response(json, open({ ...headers, 'content-type': 'application/json' }))
 }
 
-/** The list marks prices that are older than this, ms. */
-const staleMs = 15_000
-
-function entryOf(snapshot: Snapshot.Snapshot, market: Market, asset: Asset, now: number) {
-  const { token, decimals } = snapshot
-  const priceAtomic = Snapshot.shownPriceAtomic(snapshot)
-  const { feeBps, minAtomic, maxAtomic } = market.stock
-  const verdict = market.judge(snapshot)
-  const usdg = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
-  return {
-    symbol: token.symbol,
-    name: token.name,
-    address: token.address,
-    decimals: decimals ?? null,
-    pool: token.pool,
-    price: priceAtomic === undefined ? null : usdg(priceAtomic),
-    priceUpdatedAt: new Date(snapshot.readAt).toISOString(),
-    multiplier: multiplierOf(snapshot),
-    feeBps,
-    slippageBps: token.slippageBps,
-    min: usdg(minAtomic),
-    max: usdg(maxAtomic),
-    status: now - snapshot.readAt > staleMs ? 'stale' : verdict.ok ? 'open' : verdict.code,
-    ...(verdict.ok ? warningsOf(verdict.warnings) : {}),
-  }
-}
-
-function termsOf(request: Request, stock: Stock, asset: Asset): Instrument.Terms {
-  // A request of HTTP/1.0 may come as a path alone.
-  const asked = [...new URLSearchParams(searchOf(request.url))]
-  const query = new URLSearchParams(
-    asked.filter(([name]) => Instrument.quoteNames.some((known) => known === name)),
-  )
-  return Instrument.assertTerms(Instrument.parseTerms(query, stock, asset))
-}
-
-function answerText(json: string, headers: Record<string, string>): Response {
-  const own = { 'content-type': 'application/json', 'cache-control': 'no-store' }
-  return new Response(json, { headers: { ...corsHeaders, ...headers, ...own } })
+/** The head of an answer that pages of other origins may read. */
+function open(headers: Record<string, string>): ResponseInit {
+  return { headers: { ...corsHeaders, ...headers, 'cache-control': 'no-store' } }
 }

@@ -28,7 +28,7 @@ export type Market = {
   snapshotOf(
     token: StockToken,
     usdgAtomic: bigint,
-    options?: SnapshotOptions,
+    options?: { people?: readonly Address[]; fresh?: boolean },
   ): Promise<Snapshot.Snapshot>
   /** Whether an order may be taken on a snapshot. */
   judge(snapshot: Snapshot.Snapshot): Snapshot.Verdict
@@ -48,8 +48,6 @@ export type SwapTerms = {
   deadline: bigint
 }
 
-export type SnapshotOptions = { people?: readonly Address[]; fresh?: boolean }
-
 export type MarketOptions = {
   /** Gets all snapshots of the list. */
   history?: Pick<History, 'add'>
@@ -59,7 +57,7 @@ export type MarketOptions = {
   /** Unix ms. */
   now: () => number
   /** Whether the issuer halts trading; undefined when it does not answer. Must answer fast. */
-  isHalted?: (token: StockToken) => Promise<boolean | undefined>
+  isHalted?: ((token: StockToken) => Promise<boolean | undefined>) | undefined
   /** Longest time that a snapshot may take, ms. */
   timeoutMs?: number | undefined
 }
@@ -107,19 +105,16 @@ export function createMarket(options: MarketOptions): Market {
   }
 }
 
-type Ask = (
-  token: StockToken,
-  usdgAtomic: bigint,
-  people: readonly Address[],
-) => Promise<Snapshot.Snapshot>
+type Ask = ReturnType<typeof createAsk>
 
 /** Reads the newest block, and the issuer's answer. */
-function createAsk({ stock, asset, read, now, isHalted, timeoutMs = 2_000 }: MarketOptions): Ask {
-  const reader = createReader({ network: stock.network, read, now, timeoutMs })
-  return async (token, usdgAtomic, people) => {
+function createAsk(options: MarketOptions) {
+  const { stock, asset, isHalted } = options
+  const readNewest = createReader(options)
+  return async (token: StockToken, usdgAtomic: bigint, people: readonly Address[] = []) => {
     const question = { stock, asset, token, usdgAtomic, people }
     const [answer, halted] = await Promise.all([
-      reader.ask(Snapshot.calls(question)),
+      readNewest(Snapshot.calls(question)),
       isHalted?.(token),
     ])
     const snapshot = Snapshot.parse(question, answer)
@@ -134,7 +129,7 @@ function createSnapshots({ stock, now, history }: MarketOptions, ask: Ask): Mark
   let refreshing: { askedAt: number; snapshots: Promise<readonly Snapshot.Snapshot[]> } | undefined
 
   async function refresh(): Promise<readonly Snapshot.Snapshot[]> {
-    last = await Promise.all(tokens.map((token) => ask(token, minAtomic, [])))
+    last = await Promise.all(tokens.map((token) => ask(token, minAtomic)))
     history?.add(last)
     return last
   }
@@ -180,22 +175,6 @@ export type Read = (
   options?: { timeoutMs?: number },
 ) => Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
 
-export type Reader = {
-  /**
-   * Answers from the newest block. Requests that wait at the same time share one call. Throws
-   * RpcFault when the network gives no answer within the time.
-   */
-  ask(calls: readonly Call[]): Promise<Snapshot.Answers>
-}
-
-export type ReaderOptions = {
-  network: Network.Id
-  read: Read
-  now: () => number
-  /** Longest wait with the queue, ms. */
-  timeoutMs: number
-}
-
 /** Concurrent reads for free answers: payments need the node, too. */
 const activeMax = 2
 /**
@@ -211,27 +190,27 @@ type Question = {
   reject(error: unknown): void
 }
 
-/** Bundles the reads of concurrent requests, so that many requests cost few node calls. */
-export function createReader(options: ReaderOptions): Reader {
-  const { network, read, now, timeoutMs } = options
+/**
+ * Returns a function that reads the newest block. Calls that wait at the same time share one call of a
+ * node, so that many requests cost few. It throws RpcFault when the network gives no answer within
+ * `timeoutMs`, with the queue.
+ */
+function createReader({ stock, read, now, timeoutMs = 2_000 }: MarketOptions) {
   const waiting = new Set<Question>()
   let active = 0
   let isDue = false
-
-  return {
-    ask(calls) {
-      if (waiting.size >= waitingMax)
-        return Promise.reject(new RpcFault('too many reads are under way'))
-      const { promise, resolve, reject } = Promise.withResolvers<Snapshot.Answers>()
-      const question = { calls, resolve, reject }
-      const timer = setTimeout(() => {
-        waiting.delete(question)
-        reject(new RpcFault('no answer in time'))
-      }, timeoutMs)
-      waiting.add(question)
-      schedule()
-      return promise.finally(() => clearTimeout(timer))
-    },
+  return (calls: readonly Call[]): Promise<Snapshot.Answers> => {
+    if (waiting.size >= waitingMax)
+      return Promise.reject(new RpcFault('too many reads are under way'))
+    const { promise, resolve, reject } = Promise.withResolvers<Snapshot.Answers>()
+    const question = { calls, resolve, reject }
+    const timer = setTimeout(() => {
+      waiting.delete(question)
+      reject(new RpcFault('no answer in time'))
+    }, timeoutMs)
+    waiting.add(question)
+    schedule()
+    return promise.finally(() => clearTimeout(timer))
   }
 
   /** Runs once per turn of the event loop, so that requests of one turn share a call. */
@@ -261,7 +240,7 @@ export function createReader(options: ReaderOptions): Reader {
     const readAt = now()
     try {
       const calls = questions.flatMap((question) => question.calls)
-      const { results, blockNumber } = await read(network, calls, { timeoutMs })
+      const { results, blockNumber } = await read(stock.network, calls, { timeoutMs })
       let start = 0
       for (const question of questions) {
         const end = start + question.calls.length

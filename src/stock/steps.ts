@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from '../../db/Order'
 import type { OrderLedger, OrderMove } from '../../db/OrderLedger'
 import type { Payment } from '../../db/Payment'
@@ -7,19 +7,56 @@ import * as Creation from '../chain/creation'
 import * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
-import type { Stock, StockToken } from '../config/Config'
+import type { NetworkConfig, Stock, StockToken } from '../config/Config'
 import type { WriteEvent } from '../log'
 import * as Abi from '../protocol/Abi'
-import * as AddressText from '../protocol/Address'
-import type { Asset } from '../protocol/Asset'
+import * as Address from '../protocol/Address'
 import * as Authorization from '../protocol/Authorization'
-import type * as Network from '../protocol/Network'
 import { disputesMax, type Observation } from '../settlement/read/cross-check'
 import type { Job, JobEnd } from '../settlement/send/Job'
 import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
 import { nonceOf, refundId, swapId } from './Order'
-import type { Verdict } from './Snapshot'
+
+/** The parts of settlement that the desk uses. */
+export type DeskSettlement = Pick<
+  Settlement,
+  | 'desk'
+  | 'hasDesk'
+  | 'deskEpoch'
+  | 'isShared'
+  | 'run'
+  | 'job'
+  | 'onJob'
+  | 'onPayment'
+  | 'findById'
+  | 'read'
+  | 'rpc'
+  | 'observationOf'
+>
+
+/** The parts that the steps of an order share. */
+export type Context = {
+  orders: OrderLedger
+  settlement: DeskSettlement
+  /** The market in which the desk buys. */
+  market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>
+  stock: Stock
+  network: Pick<NetworkConfig, 'chainId' | 'asset' | 'reorgDepth'>
+  now: () => number
+  log: WriteEvent
+  /** Block at which a job was first observed to have ended without effect, by its id. */
+  endedAt: Map<string, bigint>
+  /** Blocks that a node searches at once for logs. */
+  logSpans: Logs.Spans
+  /**
+   * Orders with a confirmed payment that too few nodes show: the start (unix ms), the time of the
+   * next log event, and the number of contradictions in a row.
+   */
+  unseen: Map<string, { since: number; logAt: number; disputes: number }>
+  /** Logs an order that was moved, and resumes the requests that wait for it. */
+  notify(order: Order): void
+}
 
 /**
  * One step of an order. It depends only on the current database and chain, so it may be repeated at
@@ -59,55 +96,57 @@ export async function step(context: Context, order: Order): Promise<Next> {
 }
 
 async function settling(context: Context, order: Order): Promise<Next> {
-  const { now, unseen } = context
+  const { unseen } = context
   const { id } = order
   const payment = await paymentOf(context, order.paymentId)
   if (payment.state !== 'confirmed') {
     unseen.delete(id)
-    if (payment.state === 'expired') await context.move({ kind: 'fail', id, at: now() })
+    if (payment.state === 'expired') await move(context, order, { kind: 'fail' })
     return 'wait'
   }
   // Check a payment here that no node has shown, so that the state does not alternate meanwhile.
   if (unseen.has(id) && (await observationOf(context, order, payment)) === 'unseen') return 'later'
-  const { transaction: hash } = payment
-  return turn(await context.move({ kind: 'settle', id, at: now(), hash }))
+  return move(context, order, { kind: 'settle', hash: payment.transaction })
 }
 
 /** A reorganisation that is deeper than `reorg_depth` may mine a payment that had expired. */
-async function failed(context: Context, { id, paymentId }: Order): Promise<Next> {
-  if ((await paymentOf(context, paymentId)).state !== 'confirmed') return 'wait'
-  return turn(await context.move({ kind: 'revive', id, at: context.now() }))
+async function failed(context: Context, order: Order): Promise<Next> {
+  if ((await paymentOf(context, order.paymentId)).state !== 'confirmed') return 'wait'
+  return move(context, order, { kind: 'revive' })
 }
 
 async function settled(context: Context, order: Order): Promise<Next> {
   const { now, market } = context
   const { id, usdgAtomic, recipient } = order
-  const unsettle = () => context.move({ kind: 'unsettle', id, at: now() })
   const payment = await paymentOf(context, order.paymentId)
-  if (payment.state !== 'confirmed') return turn(await unsettle())
+  if (payment.state !== 'confirmed') return move(context, order, { kind: 'unsettle' })
   if (!isOurs(context, payment)) return 'later'
   const isLate = order.settledAt !== undefined && now() > order.settledAt + lateMs
   const token = tokenOf(context, order)
   // Read both together, so that the answers have the same age when the swap is written.
-  const [shown, quote] = await Promise.all([
+  const [shown, snapshot] = await Promise.all([
     observationOf(context, order, payment),
     // Late money is refunded, even when the market gives no answer.
     isLate || !token
       ? undefined
-      : market.quote(token, usdgAtomic, [recipient, context.settlement.desk]),
+      : market.snapshotOf(token, usdgAtomic, {
+          people: [recipient, context.settlement.desk],
+          fresh: true,
+        }),
   ])
   if (shown === 'disputed') return holdDisputed(context, order)
   if (shown === 'unseen') {
-    await unsettle()
+    await move(context, order, { kind: 'unsettle' })
     return 'later'
   }
   const refuse = async (reason: RefundReason, detail: unknown) => {
     context.log('order-refused', { order: id, reason, detail })
-    return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
+    return move(context, order, { kind: 'refund', reason })
   }
   if (isLate) return refuse('too-late', undefined)
-  if (quote === undefined) return refuse('check-failed', 'the token is no longer listed')
-  const { verdict, sharesAtomic } = quote
+  if (snapshot === undefined) return refuse('check-failed', 'the token is no longer listed')
+  const { sharesAtomic } = snapshot
+  const verdict = market.judge(snapshot)
   if (sharesAtomic === undefined) return refuse('no-quote', undefined)
   if (sharesAtomic < order.floorAtomic) return refuse('below-floor', sharesAtomic)
   if (!verdict.ok) return refuse('check-failed', verdict.code)
@@ -120,18 +159,17 @@ async function settled(context: Context, order: Order): Promise<Next> {
       confirmed: order.paymentId,
     },
   })
-  return turn(await isWritten(context, id, ended, ({ state }) => state === 'swapping'))
+  return notifyWritten(context, id, ended, ({ state }) => state === 'swapping')
 }
 
 async function swapping(context: Context, order: Order): Promise<Next> {
-  const { now, settlement } = context
-  const { id } = order
+  const { settlement } = context
   const job = await settlement.job(swapId(order))
-  if (job === undefined) throw new Error(`order ${id} has no swap`)
+  if (job === undefined) throw new Error(`order ${order.id} has no swap`)
   if (job.state === 'broadcast') return 'wait'
   if (job.state === 'failed' || job.state === 'replaced') {
     const reason = job.state === 'failed' ? 'swap-failed' : 'swap-replaced'
-    return turn(await context.move({ kind: 'refund', id, at: now(), reason }))
+    return move(context, order, { kind: 'refund', reason })
   }
   const ended = await settlement.run(swapOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
@@ -141,23 +179,16 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   const amountAtomic = deliveredBy(order, receipt)
   const returnedAtomic = returnedBy(context, order, receipt)
   // The swap succeeded: the money is spent and nothing is refunded, whatever its receipt contains.
-  const at = now()
-  return turn(
-    await context.move(
-      amountAtomic > 0n
-        ? { kind: 'deliver', id, at, hash, amountAtomic, returnedAtomic }
-        : { kind: 'hold', id, at, reason: 'delivery-not-found' },
-    ),
-  )
+  if (amountAtomic === 0n) return hold(context, order, 'delivery-not-found')
+  return move(context, order, { kind: 'deliver', hash, amountAtomic, returnedAtomic })
 }
 
 async function delivered(context: Context, order: Order): Promise<Next> {
-  const { id } = order
   if ((await paymentOf(context, order.paymentId)).state === 'expired') {
-    context.log('order-unpaid', { order: id })
+    context.log('order-unpaid', { order: order.id })
   }
   if (await isSwapped(context, order)) return 'wait'
-  return turn(await context.move({ kind: 'undeliver', id, at: context.now() }))
+  return move(context, order, { kind: 'undeliver' })
 }
 
 /** Writes the refund, once its preconditions are proven. */
@@ -165,21 +196,19 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   const { now, settlement } = context
   const { id, paymentId, refundAttempts: attempts } = order
   const payment = await paymentOf(context, paymentId)
-  if (payment.state === 'expired') {
-    return turn(await context.move({ kind: 'hold', id, at: now(), reason: 'settlement-lost' }))
-  }
+  if (payment.state === 'expired') return hold(context, order, 'settlement-lost')
   if (payment.state !== 'confirmed') return 'wait'
   if (!isOurs(context, payment)) return 'later'
   const last = attempts > 0 ? refundId(order) : undefined
   const hash = last && (await settlement.job(last))?.transaction
   if (last && hash && !(await isWithoutEffect(context, last))) {
     // A reorganisation reopened the refund that had failed.
-    return turn(await context.move({ kind: 'resume-attempt', id, at: now(), attempts, hash }))
+    return move(context, order, { kind: 'resume-attempt', attempts, hash })
   }
   const swap = order.swapTx && swapId(order)
   if (swap && !(await isWithoutEffect(context, swap))) {
     // A reorganisation removed the failed swap.
-    return turn(await context.move({ kind: 'reswap', id, at: now(), refundTx: undefined }))
+    return move(context, order, { kind: 'reswap', refundTx: undefined })
   }
   if (last && !(await isOver(context, last))) return 'later'
   const shown = await observationOf(context, order, payment)
@@ -196,18 +225,17 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
       withoutEffect: [swap, last].filter((each) => each !== undefined),
     },
   })
-  return turn(await isWritten(context, id, ended, ({ refundTx }) => refundTx !== undefined))
+  return notifyWritten(context, id, ended, ({ refundTx }) => refundTx !== undefined)
 }
 
 async function refunding(context: Context, order: Order): Promise<Next> {
-  const { now, settlement } = context
-  const { id, refundAttempts: attempts } = order
+  const { settlement } = context
   const job = await settlement.job(refundId(order))
-  if (job === undefined) throw new Error(`order ${id} has no refund`)
+  if (job === undefined) throw new Error(`order ${order.id} has no refund`)
   if (job.state === 'broadcast') return 'wait'
   if (job.state === 'failed') return unrefunded(context, order, 'refund-failed')
   if (job.state === 'replaced') {
-    return turn(await context.move({ kind: 'abandon-refund', id, at: now(), attempts }))
+    return move(context, order, { kind: 'abandon-refund', attempts: order.refundAttempts })
   }
   const ended = await settlement.run(refundOf(context, order), { waitMs: 0 })
   if (ended.kind !== 'confirmed') return 'later'
@@ -217,28 +245,21 @@ async function refunding(context: Context, order: Order): Promise<Next> {
     (await isRefundedBy(context, order, receipt)) ||
     (await isRefundedBy(context, order, await askAgain(context, order, hash)))
   if (!isPaid) return unrefunded(context, order, 'refund-not-found')
-  return turn(await context.move({ kind: 'refunded', id, at: now(), hash }))
+  return move(context, order, { kind: 'refunded', hash })
 }
 
 /** Handles a refund that was included and paid nothing: the use of the nonce shows the cause. */
 async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
-  const { now } = context
-  const { id, refundTx } = order
   if (await isSwapped(context, order)) {
     // A reorganisation included the failed swap again, before the refund.
-    return turn(await context.move({ kind: 'reswap', id, at: now(), refundTx }))
+    return move(context, order, { kind: 'reswap', refundTx: order.refundTx })
   }
   const hash = await findRefund(context, order)
-  const at = now()
-  return turn(
-    await context.move(
-      hash ? { kind: 'refunded', id, at, hash } : { kind: 'hold', id, at, reason },
-    ),
-  )
+  return hash ? move(context, order, { kind: 'refunded', hash }) : hold(context, order, reason)
 }
 
 async function refunded(context: Context, order: Order): Promise<Next> {
-  const { now, settlement, log } = context
+  const { settlement, log } = context
   const { id, refundTx } = order
   const refund = await settlement.job(refundId(order))
   const isSame = refund?.state === 'confirmed' && refund.transaction === refundTx
@@ -248,7 +269,7 @@ async function refunded(context: Context, order: Order): Promise<Next> {
     isUnderWay ||
     !(await isRefundedBy(context, order, await askAgain(context, order, refundTx)))
   ) {
-    return turn(await context.move({ kind: 'unrefund', id, at: now() }))
+    return move(context, order, { kind: 'unrefund' })
   }
   // In orders of an earlier version, swap and refund share no nonce.
   if (await isSwapped(context, order)) log('order-paid-twice', { order: id })
@@ -262,12 +283,12 @@ async function isSwapped({ settlement }: Context, order: Order): Promise<boolean
 
 /** Resumes on an operator's request that has an effect, or when the chain has changed by itself. */
 async function held(context: Context, order: Order): Promise<Next> {
-  const { now, settlement, log } = context
+  const { settlement, log } = context
   const { id, refundTx, retryAt, heldReason } = order
   const stateOf = async (job: string) => (await settlement.job(job))?.state
-  const resumeSwap = async () => turn(await context.move({ kind: 'resume-swap', id, at: now() }))
-  const resumeRefund = async (transaction: Hex | undefined) =>
-    turn(await context.move({ kind: 'resume-refund', id, at: now(), refundTx: transaction }))
+  const resumeSwap = () => move(context, order, { kind: 'resume-swap' })
+  const resumeRefund = (transaction: Hex | undefined) =>
+    move(context, order, { kind: 'resume-refund', refundTx: transaction })
   const isRefund = heldReason === 'refund-failed' || heldReason === 'refund-not-found'
   // A reorganisation included the swap again.
   if (isRefund && (await isSwapped(context, order))) return resumeRefund(refundTx)
@@ -283,12 +304,12 @@ async function held(context: Context, order: Order): Promise<Next> {
   if (retryAt === undefined) return 'wait'
   if (await isNews(context, order)) {
     if (heldReason === 'settlement-disputed' && order.refundReason === undefined) {
-      return turn(await context.move({ kind: 'resume-settled', id, at: now() }))
+      return move(context, order, { kind: 'resume-settled' })
     }
     return isSwap ? resumeSwap() : resumeRefund(refundTx)
   }
   log('order-held-still', { order: id, heldReason })
-  await context.move({ kind: 'dismiss-retry', id, at: now(), retryAt })
+  await move(context, order, { kind: 'dismiss-retry', retryAt })
   return 'wait'
 }
 
@@ -318,12 +339,13 @@ async function observationOf(
 }
 
 /** No rule decides which node is wrong: send nothing and hold the order for an operator. */
-async function holdDisputed(context: Context, { id, settlementTx }: Order): Promise<Next> {
-  const { unseen, now, log } = context
+async function holdDisputed(context: Context, order: Order): Promise<Next> {
+  const { unseen, log } = context
+  const { id, settlementTx } = order
   if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
   unseen.delete(id)
   log('settlement-disputed', { order: id, transaction: settlementTx })
-  return turn(await context.move({ kind: 'hold', id, at: now(), reason: 'settlement-disputed' }))
+  return hold(context, order, 'settlement-disputed')
 }
 
 async function paymentOf({ settlement }: Context, id: string): Promise<Payment> {
@@ -332,29 +354,37 @@ async function paymentOf({ settlement }: Context, id: string): Promise<Payment> 
   return payment
 }
 
-/** Whether the order was moved with its job. Throws when the order could not be moved. */
-async function isWritten(
+/** A move, of the order and at the time that `move` adds. */
+type Change<Move = OrderMove> = Move extends OrderMove ? Omit<Move, 'id' | 'at'> : never
+
+/** Makes one move of an order. One that another change preceded is tried again later, to avoid a tight loop. */
+async function move(context: Context, { id }: Order, change: Change): Promise<Next> {
+  const moved = await context.orders.move({ ...change, id, at: context.now() })
+  if (moved === undefined) return 'later'
+  context.notify(moved)
+  return 'again'
+}
+
+function hold(context: Context, order: Order, reason: HeldReason): Promise<Next> {
+  return move(context, order, { kind: 'hold', reason })
+}
+
+/** After the write of a job: its order was moved with it. Throws when the order could not be moved. */
+async function notifyWritten(
   context: Context,
   id: string,
   ended: JobEnd,
   isMoved: (order: Order) => boolean,
-): Promise<boolean> {
-  if (ended.kind === 'unavailable') return false
+): Promise<Next> {
+  if (ended.kind === 'unavailable') return 'later'
   if (ended.kind === 'refused') {
     throw new Error(`the order has changed meanwhile: ${ended.reason}`)
   }
   const order = await context.orders.find(id)
-  if (order === undefined || !isMoved(order)) return false
+  if (order === undefined || !isMoved(order)) return 'later'
   context.notify(order)
-  return true
+  return 'again'
 }
-
-/** A move that another change preceded is tried again later, to avoid a tight loop. */
-function turn(isDone: boolean): Next {
-  return isDone ? 'again' : 'later'
-}
-
-/** What the chain shows now of the transactions of an order. */
 
 /** Blocks searched before a refund that paid nothing; nodes accept no larger range. */
 const searchedBlocks = 5_000n
@@ -369,22 +399,24 @@ export function isOurs(
   { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
   { transfer }: Payment,
 ): boolean {
-  return transfer.network === stock.network && AddressText.equal(transfer.payee, settlement.desk)
+  return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
 }
 
 /** Shares that a successful swap brought to the recipient of its order. */
-export function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
+function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
   return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
 }
 
 /** Amount that a successful swap returned to the payer, because the pool did not take it. */
-export function returnedBy({ stock, asset }: Context, { payer }: Order, { logs }: Shown): bigint {
-  return sum(Token.transfersOf(logs, { token: asset.address, from: stock.router, to: payer }))
+function returnedBy({ stock, network }: Context, { payer }: Order, { logs }: Shown): bigint {
+  return sum(
+    Token.transfersOf(logs, { token: network.asset.address, from: stock.router, to: payer }),
+  )
 }
 
 /** Whether a successful refund has paid the whole amount to the payer of record. */
-export async function isRefundedBy(
-  { settlement, asset }: Context,
+async function isRefundedBy(
+  { settlement, network: { asset } }: Context,
   order: Order,
   { logs }: Shown,
 ): Promise<boolean> {
@@ -399,19 +431,16 @@ export async function isRefundedBy(
  * receipt. The stored logs may come from a node that had not indexed it. Throws RpcFault or
  * RpcError.
  */
-export async function askAgain(
-  context: Context,
-  { network }: Order,
-  transaction: Hex,
-): Promise<Shown> {
-  return (await receiptOf(context, network, transaction)) ?? { logs: [] }
+async function askAgain({ settlement }: Context, { network }: Order, hash: Hex): Promise<Shown> {
+  const receipt = Receipt.parse(await settlement.rpc(network, 'eth_getTransactionReceipt', [hash]))
+  return receipt?.hash === hash && receipt.success ? receipt : { logs: [] }
 }
 
 /**
  * Whether resuming a held order would have an effect although its transactions are as before.
  * Throws RpcFault or RpcError.
  */
-export async function isNews(context: Context, order: Order): Promise<boolean> {
+async function isNews(context: Context, order: Order): Promise<boolean> {
   const { settlement } = context
   switch (order.heldReason) {
     case 'delivery-not-found': {
@@ -445,8 +474,9 @@ export async function isNews(context: Context, order: Order): Promise<boolean> {
  * refund once its signature is public. Undefined when the nonce is unused or no node shows its use.
  * Throws RpcFault.
  */
-export async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
-  const { settlement, asset } = context
+async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
+  const { settlement } = context
+  const { asset } = context.network
   const { network } = order
   const { desk } = settlement
   const nonce = nonceOf(order)
@@ -480,14 +510,14 @@ export async function findRefund(context: Context, order: Order): Promise<Hex | 
 }
 
 /** Whether a job is included and failed, or can never be included. */
-export async function isWithoutEffect({ settlement }: Context, id: string): Promise<boolean> {
+async function isWithoutEffect({ settlement }: Context, id: string): Promise<boolean> {
   const state = (await settlement.job(id))?.state
   return state === 'failed' || state === 'replaced'
 }
 
 /** Whether no reorganisation can include a job that ended without effect. */
-export async function isOver(context: Context, id: string): Promise<boolean> {
-  const { settlement, stock, endedAt, reorgDepth } = context
+async function isOver(context: Context, id: string): Promise<boolean> {
+  const { settlement, stock, endedAt, network } = context
   const job = await settlement.job(id)
   if (job?.state !== 'failed' && job?.state !== 'replaced') return false
   const answer = await settlement.rpc(stock.network, 'eth_blockNumber', [])
@@ -495,22 +525,11 @@ export async function isOver(context: Context, id: string): Promise<boolean> {
   const head = BigInt(answer)
   const since = job?.blockNumber ?? endedAt.get(id) ?? head
   endedAt.set(id, since)
-  return head >= since + BigInt(reorgDepth)
+  return head >= since + BigInt(network.reorgDepth)
 }
 
 function sum(amounts: readonly bigint[]): bigint {
   return amounts.reduce((total, each) => total + each, 0n)
-}
-
-/** A receipt of success that a node shows now. */
-async function receiptOf(
-  { settlement }: Context,
-  network: Network.Id,
-  hash: Hex,
-): Promise<Receipt.Receipt | undefined> {
-  const answer = await settlement.rpc(network, 'eth_getTransactionReceipt', [hash])
-  const receipt = Receipt.parse(answer)
-  return receipt?.hash === hash && receipt.success ? receipt : undefined
 }
 
 /**
@@ -535,7 +554,7 @@ export const swapGas = 1_600_000n
 export const refundGas = 400_000n
 
 /** The job of the swap: one transaction takes the money, pays the router and swaps, or reverts. */
-export function swapOf(context: Context, order: Order): Job {
+function swapOf(context: Context, order: Order): Job {
   const { market } = context
   const validBefore = secondsOf(context) + swapSeconds
   return {
@@ -548,7 +567,7 @@ export function swapOf(context: Context, order: Order): Job {
       if (token === undefined) throw new Error(`${order.token} is no longer listed`)
       const { to: payee } = Creation.create(sender, [])
       const terms = termsOf(context, order, { payee, amountAtomic: order.usdgAtomic, validBefore })
-      const signature = sender.sign(Authorization.receiveDigest(terms, context.asset))
+      const signature = sender.sign(Authorization.receiveDigest(terms, context.network.asset))
       return Creation.create(sender, [
         Authorization.receiveCall({ ...terms, signature }),
         ...market.swap({ ...order, token, deadline: validBefore }),
@@ -558,7 +577,7 @@ export function swapOf(context: Context, order: Order): Job {
 }
 
 /** Returns the whole payment to the payer of record. */
-export function refundOf(context: Context, order: Order): Job {
+function refundOf(context: Context, order: Order): Job {
   const { payer: payee, totalAtomic: amountAtomic } = order
   const validBefore = secondsOf(context) + refundSeconds
   return {
@@ -568,7 +587,7 @@ export function refundOf(context: Context, order: Order): Job {
     gasLimit: refundGas,
     compose(sender) {
       const terms = termsOf(context, order, { payee, amountAtomic, validBefore })
-      const signature = sender.sign(Authorization.digest(terms, context.asset))
+      const signature = sender.sign(Authorization.digest(terms, context.network.asset))
       return Authorization.call({ ...terms, signature })
     },
   }
@@ -577,7 +596,7 @@ export function refundOf(context: Context, order: Order): Job {
 type Terms = Omit<Parameters<typeof Authorization.call>[0], 'signature'>
 
 function termsOf(
-  { settlement, asset, chainId }: Context,
+  { settlement, network: { asset, chainId } }: Context,
   order: Order,
   terms: Pick<Terms, 'payee' | 'amountAtomic' | 'validBefore'>,
 ): Terms {
@@ -594,77 +613,8 @@ function secondsOf({ now }: Context): bigint {
   return BigInt(Math.floor(now() / 1000))
 }
 
-/** The parts of settlement that the desk uses. */
-export type DeskSettlement = Pick<
-  Settlement,
-  | 'desk'
-  | 'hasDesk'
-  | 'deskEpoch'
-  | 'isShared'
-  | 'run'
-  | 'job'
-  | 'onJob'
-  | 'onPayment'
-  | 'findById'
-  | 'read'
-  | 'rpc'
-  | 'observationOf'
->
-
-/** The market in which the desk buys. */
-export type DeskMarket = {
-  /**
-   * The shares that the pinned pool gives now (undefined when it takes no such amount), and the
-   * result of the checks before money moves. Both are of one block. Throws RpcFault when no node
-   * answers.
-   */
-  quote(token: StockToken, usdgAtomic: bigint, people: readonly Address[]): Promise<DeskQuote>
-  /** The calls of an account that holds `usdgAtomic`; see `Market`. */
-  swap: Market['swap']
-}
-
-export type DeskQuote = { verdict: Verdict; sharesAtomic: bigint | undefined }
-
-/** The market for the desk: always the newest block. */
-export function viewOf(market: Pick<Market, 'snapshotOf' | 'judge' | 'swap'>): DeskMarket {
-  return {
-    async quote(token, usdgAtomic, people) {
-      const snapshot = await market.snapshotOf(token, usdgAtomic, { people, fresh: true })
-      return { verdict: market.judge(snapshot), sharesAtomic: snapshot.sharesAtomic }
-    },
-    swap: market.swap,
-  }
-}
-
-/** The parts that the steps of an order share. */
-export type Context = {
-  orders: OrderLedger
-  settlement: DeskSettlement
-  market: DeskMarket
-  stock: Stock
-  asset: Asset
-  chainId: number
-  /** Depth of a reorganisation, blocks. */
-  reorgDepth: number
-  now: () => number
-  log: WriteEvent
-  /** Block at which a job was first observed to have ended without effect, by its id. */
-  endedAt: Map<string, bigint>
-  /** Blocks that a node searches at once for logs. */
-  logSpans: Logs.Spans
-  /**
-   * Orders with a confirmed payment that too few nodes show: the start (unix ms), the time of the
-   * next log event, and the number of contradictions in a row.
-   */
-  unseen: Map<string, { since: number; logAt: number; disputes: number }>
-  /** Makes one move of an order, and notifies. False: it was in another state. */
-  move(move: OrderMove): Promise<boolean>
-  /** Logs an order that was moved, and resumes the requests that wait for it. */
-  notify(order: Order): void
-}
-
 /** The listed token of an order, with the pool and fee that the order has pinned. */
-export function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
+function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
   return stock.tokens.find(
     ({ address, pool, fee }) =>
       address === order.token && pool === order.pool && fee === order.poolFee,

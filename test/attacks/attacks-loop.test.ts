@@ -15,7 +15,7 @@ import * as Facilitation from '../../src/protocol/Facilitation'
 import * as Receipt from '../../src/protocol/Receipt'
 import * as X402 from '../../src/protocol/X402'
 import * as Pattern from '../../src/schema/Pattern'
-import { parseTerms } from '../../src/stock/Instrument'
+import { readTerms } from '../../src/stock/Instrument'
 import { entriesOf, find } from '../../src/web/public/Search'
 import { merchant, param, route } from '../harness/merchants'
 import { bytes, meterOf, paths, quote, units } from '../harness/meter'
@@ -200,7 +200,7 @@ const texts: readonly [name: string, lengthMax: number, check: (text: string) =>
     'an order',
     headerMax,
     (text) =>
-      parseTerms(new URLSearchParams(`usdg=${text}&symbol=${text}&${text}`), stocks, {
+      readTerms(new URLSearchParams(`usdg=${text}&symbol=${text}&${text}`), stocks, {
         decimals: 6,
       }),
   ],

@@ -10,7 +10,8 @@ import * as Abi from '../../src/protocol/Abi'
 import type { Job, JobEnd } from '../../src/settlement/send/Job'
 import type { SwapTerms } from '../../src/stock/market'
 import { refundId, swapId } from '../../src/stock/Order'
-import type { DeskMarket, DeskSettlement } from '../../src/stock/steps'
+import type { Snapshot, Verdict } from '../../src/stock/Snapshot'
+import type { Context, DeskSettlement } from '../../src/stock/steps'
 import { type Chain, type ModelJob, newHash, sharesFor } from './desk-chain'
 import { asset, deskAddress, encode, readSigned } from './desk-orders'
 
@@ -32,7 +33,7 @@ export type World = {
 /** The view of a process that is started now. */
 export function connect(world: World): {
   settlement: DeskSettlement
-  market: DeskMarket
+  market: Context['market']
   orders: OrderLedger
 } {
   const born = world.generation
@@ -154,22 +155,31 @@ function settlementOf(world: World, born: number): DeskSettlement {
   }
 }
 
-function marketOf(world: World, born: number): DeskMarket {
+function marketOf(world: World, born: number): Context['market'] {
   const { chain } = world
   const { random, state } = chain
+  // The desk reads only the shares of a snapshot.
+  const verdicts = new WeakMap<Snapshot, Verdict>()
   return {
-    quote: (_, usdgAtomic, people) =>
+    snapshotOf: (_, usdgAtomic, { people = [], fresh } = {}) =>
       node(world, born, () => {
+        if (!fresh) throw new Error('the desk takes the newest block')
         const isBlocked = people.some((each) => state.blocked.has(each)) && random.chance(0.5)
         const code = state.isPaused ? 'paused' : isBlocked ? 'halted' : undefined
         const isClosed = state.isDrained || state.isPaused
-        return {
-          verdict: code
-            ? { ok: false, code, detail: code, status: 503 }
-            : { ok: true, warnings: [] },
-          sharesAtomic: isClosed ? undefined : sharesFor(chain, usdgAtomic),
-        }
+        const sharesAtomic = isClosed ? undefined : sharesFor(chain, usdgAtomic)
+        const snapshot = { sharesAtomic } as Snapshot
+        verdicts.set(
+          snapshot,
+          code ? { ok: false, code, detail: code } : { ok: true, warnings: [] },
+        )
+        return snapshot
       }),
+    judge(snapshot) {
+      const verdict = verdicts.get(snapshot)
+      if (verdict === undefined) throw new Error('a snapshot of another market')
+      return verdict
+    },
     // The model reads the terms, not calldata.
     swap(asked) {
       world.terms = asked

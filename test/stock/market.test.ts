@@ -5,7 +5,7 @@ import { account } from '../../src/demo/accounts'
 import { balanceOf, execute } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
 import { createMarket, type MarketOptions, type Read } from '../../src/stock/market'
-import { viewOf } from '../../src/stock/steps'
+import { problemOf, type Verdict } from '../../src/stock/Snapshot'
 import { revert, snapshot } from '../harness/chains'
 import { block, drain, movePrice, pause, setFeed, setMultiplier } from '../harness/exchange'
 import { outcomeOf } from '../harness/outcome'
@@ -36,6 +36,8 @@ beforeEach(async () => {
 })
 
 type Call = Parameters<Read>
+/** As the desk reads. */
+const newest = { fresh: true }
 
 /** A separate market, and its reads. */
 function spied(options: Partial<MarketOptions> = {}) {
@@ -59,7 +61,12 @@ const usdg = (amount: number) => BigInt(amount) * 1_000_000n
 
 async function judged(token: StockToken, people: `0x${string}`[] = [], amount = usdg(10)) {
   const { market } = spied()
-  return market.judge(await market.snapshotOf(token, amount, { people }))
+  return withStatus(market.judge(await market.snapshotOf(token, amount, { people })))
+}
+
+/** A refusal with the status of its problem. */
+function withStatus(verdict: Verdict) {
+  return verdict.ok ? verdict : { ...verdict, status: problemOf(verdict).status }
 }
 
 const ok = { ok: true, warnings: [] } as const
@@ -137,7 +144,8 @@ describe('before money moves', () => {
     await pause(chain, nvda, { everything: true })
     expect(await judged(nvda)).toMatchObject({ ok: false, code: 'paused', status: 503 })
     await block(chain, stock.registry, person)
-    const blocked = { ok: false, code: 'blocked', status: 400, address: person }
+    const detail = expect.stringContaining(person)
+    const blocked = { ok: false, code: 'blocked', status: 400, detail }
     expect(await judged(crcl, [account(1).address, person])).toMatchObject(blocked)
     expect(await judged(crcl, [account(1).address])).toEqual(ok)
   })
@@ -164,8 +172,8 @@ describe('before money moves', () => {
         return { ...answer, results: answer.results.with(index, lie) }
       }
       const { market } = spied({ read })
-      const { verdict } = await viewOf(market).quote(nvda, stock.minAtomic, [])
-      expect(verdict).toMatchObject({ code: 'pool-mismatch', status: 503 })
+      const verdict = market.judge(await market.snapshotOf(nvda, stock.minAtomic, newest))
+      expect(withStatus(verdict)).toMatchObject({ code: 'pool-mismatch', status: 503 })
     }
   })
 
@@ -208,9 +216,9 @@ describe('for the desk', () => {
   test('the quote, the check and the swap of an order agree', async () => {
     const { market, reads } = spied()
     const buyer = account(1).address
-    const quote = await viewOf(market).quote(nvda, usdg(25), [buyer])
+    const quote = await market.snapshotOf(nvda, usdg(25), { people: [buyer], fresh: true })
     expect(reads).toHaveLength(1)
-    expect(quote.verdict).toEqual(ok)
+    expect(market.judge(quote)).toEqual(ok)
     const floorAtomic = quote.sharesAtomic ?? 0n
     const deadline = BigInt(Math.floor(clock / 1000) + 60)
     const people = { recipient: buyer, payer: account(3).address }
@@ -224,7 +232,7 @@ describe('for the desk', () => {
     const again = { from: buyer, ...route }
     expect(await outcomeOf(chain.rpc('eth_call', [again, 'latest']))).toThrow('Too little received')
     await drain(chain, nvda, 1_000_000)
-    const { sharesAtomic } = await viewOf(market).quote(nvda, usdg(25), [])
+    const { sharesAtomic } = await market.snapshotOf(nvda, usdg(25), newest)
     expect(sharesAtomic).toBeUndefined()
   })
 })

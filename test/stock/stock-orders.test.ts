@@ -276,7 +276,11 @@ describe('what is written with a payment or a job', () => {
         stock,
         now: () => 3,
         unseen: new Map(),
-        market: { quote: async () => ({ verdict: { ok: true }, sharesAtomic: order.floorAtomic }) },
+        network,
+        market: {
+          snapshotOf: async () => ({ sharesAtomic: order.floorAtomic }),
+          judge: () => ({ ok: true }),
+        },
         settlement: {
           desk: deskAddress,
           // As it was read before.

@@ -9,8 +9,8 @@ import { withLedger } from './database'
 
 type Options = Run<'orders'>
 
-/** Decimals of USDG, and of every stock token. */
-const units: Order.Units = { assetDecimals: 6, tokenDecimals: 18 }
+/** Decimals of USDG. */
+const assetDecimals = 6
 const listed = 50
 
 /**
@@ -51,7 +51,7 @@ async function list(ledger: Ledger, { now, out }: Options): Promise<number> {
 
 function lineOf(order: StoredOrder, isUnseen: boolean): string {
   const { id, state, symbol, usdgAtomic, payer, heldReason, refundReason, createdAt } = order
-  const usdg = Amount.toDecimal(usdgAtomic, units.assetDecimals)
+  const usdg = Amount.toDecimal(usdgAtomic, assetDecimals)
   const reason = heldReason ?? refundReason ?? (isUnseen ? 'settlement-unseen' : '')
   const columns = [id, state.padEnd(9), symbol.padEnd(6), usdg.padStart(11), payer]
   return [...columns, new Date(createdAt).toISOString(), reason].join('  ').trimEnd()
@@ -78,7 +78,11 @@ async function unseenOf(
 async function show(ledger: Ledger, order: StoredOrder, { now, out }: Options): Promise<number> {
   const { paymentId, refundAttempts, retryAt } = order
   out(
-    JSON.stringify({ ...Order.toJson(order, units), paymentId, refundAttempts, retryAt }, null, 2),
+    JSON.stringify(
+      { ...Order.toJson(order, assetDecimals), paymentId, refundAttempts, retryAt },
+      null,
+      2,
+    ),
   )
   for (const { id, state, transactionHash, nonce } of await jobsOf(ledger, order)) {
     out(`${id}  ${state}  account nonce ${nonce}  ${transactionHash}`)
