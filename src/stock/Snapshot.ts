@@ -45,7 +45,7 @@ export type Answers = {
   readAt: number
 }
 
-export type Question = {
+type Question = {
   stock: Stock
   asset: { address: Address; decimals: number }
   token: Listed
@@ -166,7 +166,7 @@ function divideUp(value: bigint, by: bigint): bigint {
 }
 
 /** Why an order cannot be taken. `detail` is safe to send. */
-export type Refusal = {
+type Refusal = {
   ok: false
   code:
     | 'blocked'

@@ -1,29 +1,16 @@
 import { RpcFault } from '../chain/client'
-import type { Stock, StockToken } from '../config/Config'
+import type { StockToken } from '../config/Config'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import type { Market } from './market'
-import type { Explorer, Issuer, IssuerAsset, IssuerQuote, TokenStats } from './public-sources'
+import type { Explorer, IssuerAsset, IssuerQuote, StockIssuer, TokenStats } from './public-sources'
 import * as Snapshot from './Snapshot'
 
-/**
- * Data of the listed tokens, as JSON. Amounts are decimal texts; a value without a source is null.
- * Every method throws RpcFault when the chain has not answered for a minute, or has no such
- * contracts.
- */
-export type MarketData = {
-  find(symbolOrAddress: string): StockToken | undefined
-  quote(token: StockToken): Promise<unknown>
-  token(token: StockToken): Promise<unknown>
-  stocks(): Promise<unknown>
-  report(): Promise<unknown>
-}
-
-export type MarketDataOptions = {
+type MarketDataOptions = {
   market: Market
   asset: Asset
   /** Undefined: not configured. */
-  issuer: Issuer | undefined
+  issuer: StockIssuer | undefined
   explorer: Explorer | undefined
   now: () => number
 }
@@ -31,24 +18,28 @@ export type MarketDataOptions = {
 /** The collected data of one token. */
 type TokenData = {
   snapshot: Snapshot.Snapshot
-  quoted: IssuerQuote | undefined
-  listed: IssuerAsset | undefined
-  stats: TokenStats | undefined
+  quoted: IssuerQuote
+  listed: IssuerAsset
+  stats: TokenStats
 }
 
 const snapshotMaxAgeMs = 60_000
 
-/** Reads the chain, the issuer and the explorer, each with its own cache. */
-export function createMarketData(options: MarketDataOptions): MarketData {
-  const { market, asset } = options
-  const { stock } = market
+export type MarketData = ReturnType<typeof createMarketData>
+
+/**
+ * Data of the listed tokens, as JSON, of the chain, the issuer and the explorer, each with its own
+ * cache. Amounts are decimal texts; a value without a source is null. Every method throws RpcFault when
+ * the chain has not answered for a minute, or has no such contracts.
+ */
+export function createMarketData(options: MarketDataOptions) {
   return {
-    find: market.find,
-    async quote(token) {
+    find: options.market.find,
+    async quote(token: StockToken): Promise<unknown> {
       const known = await collectOne(options, token)
       return { ...nameOf(options, token), ...quoteOf(options, known), ...timesOf(options, [known]) }
     },
-    async token(token) {
+    async token(token: StockToken): Promise<unknown> {
       const known = await collectOne(options, token)
       return {
         ...nameOf(options, token),
@@ -56,21 +47,19 @@ export function createMarketData(options: MarketDataOptions): MarketData {
         ...timesOf(options, [known]),
       }
     },
-    async stocks() {
+    async stocks(): Promise<unknown> {
       const all = await collectAll(options)
       const stocks = all.map(({ snapshot, stats }) => ({
         symbol: snapshot.token.symbol,
         name: snapshot.token.name,
         address: snapshot.token.address,
         price: usdg(options, Snapshot.shownPriceAtomic(snapshot)),
-        marketCap: stats?.marketCap ?? null,
-        volume24h: stats?.volume24h ?? null,
-        holders: stats?.holders ?? null,
+        ...volumeOf(stats),
         status: statusOf(options, snapshot),
       }))
-      return { ...headOf(stock, asset), count: stocks.length, stocks, ...timesOf(options, all) }
+      return { ...headOf(options), count: stocks.length, stocks, ...timesOf(options, all) }
     },
-    async report() {
+    async report(): Promise<unknown> {
       const all = await collectAll(options)
       const stocks = all.map((known) => ({
         ...nameOf(options, known.snapshot.token),
@@ -78,17 +67,20 @@ export function createMarketData(options: MarketDataOptions): MarketData {
         ...contractOf(options, known),
       }))
       const totals = {
-        marketCap: sumOf(all.map(({ stats }) => stats?.marketCap ?? null)),
-        volume24h: sumOf(all.map(({ stats }) => stats?.volume24h ?? null)),
+        marketCap: sumOf(all.map(({ stats }) => volumeOf(stats).marketCap)),
+        volume24h: sumOf(all.map(({ stats }) => volumeOf(stats).volume24h)),
       }
-      return {
-        ...headOf(stock, asset),
-        count: stocks.length,
-        totals,
-        stocks,
-        ...timesOf(options, all),
-      }
+      const count = stocks.length
+      return { ...headOf(options), count, totals, stocks, ...timesOf(options, all) }
     },
+  }
+}
+
+function volumeOf(stats: TokenStats) {
+  return {
+    marketCap: stats?.marketCap ?? null,
+    volume24h: stats?.volume24h ?? null,
+    holders: stats?.holders ?? null,
   }
 }
 
@@ -101,30 +93,26 @@ async function collectAll(options: MarketDataOptions): Promise<TokenData[]> {
   const snapshots = await options.market.snapshots()
   // An unreadable token is marked as such among the others.
   if (!snapshots.some(isReadable)) throw new RpcFault('no token can be read')
-  return Promise.all(snapshots.map((snapshot) => collect(options, recent(options, snapshot))))
+  return Promise.all(snapshots.map((snapshot) => collect(options, snapshot)))
 }
 
 async function collectOne(options: MarketDataOptions, token: StockToken): Promise<TokenData> {
   const snapshot = await options.market.snapshot(token)
   if (!isReadable(snapshot)) throw new RpcFault('the token cannot be read')
-  return collect(options, recent(options, snapshot))
+  return collect(options, snapshot)
 }
 
 /** Refuses old data, because the payment is for live data. */
-function recent(options: MarketDataOptions, snapshot: Snapshot.Snapshot): Snapshot.Snapshot {
-  if (options.now() - snapshot.readAt > snapshotMaxAgeMs)
-    throw new RpcFault('no answer for a minute')
-  return snapshot
-}
-
 async function collect(
-  options: MarketDataOptions,
+  { issuer, explorer, now }: MarketDataOptions,
   snapshot: Snapshot.Snapshot,
 ): Promise<TokenData> {
+  if (now() - snapshot.readAt > snapshotMaxAgeMs) throw new RpcFault('no answer for a minute')
+  const { token } = snapshot
   const [quoted, listed, stats] = await Promise.all([
-    options.issuer?.quote(snapshot.token),
-    options.issuer?.asset(snapshot.token),
-    options.explorer?.token(snapshot.token),
+    issuer?.quote(token),
+    issuer?.asset(token),
+    explorer?.token(token),
   ])
   return { snapshot, quoted, listed, stats }
 }
@@ -152,10 +140,8 @@ function quoteOf(options: MarketDataOptions, { snapshot, quoted, stats }: TokenD
     },
     feed: feedOf(options, snapshot),
     issuer: quoted === undefined ? null : { ...quoted, at: undefined },
-    marketCap: stats?.marketCap ?? null,
-    volume24h: stats?.volume24h ?? null,
-    holders: stats?.holders ?? null,
-    multiplier: scaled(snapshot.multiplierE18, 18),
+    ...volumeOf(stats),
+    multiplier: Snapshot.multiplierOf(snapshot),
     halted: snapshot.isHalted ?? null,
     paused: snapshot.isPaused ?? null,
     status: statusOf(options, snapshot),
@@ -179,7 +165,7 @@ function contractOf(options: MarketDataOptions, { snapshot, listed, stats }: Tok
     decimals: decimals ?? null,
     totalSupply: decimals === undefined ? null : scaled(totalSupplyAtomic, decimals),
     totalSupplyAtomic: textOf(totalSupplyAtomic),
-    multiplier: scaled(snapshot.multiplierE18, 18),
+    multiplier: Snapshot.multiplierOf(snapshot),
     halted: snapshot.isHalted ?? null,
     paused: snapshot.isPaused ?? null,
     holders: stats?.holders ?? null,
@@ -203,10 +189,10 @@ function timesOf(options: MarketDataOptions, all: readonly TokenData[]) {
     ageSeconds: ageOf(options, readAt),
     sources: {
       chain: timeOf(options, [readAt]),
-      issuer: timeOf(
-        options,
-        all.flatMap(({ quoted, listed }) => [quoted?.at, listed?.at]),
-      ),
+      issuer: timeOf(options, [
+        ...all.map(({ quoted }) => quoted?.at),
+        ...all.map(({ listed }) => listed?.at),
+      ]),
       explorer: timeOf(
         options,
         all.map(({ stats }) => stats?.at),
@@ -230,7 +216,7 @@ function isReadable({ decimals }: Snapshot.Snapshot): boolean {
   return decimals !== undefined
 }
 
-function headOf(stock: Stock, asset: Asset) {
+function headOf({ market: { stock }, asset }: MarketDataOptions) {
   return { network: stock.network, currency: 'USD', asset: asset.symbol }
 }
 

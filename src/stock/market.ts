@@ -258,7 +258,7 @@ function createReader({ stock, read, now, timeoutMs = 2_000 }: MarketOptions) {
 }
 
 /** A price, and the time of its read (unix ms). */
-export type Point = { at: number; priceAtomic: bigint }
+type Point = { at: number; priceAtomic: bigint }
 
 /** The prices of the last day, from reads for the list. Nothing is read only for them. */
 export type History = {

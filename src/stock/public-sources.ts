@@ -1,50 +1,40 @@
 import type { StockToken } from '../config/Config'
 import { readText } from '../net/read-text'
+import * as Address from '../protocol/Address'
+import * as Json from '../protocol/Json'
 
-/** An answer of a public API. `at` is unix ms. */
-export type Sourced = { value: unknown; at: number }
+/** Public data of the listed tokens: what their issuer and a block explorer answer. */
 
-export type Source = {
-  /**
-   * The JSON at a path below the source's URL. Kept for `ttlMs`. If the source fails, the last
-   * answer is used for ten minutes, with its time. Undefined without a usable answer. Never
-   * rejects.
-   */
-  get(path: string): Promise<Sourced | undefined>
-}
-
-export type SourceOptions = {
+type SourceOptions = {
   /** Without a trailing slash. */
   url: string
-  headers: Readonly<Record<string, string>>
-  ttlMs: number
-  timeoutMs: number
+  userAgent: string
   /** Unix ms. */
   now: () => number
+  timeoutMs?: number
 }
 
 const keptMs = 600_000
 const failureMs = 5_000
 const answerMaxBytes = 4 << 20
 
+/** An answer of a public API. `at` is unix ms. */
+type Sourced = { value: unknown; at: number }
+
 type Entry = { askedAt: number; asking: Promise<void>; known: Sourced | undefined; ttlMs: number }
 
-/** A cached public API. Paths come from the configuration, so the cache is bounded. */
-export function createSource(options: SourceOptions): Source {
-  const { url, headers, ttlMs, timeoutMs, now } = options
+/**
+ * Returns a function that reads the JSON at a path below the source's URL. Kept for `ttlMs`. If the
+ * source fails, the last answer is used for ten minutes, with its time. Undefined without a usable
+ * answer. Never rejects. Paths come from the configuration, so the cache is bounded.
+ */
+function createSource(
+  { url, userAgent, now, timeoutMs = 3_000 }: SourceOptions,
+  ttlMs: number,
+  added: Readonly<Record<string, string>> = {},
+) {
   const entries = new Map<string, Entry>()
-
-  return {
-    async get(path) {
-      const entry = entries.get(path)
-      const isFresh = entry !== undefined && Math.abs(now() - entry.askedAt) < entry.ttlMs
-      const current = isFresh ? entry : ask(path, entry?.known)
-      entries.set(path, current)
-      await current.asking
-      const { known } = current
-      return known !== undefined && now() - known.at < keptMs ? known : undefined
-    },
-  }
+  const headers = { 'user-agent': userAgent, ...added }
 
   function ask(path: string, known: Sourced | undefined): Entry {
     const entry: Entry = { askedAt: now(), asking: Promise.resolve(), known, ttlMs }
@@ -57,6 +47,16 @@ export function createSource(options: SourceOptions): Source {
       },
     )
     return entry
+  }
+
+  return async (path: string): Promise<Sourced | undefined> => {
+    const entry = entries.get(path)
+    const isFresh = entry !== undefined && Math.abs(now() - entry.askedAt) < entry.ttlMs
+    const current = isFresh ? entry : ask(path, entry?.known)
+    entries.set(path, current)
+    await current.asking
+    const { known } = current
+    return known !== undefined && now() - known.at < keptMs ? known : undefined
   }
 }
 
@@ -75,92 +75,72 @@ async function fetchJson(
 }
 
 /** A member of a value that should be an object. */
-export function member(value: unknown, name: string): unknown {
-  return typeof value === 'object' && value !== null && Object.hasOwn(value, name)
-    ? (value as Record<string, unknown>)[name]
-    : undefined
+function member(value: unknown, name: string): unknown {
+  return Json.isObject(value) ? Json.member(value, name) : undefined
 }
 
 /** The elements of a value that should be a list. */
-export function elements(value: unknown): readonly unknown[] {
+function elements(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : []
 }
 
 /** A number or decimal text as decimal text; null for anything else. */
-export function decimalOf(value: unknown): string | null {
+function decimalOf(value: unknown): string | null {
   const text = typeof value === 'number' ? String(value) : value
   return typeof text === 'string' && /^-?\d{1,40}(\.\d{1,40})?$/.test(text) ? text : null
 }
 
 /** A short text; null for anything else. */
-export function textOf(value: unknown): string | null {
+function textOf(value: unknown): string | null {
   return typeof value === 'string' && value !== '' && value.length <= 300 ? value : null
-}
-
-/**
- * The issuer's own quote of the underlying share; a token is worth the quote times the multiplier.
- */
-export type IssuerQuote = {
-  bid: string | null
-  ask: string | null
-  currency: string | null
-  dailyTradingVolume: string | null
-  isTradingHalt: boolean | null
-  generatedAt: string | null
-  /** Time of the request; unix ms. */
-  at: number
-}
-
-export type IssuerAsset = {
-  status: string | null
-  isin: string | null
-  logoUrl: string | null
-  at: number
-}
-
-/** Undefined where the issuer has no answer. Never rejects. */
-export type Issuer = {
-  quote(token: StockToken): Promise<IssuerQuote | undefined>
-  asset(token: StockToken): Promise<IssuerAsset | undefined>
-  /** The trading halt, from the cache or within half a second. */
-  isHalted(token: StockToken): Promise<boolean | undefined>
-}
-
-export type IssuerOptions = {
-  url: string
-  chainId: number
-  userAgent: string
-  now: () => number
-  timeoutMs?: number
 }
 
 const haltWaitMs = 500
 
-/** https://docs.robinhood.com/chain: `/assets` and `/prices/{symbol}`, without a key. */
-export function createIssuer(options: IssuerOptions): Issuer {
-  const { url, chainId, userAgent, now, timeoutMs = 3_000 } = options
-  const common = { url, headers: { 'user-agent': userAgent }, timeoutMs, now }
-  const prices = createSource({ ...common, ttlMs: 15_000 })
-  const assets = createSource({ ...common, ttlMs: 60_000 })
+export type StockIssuer = ReturnType<typeof createIssuer>
+export type IssuerQuote = Awaited<ReturnType<StockIssuer['quote']>>
+export type IssuerAsset = Awaited<ReturnType<StockIssuer['asset']>>
 
-  const issuer: Issuer = {
-    async quote(token) {
-      const found = await prices.get(`/prices/${encodeURIComponent(token.symbol)}`)
-      const row = rowOf(member(found?.value, 'quotes'), token)
-      if (found === undefined || row === undefined) return undefined
-      const halt = member(row, 'isTradingHalt')
-      return {
-        bid: decimalOf(member(row, 'bid')),
-        ask: decimalOf(member(row, 'ask')),
-        currency: textOf(member(row, 'currency')),
-        dailyTradingVolume: decimalOf(member(row, 'dailyTradingVolume')),
-        isTradingHalt: typeof halt === 'boolean' ? halt : null,
-        generatedAt: textOf(member(row, 'generatedAt')),
-        at: found.at,
-      }
-    },
-    async asset(token) {
-      const found = await assets.get('/assets')
+/**
+ * The issuer at https://docs.robinhood.com/chain: `/assets` and `/prices/{symbol}`, without a key.
+ * Undefined where it has no answer. Never rejects. `at`: time of the request, unix ms.
+ */
+export function createIssuer({ chainId, ...options }: SourceOptions & { chainId: number }) {
+  const readPrices = createSource(options, 15_000)
+  const readAssets = createSource(options, 60_000)
+
+  /** Find it by contract: any account may give a token a known ticker. */
+  function rowOf(rows: unknown, { address }: StockToken): unknown {
+    return elements(rows).find((row) =>
+      elements(member(row, 'deployments')).some(
+        (deployment) =>
+          Number(member(deployment, 'chainId')) === chainId &&
+          isSame(member(deployment, 'contractAddress'), address),
+      ),
+    )
+  }
+
+  /** Its own quote of the underlying share; a token is worth the quote times the multiplier. */
+  async function quote(token: StockToken) {
+    const found = await readPrices(`/prices/${encodeURIComponent(token.symbol)}`)
+    const row = rowOf(member(found?.value, 'quotes'), token)
+    if (found === undefined || row === undefined) return undefined
+    const halt = member(row, 'isTradingHalt')
+    return {
+      bid: decimalOf(member(row, 'bid')),
+      ask: decimalOf(member(row, 'ask')),
+      currency: textOf(member(row, 'currency')),
+      dailyTradingVolume: decimalOf(member(row, 'dailyTradingVolume')),
+      isTradingHalt: typeof halt === 'boolean' ? halt : null,
+      generatedAt: textOf(member(row, 'generatedAt')),
+      at: found.at,
+    }
+  }
+
+  return {
+    quote,
+    async asset(token: StockToken) {
+      const found = await readAssets('/assets')
       const row = rowOf(member(found?.value, 'assets') ?? found?.value, token)
       if (found === undefined || row === undefined) return undefined
       return {
@@ -170,66 +150,32 @@ export function createIssuer(options: IssuerOptions): Issuer {
         at: found.at,
       }
     },
-    isHalted: (token) =>
-      new Promise((resolve) => {
+    /** The trading halt, from the cache or within half a second. */
+    isHalted: (token: StockToken) =>
+      new Promise<boolean | undefined>((resolve) => {
         const timer = setTimeout(() => resolve(undefined), haltWaitMs)
-        void issuer.quote(token).then((quote) => {
+        void quote(token).then((answer) => {
           clearTimeout(timer)
-          resolve(quote?.isTradingHalt ?? undefined)
+          resolve(answer?.isTradingHalt ?? undefined)
         })
       }),
   }
-  return issuer
-
-  /** Find it by contract: any account may give a token a known ticker. */
-  function rowOf(rows: unknown, { address }: StockToken): unknown {
-    return elements(rows).find((row) =>
-      elements(member(row, 'deployments')).some((deployment) => {
-        const contract = member(deployment, 'contractAddress')
-        return (
-          Number(member(deployment, 'chainId')) === chainId &&
-          typeof contract === 'string' &&
-          contract.toLowerCase() === address.toLowerCase()
-        )
-      }),
-    )
-  }
 }
 
-/** Statistics of a token at a Blockscout explorer; null where it has none. Dollars are decimals. */
-export type TokenStats = {
-  holders: number | null
-  marketCap: string | null
-  volume24h: string | null
-  reputation: string | null
-  /** Time of the request; unix ms. */
-  at: number
-}
-
-export type Explorer = {
-  /** Undefined when it does not answer or does not have the contract. Never rejects. */
-  token(token: StockToken): Promise<TokenStats | undefined>
-  /** Its web page of a token. */
-  link(token: StockToken): string
-}
-
-export type ExplorerOptions = {
-  url: string
-  userAgent: string
-  now: () => number
-  timeoutMs?: number
-}
+export type Explorer = ReturnType<typeof createExplorer>
+export type TokenStats = Awaited<ReturnType<Explorer['token']>>
 
 /** Blockscout API v2: `/api/v2/tokens/{address}`. */
-export function createExplorer(options: ExplorerOptions): Explorer {
-  const { url, userAgent, now, timeoutMs = 3_000 } = options
+export function createExplorer(options: SourceOptions) {
   // It blocks clients other than browsers without a Referer.
-  const headers = { 'user-agent': userAgent, referer: `${url}/` }
-  const source = createSource({ url, headers, ttlMs: 60_000, timeoutMs, now })
-
+  const read = createSource(options, 60_000, { referer: `${options.url}/` })
   return {
-    async token({ address }) {
-      const found = await source.get(`/api/v2/tokens/${address}`)
+    /**
+     * Statistics of a token; null where it has none. Dollars are decimals. Undefined when the explorer
+     * does not answer or does not have the contract. Never rejects. `at`: unix ms.
+     */
+    async token({ address }: StockToken) {
+      const found = await read(`/api/v2/tokens/${address}`)
       const hash = member(found?.value, 'address_hash') ?? member(found?.value, 'address')
       if (found === undefined || !isSame(hash, address)) return undefined
       const { value, at } = found
@@ -242,10 +188,11 @@ export function createExplorer(options: ExplorerOptions): Explorer {
         at,
       }
     },
-    link: ({ address }) => `${url}/token/${address}`,
+    /** Its web page of a token. */
+    link: ({ address }: StockToken) => `${options.url}/token/${address}`,
   }
 }
 
 function isSame(hash: unknown, address: string): boolean {
-  return typeof hash === 'string' && hash.toLowerCase() === address.toLowerCase()
+  return typeof hash === 'string' && Address.equal(hash, address)
 }

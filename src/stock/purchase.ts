@@ -34,7 +34,7 @@ import * as Snapshot from './Snapshot'
 import { refundGas, swapGas } from './steps'
 
 /** A request to `POST /api/stock/buy`. */
-export type OrderRequest = Pick<Sale, 'url' | 'headers' | 'presented' | 'requestId' | 'client'> & {
+type OrderRequest = Pick<Sale, 'url' | 'headers' | 'presented' | 'requestId' | 'client'> & {
   terms: Instrument.Terms
 }
 

@@ -17,7 +17,7 @@ import { createPurchase, type Purchase, type PurchaseOptions } from './purchase'
 /** The parts that take orders. They are kept over a reload, because they have open orders. */
 export type StartedStock = { desk: Desk; purchase: Purchase }
 
-export type StartOptions = Omit<PurchaseOptions, keyof OpenMarket | 'desk' | 'own'> &
+type StartOptions = Omit<PurchaseOptions, keyof OpenMarket | 'desk' | 'own'> &
   Pick<DeskOptions, 'orders' | 'laterMs'> & {
     exchange: OpenMarket
     relayers: readonly Address[]
