@@ -3,8 +3,8 @@ import { createAdminLedger, type StoryReads } from '../admin-reads'
 import { adminSql } from '../admin-sql'
 import { postgres } from '../dialect'
 import type { Values } from '../select'
-import { positional } from './named'
 import type { Parts } from './parts'
+import { positional } from './rows'
 
 /** Statements of the pages for operators. */
 export const adminStatements = adminSql(postgres, {

@@ -6,9 +6,8 @@ import { authorizations } from '../schema'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import { type Parts, payerLock } from './parts'
-import { selectsOf } from './reader'
+import { readTogether, selectsOf } from './reader'
 import { type Json, toJson } from './rows'
-import { readTogether } from './together'
 
 /** What a living gateway forwards is not left behind: only it knows what the answer cost. */
 const isLeft = `(state = 'metered' OR authorized_by IS NULL OR authorized_by = $gateway

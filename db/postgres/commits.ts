@@ -3,7 +3,6 @@ import type { WebhookEvent } from '../WebhookLedger'
 import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
 import type { Query } from './Line'
 import type { Kind, Lines } from './line-pool'
-import { type ChangedIds, createNotifier, type Notifier } from './notifier'
 import { nameOf } from './reader'
 import type { Json } from './rows'
 
@@ -313,4 +312,134 @@ async function call({ gateway }: CommitsOptions, query: Query, { id, entries, is
 function compare(one: string, other: string): number {
   if (one === other) return 0
   return one < other ? -1 : 1
+}
+
+/** Payments and jobs whose state a commit has changed. */
+export type ChangedIds = { payments: readonly string[]; jobs: readonly string[] }
+
+type Notifier = {
+  /** Notifies the other gateways within moments. */
+  tell(ids: ChangedIds): void
+}
+
+/** A payload has at most 8,000 bytes. */
+const bytesMax = 7_000
+const notify = "SELECT pg_notify('turnpike', $1)"
+
+/**
+ * Tells the other gateways what commits have changed. NOTIFY locks all commits of a database until its
+ * own is on the disk, so it has a transaction of its own that does not wait for the disk. Changes that
+ * come while one is sent share the next one. If one is lost, the others notice within half a second.
+ */
+function createNotifier(lines: Pick<Lines, 'run'>, gateway: string): Notifier {
+  let payments: string[] = []
+  let jobs: string[] = []
+  let isRunning = false
+  const drain = async () => {
+    while (payments.length + jobs.length > 0) {
+      const payload = JSON.stringify({ by: gateway, payments, jobs })
+      payments = []
+      jobs = []
+      // Without ids it says that everything may have changed.
+      const short = payload.length <= bytesMax ? payload : JSON.stringify({ by: gateway })
+      await lines
+        .run('soon', (query) => query(notify, [short], { name: 'notify' }))
+        .catch(() => undefined)
+    }
+    isRunning = false
+  }
+  return {
+    tell(ids) {
+      payments.push(...ids.payments)
+      jobs.push(...ids.jobs)
+      if (isRunning) return
+      isRunning = true
+      void drain()
+    },
+  }
+}
+
+/** Repeats work while it does not run, until the result is called. A failure leaves it to the next time. */
+export function repeat(everyMs: number, work: () => Promise<unknown>): () => void {
+  let isRunning = false
+  const timer = setInterval(() => {
+    if (isRunning) return
+    isRunning = true
+    work()
+      .catch(() => undefined)
+      .finally(() => {
+        isRunning = false
+      })
+  }, everyMs)
+  timer.unref()
+  return () => clearInterval(timer)
+}
+
+/** How long the result of a commit is kept after its end, ms; longer than any repeat takes. */
+const keptMs = 60_000
+const pruneMs = 30_000
+
+/**
+ * The first id that a commit could have so many seconds ago. Ids begin with their time (unix ms), so that
+ * the primary key finds the old ones.
+ */
+const idBefore = (seconds: string) => `(lpad(to_hex((extract(epoch FROM statement_timestamp()
+  - make_interval(secs => ${seconds})) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid`
+
+type Upkeep = { lines: Pick<Lines, 'run'>; commits: Pick<Commits, 'oldestMs' | 'commits'> }
+
+/**
+ * Deletes results of commits that will not be repeated: old ones of this gateway, while it
+ * repeats none, and those of gateways that are gone.
+ */
+export function startPruning({ lines, commits }: Upkeep, gateway: string): () => void {
+  const prune = async (query: Query) => {
+    await query(
+      `DELETE FROM commits WHERE gateway = $1 AND id < ${idBefore('$2')}
+         AND at < clock_timestamp() - make_interval(secs => $2)`,
+      [gateway, keptMs / 1000],
+      { name: 'prune' },
+    )
+    await query(
+      `DELETE FROM commits WHERE id < ${idBefore('3600')}
+         AND at < clock_timestamp() - interval '1 hour'
+         AND NOT EXISTS (SELECT 1 FROM gateways WHERE id = commits.gateway)`,
+      [],
+      { name: 'prune_gone' },
+    )
+  }
+  return repeat(pruneMs, async () => {
+    // A commit that is under way for so long may have ended, and is repeated.
+    if (commits.oldestMs() <= keptMs / 2) await lines.run('soon', prune)
+  })
+}
+
+/** After so many commits of this process the tables may have grown out of their plans. */
+const marks = [32, 256, 2_048]
+/** Autovacuum has analyzed a table with more rows than this. */
+const rowsMax = 10_000
+const analyzeMs = 250
+
+const isNew = `SELECT reltuples < $1 AS "isNew" FROM pg_class WHERE oid = 'payments'::regclass`
+const analyze = 'ANALYZE payments, transactions, transaction_members, commits'
+
+/**
+ * Analyzes the tables of a new database early. While they were empty all plans looked equal, so a
+ * statement may read a whole index, such as the one that begins with the network. Autovacuum would end
+ * that up to a minute later. New statistics make every connection of every gateway plan again.
+ */
+export function startStatistics({ lines, commits }: Upkeep): () => void {
+  const left = [...marks]
+  const stop = repeat(analyzeMs, async () => {
+    const [mark] = left
+    if (mark === undefined) return stop()
+    if (commits.commits() < mark) return
+    left.shift()
+    // When it fails, autovacuum does the same later.
+    await lines.run('read', async (query) => {
+      const [row] = await query<{ isNew: boolean }>(isNew, [rowsMax])
+      if (row?.isNew) await query(analyze)
+    })
+  })
+  return stop
 }

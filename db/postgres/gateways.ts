@@ -1,27 +1,11 @@
+import type { Address } from 'viem'
 import type * as Network from '../../src/protocol/Network'
-import type { Lane, LaneLedger, LaneListener } from '../LaneLedger'
+import type { Lane, LaneLedger, LaneListener, Overview } from '../LaneLedger'
 import { keeper } from './fences'
-import {
-  createLanes,
-  type Gateway,
-  giveLane,
-  type Held,
-  keyOf,
-  type LaneRow,
-  laneOf,
-  leave,
-  readLanes,
-  reap,
-  register,
-  type Seen,
-  sign,
-  takeLane,
-} from './lane-table'
+import type { Query } from './Line'
 import type { Lines } from './line-pool'
-import { createLoop, type Loop, type LoopOptions } from './loop'
-import { noteLoss } from './loss'
+import { DatabaseStartError } from './reach'
 import type { Json } from './rows'
-import { isSteady, mayHaveChanged, type Times, usualTimes } from './signs'
 
 type GatewaysOptions = {
   lines: Lines
@@ -326,5 +310,284 @@ async function close(state: State, loops: readonly Loop[]): Promise<void> {
     await lines.run('beat', (query) => leave(query, gateway.id))
   } catch (error) {
     on.fault(error)
+  }
+}
+
+/** The statements on the tables `gateways` and `lanes`. */
+
+/** This process among those that share the database. */
+type Gateway = {
+  /** A UUID, new at each start. */
+  id: string
+  host: string
+  version: string
+  /** Hash of the configuration in force. */
+  configHash(): string
+  /** Short hashes of the keys that all gateways must share, by name. */
+  fingerprints: Readonly<Record<string, Json | undefined>>
+}
+
+type LaneRow = { network: Network.Id; relayer: string; holder: string | null } & Held
+
+/** What the holder of a lane knows of it. */
+type Held = { epoch: number; next_nonce: number }
+
+/** Both tables, read one after the other. `isBack`: the database lacks commits. */
+type Seen = { lanes: readonly LaneRow[]; gateways: readonly string[]; isBack: boolean }
+
+function keyOf({ network, relayer = keeper as Address }: Lane): string {
+  return `${network} ${relayer}`
+}
+
+function laneOf({ network, relayer }: Pick<LaneRow, 'network' | 'relayer'>): Lane {
+  return { network, relayer: relayer === keeper ? undefined : (relayer as Address) }
+}
+
+async function register(query: Query, gateway: Gateway): Promise<void> {
+  const { id, host, version, configHash, fingerprints } = gateway
+  await query(
+    `INSERT INTO gateways (id, host, version, config_hash, fingerprints, seen_at)
+     VALUES ($1, $2, $3, $4, $5, clock_timestamp())`,
+    [id, host, version, configHash(), JSON.stringify(fingerprints)],
+  )
+}
+
+/** A sign of life: the time of the database (unix ms), undefined when the others removed this one. */
+async function sign(
+  query: Query,
+  { id, configHash }: Pick<Gateway, 'id' | 'configHash'>,
+): Promise<number | undefined> {
+  const [row] = await query<{ at: number }>(
+    `UPDATE gateways SET seen_at = clock_timestamp(), config_hash = $2 WHERE id = $1
+     RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS at`,
+    [id, configHash()],
+    { name: 'beat' },
+  )
+  return row?.at
+}
+
+/** Removes the other gateways that gave no sign of life for `deadMs`. Returns their ids. */
+async function reap(query: Query, id: string, deadMs: number): Promise<readonly string[]> {
+  const dead = await query<{ id: string }>(
+    `DELETE FROM gateways WHERE seen_at < clock_timestamp() - make_interval(secs => $2)
+     AND id <> $1 RETURNING id`,
+    [id, deadMs / 1_000],
+    { name: 'reap' },
+  )
+  return dead.map((each) => each.id)
+}
+
+/** A lane exists from the first start that names it. */
+async function createLanes(query: Query, lanes: readonly Lane[]): Promise<void> {
+  const rows = lanes.map(({ network, relayer = keeper }) => ({ network, relayer }))
+  await query(
+    `INSERT INTO lanes (network, relayer, epoch, next_nonce)
+     SELECT network, relayer, 0, 0
+     FROM jsonb_to_recordset($1::jsonb) AS lane (network text, relayer text)
+     ORDER BY network, relayer ON CONFLICT DO NOTHING`,
+    [JSON.stringify(rows)],
+  )
+}
+
+async function readLanes(query: Query): Promise<Seen> {
+  const gateways = await query<{ id: string; isBack: boolean }>(
+    `SELECT id, EXISTS (SELECT 1 FROM meta WHERE key = $1) AS "isBack" FROM gateways ORDER BY id`,
+    [lossKey],
+    { name: 'gateways' },
+  )
+  const lanes = await query<LaneRow>(
+    'SELECT network, relayer, holder, epoch, next_nonce FROM lanes ORDER BY network, relayer',
+    [],
+    { name: 'lanes' },
+  )
+  const isBack = gateways.some((each) => each.isBack)
+  return { lanes, gateways: gateways.map(({ id }) => id), isBack }
+}
+
+/** What an operator sees of both tables. */
+export async function readOverview(query: Query): Promise<Overview> {
+  const gateways = await query<Overview['gateways'][number]>(
+    `SELECT id, host, version, config_hash AS "configHash",
+       (extract(epoch FROM clock_timestamp() - seen_at) * 1000)::bigint AS "seenMsAgo"
+     FROM gateways ORDER BY host, id`,
+  )
+  const { lanes } = await readLanes(query)
+  return {
+    gateways,
+    lanes: lanes.map((row) => ({
+      ...laneOf(row),
+      holder: row.holder ?? undefined,
+      epoch: row.epoch,
+      nextNonce: row.next_nonce,
+    })),
+  }
+}
+
+/**
+ * Takes a lane that is free, with the next epoch. A lane that this gateway has in the database, because
+ * the answer to an earlier take was lost, is taken again. Undefined when another gateway was faster.
+ */
+async function takeLane(query: Query, lane: Lane, id: string): Promise<Held | undefined> {
+  const { network, relayer = keeper } = lane
+  const [taken] = await query<Held>(
+    `UPDATE lanes SET holder = $3, epoch = epoch + 1
+     WHERE network = $1 AND relayer = $2 AND (holder IS NULL OR holder = $3)
+     RETURNING epoch, next_nonce`,
+    [network, relayer, id],
+    { name: 'take' },
+  )
+  return taken
+}
+
+/** Gives a lane back, and tells the others. */
+async function giveLane(query: Query, lane: Lane, id: string): Promise<void> {
+  const { network, relayer = keeper } = lane
+  await query(
+    `WITH given AS (
+       UPDATE lanes SET holder = NULL
+       WHERE network = $1 AND relayer = $2 AND holder = $3 RETURNING network)
+     SELECT pg_notify('turnpike', '{"lanes":true}') FROM given`,
+    [network, relayer, id],
+    { name: 'give' },
+  )
+}
+
+/** Leaves the gateways; the foreign key gives all lanes back. */
+async function leave(query: Query, id: string): Promise<void> {
+  await query('DELETE FROM gateways WHERE id = $1', [id])
+  await query(`SELECT pg_notify('turnpike', '{"lanes":true}')`)
+}
+
+/** Key of the table `meta`: a failover lost commits, and no operator has accepted that. */
+const lossKey = 'went-back'
+
+/** Notes that the database lacks commits that it had acknowledged: every gateway ends. */
+async function noteLoss(query: Query): Promise<void> {
+  await query(
+    `INSERT INTO meta (key, value) VALUES ($1, clock_timestamp()::text) ON CONFLICT DO NOTHING`,
+    [lossKey],
+  )
+}
+
+/** Throws `DatabaseStartError` when the database lacks commits. */
+export async function assertNoLoss(query: Query, name: string): Promise<void> {
+  const [row] = await query<{ value: string }>('SELECT value FROM meta WHERE key = $1', [lossKey])
+  if (row === undefined) return
+  throw new DatabaseStartError(
+    `the database ${name} lacks commits that it had acknowledged, found at ${row.value}: a failover ` +
+      'to an asynchronous standby lost them. If the lost server still has its files, use them. Else ' +
+      'compare the payments before that time with the chain, then start once with --accept-loss',
+  )
+}
+
+/** From now on gateways may start. */
+export async function acceptLoss(query: Query): Promise<void> {
+  await query('DELETE FROM meta WHERE key = $1', [lossKey])
+}
+
+/** When a gateway counts as alive: its signs of life, and those of the others. */
+
+export type Times = {
+  /** Interval of the signs of life, ms. */
+  beatMs: number
+  /** A process without a sign for this long is taken for dead, ms by the clock of the database. */
+  deadMs: number
+  /** Only a process with regular beats for this long may judge others, ms. */
+  steadyMs: number
+  /** A longer time between two beats is not regular, ms. */
+  gapMs: number
+  /** Without a beat for this long nothing new is sent, ms. */
+  freshMs: number
+}
+
+const usualTimes: Times = {
+  beatMs: 2_000,
+  deadMs: 10_000,
+  steadyMs: 10_000,
+  gapMs: 4_000,
+  freshMs: 6_000,
+}
+
+/** Signs that this process has given, by its monotonic clock, ms. */
+type Signs = {
+  times: Times
+  /** The last one. */
+  beatAt: number
+  /** The first one after a gap. */
+  steadySince: number
+}
+
+/**
+ * Whether this process has given signs for long and still does. After a pause of its own, or of the
+ * server, the others had no chance to give theirs, and a look may come before the next own sign.
+ */
+function isSteady({ times, beatAt, steadySince }: Signs, at: number): boolean {
+  return at - beatAt <= times.gapMs && at - steadySince >= times.steadyMs
+}
+
+/**
+ * Whether the connection may lead to another server now, which lacks the last takes of accounts. Their
+ * holders must find that out first: after a take of another gateway it would look like an ordinary one.
+ */
+function mayHaveChanged(
+  { times, reconnectedAt }: { times: Times; reconnectedAt: number },
+  at: number,
+): boolean {
+  return at - reconnectedAt < times.gapMs
+}
+
+/** Work that is repeated; `wake` makes its next turn come at once. */
+type Loop = {
+  wake(): void
+  /** Resolves when no turn runs. Call it when `isOver` is true. */
+  stop(): Promise<void>
+}
+
+type LoopOptions = {
+  work: () => Promise<void>
+  /** Pause between two turns, ms. */
+  everyMs: number
+  isOver: () => boolean
+  /** A turn failed; the next one repeats it. */
+  fault: (error: unknown) => void
+}
+
+export function createLoop({ work, everyMs, isOver, fault }: LoopOptions): Loop {
+  let resume: (() => void) | undefined
+  let isWoken = false
+  const pause = () =>
+    new Promise<void>((resolve) => {
+      const end = () => {
+        clearTimeout(timer)
+        isWoken = false
+        resume = undefined
+        resolve()
+      }
+      const timer = setTimeout(end, isWoken ? 0 : everyMs)
+      resume = end
+    })
+  const run = async () => {
+    for (;;) {
+      await pause()
+      if (isOver()) return
+      try {
+        await work()
+      } catch (error) {
+        if (!isOver()) fault(error)
+      }
+    }
+  }
+  const running = run()
+  const wake = () => {
+    isWoken = true
+    resume?.()
+  }
+  return {
+    wake,
+    async stop() {
+      // It must not begin another pause when a turn runs now.
+      wake()
+      await running
+    },
   }
 }

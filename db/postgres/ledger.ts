@@ -6,28 +6,20 @@ import { createJobReads, createTransactionReads } from '../transaction-reads'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
-import { createCommits } from './commits'
+import { type ChangedIds, createCommits, startPruning, startStatistics } from './commits'
 import { createDeliveries } from './deliveries'
 import { DatabaseGoneError, LaneLostError } from './errors'
-import { startFailures } from './failures'
 import { type Fence, type Fences, keeper } from './fences'
-import { startGas } from './gas'
 import type { Gateways } from './gateways'
 import { createGrants } from './grants'
 import type { Lines } from './line-pool'
-import type { ChangedIds } from './notifier'
 import { createOffers } from './offers'
 import { createOrders } from './orders'
-import { createOutbox } from './outbox'
-import { createPaymentReads } from './payments'
-import { productRows } from './product-rows'
-import { startPruning } from './prune'
-import { createReader, selectsOf } from './reader'
+import { createPaymentReads, createReader, selectsOf } from './reader'
 import { createSales } from './sales'
-import { createSettling } from './settling'
-import type { SettlingParts } from './settling-parts'
-import { startStatistics } from './statistics'
-import { createWebhooks } from './webhooks'
+import { createSettling, productRows, type SettlingParts } from './settling'
+import { startFailures, startGas } from './sums'
+import { createOutbox, createWebhooks } from './webhooks'
 
 type LedgerOptions = {
   lines: Lines
@@ -69,8 +61,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const payments = createPaymentReads(reader)
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
-  const pruning = startPruning({ lines, commits, gateway })
-  const statistics = startStatistics({ lines, commits })
+  const upkeep = [startPruning({ lines, commits }, gateway), startStatistics({ lines, commits })]
   return {
     ledger: {
       payments,
@@ -109,10 +100,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       }
     },
     async close() {
-      gas.close()
-      failures.close()
-      pruning.close()
-      statistics.close()
+      for (const end of [gas.close, failures.close, ...upkeep]) end()
       const ms = lines.storage.fault() === undefined ? closeMs.there : closeMs.away
       await Promise.race([commits.idle(), Bun.sleep(ms)])
       stop.abort()

@@ -1,25 +1,26 @@
 import { hostname } from 'node:os'
 import type { WriteEvent } from '../../src/log'
-import type { Database, Upgrade } from '../Database'
-import { type AdmitOptions, admit } from './admit'
-import { installFunctions } from './functions'
-import { type Gateways, joinGateways } from './gateways'
+import type { Database, ServerState, Standby, Upgrade } from '../Database'
 import {
+  type AdmitOptions,
+  admit,
   assertSameKeys,
   fingerprintsOf,
   type KeySecrets,
   markDatabase,
   markPlace,
+  readStandby,
+  skewReason,
   writeIdentity,
-} from './identity'
+} from './admit'
+import { repeat } from './commits'
+import { installFunctions } from './functions'
+import { acceptLoss, type Gateways, joinGateways } from './gateways'
 import type { Line } from './Line'
 import { createLedger } from './ledger'
-import { openLines } from './line-pool'
-import { acceptLoss } from './loss'
+import { type Lines, openLines, sessionOf } from './line-pool'
 import { upgrade as upgradeSchema } from './migrate'
 import { startErrorOf } from './reach'
-import { watchServer } from './server'
-import { sessionOf } from './session'
 import * as Url from './Url'
 
 type OpenPostgresOptions = Pick<
@@ -161,4 +162,25 @@ function join(
       fault: (error) => log('settlement-fault', { error }),
     },
   })
+}
+
+const lookMs = 5_000
+
+/** What the server shows of itself, read now and then. */
+export function watchServer(
+  lines: Pick<Lines, 'run'>,
+  gateways: Pick<Gateways, 'skewMs'>,
+): ServerState & { close(): void } {
+  let standby: Standby = 'unknown'
+  // Without a connection the storage reports the fault.
+  const look = async () => {
+    standby = await lines.run('beat', readStandby)
+  }
+  look().catch(() => undefined)
+  return {
+    aheadMs: () => -gateways.skewMs(),
+    reason: () => skewReason(-gateways.skewMs()),
+    standby: () => standby,
+    close: repeat(lookMs, look),
+  }
 }

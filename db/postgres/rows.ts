@@ -1,6 +1,5 @@
 import type { Column, Table } from 'drizzle-orm'
-import { columnsOf } from '../select'
-import { storable } from './named'
+import { columnsOf, type Values } from '../select'
 
 /** A value of JSON, as PostgreSQL takes and gives it. */
 export type Json =
@@ -66,4 +65,33 @@ function jsonOf(value: unknown): Json {
   if (typeof value === 'bigint') return String(value)
   if (typeof value === 'string') return storable(value)
   return value as Json
+}
+
+type Positional = { text: string; names: readonly string[] }
+
+const made = new Map<string, Positional>()
+
+/** A statement with parameters such as `$from`, as PostgreSQL takes it: `$1` and an array. */
+export function positional(text: string, values: Values): [text: string, values: unknown[]] {
+  const known = made.get(text) ?? toPositional(text)
+  made.set(text, known)
+  return [known.text, known.names.map((name) => encoded(values[name] ?? null))]
+}
+
+function toPositional(text: string): Positional {
+  const names: string[] = []
+  const replaced = text.replaceAll(/\$([A-Za-z]\w*)/g, (_, name: string) => {
+    if (!names.includes(name)) names.push(name)
+    return `$${names.indexOf(name) + 1}`
+  })
+  return { text: replaced, names }
+}
+
+function encoded(value: string | number | null): string | number | null {
+  return typeof value === 'string' ? storable(value) : value
+}
+
+/** A text without what PostgreSQL refuses in texts: NUL, and halves of a surrogate pair. */
+function storable(text: string): string {
+  return text.toWellFormed().replaceAll('\0', '\ufffd')
 }

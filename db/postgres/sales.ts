@@ -2,8 +2,8 @@ import { postgres as dialect } from '../dialect'
 import type { AssetRow, RequestCounts, SalesLedger } from '../SalesLedger'
 import { figuresOf, firstOf, idAt } from '../sales-figures'
 import { type FirstRow, type SpanRows, salesSql } from '../sales-sql'
-import { positional } from './named'
 import type { Parts } from './parts'
+import { positional } from './rows'
 
 /** Twin: db/sqlite/sales.ts. */
 export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): SalesLedger {

@@ -1,13 +1,46 @@
-import type { SettlingCommits } from '../Ledger'
-import { toPayment } from '../rows'
-import { transactions } from '../schema'
+import type * as Network from '../../src/protocol/Network'
+import type { EventType } from '../../src/protocol/Webhook'
+import type { Tally } from '../GrantBudget'
+import type {
+  IncludedPayment,
+  Inclusion,
+  JobRider,
+  Launched,
+  NewPayment,
+  OrderRows,
+  RowsRefusal,
+  SettlingCommits,
+} from '../Ledger'
+import type { Payment } from '../Payment'
+import { newOrderRow, paymentOf, toPayment } from '../rows'
+import {
+  type GasProduct,
+  grants,
+  grantTopUps,
+  jobs,
+  orders,
+  type PaymentRow,
+  payments,
+  transactions,
+} from '../schema'
 import { decoderOf } from '../select'
 import * as Event from '../WebhookEvent'
-import { createEnds } from './ends'
-import { fenceOf, fenceOfJob, fenceOfTransaction, laneKey } from './fences'
-import { createLaunches } from './launches'
-import { type Json, toJson } from './rows'
-import type { SettlingParts } from './settling-parts'
+import type { WebhookEvent } from '../WebhookLedger'
+import type { Change } from './commits'
+import { isBarred, isDuplicate, RefusedError } from './errors'
+import {
+  type Fences,
+  fenceOf,
+  fenceOfFirst,
+  fenceOfJob,
+  fenceOfTransaction,
+  laneKey,
+} from './fences'
+import { eventsOf, rideOf, typesOf } from './orders'
+import { type Parts, payerLock } from './parts'
+import type { Selected } from './reader'
+import { arrayText, type Json, rowText, toJson } from './rows'
+import { dayOf, type Gas, type GasSum } from './sums'
 
 const decodeTransaction = decoderOf(transactions)
 
@@ -80,4 +113,455 @@ function createChanges(parts: SettlingParts): Changes {
         read: (rows) => (rows as readonly Json[]).map(decodeTransaction),
       }),
   }
+}
+
+type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
+type Launch = Parameters<SettlingCommits['launch']>[0]
+
+/** Writes before bytes are sent, or for a payment with an external settlement. */
+function createLaunches(parts: SettlingParts): Launches {
+  return {
+    async launch(input) {
+      try {
+        return { kind: 'stored', payments: await store(parts, input) }
+      } catch (error) {
+        const refused = refusalOf(error)
+        if (refused) return { kind: 'refused', ...refused }
+        if (!isDuplicate(error)) throw error
+        const found = await findOthers(parts, input)
+        if (found === undefined) throw error
+        return found
+      }
+    },
+    launchJob: (input) => launchJob(parts, input),
+    async storeExternal(input) {
+      const { id } = input.row
+      try {
+        await parts.commits.add({
+          call: 'store_external',
+          input: entryOf(parts, input),
+          key: id,
+          read: () => undefined,
+          events: {
+            types: ['payment.confirmed'],
+            of: (stored) =>
+              confirmedEvents(stored === null ? paymentOf(input.row) : toPayment(stored)),
+          },
+        })
+        return 'stored'
+      } catch (error) {
+        const refused = refusalOf(error)
+        if (refused) return { refused: refused.reason }
+        if (!isDuplicate(error)) throw error
+        const found = await findOthers(parts, { fresh: [input] })
+        return found?.kind === 'refused' ? { refused: found.reason } : 'known'
+      }
+    },
+  }
+}
+
+async function store(
+  parts: SettlingParts,
+  { transaction, fresh, again }: Launch,
+): Promise<Payment[]> {
+  const { hash } = transaction
+  const plain = fresh.filter(({ rows }) => rows === undefined).toSorted(byMoney)
+  const limited = fresh.filter(({ fundsAtomic }) => fundsAtomic !== undefined)
+  const settled = await parts.commits.add({
+    call: 'launch',
+    input: {
+      fence: fenceOf(parts, transaction),
+      transaction: toJson(transactions, transaction),
+      fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
+      with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(parts, each)),
+      again: arrayText(again.map(({ id }) => id).toSorted()),
+      members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
+      limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
+        ...{ id, funds: String(fundsAtomic) },
+        ...(key !== null && { key }),
+      })),
+    },
+    key: laneKey(transaction),
+    ...locksOf(fresh),
+    read: (value) => {
+      const rows = (value as { settled: readonly Json[] }).settled.map(toPayment)
+      return new Map(rows.map((payment) => [payment.id, payment]))
+    },
+  })
+  return [
+    ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
+    ...fresh.map(({ row }) => settled.get(row.id) ?? paymentOf(row)),
+  ]
+}
+
+/**
+ * An order that is the same on every gateway, so that launches with common money wait for each other
+ * without a deadlock.
+ */
+function byMoney({ row: one }: NewPayment, { row: other }: NewPayment): number {
+  const [left, right] = [moneyOf(one), moneyOf(other)]
+  if (left === right) return 0
+  return left < right ? -1 : 1
+}
+
+function moneyOf({ network, asset, payer, nonce }: PaymentRow): string {
+  return `${network} ${asset} ${payer} ${nonce}`.toLowerCase()
+}
+
+/** Locks of the functions. They are taken before any row, so all commits take them in one order. */
+function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
+  const locks = fresh.flatMap(({ row, rows, fundsAtomic }) => [
+    ...(fundsAtomic === undefined ? [] : [payerLock(row.payer)]),
+    // The lock of `insert_order`.
+    ...(rows && 'order' in rows ? [row.payer.toLowerCase()] : []),
+  ])
+  return locks.length > 0 ? { locks } : {}
+}
+
+/** The input of `insert_with_rows`. */
+function entryOf({ products }: SettlingParts, { row, rows }: NewPayment): Json {
+  const entry = { row: toJson(payments, row) }
+  if (rows === undefined) return entry
+  return 'settles' in rows
+    ? { ...entry, authorization: true }
+    : { ...entry, order: products.order(rows) }
+}
+
+/** What refused payments or their rows, and the ids of the payments. */
+function refusalOf(error: unknown): { ids: readonly string[]; reason: RowsRefusal } | undefined {
+  if (!(error instanceof RefusedError) && !isBarred(error)) return undefined
+  const reason = error instanceof RefusedError ? error.reason : 'money-authorized'
+  return { ids: error.detail?.split(' ') ?? [], reason }
+}
+
+type Asked = Pick<
+  PaymentRow,
+  'id' | 'network' | 'asset' | 'payer' | 'nonce' | 'merchant' | 'route' | 'idempotencyKey'
+>
+
+const asked = `jsonb_to_recordset($1) AS asked (id text, network text, asset text, payer text,
+  nonce text, merchant text, route text, "idempotencyKey" text)`
+const ofMoney = `SELECT asked.id, to_jsonb(payments) AS row FROM ${asked}
+  JOIN payments ON payments.network = asked.network AND lower(payments.asset) = lower(asked.asset)
+    AND lower(payments.payer) = lower(asked.payer) AND payments.nonce = lower(asked.nonce)`
+const ofKey = `SELECT asked.id FROM ${asked}
+  JOIN payments ON payments.merchant = asked.merchant AND payments.route = asked.route
+    AND lower(payments.payer) = lower(asked.payer)
+    AND payments.idempotency_key = asked."idempotencyKey" AND payments.state <> 'expired'
+  ORDER BY asked.id LIMIT 1`
+
+/** Why a row is a duplicate: its money is stored, or a payment has the buyer's own key. */
+async function findOthers(
+  { reader }: SettlingParts,
+  { fresh }: Pick<Launch, 'fresh'>,
+): Promise<Exclude<Launched, { kind: 'stored' }> | undefined> {
+  const rows = fresh.map(({ row }) => askedOf(row))
+  const values = [JSON.stringify(rows)]
+  const known = await reader.all<Selected & { id: string }>(ofMoney, values)
+  if (known.length > 0) {
+    return { kind: 'known', payments: new Map(known.map(({ id, row }) => [id, toPayment(row)])) }
+  }
+  const taken = (await reader.one<{ id: string }>(ofKey, values)) ?? findTwin(rows)
+  return taken && { kind: 'refused', ids: [taken.id], reason: 'key-used' }
+}
+
+function askedOf(row: PaymentRow): Asked {
+  const { id, network, asset, payer, nonce, merchant, route, idempotencyKey } = row
+  return { id, network, asset, payer, nonce, merchant, route, idempotencyKey }
+}
+
+/** The first payment whose key another one of the same launch has. */
+function findTwin(rows: readonly Asked[]): Asked | undefined {
+  const seen = new Set<string>()
+  return rows.find(({ merchant, route, payer, idempotencyKey }) => {
+    if (idempotencyKey === null) return false
+    const scope = JSON.stringify([merchant, route, payer.toLowerCase(), idempotencyKey])
+    const isTaken = seen.has(scope)
+    seen.add(scope)
+    return isTaken
+  })
+}
+
+async function launchJob(
+  parts: SettlingParts,
+  { transaction, job, rider }: Parameters<SettlingCommits['launchJob']>[0],
+): ReturnType<SettlingCommits['launchJob']> {
+  const { products } = parts
+  try {
+    await parts.commits.add({
+      call: 'launch_job',
+      input: {
+        fence: fenceOf(parts, transaction),
+        transaction: toJson(transactions, transaction),
+        job: toJson(jobs, job),
+        rider: rider === undefined ? null : products.rider(rider),
+      },
+      key: laneKey(transaction),
+      read: () => undefined,
+      events: rider && {
+        types: products.events.types,
+        of: (ridden) => products.events.of(rider, ridden),
+      },
+    })
+    return undefined
+  } catch (error) {
+    if (error instanceof RefusedError) return error.reason
+    throw error
+  }
+}
+
+function confirmedEvents(payment: Payment) {
+  const { confirmedAt } = payment
+  return confirmedAt === undefined ? [] : [Event.paymentConfirmed(payment, confirmedAt)]
+}
+
+type Ends = Pick<SettlingCommits, 'record' | 'giveUp'>
+type Confirmed = readonly (Payment | undefined)[]
+type Options = {
+  isCostly: boolean
+  /** Whether no log is expected to be taken. */
+  isFirst: boolean
+}
+
+/** A log may be taken, and others may record another transaction at the nonce at the same time. */
+const attemptsMax = 3
+
+/** What ends an account nonce. */
+function createEnds(parts: SettlingParts): Ends {
+  return {
+    async record(inclusion, members, options) {
+      // After a loss the chain restores this, except that a delivery was started.
+      const isSoon = !members.some((each) => each.startsDelivery)
+      const { sum, confirmed } = await repeatDuplicate((isFirst) => {
+        const isCostly = options?.isCostly ?? false
+        const change = recordOf(parts, inclusion, members, { isCostly, isFirst })
+        return isSoon ? parts.commits.addSoon(change) : parts.commits.add(change)
+      })
+      const { network, product } = inclusion.included
+      parts.gas.note({ network, product, day: dayOf(inclusion.at), sum })
+      return confirmed
+    },
+    async giveUp({ hashes, payments, job, at }) {
+      await parts.commits.add({
+        call: 'give_up',
+        input: { fence: await fenceOfFirst(parts, hashes), hashes, payments, job: job ?? null, at },
+        key: payments[0] ?? job ?? '',
+        read: () => undefined,
+      })
+    },
+  }
+}
+
+function recordOf(
+  parts: SettlingParts,
+  inclusion: Inclusion,
+  members: readonly IncludedPayment[],
+  { isCostly, isFirst }: Options,
+): Change<{ sum: GasSum; confirmed: Confirmed }> {
+  const { included, success, blockNumber, spentWei, receipt, hashes, job, at } = inclusion
+  const { hash, network, relayer, nonce, product } = included
+  const assigned = assign(members)
+  const confirmedOf = (value: Json) => paymentsOf(value as Recorded, inclusion, members)
+  return {
+    call: 'record',
+    input: {
+      fence: fenceOf(parts, included),
+      by: parts.gateway,
+      included: { hash, network, relayer, nonce, product },
+      success,
+      block_number: Number(blockNumber),
+      spent_wei: String(spentWei),
+      receipt,
+      hashes: arrayText(hashes),
+      job: job ?? null,
+      at,
+      day: dayOf(at),
+      is_costly: isCostly,
+      first: members[0]?.id ?? null,
+      all: arrayText(members.map(({ id }) => id).toSorted()),
+      is_known: isFirst && members.every(({ payment }) => payment !== undefined),
+      ...(isFirst ? columnsOf(assigned) : { members: members.map(memberOf) }),
+    },
+    key: laneKey(included),
+    read: (value) => {
+      const paid = confirmedOf(value)
+      return { sum: sumOf(value), confirmed: members.map(({ id }) => paid.get(id)) }
+    },
+    events: {
+      types: ['budget.spent', 'payment.confirmed'],
+      of: (value) => {
+        const paid = confirmedOf(value)
+        const { wei: afterWei } = sumOf(value)
+        const beforeWei = afterWei - spentWei
+        return [
+          ...listOf(parts.spent({ network, product, at, beforeWei, afterWei })),
+          ...members.flatMap(({ id }) => {
+            const payment = paid.get(id)
+            return payment ? [Event.paymentConfirmed(payment, at)] : []
+          }),
+        ]
+      },
+    },
+  }
+}
+
+type Recorded = {
+  /** Rows that have other values than those of a payment that is confirmed for the first time. */
+  confirmed?: readonly Json[]
+  /** All that are confirmed. */
+  paid: readonly string[]
+  wei: string
+  wasted: string
+}
+
+/** The confirmed payments by id; those that are as expected, from memory. */
+function paymentsOf(
+  { confirmed = [], paid }: Recorded,
+  { included, blockNumber, at }: Inclusion,
+  members: readonly IncludedPayment[],
+): ReadonlyMap<string, Payment> {
+  const rows = confirmed.map(toPayment)
+  const found = new Map(rows.map((payment) => [payment.id, payment]))
+  if (found.size === paid.length) return found
+  const indexes = new Map(assign(members).map(({ id, index }) => [id, index]))
+  const known = new Map(members.map((member) => [member.id, member]))
+  for (const id of paid) {
+    const member = known.get(id)
+    if (member?.payment === undefined || found.has(id)) continue
+    const { transfer, purpose, createdAt } = member.payment
+    found.set(id, {
+      ...{ id, transfer, purpose, createdAt },
+      ...{ nonceUsed: false, truncated: false, answered: false, upstreamStatus: undefined },
+      ...{ redeemTokenHash: undefined, redeemUntil: undefined, deliveredAt: undefined },
+      state: 'confirmed',
+      transaction: included.hash,
+      logIndex: indexes.get(id),
+      blockNumber,
+      confirmedAt: at,
+      delivery: member.startsDelivery ? 'delivering' : 'none',
+      attempts: member.startsDelivery ? 1 : 0,
+    })
+  }
+  return found
+}
+
+function sumOf(value: Json): GasSum {
+  const { wei, wasted } = value as Recorded
+  return { wei: BigInt(wei), wastedWei: BigInt(wasted) }
+}
+
+type Assigned = { id: string; index: number; starts: boolean }
+
+/** A log for each member, in their order, as the database assigns them while none is taken. */
+function assign(members: readonly IncludedPayment[]): readonly Assigned[] {
+  const taken = new Set<number>()
+  return members.flatMap(({ id, logs, startsDelivery: starts }) => {
+    const index = logs.find((each) => !taken.has(each))
+    if (index === undefined) return []
+    taken.add(index)
+    return { id, index, starts }
+  })
+}
+
+function columnsOf(assigned: readonly Assigned[]): Readonly<Record<string, Json>> {
+  return {
+    ids: arrayText(assigned.map(({ id }) => id)),
+    indexes: arrayText(assigned.map(({ index }) => index)),
+    starts: arrayText(assigned.map(({ starts }) => starts)),
+  }
+}
+
+function memberOf({ id, logs, startsDelivery: starts }: IncludedPayment): Json {
+  return { id, logs, starts }
+}
+
+function listOf<T>(value: T | undefined): T[] {
+  return value === undefined ? [] : [value]
+}
+
+async function repeatDuplicate<T>(run: (isFirst: boolean) => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await run(attempt === 1)
+    } catch (error) {
+      if (attempt === attemptsMax || !isDuplicate(error)) throw error
+    }
+  }
+}
+
+/** The dependencies of the commits of settlement. */
+export type SettlingParts = Parts & {
+  gas: Pick<Gas, 'note'>
+  products: ProductRows
+  /** The event of a gas budget that this addition spends. */
+  spent(gas: AddedGas): WebhookEvent | undefined
+  fences?: Fences | undefined
+}
+
+/** Gas that was added to the sum of a day. */
+type AddedGas = {
+  network: Network.Id
+  product: GasProduct
+  at: number
+  beforeWei: bigint
+  afterWei: bigint
+}
+
+/** Rows of products as JSON for the functions that write them inside a commit of settlement. */
+type ProductRows = {
+  /** The `rows` of `insert_order`. */
+  order(rows: OrderRows): Json
+  /** The `rider` of `ride_order` or `ride_grant`. */
+  rider(rider: JobRider): Json
+  /** Events of a rider that was written, from what its function returned. */
+  events: {
+    types: readonly EventType[]
+    of(rider: JobRider, ridden: Json): readonly WebhookEvent[]
+  }
+}
+
+/**
+ * Rows of products inside a commit of settlement: the inputs of functions that are called there, and
+ * the events of what they return.
+ */
+export const productRows = {
+  /** The rows of `insert_order`, which sets the payment and its transaction. */
+  order({ order, quota }: OrderRows): Json {
+    const unpaid = { paymentId: '', settlementTx: '0x' } as const
+    return { order: toJson(orders, { ...newOrderRow(order), ...unpaid }), quota: quota ?? null }
+  },
+  /** The rider of `ride_order` or `ride_grant`, which sets the transaction. */
+  rider(rider: JobRider): Json {
+    if (rider.kind === 'order') {
+      const { kind, ride, confirmed, withoutEffect = [] } = rider
+      return { kind, ...rideOf(ride), confirmed: confirmed ?? null, withoutEffect }
+    }
+    const { budget, isSigned, isTopUp, row } = rider.grant
+    const unsent = { transactionHash: '0x' } as const
+    return {
+      kind: rider.kind,
+      isTopUp,
+      isSigned,
+      row: isTopUp
+        ? toJson(grantTopUps, { ...row, ...unsent })
+        : toJson(grants, { ...row, ...unsent }),
+      from: budget.from,
+      grants: budget.grants,
+      wei: String(budget.wei),
+    }
+  },
+  events: {
+    types: [...typesOf('swap'), 'budget.spent'] as readonly EventType[],
+    /** `ridden`: what the function of the rider returned. */
+    of(rider: JobRider, ridden: Json): readonly WebhookEvent[] {
+      if (rider.kind === 'order') return eventsOf(rider.ride.kind, ridden)
+      const event = Event.grantsSpent(rider.grant, tallyOf(ridden))
+      return event === undefined ? [] : [event]
+    },
+  },
+}
+
+function tallyOf(json: Json): Tally {
+  const { grants, wei } = json as { grants: number; wei: string }
+  return { grants, wei: BigInt(wei) }
 }

@@ -1,9 +1,10 @@
+import { createSubscribers, type Subscribers } from '../outbox'
 import type { WebhookLedger } from '../WebhookLedger'
 import { createMessages } from '../webhook-messages'
-import { positional } from './named'
-import type { Outbox } from './outbox'
+import type { Messages } from './commits'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'
+import { positional } from './rows'
 
 type Options = Pick<Parts, 'commits' | 'reader'> & {
   outbox: Outbox
@@ -35,5 +36,22 @@ export function createWebhooks({ commits, reader, outbox, isSender }: Options): 
     },
     ...messages,
     due: async (query) => (isSender?.() === false ? [] : messages.due(query)),
+  }
+}
+
+/** The subscriptions of this process, and what writes their messages in commits. */
+type Outbox = Subscribers & Messages
+
+/** Twin: db/sqlite/outbox.ts. */
+export function createOutbox(): Outbox {
+  const subscribers = createSubscribers()
+  return {
+    ...subscribers,
+    async write(query, events) {
+      const messages = subscribers.rowsOf(events)
+      if (messages.length === 0) return
+      const input = JSON.stringify({ messages })
+      await query('SELECT add_messages($1::jsonb)', [input], { name: 'add_messages' })
+    },
   }
 }

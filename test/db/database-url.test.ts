@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { serversOf } from '../../db/postgres/servers'
+import { serversOf } from '../../db/postgres/reach'
 import * as Url from '../../db/postgres/Url'
 
 /** The URL of a PostgreSQL server, without a server. */

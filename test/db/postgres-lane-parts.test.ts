@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Address } from 'viem'
 import type { Lane, LaneListener } from '../../db/LaneLedger'
-import type { Times } from '../../db/postgres/signs'
+import type { Times } from '../../db/postgres/gateways'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Job } from '../../src/settlement/send/Job'

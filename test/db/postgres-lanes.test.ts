@@ -1,9 +1,12 @@
 import { afterEach, describe, expect, test } from 'bun:test'
-import { type Gateways, joinGateways } from '../../db/postgres/gateways'
-import { type Lines, openLines } from '../../db/postgres/line-pool'
-import { acceptLoss, assertNoLoss } from '../../db/postgres/loss'
-import { sessionOf } from '../../db/postgres/session'
-import type { Times } from '../../db/postgres/signs'
+import {
+  acceptLoss,
+  assertNoLoss,
+  type Gateways,
+  joinGateways,
+  type Times,
+} from '../../db/postgres/gateways'
+import { type Lines, openLines, sessionOf } from '../../db/postgres/line-pool'
 import { outcomeOf } from '../harness/outcome'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'
 import { relayer } from '../harness/scripted'

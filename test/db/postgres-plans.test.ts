@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import { postgres } from '../../db/dialect'
 import { adminStatements } from '../../db/postgres/admin'
-import { positional } from '../../db/postgres/named'
+import { positional } from '../../db/postgres/rows'
 import { spanSql } from '../../db/postgres/sales'
 import { salesSql } from '../../db/sales-sql'
 import { createLedger } from '../../db/sqlite/ledger'

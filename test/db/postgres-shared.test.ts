@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
-import { assertSameKeys, type Fingerprints, fingerprintsOf } from '../../db/postgres/identity'
-import { watchServer } from '../../db/postgres/server'
+import { assertSameKeys, type Fingerprints, fingerprintsOf } from '../../db/postgres/admit'
+import { watchServer } from '../../db/postgres/open'
 import { createPauses } from '../../src/app/pauses'
 import { startGateway } from '../harness/gateway-pair'
 import { outcomeOf } from '../harness/outcome'

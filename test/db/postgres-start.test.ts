@@ -12,9 +12,16 @@ import {
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type AdmitOptions, type Admitted, admit } from '../../db/postgres/admit'
-import { assertFit, type Facts } from '../../db/postgres/checks'
-import { type Fingerprints, markDatabase, writeIdentity } from '../../db/postgres/identity'
+import {
+  type AdmitOptions,
+  type Admitted,
+  admit,
+  assertFit,
+  type Facts,
+  type Fingerprints,
+  markDatabase,
+  writeIdentity,
+} from '../../db/postgres/admit'
 import { DatabaseStartError, reasonOf } from '../../db/postgres/reach'
 import * as Url from '../../db/postgres/Url'
 import { lock } from '../../db/sqlite/directory'

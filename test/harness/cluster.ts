@@ -1,5 +1,5 @@
+import type { Times } from '../../db/postgres/gateways'
 import type { Lines } from '../../db/postgres/line-pool'
-import type { Times } from '../../db/postgres/signs'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Settlement, SettlementOptions } from '../../src/settlement/settlement'

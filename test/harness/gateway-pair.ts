@@ -1,9 +1,7 @@
 import type { Ledger } from '../../db/Ledger'
-import { type Gateways, joinGateways } from '../../db/postgres/gateways'
+import { type Gateways, joinGateways, type Times } from '../../db/postgres/gateways'
 import { createLedger } from '../../db/postgres/ledger'
-import { type Lines, openLines } from '../../db/postgres/line-pool'
-import { sessionOf } from '../../db/postgres/session'
-import type { Times } from '../../db/postgres/signs'
+import { type Lines, openLines, sessionOf } from '../../db/postgres/line-pool'
 
 /** A tenth of the usual times. */
 const times: Times = { beatMs: 200, deadMs: 1_500, steadyMs: 1_000, gapMs: 800, freshMs: 1_200 }

@@ -1,4 +1,4 @@
-import type { Times } from '../../db/postgres/signs'
+import type { Times } from '../../db/postgres/gateways'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'

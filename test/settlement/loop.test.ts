@@ -1,5 +1,5 @@
 import { expect, test } from 'bun:test'
-import { createLoop } from '../../db/postgres/loop'
+import { createLoop } from '../../db/postgres/gateways'
 
 const longMs = 600_000
 
