@@ -18,6 +18,11 @@ export type Clock = {
 /** How far our clock may be ahead of the chain's, ms; negative: behind. */
 export type Ahead = { min: number; max: number }
 
+/** The times of this machine: unix ms, and `mono`. */
+export type Clocks = { now: () => number; monotonic: () => number }
+
+type Measured = { clock: Clock }
+
 const samplesMax = 4
 /** Longest time between a block and its announcement by a node. */
 const announceMs = 2_000
@@ -62,9 +67,36 @@ export function announced(
   clock.polledAt = at - announceMs
 }
 
-/** The interval that the newest blocks allow. `now` is unix ms, `mono` of the same moment. */
-export function aheadOf(clock: Clock, now: number, mono: number): Ahead {
-  const { samples } = clock
+/** How far our clock may be ahead of the chain's now, by its newest blocks. */
+export function aheadOf({ now, monotonic }: Clocks, { clock }: Measured): Ahead {
+  return intervalOf(clock, now(), monotonic())
+}
+
+/** The least error of our clock that the newest blocks prove, ms; negative: behind. */
+export function skewOf(clocks: Clocks, measured: Measured): number {
+  const { min, max } = aheadOf(clocks, measured)
+  if (min > 0) return Math.ceil(min)
+  return max < 0 ? Math.floor(max) : 0
+}
+
+/**
+ * The time of the next block by our clock (unix ms), less the proven lead of our clock. What is
+ * valid by our clock alone would fail on chain.
+ */
+export function chainNow({ now, monotonic }: Clocks, { clock }: Measured): number {
+  const at = now()
+  const { min } = intervalOf(clock, at, monotonic())
+  return min > 0 ? at - Math.ceil(min) : at
+}
+
+/** The most that our clock may be ahead of the chain, ms; 0 when unknown. */
+export function mayBeAheadMs(clocks: Clocks, measured: Measured): number {
+  const { min, max } = aheadOf(clocks, measured)
+  return Number.isFinite(min) && max > 0 ? max : 0
+}
+
+/** The interval that the newest blocks allow. */
+function intervalOf({ samples }: Clock, now: number, mono: number): Ahead {
   let min = Math.max(...samples.map((each) => each.min))
   let max = Math.min(...samples.map((each) => each.max))
   const last = samples.at(-1)
@@ -74,17 +106,6 @@ export function aheadOf(clock: Clock, now: number, mono: number): Ahead {
     max = last.max
   }
   return { min: now - mono - max, max: now - mono - min }
-}
-
-/** The smallest possible error of our clock, ms; 0 when the blocks allow that it is right. */
-export function skewOf({ min, max }: Ahead): number {
-  if (min > 0) return Math.ceil(min)
-  return max < 0 ? Math.floor(max) : 0
-}
-
-/** The most that our clock may be ahead of the chain, ms; 0 when unknown. */
-export function mayBeAheadMs({ min, max }: Ahead): number {
-  return Number.isFinite(min) && max > 0 ? max : 0
 }
 
 function add({ samples }: Clock, sample: { min: number; max: number }): void {

@@ -150,8 +150,13 @@ export function priceOf(head: Head): bigint {
   return baseFeeOf(head) + head.tipWei
 }
 
+/** Whether the base fee alone is above the cap. */
+export function isAboveCap(head: Head, capWei: bigint): boolean {
+  return baseFeeOf(head) > capWei
+}
+
 /** The base fee of the newest block, in wei, capped by what several nodes reported. */
-export function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
+function baseFeeOf({ baseFeeWei, agreedBaseFeeWei }: Head): bigint {
   return agreedBaseFeeWei === 0n
     ? baseFeeWei
     : Amount.least(baseFeeWei, trustedRise * agreedBaseFeeWei)

@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
+import { type Client, RpcError } from './client'
 
 /** Multicall3, at the same address on every chain. github.com/mds1/multicall3 */
 export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976CA11'
@@ -64,6 +65,10 @@ export function nativeBalance(holder: Address): Call {
 
 /** `aggregate3` in which each call may fail on its own. */
 export function aggregate(calls: readonly Call[]): Call {
+  return { to: multicallAddress, data: `0x${encodeCalls(calls)}` }
+}
+
+function encodeCalls(calls: readonly Call[]): string {
   const tuples = calls.map(
     ({ to, data, isRequired }) =>
       Abi.address(to) + Abi.uint(isRequired ? 0 : 1) + Abi.uint(3 * 32) + Abi.dynamicBytes(data),
@@ -74,16 +79,17 @@ export function aggregate(calls: readonly Call[]): Call {
     heads += Abi.uint(offset)
     offset += tuple.length / 2
   }
-  const body = Abi.uint(32) + Abi.uint(calls.length) + heads + tuples.join('')
-  return { to: multicallAddress, data: `0x${selectorAggregate}${body}` }
+  return selectorAggregate + Abi.uint(32) + Abi.uint(calls.length) + heads + tuples.join('')
 }
 
 /**
  * Results of `aggregate3`. Undefined for other bytes, such as those from an address without code.
  */
 export function parseResults(data: unknown, count: number): Result[] | undefined {
-  if (typeof data !== 'string') return undefined
-  const body = data.slice(2)
+  return typeof data === 'string' ? decodeResults(data.slice(2), count) : undefined
+}
+
+function decodeResults(body: string, count: number): Result[] | undefined {
   if (numberAt(body, 0) !== 32 || numberAt(body, 32) !== count) return undefined
   const results: Result[] = []
   for (let index = 0; index < count; index++) {
@@ -128,4 +134,125 @@ function numberAt(body: string, offset: number): number {
 function sliceAt(body: string, offset: number, size: number): string | undefined {
   const content = body.slice(offset * 2, (offset + size) * 2)
   return content.length === size * 2 && offset >= 0 ? content : undefined
+}
+
+/** Creation code is limited to 48 KiB (EIP-3860). */
+const askedMax = 1_000
+
+/**
+ * The code of an account. `eoa`: no code. `contract`: code that was not identified. `unknown`: not
+ * read. An identified code has a `key` that is equal for accounts that run the same code, so that
+ * new accounts of one factory are recognised.
+ */
+export type AccountCode = 'eoa' | 'contract' | 'unknown' | IdentifiedCode
+
+export type IdentifiedCode = { key: string }
+
+export function isIdentified(code: AccountCode): code is IdentifiedCode {
+  return typeof code === 'object'
+}
+
+/** Whether the account is known to have code. */
+export function isContract(code: AccountCode): boolean {
+  return code === 'contract' || isIdentified(code)
+}
+
+/**
+ * Creation code that returns, for each address in the words after it, the size of its code. The
+ * return value of a call without receiver is not deployed.
+ *
+ * size = CODESIZE - 36; CODECOPY(0, 36, size); for (i = 0; i < size; i += 32) MSTORE(i,
+ * EXTCODESIZE(MLOAD(i))); RETURN(0, size)
+ */
+const program = '6024380380602460003960005b81811015601f5780513b8152602001600c565b506000f3'
+
+/**
+ * Creation code that returns size, hash and first word of the code of the address behind it, then what
+ * Multicall3 returns for the calldata behind that. It reverts with the data of Multicall3.
+ *
+ * CODECOPY(0, length, 32); a = MLOAD(0); MSTORE(0, EXTCODESIZE(a)); MSTORE(32, EXTCODEHASH(a));
+ * EXTCODECOPY(a, 64, 0, 32); size = CODESIZE - length - 32; CODECOPY(96, length + 32, size);
+ * ok = CALL(GAS, Multicall3, 0, 96, size, 0, 0); RETURNDATACOPY(96, 0, RETURNDATASIZE);
+ * if (ok) RETURN(0, 96 + RETURNDATASIZE) else REVERT(96, RETURNDATASIZE)
+ */
+const codeProgram = [
+  '6020605c600039600051803b600052803f602052602060006040833c50',
+  '607c380380607c60603960006000826060600073',
+  multicallAddress.slice(2).toLowerCase(),
+  '5af13d600060603e6054573d6060fd5b3d6060016000f3',
+].join('')
+
+/** Number of words before the results of Multicall3. */
+const codeWords = 3
+
+/**
+ * The addresses without code, in one call; undefined when the node does not run creation code, which
+ * the code of Multicall3 shows. Throws RpcFault.
+ */
+export async function findMissing(
+  client: Pick<Client, 'call'>,
+  addresses: readonly Address[],
+): Promise<ReadonlySet<Address> | undefined> {
+  const asked = [...addresses, multicallAddress]
+  try {
+    const missing = emptyOf(asked, await client.call('eth_call', [callOf(asked), 'latest']))
+    return missing?.has(multicallAddress) ? undefined : missing
+  } catch (error) {
+    if (!(error instanceof RpcError)) throw error
+    return undefined
+  }
+}
+
+/** Init code of a call without receiver that reads a payer's code, and then makes the calls. */
+export function aggregateWithCode(payer: Address, calls: readonly Call[]): Hex {
+  return `0x${codeProgram}${Abi.address(payer)}${encodeCalls(calls)}`
+}
+
+/** Results of `aggregateWithCode`, and the payer's code; undefined for an invalid answer. */
+export function parseWithCode(
+  answer: unknown,
+  count: number,
+): { code: 'eoa' | IdentifiedCode; results: Result[] } | undefined {
+  if (typeof answer !== 'string' || answer.length < 2 + codeWords * 64) return undefined
+  const body = answer.slice(2)
+  const results = decodeResults(body.slice(codeWords * 64), count)
+  const [hash, first] = [body.slice(64, 128), body.slice(128, 192)]
+  const code = Abi.uintAt(body) === 0n ? 'eoa' : { key: keyOf(hash, first) }
+  return results && { code, results }
+}
+
+/**
+ * A delegation (EIP-7702) is 0xef0100 and the address. A minimal proxy (EIP-1167) names its
+ * contract after ten bytes. The bytes after that may differ in every wallet.
+ */
+function keyOf(hash: string, first: string): string {
+  const text = first.toLowerCase()
+  if (text.startsWith('ef0100')) return `delegate ${text.slice(6, 46)}`
+  if (text.startsWith('363d3d373d3d3d363d73')) return `proxy ${text.slice(20, 60)}`
+  return `hash ${hash}`
+}
+
+/** The addresses without code, in one call; none when the node does not support it. */
+export async function findEoas(
+  client: Pick<Client, 'call'>,
+  addresses: readonly Address[],
+): Promise<ReadonlySet<Address>> {
+  try {
+    const asked = addresses.slice(0, askedMax)
+    return emptyOf(asked, await client.call('eth_call', [callOf(asked), 'latest'])) ?? new Set()
+  } catch {
+    return new Set()
+  }
+}
+
+/** The call whose answer has the size of the code of each address. */
+function callOf(addresses: readonly Address[]): { data: Hex } {
+  return { data: `0x${program}${addresses.map(Abi.address).join('')}` }
+}
+
+/** The addresses whose size is 0; undefined for another answer. */
+function emptyOf(addresses: readonly Address[], answer: unknown): Set<Address> | undefined {
+  if (typeof answer !== 'string' || answer.length !== 2 + addresses.length * 64) return undefined
+  const sizes = answer.slice(2)
+  return new Set(addresses.filter((_, index) => Abi.uintAt(sizes, index) === 0n))
 }

@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
-import { findMissing } from '../chain/code'
 import * as Multicall from '../chain/multicall'
+import { findMissing } from '../chain/multicall'
 import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
 import * as Abi from '../protocol/Abi'

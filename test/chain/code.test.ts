@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Address } from 'viem'
 import { type Client, RpcError, RpcFault } from '../../src/chain/client'
-import { findMissing } from '../../src/chain/code'
+import { findMissing } from '../../src/chain/multicall'
 import { outcomeOf } from '../harness/outcome'
 
 const full: Address = '0x1111111111111111111111111111111111111111'

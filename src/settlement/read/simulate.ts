@@ -1,15 +1,9 @@
 import type { Address, Hex } from 'viem'
 import { type Node, RpcError } from '../../chain/client'
-import {
-  type AccountCode,
-  type IdentifiedCode,
-  isContract,
-  isIdentified,
-  splitCode,
-  withCode,
-} from '../../chain/code'
+import { chainNow } from '../../chain/clock'
 import { type Fees, fees, observe, observeTime } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
+import { type AccountCode, isContract, isIdentified } from '../../chain/multicall'
 import * as Permit2 from '../../chain/permit2'
 import { parseBlock } from '../../chain/receipt'
 import * as Token from '../../chain/token'
@@ -23,7 +17,6 @@ import * as Gas from '../state/gas-budget'
 import {
   type ChainState,
   type Context,
-  chainNow,
   chainOf,
   isForged,
   type QueuedPayment,
@@ -440,7 +433,7 @@ async function confirm(
 }
 
 /** An undeployed wallet is identified by its factory. */
-function identify(transfer: Transfer.Transfer, code: AccountCode): IdentifiedCode {
+function identify(transfer: Transfer.Transfer, code: AccountCode): Multicall.IdentifiedCode {
   if (isIdentified(code)) return code
   return { key: `factory ${Signature.factoryOf(transfer) ?? transfer.payer}` }
 }
@@ -477,7 +470,7 @@ async function aggregateWithCode(
     return results && { code, results }
   }
   if (!chain.abilities.readsCode) return withoutCode('unknown')
-  const data = withCode(payer, Multicall.aggregate(calls))
+  const data = Multicall.aggregateWithCode(payer, calls)
   let answer: unknown
   try {
     answer = await ethCall(chain, { from, data, gas: gas + creationGas, ...rest })
@@ -486,9 +479,7 @@ async function aggregateWithCode(
     // When the read of the code fails, only the payer's code can have used that much gas.
     return withoutCode(isSpentGas(error) ? { key: 'out-of-gas' } : 'unknown')
   }
-  const split = splitCode(answer)
-  const results = split && Multicall.parseResults(split.data, calls.length)
-  return split && results && { code: split.code, results }
+  return Multicall.parseWithCode(answer, calls.length)
 }
 
 /** `absent`: there is no code that could verify the signature, or none that answers. */

@@ -1,7 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { Payment } from '../../../db/Payment'
 import type { TransactionRow } from '../../../db/schema'
-import { type AccountCode, splitCode, withCode } from '../../chain/code'
 import * as Multicall from '../../chain/multicall'
 import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
@@ -28,7 +27,7 @@ type Failed = {
   members: readonly Payment[]
   unpaid: readonly Payment[]
   /** The payer's code as the simulation read it. */
-  code: AccountCode
+  code: Multicall.AccountCode
 }
 
 /**
@@ -47,7 +46,7 @@ export async function attributeFailure(
   // This service itself sends empty transactions, so no payer caused the failure.
   if (included.kind === 'cancel' || !first) return new Map()
   const states = await readMembers(chain, failed, context.now())
-  const codeOf = ({ id }: Payment): AccountCode => {
+  const codeOf = ({ id }: Payment): Multicall.AccountCode => {
     const state = states.get(id)
     if (state?.isMoney && !usedMostGas(failed)) return 'eoa'
     // Prefer the simulated code to that at the end of the block. A payer can delegate to the code
@@ -111,7 +110,7 @@ function isCausedByPayers({ members, unpaid }: Failed): boolean {
 }
 
 type MemberState = {
-  code: AccountCode
+  code: Multicall.AccountCode
   isChanged: boolean
   /** Nonce, balance, allowance or time explain why it did not pay. */
   isMoney: boolean
@@ -165,15 +164,16 @@ async function readMember(
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
       : []),
   ]
-  const data = withCode(payer, Multicall.aggregate(calls))
+  const data = Multicall.aggregateWithCode(payer, calls)
   try {
-    const split = splitCode(await chain.client.call('eth_call', [{ data }, tag]))
-    const results = split && Multicall.parseResults(split.data, calls.length)
-    if (!split || !results) return undefined
+    const answer = await chain.client.call('eth_call', [{ data }, tag])
+    const read = Multicall.parseWithCode(answer, calls.length)
+    if (!read) return undefined
+    const { code, results } = read
     const [nonce, balance, allowance] = results.slice(3).map(uintOf)
     const used = isUsed(transfer, nonce)
     return {
-      code: split.code,
+      code,
       used,
       balance,
       allowance: isPermit ? allowance : undefined,

@@ -8,7 +8,7 @@ import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Transfer from '../../protocol/Transfer'
-import { type ChainState, type Context, clockSkewOf } from '../state/state'
+import type { ChainState, Context } from '../state/state'
 
 /** A settlement of exactly this authorization by a transaction that is not ours. */
 export type Found = Assignment & { timestamp: bigint }
@@ -105,8 +105,7 @@ export function counts(
   if (product === 'facilitator' && !context.policy.isOwnPayee(transfer.payee)) return false
   if (bound && context.policy.payoutExclusive()) return true
   if (!arrival) return false
-  const ahead = Clock.aheadOf(chain.clock, context.now(), context.monotonic())
-  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(ahead))
+  const aheadMs = Math.min(aheadMaxMs, Clock.mayBeAheadMs(context, chain))
   return isAfter(found, arrival, arrival.receivedAt - clockToleranceMs - aheadMs)
 }
 
@@ -120,7 +119,7 @@ export function isSince(
   found: Found,
   arrival: Arrival,
 ): boolean {
-  const provenMs = Math.max(0, clockSkewOf(context, chain))
+  const provenMs = Math.max(0, Clock.skewOf(context, chain))
   return isAfter(found, arrival, arrival.receivedAt + 1_000 - provenMs)
 }
 

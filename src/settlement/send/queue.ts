@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
-import { findEoas, isIdentified } from '../../chain/code'
+import { chainNow } from '../../chain/clock'
 import { fees } from '../../chain/head'
+import { findEoas, isIdentified } from '../../chain/multicall'
 import * as Token from '../../chain/token'
 import { checkWindow } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
@@ -11,7 +12,6 @@ import { beginRead, type Payer, payerOf, releaseReservation, reserve } from '../
 import {
   type ChainState,
   type Context,
-  chainNow,
   isForged,
   type Queue,
   type QueuedPayment,

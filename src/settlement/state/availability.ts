@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type { Product } from '../../../db/Payment'
 import type { GasProduct } from '../../../db/schema'
-import { type Ahead, aheadOf } from '../../chain/clock'
+import { type Ahead, aheadOf, skewOf } from '../../chain/clock'
 import { priceOf } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { TransferMethod } from '../../protocol/Asset'
@@ -10,7 +10,7 @@ import { isReady, isUnfunded, pausedBy } from '../send/relayer'
 import * as Gas from './gas-budget'
 import type { Sources } from './metrics'
 import * as Funding from './relayer-funds'
-import { type ChainState, type Context, chainOf, clockSkewOf, type Relayer } from './state'
+import { type ChainState, type Context, chainOf, type Relayer } from './state'
 
 export type Status = {
   network: Network.Id
@@ -123,7 +123,7 @@ function statusOf(context: Context, chain: ChainState): Status {
     network: chain.network.id,
     ready: works && fault === undefined,
     relayer: first.relayer,
-    clockAheadMs: aheadOf(chain.clock, context.now(), context.monotonic()),
+    clockAheadMs: aheadOf(context, chain),
     ...(reason === undefined ? {} : { reason }),
     ...(reason === undefined || remedy === undefined ? {} : { remedy }),
     ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
@@ -220,7 +220,7 @@ export function sourcesOf({
       const isWritable = ledger.fault() === undefined
       return [...chains.values()].map((chain) => ({
         network: chain.network.id,
-        clockSkewMs: clockSkewOf(clocks, chain),
+        clockSkewMs: skewOf(clocks, chain),
         calls: chain.client.counts(),
         faults: chain.client.faults(),
         ready: isWritable && isReady(chain),

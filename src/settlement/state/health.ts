@@ -1,8 +1,7 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../../chain/client'
 import * as Clock from '../../chain/clock'
-import { findMissing } from '../../chain/code'
-import { baseFeeOf, fees, learnFees, observe, observeTime, reconsider } from '../../chain/head'
+import { isAboveCap, learnFees, observe, observeTime, reconsider } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
@@ -15,7 +14,7 @@ import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
 import { remedyFor, remedyOfReason } from './availability'
 import { isPoor } from './relayer-funds'
-import { type ChainState, type Context, chainNow, clockSkewOf, type Relayer } from './state'
+import type { ChainState, Context, Relayer } from './state'
 
 /** Checks between two reads of what rarely changes: code and signing domain. */
 const rareEvery = 20
@@ -99,7 +98,7 @@ async function findTrouble(context: Context, chain: ChainState): Promise<string 
     context.log('block-number-taken-back', fields)
   }
   Clock.observe(chain.clock, newest, times)
-  observeTime(head, newest.timestamp, chainNow(context, chain))
+  observeTime(head, newest.timestamp, Clock.chainNow(context, chain))
   const said: OtherFees[] = [{ tip, block: newest }, ...answers]
   learnFees(head, {
     tips: said.flatMap((each) => (Receipt.isHex(each.tip) ? [BigInt(each.tip)] : [])),
@@ -109,18 +108,18 @@ async function findTrouble(context: Context, chain: ChainState): Promise<string 
     const fault = await checkRarely(chain)
     if (fault !== undefined) return fault
   }
-  const { maxFeeWei } = fees(head, network.feeCapWei)
   for (const [index, relayer] of relayers.entries()) {
     follow(chain, relayer, counts[index] ?? 0, expected[index])
     assess(chain, relayer, BigInt(balances[index] ?? 0))
   }
-  const skewMs = clockSkewOf(context, chain)
+  const skewMs = Clock.skewOf(context, chain)
   if (Math.abs(skewMs) > context.policy.clockSkewMaxMs) {
     const seconds = Math.round(Math.abs(skewMs) / 1000)
     const side = skewMs > 0 ? 'ahead of' : 'behind'
     return `the clock of this machine is ${seconds} s ${side} the newest block of ${network.id}`
   }
-  if (baseFeeOf(head) > maxFeeWei) return `the base fee is above the fee cap of ${network.id}`
+  if (isAboveCap(head, network.feeCapWei))
+    return `the base fee is above the fee cap of ${network.id}`
   return undefined
 }
 
@@ -166,7 +165,7 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
   const asked = [...new Set([...contracts.map(([, address]) => address), ...uptoAddresses])]
-  const missing = await findMissing(client, asked)
+  const missing = await Multicall.findMissing(client, asked)
   chain.abilities.readsCode = missing !== undefined
   chain.abilities.hasUpto =
     missing === undefined ? await hasUpto(chain) : uptoAddresses.every((each) => !missing.has(each))

@@ -1,6 +1,11 @@
 import { apartMs, type FailureLedger, ownFailures } from '../../../db/FailureLedger'
 import type { PaymentReads } from '../../../db/Ledger'
-import { type AccountCode, type IdentifiedCode, isContract, isIdentified } from '../../chain/code'
+import {
+  type AccountCode,
+  type IdentifiedCode,
+  isContract,
+  isIdentified,
+} from '../../chain/multicall'
 import type { Transfer } from '../../protocol/Transfer'
 
 /** State about payers, in memory: a restart resets all but failures that are `shared`. */

@@ -3,10 +3,10 @@ import type { Arrival, JobRider, Ledger, Rows, RowsRefusal } from '../../../db/L
 import type { Payment, Purpose } from '../../../db/Payment'
 import type { JobRow, TransactionRow } from '../../../db/schema'
 import type { Client } from '../../chain/client'
-import * as Clock from '../../chain/clock'
-import type { AccountCode } from '../../chain/code'
+import type { Clock } from '../../chain/clock'
 import type { Fees, Head } from '../../chain/head'
 import type { Heads } from '../../chain/heads'
+import type { AccountCode } from '../../chain/multicall'
 import type { Receipt } from '../../chain/receipt'
 import type { NetworkConfig } from '../../config/Config'
 import type { WriteEvent } from '../../log'
@@ -94,7 +94,7 @@ export type ChainState = {
   head: Head
   heads: Heads
   /** How far our clock is from the chain's. */
-  clock: Clock.Clock
+  clock: Clock
   /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
   relayers: readonly Relayer[]
   health: Health
@@ -454,23 +454,4 @@ export function storeInclusion(
   { blockNumber, blockHash, hash }: Receipt,
 ): void {
   watch.seen.set(hash, { blockNumber, blockHash, misses: 0, raw: undefined })
-}
-
-type Clocks = Pick<Context, 'now' | 'monotonic'>
-
-/** The least error of our clock that the newest blocks prove, ms; negative: behind. */
-export function clockSkewOf(
-  { now, monotonic }: Clocks,
-  { clock }: Pick<ChainState, 'clock'>,
-): number {
-  return Clock.skewOf(Clock.aheadOf(clock, now(), monotonic()))
-}
-
-/**
- * The time of the next block by our clock (unix ms), less the proven lead of our clock. What is
- * valid by our clock alone would fail on chain.
- */
-export function chainNow({ now, monotonic }: Clocks, { clock }: Pick<ChainState, 'clock'>): number {
-  const at = now()
-  return at - Math.max(0, Clock.skewOf(Clock.aheadOf(clock, at, monotonic())))
 }

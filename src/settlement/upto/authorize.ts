@@ -1,7 +1,8 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { CeilingLimits, Inserted } from '../../../db/AuthorizationLedger'
 import type { Purpose } from '../../../db/Payment'
-import { isContract, isIdentified } from '../../chain/code'
+import { chainNow } from '../../chain/clock'
+import { isContract } from '../../chain/multicall'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import { checkSignature } from '../read/signature'
@@ -10,7 +11,7 @@ import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import { isReady, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
 import { beginRead, payerOf } from '../state/payers'
-import { about, type ChainState, type Context, chainNow, chainOf } from '../state/state'
+import { about, type ChainState, type Context, chainOf } from '../state/state'
 import { limitsOf, refuseFull, refuseUnfunded, releaseCeiling } from './ceilings'
 import type { Debtor } from './credit'
 
@@ -135,8 +136,7 @@ export async function checkPayer(
   const payer = await payerOf(ledger.payments, checked.transfer, code)
   const waitSeconds = payers.failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)
-  const spent =
-    isContract(code) || isIdentified(code) ? Gas.refuseCode(context, chain, purpose) : undefined
+  const spent = isContract(code) ? Gas.refuseCode(context, chain, purpose) : undefined
   return spent ?? checked
 }
 
